@@ -1,0 +1,60 @@
+"""One command per chore. Every session is a thin wrapper of a command that also runs by itself."""
+
+from __future__ import annotations
+
+import shutil
+
+import nox
+
+nox.options.sessions = ["lint", "tests"]
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = True
+
+
+def install(session: nox.Session, *extras: str) -> None:
+    """Install the project with extras, at the versions that were tested; on a GPU machine with both GPU backends."""
+    if shutil.which("nvidia-smi"):
+        extras = (*extras, "numba", "pycuda")
+    # Torch first and alone: an index may hold the pinned build for one requester only.
+    session.install("-c", "constraints.txt", "torch")
+    session.install("-c", "constraints.txt", "-e", f".[{','.join(extras)}]")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """`pytest`: on a machine without a GPU everything but the marker gpu, with Numba in its simulator."""
+    install(session, "dev")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, types and layers."""
+    install(session, "dev")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("lint-imports")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """`python -m bench run`: sweep, check, measure, record, table, plots."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "run", *session.posargs)
+
+
+@nox.session
+def plots(session: nox.Session) -> None:
+    """`python -m bench plot`: the figures again, from the records."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "plot", *session.posargs)
+
+
+@nox.session
+def asv(session: nox.Session) -> None:
+    """`asv run` over the same cases, recorded for the present commit."""
+    install(session, "bench")
+    head = session.run("git", "rev-parse", "HEAD", silent=True, external=True)
+    session.run("asv", "machine", "--yes")
+    session.run("asv", "run", "-E", "existing:python", "--set-commit-hash", str(head).strip(), "--quick", *session.posargs)
