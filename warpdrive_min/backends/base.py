@@ -1,0 +1,183 @@
+"""What a backend is: it builds the kernels of one language and enqueues them on one device."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+
+from warpdrive_min.errors import BackendUnavailable, BindingError
+
+Language = Literal["numpy", "cuda_c", "numba"]
+"""The three languages a kernel is written in."""
+
+Constant = int | float | bool | Sequence[int] | Sequence[float]
+Source = str | Path
+"""Path of a ``.cu`` file, or dotted name of a Python module that offers ``build(c)``."""
+
+Argument = torch.Tensor | int | float
+Launch = Callable[[], None]
+"""Enqueues one launch on the current stream; does not synchronise (on a CPU: runs it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can run on this machine, or why not and what to install."""
+
+    available: bool
+    reason: str = ""
+    install: str = ""
+
+    def __str__(self) -> str:
+        if self.available:
+            return f"available ({self.reason})" if self.reason else "available"
+        return f"not available: {self.reason}" + (f"; {self.install}" if self.install else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One declared parameter of a kernel; what the source does not say is None."""
+
+    name: str
+    dtype: str | None = None
+    """NumPy name of the element type."""
+    rank: int | None = None
+    """Number of axes; 0 is a scalar passed by value."""
+    shape: tuple[int | None, ...] | None = None
+    """Declared sizes, None where the source leaves one open (always the axis of environments)."""
+
+    def check(self, kernel: str, argument: Argument) -> None:
+        """Raise `BindingError` unless ``argument`` has the declared dtype, rank and sizes."""
+        is_array = isinstance(argument, torch.Tensor)
+        got_rank = argument.dim() if isinstance(argument, torch.Tensor) else 0
+        what = f"kernel {kernel!r}, parameter {self.name!r}"
+        if self.rank == 0 and is_array:
+            raise BindingError(f"{what}: is declared a scalar by value (got an array of rank {got_rank}); declare a pointer")
+        if self.rank != 0 and self.rank is not None and not is_array:
+            raise BindingError(f"{what}: is declared an array of rank {self.rank} (got a scalar); pass it by value")
+        if not isinstance(argument, torch.Tensor):
+            return
+        dtype = dtype_name(argument.dtype)
+        if self.dtype is not None and self.dtype != dtype:
+            raise BindingError(f"{what}: is declared {self.dtype} (got {dtype}); change the declaration or the data")
+        shape = tuple(argument.shape)
+        if self.rank not in (None, ANY_RANK, got_rank):
+            raise BindingError(f"{what}: is declared with rank {self.rank} (got rank {got_rank}, shape {shape})")
+        if self.shape and any(want not in (None, got) for want, got in zip(self.shape, shape, strict=True)):
+            declared = ", ".join("?" if size is None else str(size) for size in self.shape)
+            raise BindingError(f"{what}: is declared with shape ({declared}) (got {shape})")
+        if not argument.is_contiguous():
+            raise BindingError(f"{what}: must be contiguous (got strides {argument.stride()}); call .contiguous()")
+
+
+ANY_RANK = -1
+"""Rank of a plain pointer: an array of whatever rank."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return NumPy's name of a torch dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
+class Kernel(Protocol):
+    """A compiled kernel."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    owns_environments: bool
+    """Declared for blocks that own environments (`WD_KERNEL`, Numba and NumPy kernels); else one thread an agent."""
+
+    def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
+        """Convert the arguments once and return what enqueues the launch, as often as it is called."""
+        ...
+
+
+class Backend(abc.ABC):
+    """Builds kernels of one language and runs them on one device; stateless but for what it caches."""
+
+    name: ClassVar[str]
+    language: ClassVar[Language]
+    captures_graphs: ClassVar[bool] = False
+    """Launches can be captured by a CUDA graph."""
+
+    @abc.abstractmethod
+    def availability(self) -> Availability:
+        """Say whether this backend can run here; never raises."""
+
+    @abc.abstractmethod
+    def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
+        """Build every kernel of a source.
+
+        The compiled code is cached where that pays. ``constants["EXACT"]`` turns contraction to FMA off.
+
+        Raises:
+            CompileError: With the compiler's own message.
+        """
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays live."""
+        return torch.device("cpu")
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads that run kernels; None on a GPU."""
+        return 1
+
+    def synchronize(self) -> None:
+        """Wait until everything enqueued has run."""
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[Any]:
+        """Make a stream current on which this backend's launches can be captured."""
+        yield None
+
+    def require(self) -> Backend:
+        """Return self if available.
+
+        Raises:
+            BackendUnavailable: With the reason and what to install.
+        """
+        state = self.availability()
+        if not state.available:
+            raise BackendUnavailable(f"backend {self.name!r}: {state.reason}; {state.install}")
+        return self
+
+
+def read_annotations(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """Read a Python kernel's parameters from its signature.
+
+    The annotations ``float32[:, :]`` and ``int32`` declare dtype and rank; any other one declares nothing.
+    """
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    annotations = function.__annotations__
+    return tuple(_parameter(name, str(annotations.get(name, ""))) for name in names)
+
+
+def _parameter(name: str, annotation: str) -> Parameter:
+    dtype, _, axes = annotation.partition("[")
+    if dtype not in ("float32", "int32", "uint32", "float64", "int64", "bool"):
+        return Parameter(name)
+    return Parameter(name, dtype, axes.count(":") if axes else 0)
+
+
+def build_module(source: Source, constants: Mapping[str, Constant]) -> dict[str, Callable[..., Any]]:
+    """Call ``build(c)`` of a Python kernel module; floats reach it as float32, so that literals stay single."""
+    import importlib  # noqa: PLC0415
+    from types import SimpleNamespace  # noqa: PLC0415
+
+    import numpy as np  # noqa: PLC0415
+
+    def single(value: Constant) -> Any:
+        return np.float32(value) if isinstance(value, float) else value
+
+    module = importlib.import_module(str(source))
+    namespace = SimpleNamespace(**{name: single(value) for name, value in constants.items()})
+    kernels: dict[str, Callable[..., Any]] = module.build(namespace)
+    return kernels

@@ -1,0 +1,52 @@
+"""Backend `cpu`: the NumPy reference, over all environments at once. The oracle, and an honest baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from warpdrive_min.backends.base import (
+    Argument,
+    Availability,
+    Backend,
+    Constant,
+    Kernel,
+    Language,
+    Launch,
+    Source,
+    build_module,
+    read_annotations,
+)
+
+
+class CpuBackend(Backend):
+    """NumPy on one thread; a launch has run when it returns."""
+
+    name: ClassVar[str] = "cpu"
+    language: ClassVar[Language] = "numpy"
+
+    def availability(self) -> Availability:
+        """Say yes: NumPy is a dependency."""
+        return Availability(True, "NumPy")
+
+    def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
+        """Import the module and close its kernels over the constants."""
+        return {name: NumPyKernel(name, function) for name, function in build_module(source, constants).items()}
+
+
+class NumPyKernel:
+    """A Python function on NumPy views of the arrays."""
+
+    owns_environments = True
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self.parameters = read_annotations(function)
+        self._function = function
+
+    def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
+        """Take NumPy views of the tensors; blocks and threads mean nothing here."""
+        views = [argument.numpy() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+        return lambda: self._function(*views)

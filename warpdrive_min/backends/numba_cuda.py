@@ -1,0 +1,144 @@
+"""Backend `numba`: Numba-CUDA kernels, on the GPU or, for tests, in Numba's simulator.
+
+Everything that touches numba-cuda's own interface is here and in `kernels/core_numba.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from warpdrive_min.backends.base import (
+    Argument,
+    Availability,
+    Backend,
+    Constant,
+    Kernel,
+    Language,
+    Launch,
+    Parameter,
+    Source,
+    build_module,
+    read_annotations,
+)
+from warpdrive_min.backends.gpu import current_stream, gpu_availability
+from warpdrive_min.errors import CompileError
+
+
+class NumbaBackend(Backend):
+    """Numba-CUDA. With ``NUMBA_ENABLE_CUDASIM=1`` in the environment: its simulator, on the CPU and slow."""
+
+    name: ClassVar[str] = "numba"
+    language: ClassVar[Language] = "numba"
+
+    def availability(self) -> Availability:
+        """Say whether numba-cuda is there, and a GPU or the simulator."""
+        if importlib.util.find_spec("numba") is None or importlib.util.find_spec("numba_cuda") is None:
+            return Availability(False, "numba-cuda is not installed", 'pip install "warpdrive-min[numba]"')
+        return Availability(True, "simulator") if simulated() else gpu_availability()
+
+    @property
+    def device(self) -> torch.device:
+        """The current GPU; the CPU in the simulator."""
+        return torch.device("cpu") if simulated() else torch.device("cuda", torch.cuda.current_device())
+
+    @property
+    def threads(self) -> int | None:
+        """None: a GPU."""
+        return None
+
+    @property
+    def captures_graphs(self) -> bool:  # type: ignore[override]
+        """True on a GPU."""
+        return not simulated()
+
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        if not simulated():
+            torch.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[Any]:
+        """Make a new torch stream current."""
+        if simulated():
+            yield None
+            return
+        with torch.cuda.stream(torch.cuda.Stream()) as stream:
+            yield stream
+
+    def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
+        """Build the kernels; machine code is made at the first `prepare`."""
+        self.require()
+        if not simulated():
+            torch.cuda.init()
+            _use_torch_context()
+        exact = bool(constants.get("EXACT"))
+        return {name: NumbaKernel(name, kernel, exact) for name, kernel in build_module(source, constants).items()}
+
+
+class NumbaKernel:
+    """A Numba-CUDA kernel, bound to torch's current stream at each launch."""
+
+    owns_environments = True
+
+    def __init__(self, name: str, kernel: Any, exact: bool) -> None:
+        self.name = name
+        self.parameters: tuple[Parameter, ...] = read_annotations(getattr(kernel, "py_func", None) or kernel.fn)
+        self._kernel = kernel
+        self._exact = exact
+
+    def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
+        """Wrap the tensors once, compile for their types, and return the launch."""
+        if simulated():
+            views = [argument.numpy() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+            configured = self._kernel[blocks, threads]
+            return lambda: configured(*views)
+        from numba import cuda  # noqa: PLC0415  (optional)
+
+        scalars = {"float32": np.float32, "int32": np.int32, "uint32": np.uint32}
+        values = [
+            cuda.as_cuda_array(argument.detach())
+            if isinstance(argument, torch.Tensor)
+            else scalars.get(parameter.dtype or "", lambda value: value)(argument)
+            for argument, parameter in zip(arguments, self.parameters, strict=True)
+        ]
+        self._build(values)
+        launchers: dict[int, Any] = {}
+
+        def launch() -> None:
+            handle = current_stream()
+            if handle not in launchers:
+                stream = cuda.external_stream(handle) if handle else cuda.default_stream()
+                launchers[handle] = self._kernel[blocks, threads, stream]
+            launchers[handle](*values)
+
+        return launch
+
+    def _build(self, values: Sequence[Any]) -> None:
+        from numba.core.errors import NumbaError  # noqa: PLC0415  (optional)
+
+        from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
+
+        try:
+            with contraction_off() if self._exact else contextlib.nullcontext():
+                self._kernel.compile(tuple(self._kernel.typeof_pyval(value) for value in values))
+        except NumbaError as error:
+            raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{error}") from error
+
+
+def simulated() -> bool:
+    """Tell whether Numba runs its CUDA simulator in this process."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+def _use_torch_context() -> None:
+    """Make numba use the primary context that torch made; both then see each other's memory and streams."""
+    from numba import cuda  # noqa: PLC0415
+
+    cuda.select_device(torch.cuda.current_device())

@@ -1,0 +1,152 @@
+"""Backend `pycuda`: CUDA C compiled for the present GPU, loaded and launched through PyCUDA."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.base import Argument, Availability, Backend, Constant, Kernel, Language, Launch, Source
+from warpdrive_min.backends.gpu import current_stream, gpu_availability
+from warpdrive_min.errors import BackendUnavailable, BindingError
+
+FORMATS = {"float32": "f", "int32": "i", "uint32": "I", "float64": "d", "int64": "q", "uint8": "B", "bool": "?"}
+"""Format letters of `struct` for scalars by value; native alignment is CUDA's."""
+
+
+class PyCudaBackend(Backend):
+    """CUDA C on the GPU, in the primary context that torch uses too."""
+
+    name: ClassVar[str] = "pycuda"
+    language: ClassVar[Language] = "cuda_c"
+    captures_graphs: ClassVar[bool] = True
+
+    def availability(self) -> Availability:
+        """Say whether PyCUDA, its driver, a GPU and a CUDA compiler are there."""
+        if importlib.util.find_spec("pycuda") is None:
+            return Availability(False, "PyCUDA is not installed", 'pip install "warpdrive-min[pycuda]"')
+        state = gpu_availability()
+        if not state.available:
+            return state
+        try:
+            import pycuda.driver  # noqa: F401, PLC0415  (optional)
+        except ImportError as error:
+            return Availability(False, f"PyCUDA cannot load the driver ({error})", "install the NVIDIA driver")
+        if cuda_c.gpu_compiler() is None:
+            return Availability(False, "found no CUDA compiler", cuda_c.GPU_COMPILER_INSTALL)
+        return state
+
+    @property
+    def device(self) -> torch.device:
+        """The current GPU."""
+        return torch.device("cuda", torch.cuda.current_device())
+
+    @property
+    def threads(self) -> int | None:
+        """None: a GPU."""
+        return None
+
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[Any]:
+        """Make current a stream that PyCUDA made: it cannot launch on another library's."""
+        driver = _driver()
+        own = driver.Stream(1)  # 1: does not wait for the default stream, as a capture requires
+        _streams[own.handle] = own
+        with torch.cuda.stream(torch.cuda.ExternalStream(own.handle)) as stream:
+            yield stream
+
+    def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
+        """Compile for the present GPU, cached, and load."""
+        self.require()
+        major, minor = torch.cuda.get_device_capability()
+        path = Path(source)
+        return self.load(cuda_c.compile_cubin(path, constants, f"sm_{major}{minor}"), path, constants)
+
+    def load(self, binary: Path, source: Path, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
+        """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares."""
+        module = _driver().module_from_buffer(binary.read_bytes())
+        declared = cuda_c.signatures(source.read_text(), constants, str(source))
+        return {name: PyCudaKernel(signature, module) for name, signature in declared.items()}
+
+
+class PyCudaKernel:
+    """One kernel of a loaded module."""
+
+    def __init__(self, signature: cuda_c.Signature, module: Any) -> None:
+        self.name = signature.name
+        self.parameters = signature.parameters
+        self.owns_environments = signature.owns_environments
+        self.module = module
+        """PyCUDA's module, which also holds the source's ``__constant__`` symbols."""
+        self._function = module.get_function(signature.name)
+
+    def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
+        """Pack the arguments once; a launch costs about 2 us of host time."""
+        letters, values = "", []
+        for argument, parameter in zip(arguments, self.parameters, strict=True):
+            is_array = isinstance(argument, torch.Tensor)
+            letters += "P" if is_array else FORMATS[parameter.dtype or "int32"]
+            values.append(argument.data_ptr() if isinstance(argument, torch.Tensor) else argument)
+        packed = struct.pack(letters, *values)
+        launch, grid, block = self._function._launch_kernel, (blocks, 1), (threads, 1, 1)  # noqa: SLF001
+        del values
+
+        def run(keep: object = arguments) -> None:
+            launch(grid, block, packed, 0, _current_stream())
+
+        return run
+
+
+_streams: dict[int, Any] = {}
+"""Streams that PyCUDA made, by handle."""
+
+
+def _current_stream() -> Any:
+    """Return PyCUDA's object for torch's current stream; None is the default stream.
+
+    Raises:
+        BindingError: torch's current stream was not made by this backend.
+    """
+    handle = current_stream()
+    if handle == 0:
+        return None
+    if handle not in _streams:
+        raise BindingError(
+            f"backend 'pycuda': launches on the default stream or on one that it made (got torch stream {handle:#x}); "
+            "enter its `with backend.stream():`"
+        )
+    return _streams[handle]
+
+
+@functools.cache
+def _driver() -> Any:
+    """Return `pycuda.driver` with torch's primary context current, popped again at exit."""
+    import pycuda.driver as driver  # noqa: PLC0415  (optional)
+
+    torch.cuda.init()
+    torch.cuda.synchronize()  # torch makes its primary context here, if it has not yet
+    try:
+        driver.init()
+        context = driver.Device(torch.cuda.current_device()).retain_primary_context()
+    except driver.Error as error:
+        raise BackendUnavailable(f"backend 'pycuda': the driver answers {error}; check nvidia-smi") from error
+    context.push()
+
+    def release() -> None:
+        _streams.clear()
+        context.pop()
+
+    atexit.register(release)
+    return driver

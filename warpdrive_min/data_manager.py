@@ -1,0 +1,316 @@
+"""The data manager: every array of a run, as a torch tensor on the backend's device, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from warpdrive_min import backends, constants
+from warpdrive_min.backends.base import Argument, Backend, dtype_name
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.errors import DataError, DeviceMemoryError, known
+
+Array = npt.NDArray[Any]
+Scalar = np.int32 | np.float32
+
+NARROWED = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
+"""What a device array becomes: kernels are 32 bits wide."""
+
+
+class CUDADataManager:
+    """Owns the arrays. Torch allocates them, so torch, PyCUDA, Numba, C++ and NumPy see the same memory.
+
+    Args:
+        num_agents: Agents in each environment.
+        num_envs: Environments.
+        blocks_per_env: CUDA blocks that share one environment.
+        episode_length: Steps after which an episode ends.
+        backend: Name of the backend whose device holds the arrays, or the backend.
+
+    Raises:
+        DataError: A number is missing or not positive.
+    """
+
+    def __init__(
+        self,
+        num_agents: int | None = None,
+        num_envs: int | None = None,
+        blocks_per_env: int = 1,
+        episode_length: int | None = None,
+        *,
+        backend: str | Backend = "cpu",
+    ) -> None:
+        sizes = {
+            "num_agents": num_agents,
+            "num_envs": num_envs,
+            "blocks_per_env": blocks_per_env,
+            "episode_length": episode_length,
+        }
+        for name, value in sizes.items():
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise DataError(f"data manager: {name} must be a positive integer (got {value!r})")
+        assert num_agents is not None
+        assert num_envs is not None
+        assert episode_length is not None
+        self.n_agents, self.n_envs, self.episode_length = int(num_agents), int(num_envs), int(episode_length)
+        self.backend = backends.get(backend) if isinstance(backend, str) else backend
+        self.device = self.backend.device
+        self.reset_data_list: list[str] = []
+        """Arrays that have a saved copy."""
+        self.log_data_list: list[str] = []
+        """Arrays that the logger records."""
+        self.reset_target_to_pool: dict[str, str] = {}
+        """Pool of each array that is refilled from one."""
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._scalars: dict[str, Scalar] = {}
+        self._meta: dict[str, Scalar] = {}
+        self._shared: dict[str, Array | Scalar] = {}
+        self._shared_tensors: dict[str, torch.Tensor] = {}
+        self._attributes: dict[str, Mapping[str, Any]] = {}
+        self._torch_accessible: set[str] = set()
+        self._host: dict[str, Array] = {}
+        self.add_meta_info(
+            {
+                "n_agents": self.n_agents,
+                "episode_length": self.episode_length,
+                "n_envs": self.n_envs,
+                "blocks_per_env": int(blocks_per_env),
+            }
+        )
+        self._push_reserved()
+
+    def _push_reserved(self) -> None:
+        def zeros(n: int) -> Array:
+            return np.zeros(n, np.int32)
+
+        plain, shared_with_torch = DataFeed(), DataFeed()
+        plain.add_data(constants.LOG_MASK, zeros(self.episode_length + 1))
+        plain.add_data(constants.TIMESTEP, zeros(self.n_envs))
+        plain.add_data(constants.EPISODE, zeros(self.n_envs))
+        plain.add_data(constants.RESET_SEED, zeros(2))
+        shared_with_torch.add_data(constants.DONE, zeros(self.n_envs))
+        self.push_data_to_device(plain)
+        self.push_data_to_device(shared_with_torch, torch_accessible=True)
+
+    # -------------------------------------------------------------- meta information and shared constants
+
+    def add_meta_info(self, meta: Mapping[str, Any]) -> None:
+        """Add scalars that describe the run: ints become int32, floats float32.
+
+        Raises:
+            DataError: A value is no number, or the name is taken.
+        """
+        for name, value in meta.items():
+            if name in self._meta:
+                raise DataError(f"meta info {name!r}: is there already (got {value!r}); use another name")
+            self._meta[name] = _scalar(name, value)
+
+    def meta_info(self, name: str) -> Scalar:
+        """Return one scalar of the meta information."""
+        return _get(self._meta, name, "meta info")
+
+    def add_shared_constants(self, shared: Mapping[str, Any]) -> None:
+        """Add constants for `CUDAFunctionManager.initialize_shared_constants`: arrays, lists or scalars.
+
+        Raises:
+            DataError: The name is taken.
+        """
+        for name, value in shared.items():
+            if name in self._shared:
+                raise DataError(f"shared constant {name!r}: is there already; use another name")
+            is_array = isinstance(value, list | tuple | np.ndarray)
+            self._shared[name] = _array(name, value) if is_array else _scalar(name, value)
+
+    def shared_constant(self, name: str) -> Array | Scalar:
+        """Return one shared constant, on the host."""
+        return _get(self._shared, name, "shared constant")
+
+    # -------------------------------------------------------------- push, pull, reset
+
+    def push_data_to_device(self, data: DataFeed, torch_accessible: bool = False) -> None:
+        """Put every entry of a feed on the device; scalars stay on the host and reach kernels by value.
+
+        float64 and int64 become 32 bits wide; other dtypes stay. ``torch_accessible`` is kept for
+        `is_data_on_device_via_torch`; here every array is a torch tensor.
+
+        Raises:
+            DataError: A name is taken, a pool or its target breaks a rule, a logged array lacks the axes (n_envs, n_agents).
+            DeviceMemoryError: The device is full.
+        """
+        for name, entry in data.items():
+            self._push(name, entry["data"], entry["attributes"], torch_accessible)
+
+    def _push(self, name: str, value: Any, attributes: Mapping[str, Any], torch_accessible: bool) -> None:
+        if name in self._tensors or name in self._scalars:
+            raise DataError(f"data {name!r}: was pushed already; use another name")
+        if not isinstance(value, list | tuple | np.ndarray | torch.Tensor):
+            self._scalars[name] = _scalar(name, value)
+            return
+        array = _array(name, value)
+        n_copies = attributes.get("n_copies")
+        shape = (n_copies, *array.shape) if n_copies else array.shape
+        save = bool(attributes.get("save_copy_and_apply_at_reset"))
+        is_pool = bool(attributes.get("is_reset_pool"))
+        if is_pool:
+            self._check_pool(name, array, attributes["reset_target"])
+        elif save and name in self.reset_target_to_pool:
+            raise DataError(f"data {name!r}: is refilled from a pool, so it cannot have a saved copy too; drop one")
+        log = bool(attributes.get("log_data_across_episode")) and not is_pool
+        if log and shape[:2] != (self.n_envs, self.n_agents):
+            raise DataError(
+                f"data {name!r}: must have shape (n_envs, n_agents, ...) = ({self.n_envs}, {self.n_agents}, ...) "
+                f"to be logged (got {shape})"
+            )
+        tensor = self._allocate(name, array, n_copies)
+        if save and not is_pool:
+            self._tensors[name + constants.AT_RESET] = tensor.clone()
+            self.reset_data_list.append(name)
+        if log:
+            rows = (self.episode_length + 1, *shape[1:])
+            self._tensors[name + constants.FOR_LOG] = torch.zeros(rows, dtype=tensor.dtype, device=self.device)
+            self.log_data_list.append(name)
+        if is_pool:
+            self.reset_target_to_pool[attributes["reset_target"]] = name
+        self._tensors[name] = tensor
+        self._attributes[name] = attributes
+        self._host[name] = array
+        if torch_accessible:
+            self._torch_accessible.add(name)
+
+    def _check_pool(self, name: str, pool: Array, target: str) -> None:
+        what = f"reset pool {name!r} of {target!r}"
+        if target in self.reset_data_list:
+            raise DataError(f"{what}: the target has a saved copy that resets restore; drop one of the two")
+        if target in self.reset_target_to_pool:
+            raise DataError(f"{what}: the target has the pool {self.reset_target_to_pool[target]!r} already")
+        if pool.ndim < 1 or pool.shape[0] < 2:
+            raise DataError(f"{what}: must have at least 2 rows (got shape {pool.shape})")
+
+    def _allocate(self, name: str, array: Array, n_copies: int | None) -> torch.Tensor:
+        row = torch.from_numpy(array)
+        try:
+            if not n_copies:
+                return row.to(self.device, copy=True)
+            return row.to(self.device).expand(n_copies, *row.shape).clone(memory_format=torch.contiguous_format)
+        except torch.cuda.OutOfMemoryError as error:
+            asked = row.nbytes * (n_copies or 1)
+            raise DeviceMemoryError(
+                f"data {name!r}: {self.device} is full (asked for {asked:,} bytes, "
+                f"{self.free_bytes():,} are free); use fewer environments"
+            ) from error
+
+    def free_bytes(self) -> int:
+        """Return the free memory of the device, in bytes: on a GPU what the driver and torch's own cache have."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            return int(free + cached)
+        import os  # noqa: PLC0415
+
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def pull_data_from_device(self, name: str) -> Array | Scalar:
+        """Return a scalar, or a fresh host copy of an array; synchronises."""
+        if name in self._scalars:
+            return self._scalars[name]
+        copy: Array = self.tensor(name).detach().to("cpu", copy=True).numpy()
+        return copy
+
+    def reset_device(self, name: str | None = None) -> None:
+        """Copy what was pushed back into one array, or all of them, in place; scalars never change."""
+        for each in [name] if name is not None else list(self._host):
+            if each not in self._scalars:
+                self.tensor(each).copy_(torch.from_numpy(_get(self._host, each, "data")))
+
+    # -------------------------------------------------------------- what is there
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return the live tensor of an array, reserved ones, saved copies and log buffers included."""
+        return _get(self._tensors, name, "data")
+
+    def device_data(self, name: str) -> torch.Tensor | Scalar:
+        """Return what a kernel gets for a name: the live tensor, or the scalar."""
+        return self._scalars[name] if name in self._scalars else self.tensor(name)
+
+    def data_on_device_via_torch(self, name: str) -> torch.Tensor:
+        """Return the live tensor of an array."""
+        return self.tensor(name)
+
+    def is_data_on_device(self, name: str) -> bool:
+        """Tell whether an array or scalar of that name was pushed."""
+        return name in self._tensors or name in self._scalars
+
+    def is_data_on_device_via_torch(self, name: str) -> bool:
+        """Tell whether an array of that name was pushed as torch-accessible."""
+        return name in self._torch_accessible
+
+    def get_shape(self, name: str) -> tuple[int, ...]:
+        """Return an array's shape; a scalar's is ()."""
+        return () if name in self._scalars else tuple(self.tensor(name).shape)
+
+    def get_dtype(self, name: str) -> str:
+        """Return NumPy's name of an array's or scalar's dtype."""
+        return str(self._scalars[name].dtype) if name in self._scalars else dtype_name(self.tensor(name).dtype)
+
+    def get_reset_pool(self, target: str) -> str:
+        """Return the name of the pool from which an array is refilled."""
+        return _get(self.reset_target_to_pool, target, "reset pool of")
+
+    def find(self, name: str) -> Argument | None:
+        """Return what a kernel parameter of that name is bound to, or None.
+
+        Looks among arrays and scalars, then the meta information, then the shared constants.
+        """
+        if self.is_data_on_device(name):
+            return _plain(self.device_data(name))
+        if name in self._meta:
+            return _plain(self._meta[name])
+        if name in self._shared:
+            value = self._shared[name]
+            if not isinstance(value, np.ndarray):
+                return _plain(value)
+            if name not in self._shared_tensors:
+                self._shared_tensors[name] = torch.from_numpy(value).to(self.device)
+            return self._shared_tensors[name]
+        return None
+
+    def attribute(self, name: str, key: str, default: Any = None) -> Any:
+        """Return an attribute that an array was pushed with."""
+        return self._attributes[name].get(key, default)
+
+    def array_names(self) -> list[str]:
+        """Return the names of the arrays that were pushed."""
+        return list(self._host)
+
+    def names(self) -> list[str]:
+        """Return every name that `find` knows."""
+        return sorted({*self._tensors, *self._scalars, *self._meta, *self._shared})
+
+
+def _plain(value: torch.Tensor | Scalar) -> Argument:
+    return value if isinstance(value, torch.Tensor) else value.item()
+
+
+def _get(table: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in table:
+        raise DataError(f"{what} {name!r}: is not there; known are {known(table)}")
+    return table[name]
+
+
+def _scalar(name: str, value: Any) -> Scalar:
+    if isinstance(value, bool | np.bool_ | int | np.integer):
+        return np.int32(value)
+    if isinstance(value, float | np.floating):
+        return np.float32(value)
+    raise DataError(f"data {name!r}: must be a number, list or array (got {type(value).__name__})")
+
+
+def _array(name: str, value: Any) -> Array:
+    array = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"data {name!r}: must hold numbers (got dtype {array.dtype})")
+    return np.array(array, NARROWED.get(array.dtype, array.dtype), order="C")

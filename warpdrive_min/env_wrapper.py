@@ -1,0 +1,285 @@
+"""The environment wrapper: many copies of one environment, stepped and reset on one backend."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from warpdrive_min import backends
+from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.constants import Constants
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.environment import (
+    CUDAEnvironmentContext,
+    Observations,
+    PythonEnvironment,
+    environment_constants,
+    push_environment,
+    seed_resets,
+)
+from warpdrive_min.errors import ActionError, CompileError, ConfigError
+from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
+from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar as default_registrar
+from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset
+from warpdrive_min.spaces import category_counts, space_of
+
+STEP_NAMES: dict[Language, str] = {"numpy": "NumPy{}Step", "cuda_c": "Cuda{}Step", "numba": "Numba{}Step"}
+"""Names of step kernels after WarpDrive's convention; ``step`` goes before them."""
+
+
+class EnvWrapper:
+    """Runs ``num_envs`` copies of an environment.
+
+    On every backend for whose language the environment has kernels, all copies live in arrays of
+    `cuda_data_manager`: `reset` starts them, `step` reads ``sampled_actions`` and writes observations,
+    rewards and done flags. On `cpu`, ``step(actions)`` with a dict of actions steps the one Python
+    environment instead, as in WarpDrive.
+
+    Args:
+        env_obj: The environment; or
+        env_name: its registered name, with
+        env_config: its keyword arguments.
+        num_envs: Copies.
+        blocks_per_env: CUDA blocks for each copy, for kernels with a thread for each agent; None: chosen.
+        env_backend: ``"cpu"``, ``"host"``, ``"numba"`` or ``"pycuda"``; True and False mean `pycuda` and `cpu`.
+        testing_mode: Accepted for WarpDrive's calls; with ``testing_bin_filename``, load that file.
+        testing_bin_filename: Compiled kernels (cubin, fatbin) to load instead of compiling; `pycuda` only.
+        env_registrar: Where names and sources are looked up; None: the shared one.
+        event_messenger: Accepted for WarpDrive's calls; the cache of compiled code needs no coordination.
+        process_id: Likewise.
+        use_cuda: Old name of ``env_backend``.
+        seed: Of random starts and reset pools.
+        auto_reset: The step restarts finished copies itself; ``_done_`` still tells which.
+        exact: Bit-identical floats on every backend, at some cost in speed.
+        debug: Check every action against its space before each step; synchronises.
+
+    Raises:
+        ConfigError: A rule about an argument or the environment is broken.
+        BackendUnavailable: The backend is unknown or cannot run here.
+        CompileError: The kernels do not compile.
+    """
+
+    def __init__(
+        self,
+        env_obj: Any = None,
+        env_name: str | None = None,
+        env_config: Mapping[str, Any] | None = None,
+        num_envs: int = 1,
+        blocks_per_env: int | None = None,
+        env_backend: str | bool = "cpu",
+        testing_mode: bool = False,
+        testing_bin_filename: str | Path | None = None,
+        env_registrar: EnvironmentRegistrar | None = None,
+        event_messenger: Any = None,
+        process_id: int = 0,
+        *,
+        use_cuda: str | bool | None = None,
+        seed: int = 0,
+        auto_reset: bool = False,
+        exact: bool = False,
+        debug: bool = False,
+    ) -> None:
+        if use_cuda is not None:
+            warnings.warn("EnvWrapper: use_cuda is the old name of env_backend", DeprecationWarning, stacklevel=2)
+            env_backend = use_cuda
+        if isinstance(env_backend, bool):
+            env_backend = "pycuda" if env_backend else "cpu"
+        self.backend = backends.get(env_backend)
+        self.env_backend = env_backend
+        self._registrar = env_registrar or default_registrar
+        self.env = env_obj if env_obj is not None else self._create(env_name, env_config)
+        check_environment(self.env)
+        if num_envs < 1:
+            raise ConfigError(f"num_envs: must be at least 1 (got {num_envs})")
+        self.name: str = self.env.name
+        self.n_agents: int = self.env.num_agents
+        self.episode_length: int = self.env.episode_length
+        self.n_envs = num_envs
+        self.auto_reset, self.exact, self.debug = auto_reset, exact, debug
+        self.env.observation_space = self._observation_space()
+        if hasattr(self.env, "env_backend"):
+            self.env.env_backend = env_backend
+        self.reset_on_host = True
+        """The next reset starts on the host and pushes the arrays."""
+
+        sources = self._sources()
+        self.vectorised = isinstance(self.env, CUDAEnvironmentContext) and self.backend.language in sources
+        """All copies run in kernels; False: the one Python environment is all there is."""
+        if not self.vectorised:
+            if env_backend != "cpu":
+                raise ConfigError(
+                    f"environment {self.name!r}: has no {self.backend.language} kernels, which backend {env_backend!r} "
+                    "runs; derive it from CUDAEnvironmentContext and name a source, or use env_backend='cpu'"
+                )
+            return
+        self._seed = seed
+        self.blocks_per_env = blocks_per_env or max(1, -(-self.n_agents // 1024))
+        self.cuda_data_manager = CUDADataManager(
+            self.n_agents, num_envs, self.blocks_per_env, self.episode_length, backend=self.backend
+        )
+        self.cuda_function_manager = CUDAFunctionManager(
+            self.n_agents, num_envs, self.blocks_per_env, process_id, backend=self.backend
+        )
+        self._load(sources, testing_bin_filename)
+        feed = CUDAFunctionFeed(self.cuda_data_manager)
+        self.env.initialize_step_function_context(
+            self.cuda_data_manager, self.cuda_function_manager, feed, self._step_name()
+        )
+        self.env_resetter = CUDAEnvironmentReset(self.cuda_function_manager)
+        custom = f"Cuda{self.name}Reset"
+        if self.cuda_function_manager.has_function(custom):
+            self.env_resetter.register_custom_reset_function(self.cuda_data_manager, custom)
+        self._resets_itself = self.cuda_function_manager.has_function(OWN_KERNEL)
+
+    # -------------------------------------------------------------- construction
+
+    def _create(self, name: str | None, config: Mapping[str, Any] | None) -> PythonEnvironment:
+        if name is None or config is None:
+            raise ConfigError("EnvWrapper: needs env_obj, or env_name and env_config (got neither)")
+        env: PythonEnvironment = self._registrar.get(name, self.env_backend)(**config)
+        return env
+
+    def _sources(self) -> dict[Language, Source]:
+        sources: dict[Language, Source] = dict(getattr(self.env, "kernel_sources", {}))
+        registered = self._registrar.get_cuda_env_src_path(self.name, self.env_backend)
+        if registered is not None:
+            sources[self.backend.language] = registered
+        return sources
+
+    def _observation_space(self) -> dict[Hashable, Any]:
+        spaces = {agent: space_of(observation) for agent, observation in self.env.reset().items()}
+        if spaces.keys() != self.env.action_space.keys():
+            raise ConfigError(
+                f"environment {self.name!r}: reset() must return an observation for each agent of action_space "
+                f"(got {sorted(map(str, spaces))} and {sorted(map(str, self.env.action_space))})"
+            )
+        return spaces
+
+    def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
+        constants = environment_constants(self.env, auto_reset=self.auto_reset, exact=self.exact)
+        constants |= {"wkNumberEnvs": self.n_envs, "wkNumberAgents": self.n_agents, "wkBlocksPerEnv": self.blocks_per_env}
+        if self.backend.language == "cuda_c" and "wkNumberEnvs" not in Path(sources["cuda_c"]).read_text():
+            constants.pop("wkNumberEnvs")  # else every number of environments would compile anew
+        if binary is not None:
+            self.cuda_function_manager.load_binary(Path(binary), Path(sources["cuda_c"]), constants)
+        else:
+            self.cuda_function_manager.load(sources, constants)
+
+    def _step_name(self) -> str:
+        names = ["step", STEP_NAMES[self.backend.language].format(self.name)]
+        for name in names:
+            if self.cuda_function_manager.has_function(name):
+                return name
+        raise CompileError(f"environment {self.name!r}: its source has no kernel {' or '.join(map(repr, names))}")
+
+    # -------------------------------------------------------------- reset
+
+    def reset_all_envs(self) -> Observations:
+        """Start a new episode in every copy.
+
+        Returns:
+            The first observations of the Python environment by agent, on `cpu` and at the first call; later
+            {}: read the array ``observations``. Enqueues; the first call allocates and synchronises.
+        """
+        self.env.timestep = 0
+        if not self.vectorised:
+            return dict(self.env.reset())
+        first = self.reset_on_host
+        if first:
+            push_environment(self.env, self.cuda_data_manager)
+            seed_resets(self.cuda_data_manager, self._seed)
+            self.reset_on_host = False
+        if self._resets_itself or not first:
+            self.env_resetter.reset_when_done(self.cuda_data_manager, mode="force_reset")
+        return dict(self.env.reset()) if first or self.env_backend == "cpu" else {}
+
+    def reset_only_done_envs(self, undo_done_after_reset: bool = True) -> dict[str, Any]:
+        """Restart the copies whose ``_done_`` is set; enqueues, does not synchronise."""
+        self._require_arrays("reset_only_done_envs")
+        self.env_resetter.reset_when_done(self.cuda_data_manager, "if_done", undo_done_after_reset)
+        return {}
+
+    def init_reset_pool(self, seed: int | None = None) -> None:
+        """Check the reset pools and seed their draws; synchronises."""
+        self._require_arrays("init_reset_pool")
+        self.env_resetter.init_reset_pool(self.cuda_data_manager, seed)
+
+    def custom_reset_all_envs(
+        self,
+        args: Sequence[str | tuple[str, str]] | None = None,
+        block: Sequence[int] | None = None,
+        grid: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """Launch the environment's kernel ``Cuda<name>Reset``, or the one registered with `env_resetter`."""
+        self._require_arrays("custom_reset_all_envs")
+        self.env_resetter.custom_reset(args, block, grid)
+        return {}
+
+    def obs_at_reset(self) -> Observations:
+        """Return the Python environment's first observations."""
+        return dict(self.env.reset())
+
+    # -------------------------------------------------------------- step
+
+    def step_all_envs(self, actions: Any = None) -> Any:
+        """Take one step in every copy, with the actions in ``sampled_actions``; enqueues, does not synchronise.
+
+        Args:
+            actions: On `cpu`: a dict by agent steps the Python environment alone and returns
+                ``(observations, rewards, done, info)``.
+
+        Raises:
+            ConfigError: Not reset yet, or actions where they are read from the array.
+            ActionError: An action lies outside its space (with ``debug``).
+        """
+        if actions is not None:
+            if self.env_backend != "cpu":
+                raise ConfigError(
+                    f"step: backend {self.env_backend!r} reads the array 'sampled_actions' (got actions); "
+                    "write them with CUDASampler.assign"
+                )
+            return self.env.step(actions)
+        self._require_arrays("step")
+        if self.debug:
+            self._check_actions()
+        self.env.step()
+        if self.auto_reset and not self._resets_itself:
+            self.env_resetter.reset_when_done(self.cuda_data_manager, "if_done", undo_done_after_reset=True)
+        return None
+
+    def _check_actions(self) -> None:
+        actions = self.cuda_data_manager.tensor(Constants.ACTIONS)
+        limits = torch.tensor([category_counts(space) for space in self.env.action_space.values()])
+        wrong = ((actions < 0) | (actions >= limits.to(actions.device))).nonzero()
+        if len(wrong):
+            env, agent, kind = wrong[0].tolist()
+            raise ActionError(
+                f"sampled_actions[{env}, {agent}, {kind}]: must be from 0 to {int(limits[agent, kind]) - 1} "
+                f"(got {int(actions[env, agent, kind])}; {len(wrong)} of {actions.numel()} actions are outside)"
+            )
+
+    def _require_arrays(self, who: str) -> None:
+        if not self.vectorised:
+            raise ConfigError(
+                f"{who}: environment {self.name!r} has no kernels for backend {self.env_backend!r}, only Python; "
+                "call step(actions) and reset()"
+            )
+        if self.reset_on_host:
+            raise ConfigError(f"{who}: the environments have not started; call reset() first")
+
+    reset = reset_all_envs
+    step = step_all_envs
+
+
+def check_environment(env: Any) -> None:
+    """Raise `ConfigError` unless ``env`` has WarpDrive's contract."""
+    for attribute in ("name", "num_agents", "episode_length", "action_space", "reset", "step"):
+        if not hasattr(env, attribute):
+            raise ConfigError(f"environment {type(env).__name__}: needs the attribute {attribute!r}")
+    for attribute in ("num_agents", "episode_length"):
+        if getattr(env, attribute) < 1:
+            raise ConfigError(f"environment {env.name!r}: {attribute} must be at least 1 (got {getattr(env, attribute)})")

@@ -1,0 +1,242 @@
+"""What an environment is to the core: its arrays, its constants, its kernels, and WarpDrive's Python contract."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from warpdrive_min.backends.base import Backend, Constant, Language, Source
+from warpdrive_min.constants import RESET_SEED, Constants
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.errors import ConfigError, DeviceMemoryError
+from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager, KernelFunction
+from warpdrive_min.rng import seed_words
+
+Observations = dict[Hashable, Any]
+Transition = tuple[Observations, dict[Hashable, float], dict[str, bool], dict[str, Any]]
+
+
+class PythonEnvironment(Protocol):
+    """What `EnvWrapper` asks of every environment: one environment in dicts keyed by agent, on the CPU."""
+
+    name: str
+    num_agents: int
+    episode_length: int
+    action_space: Mapping[Hashable, Any]
+
+    def reset(self) -> Observations:
+        """Start an episode and return the first observations."""
+        ...
+
+    def step(self, actions: Any = None) -> Any:
+        """Take one step; with actions, return ``(observations, rewards, done, info)``."""
+        ...
+
+
+class CUDAEnvironmentContext:
+    """Base of environments that step in kernels: `EnvWrapper` hands them their managers and step kernel.
+
+    Override the hooks that apply; each returns an empty value here.
+    """
+
+    kernel_sources: ClassVar[Mapping[Language, Source]] = {}
+    """Source of the kernels in each language; a source in the registrar goes before it."""
+
+    def __init__(self) -> None:
+        self.cuda_data_manager: CUDADataManager | None = None
+        self.cuda_function_manager: CUDAFunctionManager | None = None
+        self.cuda_step: KernelFunction | None = None
+        self.cuda_step_function_feed: CUDAFunctionFeed | None = None
+
+    def initialize_step_function_context(
+        self,
+        cuda_data_manager: CUDADataManager,
+        cuda_function_manager: CUDAFunctionManager,
+        cuda_step_function_feed: CUDAFunctionFeed,
+        step_function_name: str,
+    ) -> bool:
+        """Keep the managers and the step kernel, whose call without arguments binds them by name.
+
+        Raises:
+            CompileError: The kernel is not loaded.
+        """
+        self.cuda_data_manager = cuda_data_manager
+        self.cuda_function_manager = cuda_function_manager
+        self.cuda_step = cuda_function_manager.get_function(step_function_name).bound_to(cuda_data_manager)
+        self.cuda_step_function_feed = cuda_step_function_feed
+        return True
+
+    def get_constants(self) -> Mapping[str, Constant]:
+        """Return what is compiled into the kernels, by UPPER_CASE name."""
+        return {}
+
+    def get_data_dictionary(self) -> DataFeed:
+        """Return state, constants and scratch of the kernels."""
+        return DataFeed()
+
+    def get_tensor_dictionary(self) -> DataFeed:
+        """Return the arrays that torch reads and writes too."""
+        return DataFeed()
+
+    def get_reset_pool_dictionary(self) -> DataFeed:
+        """Return the pools from which resets draw."""
+        return DataFeed()
+
+
+class Environment(CUDAEnvironmentContext):
+    """An environment stated once, whose kernels have the same phases in NumPy, CUDA C and Numba.
+
+    A subclass sets `name` and `kernel_sources`, in its constructor `num_agents`, `episode_length`, `action_space`
+    and `config`, and overrides the hooks of `CUDAEnvironmentContext`. Its ``reset`` and ``step(actions)`` for one
+    environment come from the NumPy kernels.
+    """
+
+    name: ClassVar[str]
+    num_agents: int
+    episode_length: int
+    action_space: Mapping[Hashable, Any]
+    seed: int = 0
+    """Seed of the starts of the single environment in Python."""
+
+    def __init__(self, env_backend: str = "cpu") -> None:
+        super().__init__()
+        self.env_backend = env_backend
+        self._single: SingleEnvironment | None = None
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that one step of one environment must move; 0 if unknown."""
+        return 0
+
+    @property
+    def ops_per_step(self) -> int:
+        """Arithmetic operations that one step of one environment must do; 0 if unknown."""
+        return 0
+
+    def reset(self) -> Observations:
+        """Start the next episode of one environment on the CPU and return its observations by agent."""
+        if self._single is None:
+            self._single = SingleEnvironment(self)
+        return self._single.reset()
+
+    def step(self, actions: Mapping[Hashable, Any] | None = None) -> Transition | None:
+        """Step one environment on the CPU with ``actions`` by agent; without them, launch the wrapper's step kernel.
+
+        Raises:
+            ConfigError: No actions and no wrapper, or no reset before.
+        """
+        if actions is None:
+            if self.cuda_step is None:
+                raise ConfigError(f"{self.name}.step: needs actions by agent (got None); an EnvWrapper steps without them")
+            self.cuda_step()
+            return None
+        if self._single is None:
+            raise ConfigError(f"{self.name}.step: no episode has started; call reset() first")
+        return self._single.step(actions)
+
+
+class SingleEnvironment:
+    """One environment on the CPU in WarpDrive's dicts, run by the NumPy kernels."""
+
+    def __init__(self, env: Environment) -> None:
+        self._agents = list(env.action_space)
+        self._data = CUDADataManager(env.num_agents, 1, episode_length=env.episode_length, backend="cpu")
+        self._functions = CUDAFunctionManager(env.num_agents, 1, backend="cpu")
+        self._functions.load(env.kernel_sources, environment_constants(env))
+        push_environment(env, self._data)
+        seed_resets(self._data, env.seed)
+        self._reset = self._functions.bind("reset", self._data, force=1)
+        self._step = self._functions.bind("step", self._data)
+
+    def reset(self) -> Observations:
+        """Start the next episode."""
+        self._reset()
+        return self._observations()
+
+    def step(self, actions: Mapping[Hashable, Any]) -> Transition:
+        """Take one step."""
+        array = self._array(Constants.ACTIONS)
+        if set(actions) != set(self._agents):
+            raise ConfigError(f"step: needs one action for each of the agents {self._agents} (got {list(actions)})")
+        for index, agent in enumerate(self._agents):
+            array[0, index] = np.asarray(actions[agent]).reshape(array.shape[2:])
+        self._step()
+        rewards = dict(zip(self._agents, self._array(Constants.REWARDS)[0].tolist(), strict=True))
+        return self._observations(), rewards, {"__all__": bool(self._array("_done_")[0])}, {}
+
+    def _observations(self) -> Observations:
+        return dict(zip(self._agents, self._array(Constants.OBSERVATIONS)[0].copy(), strict=True))
+
+    def _array(self, name: str) -> Any:
+        return self._data.tensor(name).numpy()
+
+
+# ------------------------------------------------------------------ what the wrapper and a single environment share
+
+
+def environment_constants(env: Any, *, auto_reset: bool = False, exact: bool = False) -> dict[str, Constant]:
+    """Return the constants of an environment's kernels."""
+    return {
+        "N_AGENTS": int(env.num_agents),
+        "EPISODE_LENGTH": int(env.episode_length),
+        "AUTO_RESET": auto_reset,
+        "EXACT": exact,
+        **env.get_constants(),
+    }
+
+
+def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager) -> None:
+    """Push an environment's three dictionaries, with a row for each environment where the feed asks for one.
+
+    Raises:
+        DeviceMemoryError: They do not fit; says what was asked, what is free and how many environments fit.
+    """
+    pools = env.get_reset_pool_dictionary()
+    targets = {entry["attributes"]["reset_target"] for entry in pools.values()}
+    feeds = [env.get_data_dictionary(), env.get_tensor_dictionary(), pools]
+    for feed in feeds:
+        for name, entry in feed.items():
+            attributes = entry["attributes"]
+            replicate = attributes.get("per_env") or attributes.get("save_copy_and_apply_at_reset") or name in targets
+            if replicate and isinstance(entry["data"], list | tuple | np.ndarray):
+                attributes["n_copies"] = data_manager.n_envs
+    check_memory(feeds, data_manager)
+    data_feed, tensor_feed, pool_feed = feeds
+    data_manager.push_data_to_device(data_feed)
+    data_manager.push_data_to_device(tensor_feed, torch_accessible=True)
+    data_manager.push_data_to_device(pool_feed)
+
+
+def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:
+    """Raise `DeviceMemoryError` if the feeds need more than the device has free."""
+    fixed = per_env = 0
+    for feed in feeds:
+        for entry in feed.values():
+            attributes, size = entry["attributes"], 4 * np.size(entry["data"])
+            copies = 2 if attributes.get("save_copy_and_apply_at_reset") else 1
+            if attributes.get("log_data_across_episode"):
+                per_env += size * (data_manager.episode_length + 1)
+            if attributes.get("n_copies"):
+                per_env += size * copies
+            else:
+                fixed += size * copies
+    asked, free = fixed + per_env * data_manager.n_envs, data_manager.free_bytes()
+    if asked > free:
+        raise DeviceMemoryError(
+            f"environments: {data_manager.n_envs:,} need {asked:,} bytes on {data_manager.device} "
+            f"(free are {free:,}); at most {max(0, (free - fixed) // max(per_env, 1)):,} environments fit"
+        )
+
+
+def seed_resets(data_manager: CUDADataManager, seed: int) -> None:
+    """Set the seed of random starts and pools: any integer, of which 64 bits count; synchronises."""
+    data_manager.tensor(RESET_SEED).copy_(torch.tensor(seed_words(seed), dtype=torch.int32))
+
+
+def supports(env: Any, backend: Backend, sources: Mapping[Language, Source]) -> bool:
+    """Tell whether an environment has kernels for a backend."""
+    return isinstance(env, CUDAEnvironmentContext) and backend.language in sources

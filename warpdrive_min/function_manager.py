@@ -1,0 +1,312 @@
+"""The function manager: compiled kernels by name, their launch shape, and the binding of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from warpdrive_min import backends
+from warpdrive_min.backends.base import Argument, Backend, Constant, Kernel, Language, Launch, Source
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, known
+
+KERNELS: Final = Path(__file__).parent / "kernels"
+
+BLOCK_FROM_AGENTS: Final = 64
+"""From this number of agents on, a block owns one environment; below it, several are packed into a block."""
+PACKED_THREADS: Final = 128
+MAX_THREADS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """How environments are laid over blocks and threads."""
+
+    threads: int
+    envs_per_block: int
+
+    @classmethod
+    def of(cls, n_agents: int) -> LaunchShape:
+        """Choose the shape for environments of ``n_agents`` agents."""
+        if n_agents < 1:
+            raise ConfigError(f"n_agents: must be positive (got {n_agents})")
+        if n_agents >= BLOCK_FROM_AGENTS:
+            return cls(threads=min(MAX_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
+        return cls(threads=PACKED_THREADS, envs_per_block=PACKED_THREADS // n_agents)
+
+    def blocks(self, n_envs: int) -> int:
+        """Return the number of blocks that own ``n_envs`` environments."""
+        return -(-n_envs // self.envs_per_block)
+
+    def constants(self) -> dict[str, Constant]:
+        """Return the shape as constants of the kernels."""
+        return {"THREADS": self.threads, "ENVS_PER_BLOCK": self.envs_per_block}
+
+
+def core_sources(stem: str) -> dict[Language, Source]:
+    """Return the sources of one of the core's own kernel files in each language."""
+    return {
+        "numpy": f"warpdrive_min.kernels.{stem}_numpy",
+        "cuda_c": KERNELS / f"{stem}.cu",
+        "numba": f"warpdrive_min.kernels.{stem}_numba",
+    }
+
+
+class CUDAFunctionManager:
+    """Compiles kernels for one backend and launches them.
+
+    Args:
+        num_agents: Agents in each environment.
+        num_envs: Environments.
+        blocks_per_env: CUDA blocks that share one environment (kernels with a thread for each agent).
+        process_id: Accepted for WarpDrive's calls; the cache of compiled code needs no coordination.
+        backend: Name of a backend, or the backend.
+    """
+
+    def __init__(
+        self,
+        num_agents: int = 1,
+        num_envs: int = 1,
+        blocks_per_env: int = 1,
+        process_id: int = 0,
+        *,
+        backend: str | Backend = "cpu",
+    ) -> None:
+        for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
+            if value < 1:
+                raise ConfigError(f"function manager: {name} must be positive (got {value})")
+        self.backend = backends.get(backend) if isinstance(backend, str) else backend
+        self.n_agents, self.n_envs = num_agents, num_envs
+        self.blocks_per_env = blocks_per_env
+        self.process_id = process_id
+        self.shape = LaunchShape.of(num_agents)
+        self._kernels: dict[str, Kernel] = {}
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of a block for kernels with a thread for each agent."""
+        return (-(-self.n_agents // self.blocks_per_env), 1, 1)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks of the grid for kernels with a thread for each agent."""
+        return (self.n_envs * self.blocks_per_env, 1)
+
+    # -------------------------------------------------------------- compile
+
+    def load(self, sources: Mapping[Language, Source], constants: Mapping[str, Constant] | None = None) -> list[str]:
+        """Compile the source of the backend's language and keep its kernels; returns their names.
+
+        The constants ``N_AGENTS, THREADS, ENVS_PER_BLOCK, EXACT`` are added where they are not given.
+
+        Raises:
+            CompileError: No source for the language, the compiler's message, or a kernel name that is taken.
+        """
+        language = self.backend.language
+        if language not in sources:
+            raise CompileError(
+                f"backend {self.backend.name!r}: runs {language} kernels, and there is no source of one; "
+                f"sources: {known(sources)}"
+            )
+        return self._keep(self.backend.compile(sources[language], self.with_defaults(constants or {})))
+
+    def load_binary(self, binary: Path, source: Path, constants: Mapping[str, Constant] | None = None) -> list[str]:
+        """Keep the kernels of a compiled file (cubin, fatbin) whose signatures ``source`` declares; `pycuda` only."""
+        load = getattr(self.backend, "load", None)
+        if load is None:
+            raise ConfigError(f"backend {self.backend.name!r}: loads no compiled file (got {binary}); use 'pycuda'")
+        return self._keep(load(Path(binary), Path(source), self.with_defaults(constants or {})))
+
+    def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
+        """Return the constants with those that every kernel has."""
+        return {"N_AGENTS": self.n_agents, "EXACT": False, **self.shape.constants(), **constants}
+
+    def _keep(self, kernels: Mapping[str, Kernel]) -> list[str]:
+        for name in kernels:
+            if name in self._kernels:
+                raise CompileError(f"kernel {name!r}: is loaded already; give it another name")
+        self._kernels.update(kernels)
+        return list(kernels)
+
+    def initialize_functions(self, names: Sequence[str]) -> None:
+        """Check that the kernels of these names are loaded."""
+        for name in names:
+            self.kernel(name)
+
+    def initialize_shared_constants(self, data_manager: CUDADataManager, constant_names: Sequence[str]) -> None:
+        """Copy shared constants into the ``__constant__`` symbols of the same names; synchronises.
+
+        In NumPy, Numba and on `host` a kernel takes a shared constant as a parameter of its name, which
+        needs no symbol.
+
+        Raises:
+            DataError: A constant was not added to the data manager, or no loaded module has the symbol.
+        """
+        for name in constant_names:
+            value = data_manager.shared_constant(name)
+            modules = {id(module): module for kernel in self._kernels.values() if (module := getattr(kernel, "module", None))}
+            if not modules:
+                continue
+            copied = 0
+            for module in modules.values():
+                copied += _copy_to_symbol(module, name, value)
+            if not copied:
+                raise DataError(f"shared constant {name!r}: no loaded CUDA C source has a __constant__ of this name")
+
+    # -------------------------------------------------------------- launch
+
+    def has_function(self, name: str) -> bool:
+        """Tell whether a kernel of that name is loaded."""
+        return name in self._kernels
+
+    def kernel(self, name: str) -> Kernel:
+        """Return the compiled kernel.
+
+        Raises:
+            CompileError: No kernel of that name is loaded.
+        """
+        if name not in self._kernels:
+            raise CompileError(f"kernel {name!r}: is not loaded; known are {known(self._kernels)}")
+        return self._kernels[name]
+
+    def get_function(self, name: str) -> KernelFunction:
+        """Return a handle that launches the kernel."""
+        return KernelFunction(self, self.kernel(name))
+
+    def bind(self, name: str, data_manager: CUDADataManager, **given: Argument) -> Launch:
+        """Look up every parameter of a kernel by its name and return what enqueues the launch.
+
+        Args:
+            name: Kernel.
+            data_manager: Where arrays, scalars, meta information and shared constants are looked up.
+            given: Arguments that are not looked up.
+
+        Raises:
+            BindingError: A name is missing, or dtype, rank or sizes differ from the declaration.
+        """
+        kernel = self.kernel(name)
+        arguments: list[Argument] = []
+        for parameter in kernel.parameters:
+            argument = given.get(parameter.name)
+            if argument is None:
+                argument = data_manager.find(parameter.name)
+            if argument is None:
+                raise BindingError(
+                    f"kernel {name!r}, parameter {parameter.name!r}: there is no data of this name; "
+                    f"known are {', '.join(data_manager.names())}"
+                )
+            parameter.check(name, argument)
+            arguments.append(argument)
+        if kernel.owns_environments:
+            blocks, threads = self.shape.blocks(self.n_envs), self.shape.threads
+        else:
+            blocks, threads = self.grid[0], self.block[0]
+        return kernel.prepare(arguments, blocks, threads)
+
+
+class KernelFunction:
+    """A kernel that can be launched: by names, or with explicit arguments in WarpDrive's two forms.
+
+    ``f()`` binds by name (after `bound_to`); ``f(*args, block=, grid=)`` and ``f[grid, block](*args)`` take
+    the arguments in order, as a `CUDAFunctionFeed` gives them.
+    """
+
+    def __init__(self, manager: CUDAFunctionManager, kernel: Kernel, data_manager: CUDADataManager | None = None) -> None:
+        self.name = kernel.name
+        self.parameters = kernel.parameters
+        self._manager = manager
+        self._kernel = kernel
+        self._data_manager = data_manager
+        self._bound: Launch | None = None
+
+    def bound_to(self, data_manager: CUDADataManager) -> KernelFunction:
+        """Return a handle whose call without arguments binds them by name in ``data_manager``."""
+        return KernelFunction(self._manager, self._kernel, data_manager)
+
+    def __call__(
+        self, *arguments: Argument, block: Sequence[int] | None = None, grid: Sequence[int] | None = None
+    ) -> None:
+        """Enqueue one launch; does not synchronise."""
+        if arguments:
+            self._launch(arguments, block or self._manager.block, grid or self._manager.grid)
+            return
+        if self._bound is None:
+            if self._data_manager is None:
+                raise BindingError(f"kernel {self.name!r}: has no data manager to bind by name; pass the arguments")
+            self._bound = self._manager.bind(self.name, self._data_manager)
+        self._bound()
+
+    def __getitem__(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
+        """Return the launch with Numba's ``[grid, block]``."""
+        grid, block = configuration[:2]
+        return lambda *arguments: self._launch(arguments, block, grid)
+
+    def _launch(self, arguments: Sequence[Any], block: Any, grid: Any) -> None:
+        if len(arguments) != len(self.parameters):
+            raise BindingError(
+                f"kernel {self.name!r}: takes {len(self.parameters)} arguments "
+                f"({', '.join(parameter.name for parameter in self.parameters)}) (got {len(arguments)})"
+            )
+        plain = [a if isinstance(a, torch.Tensor) or not hasattr(a, "item") else a.item() for a in arguments]
+        for parameter, argument in zip(self.parameters, plain, strict=True):
+            parameter.check(self.name, argument)
+        self._kernel.prepare(plain, _first(grid), _first(block))()
+
+
+class CUDAFunctionFeed:
+    """Turns a list of names into kernel arguments, in order.
+
+    A name stands for device data; a pair ``(name, source)`` for device data ("d", "device"), meta
+    information ("m", "meta") or a shared constant ("s", "shared").
+    """
+
+    def __init__(self, data_manager: CUDADataManager) -> None:
+        self._data_manager = data_manager
+
+    def __call__(self, arguments: Sequence[str | tuple[str, str]]) -> list[Any]:
+        """Return the arguments.
+
+        Raises:
+            BindingError: An item is neither form, or names an unknown source.
+        """
+        return [self._argument(item) for item in arguments]
+
+    def _argument(self, item: str | tuple[str, str]) -> Any:
+        manager = self._data_manager
+        if isinstance(item, str):
+            return manager.device_data(item)
+        if not (isinstance(item, tuple) and len(item) == 2):
+            raise BindingError(f"function feed: an item must be a name or (name, source) (got {item!r})")
+        name, source = item
+        readers = {"d": manager.device_data, "m": manager.meta_info, "s": manager.shared_constant}
+        reader = readers.get(source.lower()[:1]) if source.lower() in SOURCES else None
+        if reader is None:
+            raise BindingError(f"function feed: unknown source of {name!r} (got {source!r}); known are {known(SOURCES)}")
+        return reader(name)
+
+
+SOURCES: Final = ("d", "device", "m", "meta", "s", "shared")
+
+
+def _first(size: Any) -> int:
+    return int(size[0]) if isinstance(size, Sequence) else int(size)
+
+
+def _copy_to_symbol(module: Any, name: str, value: Any) -> bool:
+    """Copy a value into a symbol of a PyCUDA module; False if it has none of that name."""
+    import numpy as np  # noqa: PLC0415
+    from pycuda import driver  # noqa: PLC0415  (a module exists, so PyCUDA does)
+
+    try:
+        address, size = module.get_global(name)
+    except driver.LogicError:
+        return False
+    array = np.ascontiguousarray(value)
+    if array.nbytes != size:
+        raise DataError(f"shared constant {name!r}: the symbol has {size} bytes (got {array.nbytes})")
+    driver.memcpy_htod(address, array)
+    return True

@@ -1,0 +1,29 @@
+"""CUDA graphs: a sequence of launches captured once and replayed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from warpdrive_min.backends.base import Backend
+from warpdrive_min.errors import ConfigError
+
+
+def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
+    """Capture what ``work`` enqueues and return the replay, which enqueues it on the current stream.
+
+    ``work`` must have run once before, so that everything is compiled and allocated; the capture itself
+    runs nothing. Kernels keep their counters on the device, so replays go on where the last one ended.
+
+    Raises:
+        ConfigError: The backend runs on the CPU, which has no graphs.
+    """
+    if not backend.captures_graphs:
+        raise ConfigError(f"capture: backend {backend.name!r} has no CUDA graphs; call the work itself")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
+        work()
+    torch.cuda.synchronize()
+    return graph.replay

@@ -1,0 +1,81 @@
+"""The logger: records every step of one environment on the device, fetched in one copy at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdrive_min.constants import FOR_LOG, LOG_MASK
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.errors import DataError
+from warpdrive_min.function_manager import CUDAFunctionManager
+
+
+class CUDALogController:
+    """Logs the arrays pushed with ``log_data_across_episode`` for one environment.
+
+    Rows are copied by torch on the current stream: nothing here is worth a kernel of its own.
+
+    Args:
+        function_manager: Accepted for WarpDrive's calls.
+    """
+
+    def __init__(self, function_manager: CUDAFunctionManager | None = None) -> None:
+        self._env_id = 0
+        self.last_valid_step = -1
+
+    def reset_log(self, data_manager: CUDADataManager, env_id: int = 0) -> None:
+        """Forget what was logged, choose the environment, and log its state as step 0; does not synchronise."""
+        if not 0 <= env_id < data_manager.n_envs:
+            raise DataError(f"reset_log: env_id must be from 0 to {data_manager.n_envs - 1} (got {env_id})")
+        self._env_id = env_id
+        self.last_valid_step = -1
+        data_manager.tensor(LOG_MASK).zero_()
+        self.update_log(data_manager, 0)
+
+    def update_log(self, data_manager: CUDADataManager, step: int) -> None:
+        """Log the state as ``step``; a step past the episode's length is ignored; does not synchronise.
+
+        Raises:
+            DataError: The step does not follow the last one logged.
+        """
+        if step > data_manager.episode_length:
+            return
+        if step != self.last_valid_step + 1:
+            raise DataError(
+                f"update_log: step must follow the last one logged, {self.last_valid_step} (got {step}); "
+                "call reset_log to start again"
+            )
+        for name in data_manager.log_data_list:
+            data_manager.tensor(name + FOR_LOG)[step].copy_(data_manager.tensor(name)[self._env_id])
+        data_manager.tensor(LOG_MASK)[step] = 1
+        self.last_valid_step = step
+
+    def fetch_log(
+        self,
+        data_manager: CUDADataManager,
+        names: Sequence[str] | None = None,
+        last_step: int | None = None,
+        check_last_valid_step: bool = True,
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return ``{"X_for_log": rows 0 to the last step}`` of the named arrays, or all; synchronises.
+
+        Raises:
+            DataError: The mask on the device is not one run of ones that ends at the last valid step.
+        """
+        if check_last_valid_step:
+            mask = data_manager.tensor(LOG_MASK).cpu().numpy()
+            want = np.arange(len(mask)) <= self.last_valid_step
+            if not np.array_equal(mask, want):
+                raise DataError(
+                    f"fetch_log: the mask must be 1 up to step {self.last_valid_step} and 0 after it "
+                    f"(got ones at {np.flatnonzero(mask).tolist()})"
+                )
+        last = self.last_valid_step if last_step is None else min(last_step, self.last_valid_step)
+        logged = data_manager.log_data_list if names is None else names
+        return {
+            name + FOR_LOG: data_manager.tensor(name + FOR_LOG)[: last + 1].cpu().numpy().copy() for name in logged
+        }

@@ -1,0 +1,101 @@
+"""The registrar: environments, and where their kernels are, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from warpdrive_min.backends import BACKENDS
+from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.errors import ConfigError, known
+
+EnvClass = TypeVar("EnvClass", bound=type)
+
+ALIASES = {"cuda": "pycuda", "gpu": "pycuda"}
+"""Old names of backends."""
+
+
+class EnvironmentRegistrar:
+    """Environment classes by name and backend, in one table that all instances share; names ignore case."""
+
+    _classes: ClassVar[dict[tuple[str, str], type]] = {}
+    _sources: ClassVar[dict[tuple[str, Language], Source]] = {}
+
+    def add(
+        self, env_backend: str | Sequence[str] = "cpu", cuda_env_src_path: str | Path | None = None
+    ) -> Callable[[EnvClass], EnvClass]:
+        """Return a decorator that registers a class under its ``name`` for one backend or several.
+
+        Args:
+            env_backend: Backend or backends the class is for.
+            cuda_env_src_path: Source of its kernels for those backends, as for `add_cuda_env_src_path`.
+
+        Raises:
+            ConfigError: The name is taken for a backend, or a backend is unknown.
+        """
+        names = [_backend(name) for name in ([env_backend] if isinstance(env_backend, str) else env_backend)]
+
+        def register(cls: EnvClass) -> EnvClass:
+            key = cls.name.lower()  # type: ignore[attr-defined]
+            for backend in names:
+                if self._classes.get((key, backend), cls) is not cls:
+                    raise ConfigError(f"registrar: {key!r} is registered for {backend!r} already; give the class another name")
+                self._classes[key, backend] = cls
+                if cuda_env_src_path is not None and backend != "cpu":
+                    self.add_cuda_env_src_path(key, cuda_env_src_path, backend)
+            return cls
+
+        return register
+
+    def get(self, name: str, env_backend: str = "cpu") -> type:
+        """Return the class of that name for a backend.
+
+        Raises:
+            ConfigError: None is registered; lists those that are.
+        """
+        key = (name.lower(), _backend(env_backend))
+        if key not in self._classes:
+            registered = {name for name, backend in self._classes if backend == key[1]}
+            raise ConfigError(
+                f"registrar: no environment {name!r} for backend {env_backend!r}; known are {known(registered)}"
+            )
+        return self._classes[key]
+
+    def has_env(self, name: str, env_backend: str = "cpu") -> bool:
+        """Tell whether a class of that name is registered for a backend."""
+        return (name.lower(), _backend(env_backend)) in self._classes
+
+    def add_cuda_env_src_path(self, name: str, cuda_env_src_path: str | Path, env_backend: str = "pycuda") -> None:
+        """Register the source of an environment's kernels; it goes before the class's own.
+
+        Args:
+            name: Environment.
+            cuda_env_src_path: Path of a ``.cu`` file (`pycuda`, `host`) or dotted name of a module (`numba`, `cpu`).
+            env_backend: Backend that runs it; backends of one language share it.
+
+        Raises:
+            ConfigError: The path does not fit the backend's language.
+        """
+        language = BACKENDS[_backend(env_backend)].language
+        text = str(cuda_env_src_path)
+        if language == "cuda_c" and not text.endswith(".cu"):
+            raise ConfigError(f"registrar: the CUDA C source of {name!r} must end in .cu (got {text!r})")
+        if language != "cuda_c" and ("/" in text or text.endswith(".py")):
+            raise ConfigError(f"registrar: the {language} source of {name!r} must be a dotted module name (got {text!r})")
+        self._sources[name.lower(), language] = cuda_env_src_path
+
+    def get_cuda_env_src_path(self, name: str, env_backend: str = "pycuda") -> Source | None:
+        """Return the registered source of an environment's kernels, or None."""
+        return self._sources.get((name.lower(), BACKENDS[_backend(env_backend)].language))
+
+
+def _backend(name: str) -> str:
+    resolved = ALIASES.get(name, name)
+    if resolved not in BACKENDS:
+        raise ConfigError(f"registrar: unknown backend (got {name!r}); known are {known(BACKENDS)}")
+    return resolved
+
+
+env_registrar = EnvironmentRegistrar()
+"""The registrar that everyone may use."""

@@ -1,0 +1,147 @@
+"""The resetter: restarts finished environments, from saved copies, from pools, or by their own kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from warpdrive_min.backends.base import Launch
+from warpdrive_min.constants import AT_RESET, DONE, TIMESTEP
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.environment import seed_resets
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager, KernelFunction, core_sources
+
+OWN_KERNEL: Final = "reset"
+"""Name of an environment's kernel that restarts its environments."""
+MODES: Final = {"if_done": 0, "force_reset": 1}
+
+
+class CUDAEnvironmentReset:
+    """Restarts environments on the device.
+
+    An environment with a kernel ``reset`` restarts itself. For the others every array with a saved copy, or a
+    pool, is restored, one launch an array; all pools of an environment give the same row.
+
+    Args:
+        function_manager: With the environment's kernels.
+    """
+
+    def __init__(self, function_manager: CUDAFunctionManager) -> None:
+        self._functions = function_manager
+        self._rows: CUDAFunctionManager | None = None
+        self._launches: dict[tuple[int, int, bool], list[Launch]] = {}
+        self._custom: tuple[KernelFunction, CUDAFunctionFeed] | None = None
+
+    def init_reset_pool(self, data_manager: CUDADataManager, seed: int | None = None) -> None:
+        """Check every pool against its target and set the seed of the draws; synchronises.
+
+        Raises:
+            DataError: A pool's dtype or row shape differs from its target's.
+        """
+        for target, pool in data_manager.reset_target_to_pool.items():
+            what = f"reset pool {pool!r} of {target!r}"
+            got, want = data_manager.get_dtype(pool), data_manager.get_dtype(target)
+            if got != want:
+                raise DataError(f"{what}: must have the target's dtype {want} (got {got})")
+            row, target_shape = data_manager.get_shape(pool)[1:], data_manager.get_shape(target)
+            if target_shape[:1] != (data_manager.n_envs,) or row != target_shape[1:]:
+                raise DataError(
+                    f"{what}: must have rows of the target's shape {target_shape[1:]} (got {row}), "
+                    f"and the target one for each of {data_manager.n_envs} environments (got shape {target_shape})"
+                )
+        seed_resets(data_manager, 0 if seed is None else seed)
+
+    def reset_when_done(
+        self, data_manager: CUDADataManager, mode: str = "if_done", undo_done_after_reset: bool = True
+    ) -> None:
+        """Enqueue the restart of finished environments, or of all with ``"force_reset"``; does not synchronise.
+
+        Args:
+            data_manager: With the environment's arrays.
+            mode: ``"if_done"`` or ``"force_reset"``.
+            undo_done_after_reset: Set ``_done_`` and ``_timestep_`` of those environments to 0.
+
+        Raises:
+            ConfigError: Unknown mode.
+        """
+        if mode not in MODES:
+            raise ConfigError(f"reset_when_done: mode must be one of {', '.join(MODES)} (got {mode!r})")
+        key = (id(data_manager), MODES[mode], undo_done_after_reset)
+        if key not in self._launches:
+            self._launches[key] = self._prepare(data_manager, MODES[mode], undo_done_after_reset)
+        for launch in self._launches[key]:
+            launch()
+
+    def _prepare(self, data: CUDADataManager, force: int, undo: bool) -> list[Launch]:
+        if self._functions.has_function(OWN_KERNEL):
+            own = self._functions.bind(OWN_KERNEL, data, force=force)
+            return [own] if undo else [lambda: _keeping(data, (DONE, TIMESTEP), own)]
+        rows = self._row_kernels()
+        sources = {name: (data.tensor(name + AT_RESET), 0) for name in data.reset_data_list}
+        for target, pool in data.reset_target_to_pool.items():
+            sources[target] = (data.tensor(pool), data.get_shape(pool)[0])
+        launches = []
+        for name, (source, n_rows) in sources.items():
+            target = _words(name, data.tensor(name), data.n_envs)
+            given: dict[str, Any] = {
+                "target": target,
+                "source": _words(name, source, source.shape[0]),
+                "n_words": target.shape[1],
+                "n_rows": n_rows,
+                "force": force,
+            }
+            launches.append(rows.bind("reset_rows", data, **given))
+        if undo:
+            launches.append(rows.bind("undo_done", data, force=force))
+        return launches
+
+    def _row_kernels(self) -> CUDAFunctionManager:
+        """Compile the core's reset kernels; they see each environment as one item."""
+        if self._rows is None:
+            self._rows = CUDAFunctionManager(1, self._functions.n_envs, backend=self._functions.backend)
+            self._rows.load(core_sources("reset"))
+        return self._rows
+
+    # -------------------------------------------------------------- custom reset
+
+    def register_custom_reset_function(self, data_manager: CUDADataManager, reset_function_name: str) -> None:
+        """Name a loaded kernel that `custom_reset` launches."""
+        function = self._functions.get_function(reset_function_name).bound_to(data_manager)
+        self._custom = (function, CUDAFunctionFeed(data_manager))
+
+    def custom_reset(
+        self,
+        args: Sequence[str | tuple[str, str]] | None = None,
+        block: Sequence[int] | None = None,
+        grid: Sequence[int] | None = None,
+    ) -> None:
+        """Enqueue the custom reset: with the named arguments in order, or all bound by name; does not synchronise.
+
+        Raises:
+            ConfigError: None is registered.
+        """
+        if self._custom is None:
+            raise ConfigError("custom_reset: no kernel is registered; call register_custom_reset_function first")
+        function, feed = self._custom
+        function(*(feed(args) if args else ()), block=block, grid=grid)
+
+
+def _keeping(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None:
+    """Launch, then put the named arrays back as they were."""
+    saved = {name: data.tensor(name).clone() for name in names}
+    launch()
+    for name, tensor in saved.items():
+        data.tensor(name).copy_(tensor)
+
+
+def _words(name: str, tensor: torch.Tensor, n_rows: int) -> torch.Tensor:
+    """View an array as rows of 32-bit words."""
+    if tensor.shape[0] != n_rows or (tensor.element_size() * tensor[0].numel()) % 4:
+        raise DataError(
+            f"data {name!r}: must have {n_rows} rows of whole 32-bit words to be reset "
+            f"(got shape {tuple(tensor.shape)}, {tensor.dtype}); use float32 or int32"
+        )
+    return tensor.reshape(n_rows, -1).view(torch.int32)

@@ -1,0 +1,78 @@
+"""A ring buffer over the first axis of an array on the device."""
+
+from __future__ import annotations
+
+import torch
+
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.errors import DataError, known
+
+
+class RingBuffer:
+    """Keeps the last ``size`` rows that were enqueued, in the array's own memory.
+
+    Args:
+        name: Array whose first axis holds the rows.
+        size: Rows to keep; None: the whole axis.
+        data_manager: That holds the array.
+
+    Raises:
+        DataError: ``size`` is not between 1 and the length of the axis.
+    """
+
+    def __init__(self, name: str, size: int | None = None, data_manager: CUDADataManager | None = None) -> None:
+        if data_manager is None:
+            raise DataError(f"ring buffer {name!r}: needs the data manager that holds the array")
+        container = data_manager.tensor(name)
+        rows = container.shape[0] if size is None else size
+        if not 1 <= rows <= container.shape[0]:
+            raise DataError(f"ring buffer {name!r}: size must be from 1 to {container.shape[0]} (got {size})")
+        self.size = rows
+        self._rows = container[:rows]
+        self._front = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def isfull(self) -> bool:
+        """Tell whether the next row replaces the oldest."""
+        return self._count == self.size
+
+    def enqueue(self, row: torch.Tensor) -> None:
+        """Copy a row in, in place of the oldest when full; does not synchronise."""
+        self._rows[(self._front + self._count) % self.size].copy_(row)
+        if self.isfull():
+            self._front = (self._front + 1) % self.size
+        else:
+            self._count += 1
+
+    def unroll(self) -> torch.Tensor | None:
+        """Return the rows, oldest first: a view if they lie so in memory, else a copy; None if empty."""
+        if self._count == 0:
+            return None
+        if self._front == 0:
+            return self._rows[: self._count]
+        return torch.roll(self._rows, -self._front, dims=0)
+
+
+class RingBufferManager(dict[str, RingBuffer]):
+    """Ring buffers by the name of their array."""
+
+    def add(self, name: str, size: int | None = None, data_manager: CUDADataManager | None = None) -> None:
+        """Add a ring buffer over an array."""
+        self[name] = RingBuffer(name, size, data_manager)
+
+    def get(self, name: str) -> RingBuffer:  # type: ignore[override]
+        """Return the ring buffer over an array.
+
+        Raises:
+            DataError: There is none.
+        """
+        if name not in self:
+            raise DataError(f"ring buffer {name!r}: is not there; known are {known(self)}")
+        return self[name]
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a ring buffer over an array."""
+        return name in self

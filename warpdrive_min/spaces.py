@@ -1,0 +1,93 @@
+"""Observation and action spaces: the few that environments here need, without a dependency.
+
+They have the names and attributes of Gymnasium's spaces, whose objects are accepted wherever these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdrive_min.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Discrete:
+    """The integers 0 to ``n - 1``."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigError(f"Discrete: n must be at least 1 (got {self.n})")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one action: a scalar."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class MultiDiscrete:
+    """A vector whose entry ``j`` is one of 0 to ``nvec[j] - 1``."""
+
+    nvec: tuple[int, ...]
+
+    def __init__(self, nvec: Sequence[int]) -> None:
+        object.__setattr__(self, "nvec", tuple(int(n) for n in nvec))
+        if not self.nvec or min(self.nvec) < 1:
+            raise ConfigError(f"MultiDiscrete: every entry must be at least 1 (got {self.nvec})")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one action."""
+        return (len(self.nvec),)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Arrays of ``shape`` between ``low`` and ``high``."""
+
+    low: float
+    high: float
+    shape: tuple[int, ...]
+    dtype: Any = np.float32
+
+
+class Dict(dict[Any, Any]):
+    """A mapping of names to spaces."""
+
+    @property
+    def spaces(self) -> Mapping[Any, Any]:
+        """The spaces by name."""
+        return self
+
+
+def category_counts(space: Any) -> tuple[int, ...]:
+    """Return the number of choices of each action type of a discrete space, Gymnasium's or ours."""
+    if hasattr(space, "nvec"):
+        return tuple(int(n) for n in space.nvec)
+    if hasattr(space, "n"):
+        return (int(space.n),)
+    raise ConfigError(
+        f"action space: must be Discrete or MultiDiscrete (got {type(space).__name__}); "
+        "continuous actions are written into the action array directly"
+    )
+
+
+def space_of(observation: Any) -> Any:
+    """Derive the space of an observation: a ``Box``, or a ``Dict`` of them for a mapping.
+
+    Bounds are +-1e20, halved until the dtype can hold them, as WarpDrive does.
+    """
+    if isinstance(observation, Mapping):
+        return Dict({key: space_of(value) for key, value in observation.items()})
+    array = np.asarray(observation)
+    bound = 1e20
+    if np.issubdtype(array.dtype, np.integer):
+        bound = float(min(np.iinfo(array.dtype).max, 2**53))
+    return Box(-bound, bound, array.shape, array.dtype)
