@@ -1,0 +1,1 @@
+"""The classic-control environments, each with one agent."""

@@ -1,0 +1,22 @@
+"""Fixtures and rules of the whole suite."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+
+if not HAS_GPU:
+    # Before anything imports Numba: without a GPU its kernels are tested in the simulator.
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, with the reason."""
+    if not HAS_GPU:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
