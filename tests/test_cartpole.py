@@ -10,8 +10,8 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError
 
 
-def started(**config: object) -> EnvWrapper:
-    wrapper = EnvWrapper(CartPole(**config), num_envs=config.pop("num_envs", 1), auto_reset=True)
+def started(num_envs: int = 1, **config: object) -> EnvWrapper:
+    wrapper = EnvWrapper(CartPole(**config), num_envs=num_envs, auto_reset=True)
     wrapper.reset()
     return wrapper
 

@@ -178,18 +178,18 @@ class CUDASampler:
         ):
             if tensor is not None:
                 _check(name, tensor, shape, dtype, data.device)
-        draws = data.tensor(array.draws)  # also stands in for what the flags switch off, which is never touched
-        unused = data.tensor(array.name).view(torch.float32)
+        # What the flags switch off is never touched: anything of the right rank and type stands in for it.
+        unused = torch.zeros((1, 1), device=data.device)
         return self._manager(array, flags).bind(
             "sample",
             data,
             distribution=distribution,
-            mask=draws if mask is None else mask,
+            mask=torch.zeros((1, 1, 1), dtype=torch.int32, device=data.device) if mask is None else mask,
             actions=data.tensor(array.name),
-            draws=draws,
+            draws=data.tensor(array.draws),
             seed=data.tensor(SEED),
             log_prob=unused if log_prob is None else log_prob,
-            entropy=unused if entropy is None else entropy,
+            entropy=unused.clone() if entropy is None else entropy,
             stream=array.stream,
         )
 

@@ -1,0 +1,338 @@
+"""Tag Continuous: its config, arrays and spaces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.environment import Environment
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.spaces import MultiDiscrete
+
+Start = Literal["random", "fixed"]
+
+EPSILON: Final = 1e-10
+"""Added to the top speed that speeds are divided by, which may be 0."""
+MAX_AGENTS: Final = 0xFFFF - 1
+"""Kernels keep ids in 16 bits, and one value means nobody."""
+MAX_GRID_LENGTH: Final = 1e9
+"""Kernels put who is out of the game far outside the square."""
+
+POSITIVE: Final = ("num_taggers", "num_runners", "episode_length", "grid_length")
+NOT_NEGATIVE: Final = (
+    "max_speed",
+    "skill_level_runner",
+    "skill_level_tagger",
+    "num_acceleration_levels",
+    "num_turn_levels",
+    "tag_reward_for_tagger",
+    "step_reward_for_runner",
+    "end_of_game_reward_for_runner",
+)
+NOT_POSITIVE: Final = ("edge_hit_penalty", "step_penalty_for_tagger", "tag_penalty_for_runner")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TagContinuousConfig:
+    """Config of Tag Continuous; lengths are in the unit of ``grid_length``, speeds in that unit a step."""
+
+    num_taggers: int = 1
+    """Agents that tag."""
+    num_runners: int = 10
+    """Agents that are tagged."""
+    grid_length: float = 10.0
+    """Side of the square, length."""
+    episode_length: int = 100
+    """Steps after which an episode is cut off."""
+    starting_location_x: Sequence[float] | None = None
+    """Where each agent starts, length; None: as ``start`` says."""
+    starting_location_y: Sequence[float] | None = None
+    """Where each agent starts, length; None: as ``start`` says."""
+    starting_directions: Sequence[float] | None = None
+    """Where each agent heads at the start, rad; None: as ``start`` says."""
+    start: Start = "random"
+    """"random": a start is drawn for every environment, agent and episode; "fixed": one draw by ``seed`` for all."""
+    seed: int | None = None
+    """Seed of who is a tagger and of fixed starts; None: 0."""
+    max_speed: float = 1.0
+    """Top speed of an agent of skill 1, length a step."""
+    skill_level_runner: float = 1.0
+    """Factor of the runners' top speed."""
+    skill_level_tagger: float = 1.0
+    """Factor of the taggers' top speed."""
+    max_acceleration: float = 1.0
+    """Largest change of the acceleration, length a step squared."""
+    min_acceleration: float = -1.0
+    """Smallest change of the acceleration, length a step squared."""
+    max_turn: float = math.pi / 2
+    """Largest turn in a step, rad."""
+    min_turn: float = -math.pi / 2
+    """Smallest turn in a step, rad."""
+    num_acceleration_levels: int = 10
+    """Choices of acceleration besides none."""
+    num_turn_levels: int = 10
+    """Choices of turn besides none."""
+    edge_hit_penalty: float = -0.0
+    """Reward for running into the edge, a step."""
+    use_full_observation: bool = True
+    """Observe all others; False: the nearest ones in the game."""
+    num_other_agents_observed: int = 2
+    """Nearest others that are observed, unless all are."""
+    tagging_distance: float = 0.01
+    """Reach of a tagger, as a share of ``grid_length``."""
+    tag_reward_for_tagger: float = 1.0
+    """Reward for each runner tagged."""
+    step_penalty_for_tagger: float = -0.0
+    """Reward of a tagger, a step."""
+    tag_penalty_for_runner: float = -1.0
+    """Reward for being tagged."""
+    step_reward_for_runner: float = 0.0
+    """Reward of a runner in the game, a step."""
+    end_of_game_reward_for_runner: float = 1.0
+    """Reward of a runner that is in the game when the time is up."""
+    runner_exits_game_after_tagged: bool = True
+    """A tagged runner leaves the game."""
+
+    def __post_init__(self) -> None:
+        for name in POSITIVE:
+            self._require(name, getattr(self, name) > 0, "must be positive")
+        for name in NOT_NEGATIVE:
+            self._require(name, getattr(self, name) >= 0, "must not be negative")
+        for name in NOT_POSITIVE:
+            self._require(name, getattr(self, name) <= 0, "must not be positive", "penalties are negative rewards")
+        self._require("grid_length", self.grid_length <= MAX_GRID_LENGTH, f"must be at most {MAX_GRID_LENGTH:g}")
+        self._require("tagging_distance", 0 <= self.tagging_distance <= 1, "must be from 0 to 1, a share of grid_length")
+        self._require("start", self.start in get_args(Start), f"must be one of {', '.join(get_args(Start))}")
+        self._require("seed", 0 <= (self.seed or 0) < 2**32, "must be in [0, 2^32)")
+        self._require("num_runners", self.n_agents <= MAX_AGENTS, f"must leave at most {MAX_AGENTS:,} agents in all")
+        if not self.use_full_observation:
+            self._require(
+                "num_other_agents_observed",
+                1 <= self.num_other_agents_observed < self.n_agents,
+                f"must be from 1 to n_agents - 1 = {self.n_agents - 1}, as an agent does not observe itself",
+                "lower it, or set use_full_observation=True",
+            )
+        for name in ("starting_location_x", "starting_location_y", "starting_directions"):
+            given = getattr(self, name)
+            if given is not None and np.shape(given) != (self.n_agents,):
+                raise ConfigError(
+                    f"tag_continuous.{name}: must have one entry for each of n_agents = {self.n_agents} "
+                    f"(got shape {np.shape(given)})"
+                )
+
+    def _require(self, name: str, holds: bool, rule: str, advice: str = "") -> None:
+        if not holds:
+            value = getattr(self, name)
+            raise ConfigError(f"tag_continuous.{name}: {rule} (got {value!r})" + (f"; {advice}" if advice else ""))
+
+    @property
+    def n_agents(self) -> int:
+        """Taggers and runners."""
+        return self.num_taggers + self.num_runners
+
+    @property
+    def n_observed(self) -> int:
+        """Others that an observation has room for."""
+        return self.n_agents - 1 if self.use_full_observation else self.num_other_agents_observed
+
+    @property
+    def n_features(self) -> int:
+        """Entries of an observation: seven for each other agent, and the time."""
+        return 7 * self.n_observed + 1
+
+    @property
+    def reach(self) -> float:
+        """Distance below which a tagger tags."""
+        return self.tagging_distance * self.grid_length
+
+    @property
+    def acceleration_actions(self) -> NDArray[np.float32]:
+        """Change of the acceleration by action, the first one none."""
+        levels = np.linspace(self.min_acceleration, self.max_acceleration, self.num_acceleration_levels)
+        return np.concatenate([[0.0], levels]).astype(np.float32)
+
+    @property
+    def turn_actions(self) -> NDArray[np.float32]:
+        """Turn by action, rad, the first one none."""
+        levels = np.linspace(self.min_turn, self.max_turn, self.num_turn_levels)
+        return np.concatenate([[0.0], levels]).astype(np.float32)
+
+
+class TagContinuous(Environment):
+    """Taggers chase runners on a square; agents steer by changing their acceleration and their direction.
+
+    | action | meaning |
+    |---|---|
+    | 0: acceleration | entry of ``[0, linspace(min_acceleration, max_acceleration, num_acceleration_levels)]`` |
+    | 1: turn | entry of ``[0, linspace(min_turn, max_turn, num_turn_levels)]``, rad |
+
+    One step: the first is added to the acceleration and this to the speed, which stays in 0 to ``max_speed`` times skill
+    (at either bound the acceleration becomes 0); the second is added to the direction, modulo 2 pi; then the agent moves
+    by its speed and stops at the edge. A tagger is an agent of type 1, a runner of type 0.
+
+    An observation has seven features of K others, ``observation[feature * K + k]``, and at its end the time. K is
+    ``n_agents - 1``, in the order of the ids, with ``use_full_observation``; else ``num_other_agents_observed``, the
+    nearest that are in the game, nearest first, the lower id among equals, padded with 0.
+
+    | feature | unit |
+    |---|---|
+    | 0, 1: x and y of the other minus one's own | diagonal of the square |
+    | 2: speed of the other minus one's own | ``max_speed`` |
+    | 3: acceleration of the other minus one's own | ``max_speed`` a step |
+    | 4: direction of the other minus one's own | 2 pi |
+    | 5: type of the other | 0 or 1 |
+    | 6: the other is in the game | 0 or 1 |
+    | last: steps done | ``episode_length`` |
+
+    Who is out of the game sees zeros, but with ``use_full_observation`` still types and who is in the game. Observations
+    show the positions after the move and the flags before the tags of the step.
+
+    | reward, if in the game | to |
+    |---|---|
+    | ``step_penalty_for_tagger``, ``step_reward_for_runner`` | each, every step |
+    | ``edge_hit_penalty`` | who ran into the edge |
+    | ``tag_penalty_for_runner`` | a runner nearer than ``tagging_distance * grid_length`` to its nearest tagger |
+    | ``tag_reward_for_tagger`` | that tagger (the lower id among equals), for each such runner |
+    | ``end_of_game_reward_for_runner`` | runners still in the game, at step ``episode_length`` |
+
+    Terminated when no runner is left (only with ``runner_exits_game_after_tagged``), truncated at ``episode_length``.
+
+    Starts: speed and acceleration 0, positions uniform on the square, directions one of 0, pi/2, pi, 3 pi/2. Which
+    agents tag is drawn once, by ``seed``.
+
+    Source: Lan, Srinivasa, Wang, Zheng 2021, "WarpDrive: Extremely Fast End-to-End Deep Multi-Agent Reinforcement
+    Learning on a GPU", section 4, and its TagContinuous. Different from it: starts are drawn for each environment and
+    episode (``start="fixed"`` is its way), neighbours at equal distances are ordered by id, simultaneous tags all count,
+    and a runner that is tagged in the last step gets no end-of-game reward.
+    """
+
+    name = "TagContinuous"
+    kernel_sources: ClassVar[dict[Language, Source]] = {
+        "numpy": "envs.tag_continuous.reference",
+        "cuda_c": Path(__file__).with_name("kernel.cu"),
+        "numba": "envs.tag_continuous.kernel_numba",
+    }
+
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
+        """Take the fields of `TagContinuousConfig` as keyword arguments."""
+        super().__init__(env_backend)
+        self.config = TagContinuousConfig(**config)
+        self.seed = self.config.seed or 0
+        self.num_agents = self.config.n_agents
+        self.episode_length = self.config.episode_length
+        n_choices = [len(self.config.acceleration_actions), len(self.config.turn_actions)]
+        self.action_space = {agent: MultiDiscrete(n_choices) for agent in range(self.num_agents)}
+        self.agent_types, self._start = self._draw()
+        self.taggers = {agent: True for agent in range(self.num_agents) if self.agent_types[agent] == 1}
+        self.runners = {agent: True for agent in range(self.num_agents) if self.agent_types[agent] == 0}
+
+    def _draw(self) -> tuple[NDArray[np.int32], dict[str, NDArray[np.float32]]]:
+        """Draw the types and the fixed start, in WarpDrive's order, so that a seed gives what it gives there."""
+        config, n_agents = self.config, self.num_agents
+        generator = np.random.RandomState(self.seed)  # noqa: NPY002  (the order and the values of the legacy generator)
+        types = np.zeros(n_agents, np.int32)
+        types[generator.choice(np.arange(n_agents), config.num_taggers, replace=False)] = 1
+        x, y, direction = config.starting_location_x, config.starting_location_y, config.starting_directions
+        if x is None or y is None:
+            drawn_x = config.grid_length * generator.rand(n_agents)
+            drawn_y = config.grid_length * generator.rand(n_agents)
+            x, y = drawn_x if x is None else x, drawn_y if y is None else y
+        if direction is None:
+            direction = generator.choice([0, np.pi / 2, np.pi, 3 * np.pi / 2], n_agents, replace=True)
+        start = {"start_x": x, "start_y": y, "start_direction": direction}
+        return types, {name: np.array(values, np.float32) for name, values in start.items()}
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Words of 4 bytes, each counted once.
+
+        An agent: 8 read (5 of state, the flag, 2 actions), 8 written (6 of state, the flag, the reward) and the
+        observation. An environment: 2 read (time, runners), 5 written (these and three flags).
+        """
+        return 4 * (self.num_agents * (16 + self.config.n_features) + 7)
+
+    @property
+    def ops_per_step(self) -> int:
+        """Float additions, multiplications and comparisons.
+
+        An agent: 20 of its move, 40 of sine and cosine, 6 of its reward. A pair of runner and tagger: 6 (5 of the
+        squared distance, 1 comparison); with nearest neighbours the same for every pair of agents. An observation: 2 for
+        each relative entry. Not counted: keeping the nearest in order, which depends on the data.
+        """
+        config = self.config
+        pairs = config.num_runners * config.num_taggers
+        if not config.use_full_observation:
+            pairs += self.num_agents * (self.num_agents - 1)
+        return self.num_agents * (66 + 2 * 5 * config.n_observed) + 6 * pairs
+
+    def get_constants(self) -> dict[str, Constant]:
+        """Return what is compiled in; the kernels multiply by the reciprocals of the observations' units."""
+        config = self.config
+        is_random = config.start == "random"
+        return {
+            "N_TAGGERS": config.num_taggers,
+            "N_OBSERVED": config.n_observed,
+            "N_FEATURES": config.n_features,
+            "USE_FULL_OBSERVATION": config.use_full_observation,
+            "RUNNER_EXITS": config.runner_exits_game_after_tagged,
+            "RANDOM_X": is_random and config.starting_location_x is None,
+            "RANDOM_Y": is_random and config.starting_location_y is None,
+            "RANDOM_DIRECTION": is_random and config.starting_directions is None,
+            "GRID_LENGTH": float(config.grid_length),
+            "MAX_SPEED": float(config.max_speed),
+            "REACH_SQUARED": float(np.float32(config.reach) * np.float32(config.reach)),
+            "EDGE_HIT_PENALTY": float(config.edge_hit_penalty),
+            "TAG_REWARD": float(config.tag_reward_for_tagger),
+            "TAG_PENALTY": float(config.tag_penalty_for_runner),
+            "END_OF_GAME_REWARD": float(config.end_of_game_reward_for_runner),
+            "INV_DIAGONAL": 1 / (config.grid_length * math.sqrt(2)),
+            "INV_MAX_SPEED": 1 / (config.max_speed + EPSILON),
+            "INV_TWO_PI": 1 / (2 * math.pi),
+            "TWO_PI": 2 * math.pi,
+            "HALF_PI": math.pi / 2,
+        }
+
+    def get_data_dictionary(self) -> DataFeed:
+        """State of each environment, and what all share."""
+        config, n_agents = self.config, self.num_agents
+        is_tagger = self.agent_types == 1
+        skill = np.where(is_tagger, config.skill_level_tagger, config.skill_level_runner)
+        step_reward = np.where(is_tagger, config.step_penalty_for_tagger, config.step_reward_for_runner)
+        feed = DataFeed()
+        for name in ("loc_x", "loc_y", "speed", "acceleration", "edge_hit_reward_penalty"):
+            feed.add_data(name, np.zeros(n_agents, np.float32), per_env=True)
+        feed.add_data("direction", np.zeros(n_agents, np.float32), per_env=True, period=2 * math.pi)
+        feed.add_data("still_in_the_game", np.ones(n_agents, np.int32), per_env=True)
+        feed.add_data("num_runners", np.array(config.num_runners, np.int32), per_env=True)
+        feed.add_data("agent_types", self.agent_types)
+        feed.add_data("tagger_ids", np.flatnonzero(is_tagger).astype(np.int32))
+        feed.add_data("skill_levels", skill.astype(np.float32))
+        feed.add_data("step_rewards", step_reward.astype(np.float32))
+        feed.add_data("acceleration_actions", config.acceleration_actions)
+        feed.add_data("turn_actions", config.turn_actions)
+        for name, values in self._start.items():
+            feed.add_data(name, values)
+        return feed
+
+    def get_tensor_dictionary(self) -> DataFeed:
+        """What a trainer reads and writes."""
+        feed = DataFeed()
+        n_observed, n_features = self.config.n_observed, self.config.n_features
+        row = np.zeros((self.num_agents, n_features), np.float32)
+        period = np.zeros(n_features)
+        period[4 * n_observed : 5 * n_observed] = 1  # directions, in turns
+        feed.add_data("observations", row, per_env=True, period=period)
+        feed.add_data("final_observations", row, per_env=True, period=period)
+        feed.add_data("sampled_actions", np.zeros((self.num_agents, 2), np.int32), per_env=True)
+        feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
+        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
+        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
+        return feed

@@ -1,0 +1,389 @@
+// Tag Continuous. Phases as in reference.py: move, tag, score, observe, start.
+//
+// What agents read of each other (positions, speeds, flags) is in shared memory, so that no scratch is in
+// global memory: 24 bytes an agent, and a buffer of neighbour ids for the agents that are observing just now.
+// Every rewards entry has one writer: a tagger counts its catches.
+
+enum Feature { X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME };
+
+constexpr int N_ITEMS = ENVS_PER_BLOCK * N_AGENTS;
+constexpr int ROOM = (N_AGENTS + 3) / 4 * 4;  // agents of an environment, padded for 16-byte loads
+constexpr int NOBODY = 0xffff;
+
+// Neighbours are searched SLOTS at a time; as many distances are held in registers.
+constexpr int SLOTS = USE_FULL_OBSERVATION || N_OBSERVED <= 16 ? N_OBSERVED : 16;
+constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
+constexpr int COLUMNS = 7 * SLOTS + 1;  // of an observation that one round writes
+
+// Threads that write one row: a power of two, so that they write consecutive addresses and keep to their columns.
+constexpr int lanes(int most) { return most / 2 < COLUMNS ? most : lanes(most / 2); }
+constexpr int LANES = lanes(WD_STRIDE < 32 ? WD_STRIDE : 32);
+
+// Squared distances. Who is out of the game stands at AWAY, which is farther off than any neighbour can be.
+constexpr float AWAY = 1e18f;
+constexpr float TOO_FAR = 1e35f;
+
+struct Crowd {
+  float feature[TYPE][ENVS_PER_BLOCK][ROOM];  // X to DIRECTION, after the move
+  unsigned short tagged_by[ENVS_PER_BLOCK][N_AGENTS];
+  unsigned char flag[2][ENVS_PER_BLOCK][N_AGENTS];  // TYPE: is a tagger; IN_GAME: before the tags of this step
+  int timestep[ENVS_PER_BLOCK];
+  float progress[ENVS_PER_BLOCK];  // share of the episode that is over
+  unsigned char ended[ENVS_PER_BLOCK];
+};
+
+constexpr int SHARED_BYTES = 48 * 1024;
+constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // an odd number of banks, so that rows do not collide
+constexpr int FITTING = (SHARED_BYTES - static_cast<int>(sizeof(Crowd))) / (2 * ROW) / 32 * 32;
+constexpr int BATCH = USE_FULL_OBSERVATION ? THREADS : FITTING < THREADS ? FITTING : THREADS;
+static_assert(sizeof(Crowd) <= SHARED_BYTES && BATCH >= 32 && N_AGENTS < NOBODY,
+              "tag_continuous: too many agents for the shared memory of a block (48 KiB, 24 bytes an agent); "
+              "use fewer runners and taggers");
+
+struct Shared {
+  Crowd crowd;
+  unsigned short nearest[USE_FULL_OBSERVATION ? 1 : BATCH][ROW];
+};
+
+// ---------------------------------------------------------------------------------------------- move
+
+// Puts an agent where the others see it. With partial observations who is out of the game is seen by nobody.
+WD_FN void show(Crowd& crowd, int local, int agent, bool in_game, bool is_tagger, float x, float y, float speed,
+                float acceleration, float direction) {
+  const bool is_away = !USE_FULL_OBSERVATION && !in_game;
+  crowd.feature[X][local][agent] = is_away ? AWAY : x;
+  crowd.feature[Y][local][agent] = is_away ? AWAY : y;
+  crowd.feature[SPEED][local][agent] = speed;
+  crowd.feature[ACCELERATION][local][agent] = acceleration;
+  crowd.feature[DIRECTION][local][agent] = direction;
+  crowd.flag[TYPE - TYPE][local][agent] = is_tagger;
+  crowd.flag[IN_GAME - TYPE][local][agent] = in_game;
+}
+
+WD_FN void show_padding(Crowd& crowd, int local) {
+  for (int agent = N_AGENTS; agent < ROOM; ++agent)
+    crowd.feature[X][local][agent] = crowd.feature[Y][local][agent] = AWAY;
+}
+
+WD_FN bool is_set(const Crowd& crowd, int feature, int local, int agent) {
+  return crowd.flag[feature - TYPE][local][agent] != 0;
+}
+
+WD_FN bool is_outside(float position) { return position < 0.f || position > GRID_LENGTH; }
+
+// ---------------------------------------------------------------------------------------------- observe
+
+WD_FN float smaller(float a, float b) {
+#if defined(__CUDACC__)
+  return fminf(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+WD_FN float larger(float a, float b) {
+#if defined(__CUDACC__)
+  return fmaxf(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+WD_FN void sort(float& a, float& b) {
+  const float low = smaller(a, b);
+  b = larger(a, b);
+  a = low;
+}
+
+// Never contracted on the GPU, where every pass of find_nearest computes it anew and must get the same.
+WD_FN float squared_distance(const float* x, const float* y, int a, int b) {
+  const float dx = x[a] - x[b], dy = y[a] - y[b];
+#if defined(__CUDACC__)
+  return __fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy));
+#else
+  return dx * dx + dy * dy;
+#endif
+}
+
+// Writes the ids of the SLOTS nearest agents that follow `last` (NOBODY: from the nearest on) in the order by
+// (distance, id); NOBODY where there are no more. Two passes over all agents instead of one that sorts ids along:
+// an insertion costs two instructions a slot (minimum, maximum) instead of five.
+WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsigned short* nearest) {
+#if defined(__CUDACC__)
+  const auto distance_to = [&](int other) { return squared_distance(x, y, other, self); };
+#else
+  float all[ROOM];  // a loop of its own, which the compiler vectorises
+  for (int other = 0; other < ROOM; ++other) all[other] = squared_distance(x, y, other, self);
+  const auto distance_to = [&](int other) { return all[other]; };
+#endif
+  const float last_distance = last == NOBODY ? -1.f : distance_to(last);
+  const auto may_follow = [&](int other, float distance) {
+    if (ROUNDS == 1) return other != self;
+    return other != self && (distance > last_distance || (distance == last_distance && other > last));
+  };
+
+  float distances[SLOTS];  // the smallest so far, ascending
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) distances[slot] = TOO_FAR;
+  for (int first = 0; first < ROOM; first += 4) {
+    float four[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float distance = distance_to(first + i);
+      four[i] = may_follow(first + i, distance) ? distance : TOO_FAR;
+    }
+    // Sorted first: of four, the second and later ones are rarely near enough for any of a warp's agents.
+    sort(four[0], four[1]), sort(four[2], four[3]), sort(four[0], four[2]), sort(four[1], four[3]), sort(four[1], four[2]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (four[i] >= distances[SLOTS - 1]) break;
+#pragma unroll
+      for (int slot = SLOTS - 1; slot > 0; --slot)
+        distances[slot] = smaller(distances[slot], larger(distances[slot - 1], four[i]));
+      distances[0] = smaller(distances[0], four[i]);
+    }
+  }
+
+  const float limit = distances[SLOTS - 1];
+  int n_at_limit = 0;  // agents exactly at the limit that are still to be taken: those of the lowest ids
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) n_at_limit += distances[slot] == limit;
+  int n_found = 0;
+  for (int first = 0; first < ROOM; first += 4) {
+#pragma unroll
+    for (int other = first; other < first + 4; ++other) {
+      const float distance = distance_to(other);
+      if (may_follow(other, distance) && distance <= limit && (distance < limit || n_at_limit-- > 0))
+        nearest[n_found++] = static_cast<unsigned short>(other);
+    }
+  }
+  while (n_found < SLOTS) nearest[n_found++] = NOBODY;
+
+  int ids[SLOTS], ranks[SLOTS];
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    ids[slot] = nearest[slot];
+    ranks[slot] = 0;
+    distances[slot] = ids[slot] == NOBODY ? TOO_FAR : distance_to(ids[slot]);
+  }
+#pragma unroll
+  for (int later = 1; later < SLOTS; ++later) {
+#pragma unroll
+    for (int earlier = 0; earlier < later; ++earlier) {
+      const bool swapped = distances[later] < distances[earlier];
+      ranks[earlier] += swapped;
+      ranks[later] += !swapped;
+    }
+  }
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) nearest[ranks[slot]] = static_cast<unsigned short>(ids[slot]);
+}
+
+// One entry of an observation: `feature` of the agent `other` (NOBODY: padding) as `self` sees it.
+WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature) {
+  const bool sees = is_set(crowd, IN_GAME, local, self);
+  if (feature == TIME) return sees ? crowd.progress[local] : 0.f;
+  if (other == NOBODY) return 0.f;
+  if (feature >= TYPE) return is_set(crowd, feature, local, other) ? 1.f : 0.f;
+  const float scale = feature <= Y ? INV_DIAGONAL : feature <= ACCELERATION ? INV_MAX_SPEED : INV_TWO_PI;
+  const float relative = (crowd.feature[feature][local][other] - crowd.feature[feature][local][self]) * scale;
+  return sees ? relative : 0.f;
+}
+
+// Writes the rows of every environment, or only of those that restarted. BATCH agents at a time look for their
+// neighbours, then all threads write these agents' rows.
+WD_FN void observe(Shared& shared, int n_envs, bool restarted, float (*observations)[N_AGENTS][N_FEATURES],
+                   float (*final_observations)[N_AGENTS][N_FEATURES]) {
+  const Crowd& crowd = shared.crowd;
+  for (int first = 0; first < N_ITEMS; first += BATCH) {
+    const int n_rows = wd_min(BATCH, N_ITEMS - first);
+    for (int round = 0; round < ROUNDS; ++round) {
+      if (!USE_FULL_OBSERVATION) {
+        for (int row = WD_THREAD; row < n_rows; row += WD_STRIDE) {
+          const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
+          if (WD_BLOCK * ENVS_PER_BLOCK + local >= n_envs || (restarted && !crowd.ended[local])) continue;
+          unsigned short* nearest = shared.nearest[row];
+          const int last = round == 0 ? NOBODY : nearest[SLOTS - 1];
+          if (is_set(crowd, IN_GAME, local, self) && (round == 0 || last != NOBODY)) {
+            find_nearest(crowd.feature[X][local], crowd.feature[Y][local], self, last, nearest);
+          } else {
+            for (int slot = 0; slot < SLOTS; ++slot) nearest[slot] = NOBODY;
+          }
+        }
+        WD_SYNC();
+      }
+      for (int column = WD_THREAD % LANES; column < COLUMNS; column += LANES) {
+        const int feature = column / SLOTS, slot = column % SLOTS, rank = round * SLOTS + slot;
+        if (rank >= N_OBSERVED || (feature == TIME && round > 0)) continue;
+        for (int row = WD_THREAD / LANES; row < n_rows; row += WD_STRIDE / LANES) {
+          const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
+          const int env = WD_BLOCK * ENVS_PER_BLOCK + local;
+          if (env >= n_envs || (restarted && !crowd.ended[local])) continue;
+          const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : shared.nearest[row][slot];
+          const bool is_final = AUTO_RESET && !restarted && crowd.ended[local];
+          float* target = is_final ? final_observations[env][self] : observations[env][self];
+          target[feature * N_OBSERVED + rank] = seen(crowd, local, self, other, feature);
+        }
+      }
+      WD_SYNC();
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- start
+
+// True for all threads of the block alike.
+WD_FN bool any_ended(const Crowd& crowd, int n_envs) {
+  bool any = false;
+  for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
+    any |= crowd.ended[local] != 0;
+  return any;
+}
+
+// Starts the next episode of the environments of this block that ended.
+WD_FN void start(Crowd& crowd, int n_envs, float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
+                 float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
+                 float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,
+                 const int* agent_types, const float* start_x, const float* start_y, const float* start_direction,
+                 int* _timestep_, int* _episode_, const int* _reset_seed_) {
+  WD_EACH_AGENT(local, env, agent) {
+    if (!crowd.ended[local]) continue;
+    const auto words = wd_philox(_episode_[env], env, agent, STREAM_START, _reset_seed_[0], _reset_seed_[1]);
+    const float x = RANDOM_X ? GRID_LENGTH * wd_uniform(words.x) : start_x[agent];
+    const float y = RANDOM_Y ? GRID_LENGTH * wd_uniform(words.y) : start_y[agent];
+    const float heading =
+        RANDOM_DIRECTION ? static_cast<float>(wd_below(words.z, 4)) * HALF_PI : start_direction[agent];
+    loc_x[env][agent] = x;
+    loc_y[env][agent] = y;
+    direction[env][agent] = heading;
+    speed[env][agent] = acceleration[env][agent] = edge_hit_reward_penalty[env][agent] = 0.f;
+    still_in_the_game[env][agent] = 1;
+    show(crowd, local, agent, true, agent_types[agent] == 1, x, y, 0.f, 0.f, heading);
+  }
+  WD_SYNC();
+  WD_EACH_ENV(local, env) {
+    if (!crowd.ended[local]) continue;
+    num_runners[env] = N_AGENTS - N_TAGGERS;
+    _timestep_[env] = 0;
+    crowd.progress[local] = 0.f;
+    _episode_[env] += 1;
+    show_padding(crowd, local);
+  }
+  WD_SYNC();
+}
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
+                float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
+                float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,
+                const int* agent_types, const int* tagger_ids, const float* skill_levels, const float* step_rewards,
+                const float* acceleration_actions, const float* turn_actions, const float* start_x,
+                const float* start_y, const float* start_direction, const int (*sampled_actions)[N_AGENTS][2],
+                float (*rewards)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
+                float (*final_observations)[N_AGENTS][N_FEATURES], int* terminated, int* truncated, int* _done_,
+                int* _timestep_, int* _episode_, const int* _reset_seed_, int n_envs) {
+  WD_SHARED Shared shared;
+  Crowd& crowd = shared.crowd;
+
+  // move
+  WD_EACH_ENV(local, env) {
+    const int timestep = _timestep_[env] += 1;
+    crowd.timestep[local] = timestep;
+    crowd.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
+    show_padding(crowd, local);
+  }
+  WD_EACH_AGENT(local, env, agent) {
+    const bool in_game = still_in_the_game[env][agent];
+    const float old_x = loc_x[env][agent], old_y = loc_y[env][agent];
+    const float top_speed = MAX_SPEED * skill_levels[agent];
+    const float push = acceleration[env][agent] + acceleration_actions[sampled_actions[env][agent][0]];
+    const float turned = wd_wrap(direction[env][agent] + turn_actions[sampled_actions[env][agent][1]], TWO_PI);
+    const float heading = in_game ? turned : 0.f;
+    const float pace = in_game ? wd_clip(speed[env][agent] + push, 0.f, top_speed) : 0.f;
+    const float kept_push = pace <= 0.f || pace >= top_speed ? 0.f : push;
+    float sine, cosine;
+    wd_sincos(heading, &sine, &cosine);
+    const float new_x = old_x + pace * cosine, new_y = old_y + pace * sine;
+    const float x = wd_clip(new_x, 0.f, GRID_LENGTH), y = wd_clip(new_y, 0.f, GRID_LENGTH);
+    loc_x[env][agent] = x;
+    loc_y[env][agent] = y;
+    speed[env][agent] = pace;
+    direction[env][agent] = heading;
+    acceleration[env][agent] = kept_push;
+    edge_hit_reward_penalty[env][agent] = is_outside(new_x) || is_outside(new_y) ? EDGE_HIT_PENALTY : 0.f;
+    show(crowd, local, agent, in_game, agent_types[agent] == 1, x, y, pace, kept_push, heading);
+  }
+  WD_SYNC();
+
+  // tag: each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals
+  WD_EACH_AGENT(local, env, agent) {
+    int tagger = NOBODY;
+    if (is_set(crowd, IN_GAME, local, agent) && !is_set(crowd, TYPE, local, agent)) {
+      float nearest = REACH_SQUARED;
+      for (int index = 0; index < N_TAGGERS; ++index) {
+        const int other = tagger_ids[index];
+        const float distance = squared_distance(crowd.feature[X][local], crowd.feature[Y][local], other, agent);
+        if (distance < nearest) {
+          nearest = distance;
+          tagger = other;
+        }
+      }
+    }
+    crowd.tagged_by[local][agent] = static_cast<unsigned short>(tagger);
+  }
+  WD_SYNC();
+
+  // score
+  WD_EACH_ENV(local, env) {
+    int n_left = num_runners[env];
+    if (RUNNER_EXITS)
+      for (int agent = 0; agent < N_AGENTS; ++agent) n_left -= crowd.tagged_by[local][agent] != NOBODY;
+    const bool nobody_left = n_left == 0, out_of_time = crowd.timestep[local] >= EPISODE_LENGTH;
+    num_runners[env] = n_left;
+    terminated[env] = nobody_left;
+    truncated[env] = out_of_time && !nobody_left;
+    _done_[env] = crowd.ended[local] = nobody_left || out_of_time;
+  }
+  WD_EACH_AGENT(local, env, agent) {
+    const bool in_game = is_set(crowd, IN_GAME, local, agent), is_tagger = is_set(crowd, TYPE, local, agent);
+    const bool is_tagged = crowd.tagged_by[local][agent] != NOBODY;
+    const bool stays = in_game && !(RUNNER_EXITS && is_tagged);
+    int n_catches = 0;
+    if (is_tagger)
+      for (int runner = 0; runner < N_AGENTS; ++runner) n_catches += crowd.tagged_by[local][runner] == agent;
+    const bool survives = stays && !is_tagger && crowd.timestep[local] >= EPISODE_LENGTH;
+    const float moved = edge_hit_reward_penalty[env][agent] + step_rewards[agent];
+    const float tagged = moved + (is_tagged ? TAG_PENALTY : 0.f);
+    const float caught = tagged + TAG_REWARD * static_cast<float>(n_catches);
+    rewards[env][agent] = in_game ? caught + (survives ? END_OF_GAME_REWARD : 0.f) : 0.f;
+    still_in_the_game[env][agent] = stays;
+  }
+  WD_SYNC();
+
+  observe(shared, n_envs, false, observations, final_observations);
+  if (AUTO_RESET && any_ended(crowd, n_envs)) {
+    start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
+          num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
+    observe(shared, n_envs, true, observations, final_observations);
+  }
+}
+
+WD_KERNEL(reset)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
+                 float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
+                 float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,
+                 const int* agent_types, const float* start_x, const float* start_y, const float* start_direction,
+                 float (*observations)[N_AGENTS][N_FEATURES], int* _done_, int* _timestep_, int* _episode_,
+                 const int* _reset_seed_, int force, int n_envs) {
+  WD_SHARED Shared shared;
+  Crowd& crowd = shared.crowd;
+  WD_EACH_ENV(local, env) {
+    crowd.ended[local] = force != 0 || _done_[env] != 0;
+    _done_[env] = 0;
+  }
+  WD_SYNC();
+  if (!any_ended(crowd, n_envs)) return;
+  start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
+        num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
+  observe(shared, n_envs, true, observations, nullptr);
+}

@@ -1,0 +1,93 @@
+"""What several test files share: the backends that run here, and configs of Tag Continuous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warpdrive_min import BACKENDS
+from warpdrive_min.backends.numba_cuda import simulated
+
+def is_simulated(backend: str) -> bool:
+    """Tell whether a backend is Numba's simulator, which is thousands of times slower."""
+    return backend == "numba" and simulated()
+
+
+def _parameter(name: str) -> Any:
+    on_gpu = name in ("numba", "pycuda") and not is_simulated(name)
+    return pytest.param(name, marks=[pytest.mark.gpu] if on_gpu else [])
+
+
+BACKENDS_HERE = [_parameter(name) for name, backend in BACKENDS.items() if backend.availability().available]
+"""Backends that can run on this machine, as test parameters; `numba` in its simulator where there is no GPU."""
+
+OTHER_BACKENDS = [each for each in BACKENDS_HERE if each.values != ("cpu",)]
+"""Those that are held against the NumPy oracle."""
+
+
+_FIVE = {
+    "num_taggers": 2,
+    "num_runners": 3,
+    "grid_length": 2.0,
+    "episode_length": 40,
+    "max_acceleration": 0.1,
+    "min_acceleration": -0.1,
+    "max_turn": 2.356,
+    "min_turn": -2.356,
+    "num_acceleration_levels": 5,
+    "num_turn_levels": 5,
+    "edge_hit_penalty": -0.1,
+    "num_other_agents_observed": 2,
+    "tagging_distance": 0.1,
+    "tag_reward_for_tagger": 10.0,
+    "step_penalty_for_tagger": -0.01,
+    "tag_penalty_for_runner": -10.0,
+    "step_reward_for_runner": 0.01,
+    "end_of_game_reward_for_runner": 1.0,
+    "seed": 274880,
+}
+TAG_CONFIGS: dict[str, dict[str, Any]] = {
+    f"{'full' if full else 'partial'}, {'exits' if exits else 'stays'}": {
+        **_FIVE,
+        "use_full_observation": full,
+        "runner_exits_game_after_tagged": exits,
+    }
+    for full in (True, False)
+    for exits in (True, False)
+}
+"""Five agents in the four modes of WarpDrive's own test: full or partial observation, runners exit or stay."""
+
+
+def random_tag_config(seed: int) -> dict[str, Any]:
+    """Draw a config in which somebody is soon tagged."""
+    generator = np.random.default_rng(seed)
+    n_taggers, n_runners = (int(n) for n in generator.integers(1, 7, 2))
+    n_agents = n_taggers + n_runners
+    return {
+        "num_taggers": n_taggers,
+        "num_runners": n_runners,
+        "grid_length": float(generator.uniform(1, 20)),
+        "episode_length": int(generator.integers(5, 60)),
+        "max_speed": float(generator.uniform(0.5, 2)),
+        "skill_level_runner": float(generator.uniform(0.5, 1.5)),
+        "skill_level_tagger": float(generator.uniform(0.5, 1.5)),
+        "max_acceleration": float(generator.uniform(0.1, 1)),
+        "min_acceleration": float(generator.uniform(-1, -0.1)),
+        "max_turn": float(generator.uniform(0.1, 7)),
+        "min_turn": float(generator.uniform(-7, -0.1)),
+        "num_acceleration_levels": int(generator.integers(0, 12)),
+        "num_turn_levels": int(generator.integers(0, 12)),
+        "edge_hit_penalty": float(-generator.uniform(0, 1)),
+        "use_full_observation": bool(generator.integers(2)),
+        "num_other_agents_observed": int(generator.integers(1, n_agents)),
+        "tagging_distance": float(generator.uniform(0.1, 0.4)),
+        "tag_reward_for_tagger": float(generator.uniform(0, 10)),
+        "tag_penalty_for_runner": float(-generator.uniform(0, 10)),
+        "step_penalty_for_tagger": float(-generator.uniform(0, 1)),
+        "step_reward_for_runner": float(generator.uniform(0, 1)),
+        "end_of_game_reward_for_runner": float(generator.uniform(0, 5)),
+        "runner_exits_game_after_tagged": bool(generator.integers(2)),
+        "seed": seed,
+    }

@@ -1,0 +1,103 @@
+"""Every backend that runs here against the NumPy oracle, over the shipped environments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.agreement import Agreement, free_run, start, step_from_same_state, uniform_sampler
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, TAG_CONFIGS, is_simulated, random_tag_config
+
+CONFIGS = {"cartpole": {"episode_length": 30}, "tag_continuous": TAG_CONFIGS["partial, exits"]}
+TOLERANCES = {"cartpole": 1e-5, "tag_continuous": 2e-5}
+
+others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+every_env = pytest.mark.parametrize("name", CONFIGS)
+
+
+def size(backend: str, n_envs: int, n_steps: int) -> dict[str, int]:
+    """Return how much to run: little in the simulator, which does some thousand threads a second."""
+    return {"n_envs": min(n_envs, 3), "n_steps": min(n_steps, 8)} if is_simulated(backend) else {"n_envs": n_envs, "n_steps": n_steps}
+
+
+def check(result: Agreement, tolerance: float) -> None:
+    """Every array agrees, and little was left out as a matter of rounding."""
+    for name, found in result.largest.items():
+        assert found.error <= tolerance, f"{name} {found}"
+    assert result.n_ambiguous <= 0.05 * result.n_rows
+
+
+@others
+@every_env
+def test_step_agrees_from_the_same_state(name, backend):
+    """Each step gives the oracle's arrays, from the state that the backend itself reached."""
+    result = step_from_same_state(name, CONFIGS[name], backend, **size(backend, 200, 100))
+    check(result, TOLERANCES[name])
+    if not is_simulated(backend):
+        assert result.n_done > 0, "the run must end episodes"
+
+
+@others
+@pytest.mark.parametrize("mode", TAG_CONFIGS)
+def test_tag_agrees_in_the_reference_configs(mode, backend):
+    """The four configs of WarpDrive's own test agree step by step, and somebody is tagged."""
+    result = step_from_same_state("tag_continuous", TAG_CONFIGS[mode], backend, **size(backend, 40, 60))
+    check(result, TOLERANCES["tag_continuous"])
+    if not is_simulated(backend):
+        assert result.n_tagged > 0, "the run must exercise a tag"
+
+
+@others
+def test_tag_agrees_in_random_configs(backend):
+    """200 random configs (2 in the simulator) agree step by step, each having tagged someone."""
+    for seed in range(2 if is_simulated(backend) else 200):
+        config = random_tag_config(seed)
+        result = step_from_same_state("tag_continuous", config, backend, seed=seed, **size(backend, 16, 20))
+        check(result, TOLERANCES["tag_continuous"])
+        assert result.n_tagged > 0 or is_simulated(backend), f"seed {seed}, {config}: the run must exercise a tag"
+
+
+@others
+@every_env
+def test_exact_runs_are_bit_identical(name, backend):
+    """Free-running with auto-reset, 1,000 environments go through the oracle's bits for 1,000 steps."""
+    run = size(backend, 1000, 1000)
+    want, want_sums = free_run(name, CONFIGS[name], "cpu", exact=True, **run)
+    got, got_sums = free_run(name, CONFIGS[name], backend, exact=True, **run)
+    assert is_simulated(backend) or want["_episode_"].max() > 10, "the run must restart episodes"
+    np.testing.assert_array_equal(got_sums, want_sums, err_msg="checksums of (observations, rewards) by step")
+    for key, array in want.items():
+        np.testing.assert_array_equal(got[key].view(np.int32), array.view(np.int32), err_msg=key)
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@every_env
+def test_environment_does_not_depend_on_how_many_there_are(name, backend):
+    """The first environments of a larger run go through the same states to the bit."""
+    run = size(backend, 5, 40)
+    few, _ = free_run(name, CONFIGS[name], backend, exact=False, **run)
+    more, _ = free_run(
+        name, CONFIGS[name], backend, exact=False, n_envs=run["n_envs"] * 3 + 1, n_steps=run["n_steps"]
+    )
+    for key in ("observations", "rewards", "sampled_actions", "_timestep_", "_episode_"):
+        np.testing.assert_array_equal(more[key][: run["n_envs"]], few[key], err_msg=key)
+
+
+@others
+@every_env
+def test_same_seed_draws_the_same_actions_and_starts(name, backend):
+    """Actions and starts of one seed are the oracle's to the bit, exact build or not; another seed's are not."""
+    drawn = {}
+    for key, (each, seed) in {"got": (backend, 7), "want": ("cpu", 7), "other": ("cpu", 8)}.items():
+        wrapper = start(name, CONFIGS[name], each, 4, seed=seed)
+        data = wrapper.cuda_data_manager
+        draw = uniform_sampler(wrapper, seed)
+        actions = []
+        for _ in range(6):
+            draw()
+            actions.append(data.pull_data_from_device("sampled_actions"))
+        drawn[key] = (np.stack(actions), data.pull_data_from_device("observations"))
+    np.testing.assert_array_equal(drawn["got"][0], drawn["want"][0])
+    np.testing.assert_array_equal(drawn["got"][1], drawn["want"][1])
+    assert (drawn["other"][0] != drawn["want"][0]).any()
+    assert (drawn["other"][1] != drawn["want"][1]).any()

@@ -1,0 +1,246 @@
+"""The vocabulary of every Numba kernel: the device functions of `philox.cuh` and `maths.cuh`, and contraction off.
+
+They run compiled and in Numba's simulator alike. Numba widens int32 and uint32 to 64 bits, and a Python float is
+float64, so every value that matters is cast: random words to uint32, the rest to float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+import numpy as np
+from numba import cuda, float32, int32, int64, uint32, uint64
+from numba.core import config
+
+from warpdrive_min.rng import STREAM_ACTIONS, STREAM_POOL, STREAM_START
+
+__all__ = [
+    "STREAM_ACTIONS",
+    "STREAM_POOL",
+    "STREAM_START",
+    "Maths",
+    "below",
+    "clip",
+    "contraction_off",
+    "exp",
+    "log",
+    "maths",
+    "philox",
+    "pool_row",
+    "uniform",
+    "word",
+    "wrap",
+]
+
+_LOW: Final = np.uint64(0xFFFFFFFF)
+_MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_KEY_STEPS: Final = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+
+
+# ------------------------------------------------------------------ random numbers
+
+
+@cuda.jit(device=True)
+def philox(step, env, agent, stream, seed_low, seed_high):
+    """Return the four words, uint32, of a block; the counters and the seed count as uint32."""
+    # A product of two widened uint32 is one wide multiplication; of two uint64 it would be several.
+    half = uint64(32)
+    x, y, z, w = _uint32(step), _uint32(env), _uint32(agent), _uint32(stream)
+    key_low, key_high = _uint32(seed_low), _uint32(seed_high)
+    for _ in range(10):
+        first = uint64(x) * _MULTIPLIERS[0]
+        second = uint64(z) * _MULTIPLIERS[1]
+        x, y = uint32(uint32(second >> half) ^ y ^ key_low), uint32(second & _LOW)
+        z, w = uint32(uint32(first >> half) ^ w ^ key_high), uint32(first & _LOW)
+        key_low = uint32((uint64(key_low) + _KEY_STEPS[0]) & _LOW)
+        key_high = uint32((uint64(key_high) + _KEY_STEPS[1]) & _LOW)
+    return x, y, z, w
+
+
+@cuda.jit(device=True)
+def _uint32(value):
+    return uint32(int64(value) & int64(_LOW))
+
+
+@cuda.jit(device=True)
+def word(words, index):
+    """Return the word of an index from 0 to 3 known at run time only, by selects: an array would be in local memory."""
+    low = words[1] if index & 1 else words[0]
+    high = words[3] if index & 1 else words[2]
+    return high if index & 2 else low
+
+
+@cuda.jit(device=True)
+def uniform(word):
+    """Return a float32 in [0, 1): the upper 24 bits, so that 1 cannot be reached by rounding."""
+    return float32(uint32(uint32(word) >> uint32(8))) * float32(2.0**-24)
+
+
+@cuda.jit(device=True)
+def below(word, n):
+    """Return an int32 in [0, n), each with a probability within 2^-32 of 1 / n."""
+    return int32((uint64(word) * uint64(n)) >> uint64(32))
+
+
+@cuda.jit(device=True)
+def pool_row(episode, env, seed_low, seed_high, n_rows):
+    """Return the row of a reset pool that starts an episode: one for all arrays of an environment."""
+    return below(philox(episode, env, 0, STREAM_POOL, seed_low, seed_high)[0], n_rows)
+
+
+# ------------------------------------------------------------------ mathematics
+
+
+class Maths(NamedTuple):
+    """Sine and cosine, device functions on float32."""
+
+    sin: Callable[[Any], Any]
+    cos: Callable[[Any], Any]
+
+
+def maths(exact: bool) -> Maths:
+    """Return our own sine and cosine, bit-identical in all languages, or the library's."""
+    return Maths(_exact_sin, _exact_cos) if exact else Maths(_library_sin, _library_cos)
+
+
+@cuda.jit(device=True)
+def exp(x):
+    """Return e^x; 0 below -87 and for NaN, infinite above 88."""
+    if not (x >= float32(-87)):
+        return float32(0)
+    if x > float32(88):
+        return float32(math.inf)
+    n = _round(x * float32(1.44269504))
+    r = (x - n * float32(0.693359375)) - n * float32(-2.12194440e-4)
+    p = float32(1.9875691500e-4)
+    p = p * r + float32(1.3981999507e-3)
+    p = p * r + float32(8.3334519073e-3)
+    p = p * r + float32(4.1665795894e-2)
+    p = p * r + float32(1.6666665459e-1)
+    p = p * r + float32(5.0000001201e-1)
+    y = (p * (r * r) + r) + float32(1)
+    return float32(math.ldexp(y, int(n)))
+
+
+@cuda.jit(device=True)
+def log(x):
+    """Return the natural logarithm of a positive, normal, finite number."""
+    fraction, exponent = math.frexp(x)
+    half = float32(fraction)
+    e = float32(int32(exponent))
+    m = half
+    if half < float32(0.707106781):
+        m = half + half
+        e = e - float32(1)
+    f = m - float32(1)
+    z = f * f
+    p = float32(7.0376836292e-2)
+    p = p * f - float32(1.1514610310e-1)
+    p = p * f + float32(1.1676998740e-1)
+    p = p * f - float32(1.2420140846e-1)
+    p = p * f + float32(1.4249322787e-1)
+    p = p * f - float32(1.6668057665e-1)
+    p = p * f + float32(2.0000714765e-1)
+    p = p * f - float32(2.4999993993e-1)
+    p = p * f + float32(3.3333331174e-1)
+    y = (p * (f * z) + e * float32(-2.12194440e-4)) - float32(0.5) * z
+    return (f + y) + e * float32(0.693359375)
+
+
+@cuda.jit(device=True)
+def clip(x, low, high):
+    """Return the float32 of [low, high] nearest to x."""
+    x = float32(x)
+    return float32(low) if x < low else float32(high) if x > high else x
+
+
+@cuda.jit(device=True)
+def wrap(x, period):
+    """Return x modulo period, in [0, period)."""
+    rest = float32(math.fmod(x, period))
+    if rest < float32(0):
+        rest = rest + float32(period)
+    return float32(0) if rest >= period else rest
+
+
+@cuda.jit(device=True)
+def _exact_sin(x):
+    quadrant, s, c = _reduced(x)
+    is_odd = quadrant == float32(1) or quadrant == float32(-1)
+    value = c if is_odd else s
+    return -value if quadrant == float32(-1) or quadrant * quadrant == float32(4) else value
+
+
+@cuda.jit(device=True)
+def _exact_cos(x):
+    quadrant, s, c = _reduced(x)
+    is_odd = quadrant == float32(1) or quadrant == float32(-1)
+    value = s if is_odd else c
+    return -value if quadrant == float32(1) or quadrant * quadrant == float32(4) else value
+
+
+@cuda.jit(device=True)
+def _reduced(x):
+    """Return the quadrant of x, -2 to 2, and sine and cosine of the rest."""
+    j = _round(x * float32(0.636619772))
+    r = x - j * float32(1.5703125)
+    r = r - j * float32(4.837512969970703e-4)
+    r = r - j * float32(7.549533620476723e-8)
+    r = r - j * float32(2.5633440682570896e-12)
+    z = r * r
+    s_tail = (float32(-1.9515295891e-4) * z + float32(8.3321608736e-3)) * z - float32(1.6666654611e-1)
+    c_tail = (float32(2.443315711809948e-5) * z - float32(1.388731625493765e-3)) * z + float32(4.166664568298827e-2)
+    s = r + (r * z) * s_tail
+    c = (float32(1) - float32(0.5) * z) + (z * z) * c_tail
+    return j - float32(4) * _round(j * float32(0.25)), s, c
+
+
+@cuda.jit(device=True)
+def _round(x):
+    return (x + float32(12582912)) - float32(12582912)
+
+
+@cuda.jit(device=True)
+def _library_sin(x):
+    return float32(math.sin(x))
+
+
+@cuda.jit(device=True)
+def _library_cos(x):
+    return float32(math.cos(x))
+
+
+# ------------------------------------------------------------------ contraction
+
+
+@contextlib.contextmanager
+def contraction_off() -> Iterator[None]:
+    """Compile kernels in this context without contraction to FMA; not for several threads at once.
+
+    No decorator of numba-cuda passes NVVM's option ``fma`` on, so its compiler call and, for link-time optimisation,
+    its linker's options are wrapped meanwhile. Machine code is made by ``kernel.compile(signature)``: call it in here.
+    Does nothing in the simulator, which never contracts.
+    """
+    if config.ENABLE_CUDASIM:
+        yield
+        return
+    from numba.cuda.cudadrv import driver, nvvm  # the simulator has other ones
+
+    compile_ir, linker_options = nvvm.compile_ir, driver.LinkerOptions
+
+    def compile_without(ir: Any, **options: Any) -> bytes:
+        return compile_ir(ir, **options, fma=False)
+
+    def link_without(**options: Any) -> Any:
+        # PTX is already without; only linking LTO-IR still makes code, and only its linker knows the option.
+        return linker_options(**options, **({"fma": False} if options.get("link_time_optimization") else {}))
+
+    with (
+        mock.patch.object(nvvm, "compile_ir", compile_without),
+        mock.patch.object(driver, "LinkerOptions", link_without),
+    ):
+        yield

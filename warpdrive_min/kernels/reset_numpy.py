@@ -1,0 +1,45 @@
+"""The generic resets in NumPy: the rule of `reset.cu`, over all environments at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdrive_min import rng
+
+IntArray = NDArray[np.int32]
+
+
+def build(c: Any) -> dict[str, Callable[..., None]]:
+    """Return the kernels ``reset_rows`` and ``undo_done``; arrays arrive as rows of 32-bit words."""
+
+    def reset_rows(
+        target: IntArray,
+        source: IntArray,
+        _done_: IntArray,
+        _episode_: IntArray,
+        _reset_seed_: IntArray,
+        n_words: int,
+        n_rows: int,
+        force: int,
+        n_envs: int,
+    ) -> None:
+        envs = _affected(_done_, force)
+        low, high = _reset_seed_
+        rows = rng.pool_row(_episode_[envs], envs, low, high, n_rows) if n_rows else envs
+        target[envs] = source[rows]
+
+    def undo_done(_done_: IntArray, _timestep_: IntArray, _episode_: IntArray, force: int, n_envs: int) -> None:
+        envs = _affected(_done_, force)
+        _episode_[envs] += 1
+        _timestep_[envs] = 0
+        _done_[envs] = 0
+
+    return {"reset_rows": reset_rows, "undo_done": undo_done}
+
+
+def _affected(done: IntArray, force: int) -> NDArray[np.intp]:
+    return np.flatnonzero(np.ones_like(done) if force else done)

@@ -1,0 +1,134 @@
+"""The sampler in Numba: the rule and the tiles of `sample.cu`."""
+
+# ruff: noqa: N806, SIM102  (constants keep their names in all languages; Numba prunes only an `if` on its own)
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32, uint32
+
+from warpdrive_min.kernels.core_numba import exp, log, philox, uniform, word
+
+TILE_FLOATS = 8192
+"""32 KB of shared memory leave room for seven blocks on one multiprocessor of an H200."""
+
+
+def build(c: Any) -> dict[str, Any]:
+    """Return the kernel ``sample``.
+
+    Raises:
+        ValueError: A row of categories does not fit a tile.
+    """
+    N_AGENTS, N_TYPES, N_CATEGORIES = c.N_AGENTS, c.N_TYPES, c.N_CATEGORIES
+    ENVS_PER_BLOCK, THREADS = c.ENVS_PER_BLOCK, c.THREADS
+    LOGITS, MASKED, ARGMAX, LOG_PROB, ENTROPY = c.LOGITS, c.MASKED, c.ARGMAX, c.LOG_PROB, c.ENTROPY
+    CATEGORIES = np.array(c.CATEGORIES, np.int32)
+    WEIGHED = not ARGMAX or LOG_PROB or ENTROPY
+    ROW_STRIDE = N_CATEGORIES | 1  # odd: threads on neighbouring rows hit different banks
+    if ROW_STRIDE > TILE_FLOATS:
+        raise ValueError(f"sample: N_CATEGORIES must be at most 8191 (got {N_CATEGORIES}); split the action space")
+    TILE_ROWS = min(THREADS, TILE_FLOATS // ROW_STRIDE)
+    FORBIDDEN = np.float32(-math.inf)
+    SMALLEST = np.finfo(np.float32).tiny  # the least normal float: smaller weights count as 0
+
+    @cuda.jit
+    def sample(
+        distribution: float32[:, :, :],
+        mask: Any,
+        actions: int32[:, :, :],
+        draws: int32[:],
+        seed: int32[:],
+        log_prob: Any,
+        entropy: Any,
+        stream: int32,
+        n_envs: int32,
+    ) -> None:
+        tile = cuda.shared.array((TILE_ROWS, ROW_STRIDE), float32)
+        thread = cuda.threadIdx.x
+        first_env = cuda.blockIdx.x * ENVS_PER_BLOCK
+        n_block_envs = min(ENVS_PER_BLOCK, n_envs - first_env)
+        n_block_rows = n_block_envs * N_AGENTS
+        for tile_start in range(0, n_block_rows, TILE_ROWS):
+            n_rows = min(TILE_ROWS, n_block_rows - tile_start)
+            for i in range(thread, n_rows * N_CATEGORIES, THREADS):
+                r = i // N_CATEGORIES
+                k = i - r * N_CATEGORIES
+                env = first_env + (tile_start + r) // N_AGENTS
+                agent = (tile_start + r) % N_AGENTS
+                value = float32(distribution[env, agent, k])
+                if MASKED:
+                    if mask[env, agent, k] == 0:
+                        value = FORBIDDEN
+                tile[r, k] = value
+            cuda.syncthreads()
+            for r in range(thread, n_rows, THREADS):
+                env = first_env + (tile_start + r) // N_AGENTS
+                agent = (tile_start + r) % N_AGENTS
+                words = (uint32(0), uint32(0), uint32(0), uint32(0))
+                row_log_prob = float32(0)
+                row_entropy = float32(0)
+                start = 0
+                for action_type in range(N_TYPES):
+                    end = N_CATEGORIES if N_TYPES == 1 else start + CATEGORIES[action_type]
+                    drawn = -1
+                    best = FORBIDDEN
+                    if LOGITS or ARGMAX:
+                        for k in range(start, end):
+                            if tile[r, k] > best:
+                                best = tile[r, k]
+                                drawn = k - start
+                    if WEIGHED:
+                        total = float32(0)
+                        moment = float32(0)  # sum of weight * log weight
+                        for k in range(start, end):
+                            weight = tile[r, k]
+                            if LOGITS:
+                                weight = float32(0) if weight == FORBIDDEN else exp(weight - best)
+                            else:
+                                weight = weight if weight >= SMALLEST else float32(0)
+                            if ENTROPY:
+                                if weight > float32(0):
+                                    moment += weight * log(weight)
+                            total += weight
+                            tile[r, k] = weight
+                        if not ARGMAX:
+                            # uint32 of each step: the count of words wraps as in the other languages.
+                            index = uint32(uint32(uint32(draws[env]) * uint32(N_TYPES)) + uint32(action_type))
+                            if action_type == 0 or index & uint32(3) == 0:
+                                words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
+                            threshold = uniform(word(words, index & uint32(3))) * total
+                            running = float32(0)
+                            is_found = False
+                            drawn = -1
+                            for k in range(start, end):
+                                running += tile[r, k]
+                                if not is_found and tile[r, k] > float32(0):
+                                    drawn = k - start
+                                    is_found = running > threshold
+                        if total > float32(0):
+                            log_total = log(total)
+                            if LOG_PROB:
+                                row_log_prob += log(tile[r, start + drawn]) - log_total
+                            if ENTROPY:
+                                row_entropy += log_total - moment / total
+                    if drawn < 0:
+                        drawn = 0
+                        if MASKED:
+                            for k in range(end - 1, start - 1, -1):
+                                if mask[env, agent, k] != 0:
+                                    drawn = k - start
+                    actions[env, agent, action_type] = drawn
+                    start = end
+                if LOG_PROB:
+                    log_prob[env, agent] = row_log_prob
+                if ENTROPY:
+                    entropy[env, agent] = row_entropy
+            cuda.syncthreads()
+        if not ARGMAX:
+            for local in range(thread, n_block_envs, THREADS):
+                draws[first_env + local] += 1
+
+    return {"sample": sample}

@@ -1,0 +1,133 @@
+"""The sampler in NumPy: the rule of `sample.cu`, over all environments at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdrive_min import rng
+from warpdrive_min.kernels import maths_numpy
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+
+FORBIDDEN = np.float32(-np.inf)
+SMALLEST = np.finfo(np.float32).tiny
+
+
+def build(c: Any) -> dict[str, Callable[..., None]]:
+    """Return the kernel ``sample``."""
+    words = _Words(c.N_AGENTS)
+    sizes = [int(size) for size in c.CATEGORIES]
+    weighed = not c.ARGMAX or c.LOG_PROB or c.ENTROPY
+    starts = np.cumsum([0, *sizes[:-1]])
+
+    def sample(
+        distribution: FloatArray,
+        mask: IntArray,
+        actions: IntArray,
+        draws: IntArray,
+        seed: IntArray,
+        log_prob: FloatArray,
+        entropy: FloatArray,
+        stream: int,
+        n_envs: int,
+    ) -> None:
+        if c.LOG_PROB:
+            log_prob[...] = 0
+        if c.ENTROPY:
+            entropy[...] = 0
+        for action_type, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            part = slice(start, start + size)
+            # Categories first, so that the sums over them run along whole arrays.
+            rows = np.moveaxis(distribution[..., part], -1, 0)
+            allowed = np.moveaxis(mask[..., part], -1, 0) != 0 if c.MASKED else None
+            rows = rows if allowed is None else np.where(allowed, rows, FORBIDDEN)
+            fallback = (
+                np.zeros(rows.shape[1:], np.int32) if allowed is None else allowed.argmax(axis=0).astype(np.int32)
+            )
+            weights = _weights(rows, c.LOGITS) if weighed else rows
+            if c.ARGMAX:
+                best = _maximum(rows)
+                action = np.where(best > FORBIDDEN, (rows == best).argmax(axis=0).astype(np.int32), fallback)
+            else:
+                word = draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
+                action = _draw(weights, rng.uniform(words.select(word, stream, seed)), fallback)
+            actions[..., action_type] = action
+            if c.LOG_PROB or c.ENTROPY:
+                _add_statistics(weights, action, log_prob if c.LOG_PROB else None, entropy if c.ENTROPY else None)
+        if not c.ARGMAX:
+            draws += 1
+
+    return {"sample": sample}
+
+
+class _Words:
+    """The random words of the current draw; the four words of a block last for up to four draws."""
+
+    def __init__(self, n_agents: int) -> None:
+        self._agents = np.arange(n_agents)
+        self._key: tuple[object, ...] = ()
+        self._words: tuple[rng.UInt32Array, ...] = ()
+
+    def select(self, word: rng.UInt32Array, stream: int, seed: IntArray) -> rng.UInt32Array:
+        """Return the words (n_envs, n_agents) number ``word`` (n_envs,)."""
+        block, index = word >> np.uint32(2), word & np.uint32(3)
+        key = (stream, seed.tobytes(), block.tobytes())
+        if key != self._key:
+            envs = np.arange(len(block))[:, None]
+            self._words = rng.philox(block[:, None], envs, self._agents, stream, seed[0], seed[1])
+            self._key = key
+        if (index == index[0]).all():
+            return self._words[int(index[0])]
+        chosen: rng.UInt32Array = np.choose(index[:, None], self._words)
+        return chosen
+
+
+def _maximum(rows: FloatArray) -> FloatArray:
+    maximum: FloatArray = np.fmax.reduce(rows, axis=0, initial=FORBIDDEN)
+    return maximum
+
+
+def _weights(rows: FloatArray, is_logits: bool) -> FloatArray:
+    if is_logits:
+        with np.errstate(invalid="ignore"):  # -inf - -inf: every logit is -inf
+            return maths_numpy.exp(rows - _maximum(rows))
+    return np.where(rows >= SMALLEST, rows, np.float32(0))
+
+
+def _draw(weights: FloatArray, uniform: FloatArray, fallback: IntArray) -> IntArray:
+    sums = np.empty_like(weights)
+    total = np.zeros_like(uniform)
+    for weight, running in zip(weights, sums, strict=True):
+        total += weight
+        running[...] = total
+    threshold = uniform * total
+    action = fallback
+    is_found = np.zeros(uniform.shape, bool)
+    for k, (weight, running) in enumerate(zip(weights, sums, strict=True)):
+        is_candidate = ~is_found & (weight > 0)
+        action[is_candidate] = k
+        is_found |= is_candidate & (running > threshold)
+    return action
+
+
+def _add_statistics(
+    weights: FloatArray, action: IntArray, log_prob: FloatArray | None, entropy: FloatArray | None
+) -> None:
+    total, moment = np.zeros_like(weights[0]), np.zeros_like(weights[0])
+    for weight in weights:
+        total += weight
+        if entropy is not None:
+            moment += np.where(weight > 0, weight * maths_numpy.log(np.maximum(weight, SMALLEST)), np.float32(0))
+    is_drawn = total > 0
+    total = np.where(is_drawn, total, np.float32(1))
+    log_total = maths_numpy.log(total)
+    if log_prob is not None:
+        chosen = np.take_along_axis(weights, action[None].astype(np.int64), axis=0)[0]
+        log_prob += np.where(is_drawn, maths_numpy.log(np.maximum(chosen, SMALLEST)) - log_total, np.float32(0))
+    if entropy is not None:
+        entropy += np.where(is_drawn, log_total - moment / total, np.float32(0))
