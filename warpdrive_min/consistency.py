@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.registrar import EnvironmentRegistrar
 
 Array = npt.NDArray[Any]
+
+FINAL_OBSERVATIONS = "final_observations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +71,88 @@ def copy_state(source: CUDADataManager, target: CUDADataManager) -> None:
         target.tensor(name).copy_(tensor)
 
 
-def compare_state(
-    want: CUDADataManager, got: CUDADataManager, names: Sequence[str] | None = None
-) -> dict[str, Difference]:
-    """Compare arrays of the same name, over the environments that ``want`` has; synchronises.
+@dataclass(slots=True)
+class Agreement:
+    """What a comparison step by step saw."""
 
-    Differences are modulo the arrays' attribute ``period``.
+    largest: dict[str, Difference] = field(default_factory=dict)
+    """The largest difference of each array."""
+    n_rows: int = 0
+    """Rows compared: an environment's, and each agent's observation."""
+    n_in_doubt: int = 0
+    """Rows left out, because rounding decides their outcome."""
+    n_done: int = 0
+    """Episodes that ended."""
+
+    def add(self, other: Agreement) -> None:
+        """Take in what another comparison saw."""
+        for name, found in other.largest.items():
+            if name not in self.largest or found.error > self.largest[name].error:
+                self.largest[name] = found
+        self.n_rows += other.n_rows
+        self.n_in_doubt += other.n_in_doubt
+        self.n_done += other.n_done
+
+    @property
+    def max_error(self) -> float:
+        """Largest difference of any array."""
+        return max((each.error for each in self.largest.values()), default=0.0)
+
+    def __str__(self) -> str:
+        name, found = max(self.largest.items(), key=lambda item: item[1].error)
+        return f"largest in {name} {found}; {self.n_in_doubt} of {self.n_rows} rows in doubt"
+
+
+def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None], n_steps: int) -> Agreement:
+    """Step a wrapper and its oracle from the wrapper's own state, so that errors cannot pile up; synchronises.
+
+    Args:
+        tested: Started wrapper on any backend.
+        oracle: Started wrapper of the same environment on `cpu`, of as many or fewer copies, built alike.
+        draw: Writes the wrapper's actions of a step, as a sampler does.
+        n_steps: Steps.
     """
-    differences = {}
-    for name in want.array_names() if names is None else names:
-        a = want.tensor(name).cpu().numpy()
-        b = got.tensor(name)
-        b_rows = b if b.shape == a.shape else b[: want.n_envs]
-        differences[name] = difference(a, b_rows.cpu().numpy(), want.attribute(name, "period", 0.0))
-    return differences
+    got, want = tested.cuda_data_manager, oracle.cuda_data_manager
+    result = Agreement()
+    for _ in range(n_steps):
+        draw()
+        copy_state(got, want)
+        before = _arrays(want)
+        oracle.step_all_envs()
+        tested.step_all_envs()
+        after = _arrays(want)
+        envs, agents = _in_doubt(oracle, before, after)
+        step = Agreement(
+            n_rows=agents.size + envs.size,
+            n_in_doubt=int(envs.sum() + agents[~envs].sum()),
+            n_done=int((after[DONE] > 0).sum()),
+        )
+        for name, array in after.items():
+            rows = got.tensor(name)
+            rows = (rows if rows.shape == array.shape else rows[: oracle.n_envs]).cpu().numpy().copy()
+            if array.shape[:1] == envs.shape:
+                rows[envs] = array[envs]
+            if array.shape[:2] == agents.shape and name in (Constants.OBSERVATIONS, FINAL_OBSERVATIONS):
+                rows[agents] = array[agents]
+            step.largest[name] = difference(array, rows, want.attribute(name, "period", 0.0))
+        result.add(step)
+        if not tested.auto_reset:
+            tested.reset_only_done_envs()
+    return result
+
+
+def _arrays(data: CUDADataManager) -> dict[str, Array]:
+    return {name: data.tensor(name).cpu().numpy().copy() for name in data.array_names()}
+
+
+def _in_doubt(oracle: EnvWrapper, before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Return the rows whose outcome hangs on rounding; none in an exact build."""
+    if oracle.exact:
+        return np.zeros(oracle.n_envs, bool), np.zeros((oracle.n_envs, oracle.n_agents), bool)
+    envs, agents = oracle.env.rounding_decides(before, after)
+    if oracle.auto_reset:
+        envs = envs | (after[DONE] > 0)  # the state that decided is gone; starts are checked by exact builds
+    return envs, agents
 
 
 class EnvironmentCPUvsGPU:

@@ -161,9 +161,15 @@ class EnvWrapper:
 
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
         constants = environment_constants(self.env, auto_reset=self.auto_reset, exact=self.exact)
-        constants |= {"wkNumberEnvs": self.n_envs, "wkNumberAgents": self.n_agents, "wkBlocksPerEnv": self.blocks_per_env}
-        if self.backend.language == "cuda_c" and "wkNumberEnvs" not in Path(sources["cuda_c"]).read_text():
-            constants.pop("wkNumberEnvs")  # else every number of environments would compile anew
+        if self.backend.language == "cuda_c":
+            text = Path(sources["cuda_c"]).read_text()
+            sizes = {
+                "wkNumberEnvs": self.n_envs,
+                "wkNumberAgents": self.n_agents,
+                "wkBlocksPerEnv": self.blocks_per_env,
+            }
+            # Only where they are asked for: else every number of environments would compile anew.
+            constants |= {name: size for name, size in sizes.items() if name in text}
         if binary is not None:
             self.cuda_function_manager.load_binary(Path(binary), Path(sources["cuda_c"]), constants)
         else:

@@ -6,16 +6,19 @@ from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from warpdrive_min.backends.base import Backend, Constant, Language, Source
-from warpdrive_min.constants import RESET_SEED, Constants
+from warpdrive_min.constants import DONE, RESET_SEED, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager, KernelFunction
 from warpdrive_min.rng import seed_words
 
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
 Observations = dict[Hashable, Any]
 Transition = tuple[Observations, dict[Hashable, float], dict[str, bool], dict[str, Any]]
 
@@ -117,6 +120,20 @@ class Environment(CUDAEnvironmentContext):
         """Arithmetic operations that one step of one environment must do; 0 if unknown."""
         return 0
 
+    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
+        """Tell where a step's outcome hangs on less than rounding, so that two backends may rightly differ.
+
+        Args:
+            before: The reference's arrays before the step, by name.
+            after: The same after it.
+
+        Returns:
+            ``(n_envs,)`` bool: everything of the environment is in doubt; ``(n_envs, n_agents)`` bool: the agent's
+            observation is.
+        """
+        n_envs = len(after[DONE])
+        return np.zeros(n_envs, bool), np.zeros((n_envs, self.num_agents), bool)
+
     def reset(self) -> Observations:
         """Start the next episode of one environment on the CPU and return its observations by agent."""
         if self._single is None:
@@ -166,7 +183,7 @@ class SingleEnvironment:
             array[0, index] = np.asarray(actions[agent]).reshape(array.shape[2:])
         self._step()
         rewards = dict(zip(self._agents, self._array(Constants.REWARDS)[0].tolist(), strict=True))
-        return self._observations(), rewards, {"__all__": bool(self._array("_done_")[0])}, {}
+        return self._observations(), rewards, {"__all__": bool(self._array(DONE)[0])}, {}
 
     def _observations(self) -> Observations:
         return dict(zip(self._agents, self._array(Constants.OBSERVATIONS)[0].copy(), strict=True))

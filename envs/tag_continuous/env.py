@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from warpdrive_min.backends.base import Constant, Language, Source
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment
+from warpdrive_min.environment import Array, Arrays, Environment
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.spaces import MultiDiscrete
 
 Start = Literal["random", "fixed"]
 
+HAIR: Final = 1e-5
+"""Difference of lengths below which rounding may decide."""
 EPSILON: Final = 1e-10
 """Added to the top speed that speeds are divided by, which may be 0."""
+DIRECTION: Final = 4
+"""Feature that is an angle, in turns."""
 MAX_AGENTS: Final = 0xFFFF - 1
 """Kernels keep ids in 16 bits, and one value means nobody."""
 MAX_GRID_LENGTH: Final = 1e9
@@ -109,7 +113,9 @@ class TagContinuousConfig:
         for name in NOT_POSITIVE:
             self._require(name, getattr(self, name) <= 0, "must not be positive", "penalties are negative rewards")
         self._require("grid_length", self.grid_length <= MAX_GRID_LENGTH, f"must be at most {MAX_GRID_LENGTH:g}")
-        self._require("tagging_distance", 0 <= self.tagging_distance <= 1, "must be from 0 to 1, a share of grid_length")
+        self._require(
+            "tagging_distance", 0 <= self.tagging_distance <= 1, "must be from 0 to 1, a share of grid_length"
+        )
         self._require("start", self.start in get_args(Start), f"must be one of {', '.join(get_args(Start))}")
         self._require("seed", 0 <= (self.seed or 0) < 2**32, "must be in [0, 2^32)")
         self._require("num_runners", self.n_agents <= MAX_AGENTS, f"must leave at most {MAX_AGENTS:,} agents in all")
@@ -174,9 +180,9 @@ class TagContinuous(Environment):
     | 0: acceleration | entry of ``[0, linspace(min_acceleration, max_acceleration, num_acceleration_levels)]`` |
     | 1: turn | entry of ``[0, linspace(min_turn, max_turn, num_turn_levels)]``, rad |
 
-    One step: the first is added to the acceleration and this to the speed, which stays in 0 to ``max_speed`` times skill
-    (at either bound the acceleration becomes 0); the second is added to the direction, modulo 2 pi; then the agent moves
-    by its speed and stops at the edge. A tagger is an agent of type 1, a runner of type 0.
+    One step: the first is added to the acceleration and this to the speed, which stays within 0 and ``max_speed`` times
+    skill (at either bound the acceleration becomes 0); the second is added to the direction, modulo 2 pi; then the
+    agent moves by its speed and stops at the edge. A tagger is an agent of type 1, a runner of type 0.
 
     An observation has seven features of K others, ``observation[feature * K + k]``, and at its end the time. K is
     ``n_agents - 1``, in the order of the ids, with ``use_full_observation``; else ``num_other_agents_observed``, the
@@ -192,8 +198,8 @@ class TagContinuous(Environment):
     | 6: the other is in the game | 0 or 1 |
     | last: steps done | ``episode_length`` |
 
-    Who is out of the game sees zeros, but with ``use_full_observation`` still types and who is in the game. Observations
-    show the positions after the move and the flags before the tags of the step.
+    Who is out of the game sees zeros, but with ``use_full_observation`` still the types and who is in the game.
+    Observations show the positions after the move and the flags before the tags of the step.
 
     | reward, if in the game | to |
     |---|---|
@@ -209,9 +215,9 @@ class TagContinuous(Environment):
     agents tag is drawn once, by ``seed``.
 
     Source: Lan, Srinivasa, Wang, Zheng 2021, "WarpDrive: Extremely Fast End-to-End Deep Multi-Agent Reinforcement
-    Learning on a GPU", section 4, and its TagContinuous. Different from it: starts are drawn for each environment and
-    episode (``start="fixed"`` is its way), neighbours at equal distances are ordered by id, simultaneous tags all count,
-    and a runner that is tagged in the last step gets no end-of-game reward.
+    Learning on a GPU", and WarpDrive's TagContinuous. Different from it: starts are drawn for each environment and
+    episode (``start="fixed"`` is its way), neighbours at equal distances are ordered by id, simultaneous tags all
+    count, and a runner that is tagged in the last step gets no end-of-game reward.
     """
 
     name = "TagContinuous"
@@ -237,10 +243,12 @@ class TagContinuous(Environment):
     def _draw(self) -> tuple[NDArray[np.int32], dict[str, NDArray[np.float32]]]:
         """Draw the types and the fixed start, in WarpDrive's order, so that a seed gives what it gives there."""
         config, n_agents = self.config, self.num_agents
-        generator = np.random.RandomState(self.seed)  # noqa: NPY002  (the order and the values of the legacy generator)
+        generator = np.random.RandomState(self.seed)
         types = np.zeros(n_agents, np.int32)
         types[generator.choice(np.arange(n_agents), config.num_taggers, replace=False)] = 1
-        x, y, direction = config.starting_location_x, config.starting_location_y, config.starting_directions
+        x: ArrayLike | None = config.starting_location_x
+        y: ArrayLike | None = config.starting_location_y
+        direction: ArrayLike | None = config.starting_directions
         if x is None or y is None:
             drawn_x = config.grid_length * generator.rand(n_agents)
             drawn_y = config.grid_length * generator.rand(n_agents)
@@ -264,14 +272,36 @@ class TagContinuous(Environment):
         """Float additions, multiplications and comparisons.
 
         An agent: 20 of its move, 40 of sine and cosine, 6 of its reward. A pair of runner and tagger: 6 (5 of the
-        squared distance, 1 comparison); with nearest neighbours the same for every pair of agents. An observation: 2 for
-        each relative entry. Not counted: keeping the nearest in order, which depends on the data.
+        squared distance, 1 comparison); with nearest neighbours the same for every pair of agents. An observation: 2
+        for each relative entry. Not counted: keeping the nearest in order, which depends on the data.
         """
         config = self.config
         pairs = config.num_runners * config.num_taggers
         if not config.use_full_observation:
             pairs += self.num_agents * (self.num_agents - 1)
         return self.num_agents * (66 + 2 * 5 * config.n_observed) + 6 * pairs
+
+    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
+        """Put in doubt environments with a tag or an edge by a hair, and agents with neighbours equally far but for one.
+
+        Equal distances (two agents in one corner) are in no doubt: the lower id comes first.
+        """
+        config = self.config
+        x, y = after["loc_x"].astype(np.float64), after["loc_y"].astype(np.float64)
+        playing, is_tagger = before["still_in_the_game"] > 0, self.agent_types == 1
+        distance = np.hypot(x[:, :, None] - x[:, None], y[:, :, None] - y[:, None])
+        distance[:, np.arange(self.num_agents), np.arange(self.num_agents)] = np.inf
+
+        to_tagger = np.sort(np.where(is_tagger & playing[:, None], distance, np.inf), axis=-1)
+        close = np.abs(to_tagger[..., 0] - config.reach) < HAIR
+        close |= (to_tagger[..., 0] < config.reach + HAIR) & _any_hair(to_tagger[..., :2])
+        edge = np.minimum.reduce([np.abs(x), np.abs(y), np.abs(x - config.grid_length), np.abs(y - config.grid_length)])
+        at_edge = (edge < HAIR) & (edge > 0) & (after["edge_hit_reward_penalty"] == 0)
+        envs = (playing & ((close & ~is_tagger) | at_edge)).any(-1)
+        if config.use_full_observation:
+            return envs, np.zeros_like(playing)
+        nearest = np.sort(np.where(playing[:, None], distance, np.inf), axis=-1)
+        return envs, _any_hair(nearest[..., : config.num_other_agents_observed + 1])
 
     def get_constants(self) -> dict[str, Constant]:
         """Return what is compiled in; the kernels multiply by the reciprocals of the observations' units."""
@@ -336,3 +366,10 @@ class TagContinuous(Environment):
         feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
         feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
         return feed
+
+
+def _any_hair(distances: Array) -> Array:
+    """Tell where ascending distances hold two that differ, but by a hair."""
+    with np.errstate(invalid="ignore"):  # inf - inf, where nobody is left
+        gaps = np.diff(distances, axis=-1)
+        return ((gaps > 0) & (gaps < HAIR)).any(-1)

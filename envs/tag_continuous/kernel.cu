@@ -15,16 +15,16 @@ constexpr int SLOTS = USE_FULL_OBSERVATION || N_OBSERVED <= 16 ? N_OBSERVED : 16
 constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
 constexpr int COLUMNS = 7 * SLOTS + 1;  // of an observation that one round writes
 
-// Threads that write one row: a power of two, so that they write consecutive addresses and keep to their columns.
-constexpr int lanes(int most) { return most / 2 < COLUMNS ? most : lanes(most / 2); }
-constexpr int LANES = lanes(WD_STRIDE < 32 ? WD_STRIDE : 32);
+// Threads that write one row: they write consecutive addresses and each keeps to its columns.
+constexpr int LANES = WD_STRIDE < 32 ? 1 : COLUMNS > 16 ? 32 : COLUMNS > 8 ? 16 : 8;
+static_assert(WD_STRIDE % LANES == 0, "tag_continuous: THREADS must be a multiple of 32");
 
 // Squared distances. Who is out of the game stands at AWAY, which is farther off than any neighbour can be.
 constexpr float AWAY = 1e18f;
 constexpr float TOO_FAR = 1e35f;
 
 struct Crowd {
-  float feature[TYPE][ENVS_PER_BLOCK][ROOM];  // X to DIRECTION, after the move
+  alignas(16) float feature[TYPE][ENVS_PER_BLOCK][ROOM];  // X to DIRECTION, after the move
   unsigned short tagged_by[ENVS_PER_BLOCK][N_AGENTS];
   unsigned char flag[2][ENVS_PER_BLOCK][N_AGENTS];  // TYPE: is a tagger; IN_GAME: before the tags of this step
   int timestep[ENVS_PER_BLOCK];
@@ -133,7 +133,9 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
       four[i] = may_follow(first + i, distance) ? distance : TOO_FAR;
     }
     // Sorted first: of four, the second and later ones are rarely near enough for any of a warp's agents.
-    sort(four[0], four[1]), sort(four[2], four[3]), sort(four[0], four[2]), sort(four[1], four[3]), sort(four[1], four[2]);
+    sort(four[0], four[1]), sort(four[2], four[3]);
+    sort(four[0], four[2]), sort(four[1], four[3]);
+    sort(four[1], four[2]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (four[i] >= distances[SLOTS - 1]) break;

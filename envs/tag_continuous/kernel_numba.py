@@ -35,7 +35,8 @@ def build(c: Any) -> dict[str, Any]:
     n_agents, n_taggers, n_observed, full = c.N_AGENTS, c.N_TAGGERS, c.N_OBSERVED, c.USE_FULL_OBSERVATION
     episode_length, runner_exits = c.EPISODE_LENGTH, c.RUNNER_EXITS
     grid_length, max_speed, reach_squared = c.GRID_LENGTH, c.MAX_SPEED, c.REACH_SQUARED
-    tag_reward, tag_penalty, end_reward, edge_penalty = c.TAG_REWARD, c.TAG_PENALTY, c.END_OF_GAME_REWARD, c.EDGE_HIT_PENALTY
+    tag_reward, tag_penalty = c.TAG_REWARD, c.TAG_PENALTY
+    end_reward, edge_penalty = c.END_OF_GAME_REWARD, c.EDGE_HIT_PENALTY
     inv_diagonal, inv_max_speed, inv_two_pi = c.INV_DIAGONAL, c.INV_MAX_SPEED, c.INV_TWO_PI
     two_pi, half_pi = c.TWO_PI, c.HALF_PI
     random_x, random_y, random_direction = c.RANDOM_X, c.RANDOM_Y, c.RANDOM_DIRECTION
@@ -44,7 +45,7 @@ def build(c: Any) -> dict[str, Any]:
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
     columns = 7 * slots + 1
-    lanes = math.gcd(32, threads)  # threads that write one row
+    lanes = math.gcd(32, threads)  # threads that write one row, each of them its columns
     length = np.float32(episode_length)
     crowd_bytes = 24 * n_items + 9 * envs_per_block
     batch = threads if full else min(threads, (SHARED_BYTES - crowd_bytes) // (2 * slots) // 32 * 32)
@@ -104,7 +105,12 @@ def build(c: Any) -> dict[str, Any]:
         n_found = 0
         for other in range(n_agents):
             distance = squared_distance(feature, local, other, self)
-            if other != self and distance <= limit and n_found < slots and follows(distance, other, last_distance, last):
+            if (
+                other != self
+                and distance <= limit
+                and n_found < slots
+                and follows(distance, other, last_distance, last)
+            ):
                 if distance == limit:
                     n_at_limit -= 1
                 if distance < limit or n_at_limit >= 0:
@@ -174,10 +180,7 @@ def build(c: Any) -> dict[str, Any]:
                         env = cuda.blockIdx.x * envs_per_block + local
                         if env >= n_envs or (restarted and ended[local] == 0):
                             continue
-                        if full:
-                            other = rank + 1 if rank >= self else rank
-                        else:
-                            other = int32(nearest[row, slot])
+                        other = rank + (1 if rank >= self else 0) if full else int32(nearest[row, slot])
                         value = seen(feature, in_game, is_tagger, progress, local, self, other, kind)
                         if auto_reset and not restarted and ended[local] != 0:
                             final_observations[env, self, kind * n_observed + rank] = value
@@ -216,7 +219,9 @@ def build(c: Any) -> dict[str, Any]:
                 acceleration[env, agent] = ZERO
                 edge_hit_reward_penalty[env, agent] = ZERO
                 still_in_the_game[env, agent] = 1
-                show(feature, in_game, is_tagger, local, agent, True, agent_types[agent] == 1, x, y, ZERO, ZERO, heading)
+                show(
+                    feature, in_game, is_tagger, local, agent, True, agent_types[agent] == 1, x, y, ZERO, ZERO, heading
+                )
         cuda.syncthreads()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
@@ -349,9 +354,7 @@ def build(c: Any) -> dict[str, Any]:
                 still_in_the_game[env, agent] = stays
         cuda.syncthreads()
 
-        observe(
-            feature, in_game, is_tagger, progress, ended, nearest, n_envs, False, observations, final_observations
-        )
+        observe(feature, in_game, is_tagger, progress, ended, nearest, n_envs, False, observations, final_observations)
         if auto_reset and any_ended(ended, n_envs):
             start(
                 feature, in_game, is_tagger, progress, ended, n_envs,

@@ -111,8 +111,9 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         ended = np.flatnonzero((_done_ != 0) | (force != 0))
         _done_[ended] = 0
         restart(
-            ended, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game, num_runners,
-            agent_types, start_x, start_y, start_direction, observations, _timestep_, _episode_, _reset_seed_,
+            ended, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
+            num_runners, agent_types, start_x, start_y, start_direction, observations,
+            _timestep_, _episode_, _reset_seed_,
         )  # fmt: skip
 
     def restart(
@@ -205,7 +206,7 @@ def observe(
     agent_types: Ints,
     timestep: Ints,
 ) -> Floats:
-    """Return what every agent sees, ``(n_envs, n_agents, n_features)``: feature after feature of the others, then time."""
+    """Return what every agent sees, ``(n_envs, n_agents, n_features)``: the others by feature, then time."""
     if c.USE_FULL_OBSERVATION:
         rank, self = np.arange(c.N_OBSERVED), np.arange(c.N_AGENTS)[:, None]
         others = np.broadcast_to(rank + (rank >= self), (len(x), c.N_AGENTS, c.N_OBSERVED))
@@ -258,7 +259,7 @@ def nearest(c: Any, x: Floats, y: Floats, in_game: Flags) -> NDArray[np.int64]:
 def start(
     c: Any, envs: NDArray[np.intp], episode: Ints, reset_seed: Ints, x: Floats, y: Floats, direction: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return positions and directions with which an episode of the environments ``envs`` starts, each drawn or given."""
+    """Return the positions and directions, drawn or given, with which an episode of the environments starts."""
     agent = np.arange(c.N_AGENTS)
     word_x, word_y, word_direction, _ = philox(episode[:, None], envs[:, None], agent, STREAM_START, *reset_seed)
     quarters = below(word_direction, 4).astype(np.float32)

@@ -186,7 +186,12 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
     from cuda.core import Program, ProgramOptions  # noqa: PLC0415  (optional)
 
     options = ProgramOptions(
-        std="c++17", arch=architecture, fma=not exact, include_path=[str(HEADERS), str(source.parent)], name=str(source)
+        std="c++17",
+        arch=architecture,
+        fma=not exact,
+        include_path=[str(HEADERS), str(source.parent)],
+        device_as_default_execution_space=True,  # constexpr functions need no annotation, as with nvcc
+        name=str(source),
     )
     try:
         path.write_bytes(bytes(Program(text, "c++", options).compile("cubin").code))

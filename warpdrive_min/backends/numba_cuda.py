@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -69,8 +70,9 @@ class NumbaBackend(Backend):
         if simulated():
             yield None
             return
-        with torch.cuda.stream(torch.cuda.Stream()) as stream:
-            yield stream
+        own = torch.cuda.Stream()
+        with torch.cuda.stream(own):
+            yield own
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Build the kernels; machine code is made at the first `prepare`."""
@@ -100,6 +102,7 @@ class NumbaKernel:
             configured = self._kernel[blocks, threads]
             return lambda: configured(*views)
         from numba import cuda  # noqa: PLC0415  (optional)
+        from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
         scalars = {"float32": np.float32, "int32": np.int32, "uint32": np.uint32}
         values = [
@@ -115,7 +118,9 @@ class NumbaKernel:
             handle = current_stream()
             if handle not in launchers:
                 stream = cuda.external_stream(handle) if handle else cuda.default_stream()
-                launchers[handle] = self._kernel[blocks, threads, stream]
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are the user's choice
+                    launchers[handle] = self._kernel[blocks, threads, stream]
             launchers[handle](*values)
 
         return launch

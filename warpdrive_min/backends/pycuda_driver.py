@@ -64,7 +64,8 @@ class PyCudaBackend(Backend):
         driver = _driver()
         own = driver.Stream(1)  # 1: does not wait for the default stream, as a capture requires
         _streams[own.handle] = own
-        with torch.cuda.stream(torch.cuda.ExternalStream(own.handle)) as stream:
+        stream = torch.cuda.ExternalStream(own.handle)
+        with torch.cuda.stream(stream):
             yield stream
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:

@@ -114,7 +114,8 @@ def exp(x):
         return float32(0)
     if x > float32(88):
         return float32(math.inf)
-    n = _round(x * float32(1.44269504))
+    shifted = x * float32(1.44269504) + float32(12582912)  # as _round; its lowest bits are n
+    n = shifted - float32(12582912)
     r = (x - n * float32(0.693359375)) - n * float32(-2.12194440e-4)
     p = float32(1.9875691500e-4)
     p = p * r + float32(1.3981999507e-3)
@@ -123,15 +124,15 @@ def exp(x):
     p = p * r + float32(1.6666665459e-1)
     p = p * r + float32(5.0000001201e-1)
     y = (p * (r * r) + r) + float32(1)
-    return float32(math.ldexp(y, int(n)))
+    return y * _float(int32((_bits(shifted) << 23) + 0x3F800000))  # times 2^n
 
 
 @cuda.jit(device=True)
 def log(x):
     """Return the natural logarithm of a positive, normal, finite number."""
-    fraction, exponent = math.frexp(x)
-    half = float32(fraction)
-    e = float32(int32(exponent))
+    bits = _bits(x)
+    half = _float(int32((bits & 0x007FFFFF) | 0x3F000000))
+    e = float32(int32((bits >> 23) - 126))
     m = half
     if half < float32(0.707106781):
         m = half + half
@@ -149,6 +150,20 @@ def log(x):
     p = p * f + float32(3.3333331174e-1)
     y = (p * (f * z) + e * float32(-2.12194440e-4)) - float32(0.5) * z
     return (f + y) + e * float32(0.693359375)
+
+
+if config.ENABLE_CUDASIM:
+
+    def _bits(x: np.float32) -> np.int32:
+        return np.float32(x).view(np.int32)
+
+    def _float(bits: np.int32) -> np.float32:
+        return np.int32(bits).view(np.float32)
+
+else:
+    from numba.cuda import libdevice
+
+    _bits, _float = libdevice.float_as_int, libdevice.int_as_float
 
 
 @cuda.jit(device=True)
@@ -221,8 +236,9 @@ def _library_cos(x):
 def contraction_off() -> Iterator[None]:
     """Compile kernels in this context without contraction to FMA; not for several threads at once.
 
-    No decorator of numba-cuda passes NVVM's option ``fma`` on, so its compiler call and, for link-time optimisation,
-    its linker's options are wrapped meanwhile. Machine code is made by ``kernel.compile(signature)``: call it in here.
+    No decorator of numba-cuda passes NVVM's option ``fma`` on, so its compiler call is wrapped meanwhile. Linked as
+    LTO-IR, code would be made by nvJitLink, to which cuda-core spells the option in a way that it refuses; so what is
+    linked meanwhile is PTX. Machine code is made by ``kernel.compile(signature)`` or the first launch: do it in here.
     Does nothing in the simulator, which never contracts.
     """
     if config.ENABLE_CUDASIM:
@@ -230,17 +246,16 @@ def contraction_off() -> Iterator[None]:
         return
     from numba.cuda.cudadrv import driver, nvvm  # the simulator has other ones
 
-    compile_ir, linker_options = nvvm.compile_ir, driver.LinkerOptions
+    compile_ir, linker = nvvm.compile_ir, driver._Linker  # noqa: SLF001  (there is no public way)
 
     def compile_without(ir: Any, **options: Any) -> bytes:
-        return compile_ir(ir, **options, fma=False)
+        return compile_ir(ir, **{**options, "fma": False})
 
-    def link_without(**options: Any) -> Any:
-        # PTX is already without; only linking LTO-IR still makes code, and only its linker knows the option.
-        return linker_options(**options, **({"fma": False} if options.get("link_time_optimization") else {}))
+    def link_ptx(*arguments: Any, **options: Any) -> Any:
+        return linker(*arguments, **{**options, "lto": False})
 
     with (
         mock.patch.object(nvvm, "compile_ir", compile_without),
-        mock.patch.object(driver, "LinkerOptions", link_without),
+        mock.patch.object(driver, "_Linker", link_ptx),
     ):
         yield

@@ -45,9 +45,9 @@ WD_FN float wd_wrap(const float x, const float period) {
 // e^x; 0 below -87 (before the result is subnormal) and for NaN, infinite above 88.
 // x = n ln 2 + r, |r| <= ln 2 / 2, e^r by Cephes' expf polynomial; ln 2 in two parts, n times the first is exact.
 WD_FN float wd_exp(const float x) {
-  if (!(x >= -87.f)) return 0.f;
-  if (x > 88.f) return wd_float(0x7F800000u);
-  const float n = wd_round(x * 1.44269504f);
+  const float rounder = 12582912.f;
+  const float shifted = x * 1.44269504f + rounder;  // as wd_round; its lowest bits are n
+  const float n = shifted - rounder;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -56,7 +56,8 @@ WD_FN float wd_exp(const float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const float y = (p * (r * r) + r) + 1.f;
-  return y * wd_float(static_cast<unsigned>(static_cast<int>(n) + 127) << 23);
+  const float scaled = y * wd_float((wd_bits(shifted) << 23) + 0x3F800000u);  // times 2^n
+  return x > 88.f ? wd_float(0x7F800000u) : x >= -87.f ? scaled : 0.f;  // selects, where branches would diverge
 }
 
 // Natural logarithm of a positive, normal, finite x.

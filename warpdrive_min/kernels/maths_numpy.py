@@ -53,12 +53,13 @@ def exp(x: FloatArray) -> FloatArray:
     """Return e^x; 0 below -87 and for NaN, infinite above 88."""
     x = np.asarray(x, np.float32)
     inside = np.where(x >= np.float32(-87), np.minimum(x, np.float32(88)), np.float32(0))
-    n = _round(inside * np.float32(1.44269504))
+    shifted = inside * np.float32(1.44269504) + _ROUNDER  # its lowest bits are n
+    n = shifted - _ROUNDER
     r = (inside - n * _LN2_HIGH) - n * _LN2_LOW
     y = (_polynomial(_EXP, r) * (r * r) + r) + np.float32(1)
-    y = y * ((n.astype(np.int32) + 127) << 23).view(np.float32)
-    above: FloatArray = np.where(x > np.float32(88), np.float32(np.inf), y)
-    return np.where(x >= np.float32(-87), above, np.float32(0))
+    y = y * ((shifted.view(np.int32) << 23) + 0x3F800000).view(np.float32)
+    finite: FloatArray = np.where(x >= np.float32(-87), y, np.float32(0))
+    return np.where(x > np.float32(88), np.float32(np.inf), finite)
 
 
 def log(x: FloatArray) -> FloatArray:
@@ -66,10 +67,11 @@ def log(x: FloatArray) -> FloatArray:
     half, exponent = np.frexp(np.asarray(x, np.float32))
     is_low = half < np.float32(0.707106781)
     e = (exponent - is_low).astype(np.float32)
-    f = np.where(is_low, half + half, half) - np.float32(1)
+    f: FloatArray = np.where(is_low, half + half, half) - np.float32(1)
     z = f * f
     y = (_polynomial(_LOG, f) * (f * z) + e * _LN2_LOW) - np.float32(0.5) * z
-    return (f + y) + e * _LN2_HIGH
+    total: FloatArray = (f + y) + e * _LN2_HIGH
+    return total
 
 
 def wrap(x: FloatArray, period: float) -> FloatArray:
@@ -104,7 +106,7 @@ def _round(x: FloatArray) -> FloatArray:
 
 
 def _polynomial(coefficients: FloatArray, x: FloatArray) -> FloatArray:
-    value: FloatArray = coefficients[0]
+    value: FloatArray = np.asarray(coefficients[0])
     for coefficient in coefficients[1:]:
         value = value * x + coefficient
     return value

@@ -15,12 +15,16 @@
 
 constexpr float SMALLEST = 1.17549435e-38f;  // the least normal float: smaller weights count as 0
 constexpr bool WEIGHED = !ARGMAX || LOG_PROB || ENTROPY;
-constexpr int ROW_STRIDE = N_CATEGORIES | 1;  // odd: threads on neighbouring rows hit different banks
+// Threads on neighbouring rows share a bank two at a time at most; with no padding the copy needs no division.
+constexpr int ROW_STRIDE = N_CATEGORIES % 4 ? N_CATEGORIES : N_CATEGORIES + 1;
+constexpr bool IN_REGISTERS = N_TYPES == 1 && N_CATEGORIES <= 32;  // else weights take the place of the row
 #if defined(__CUDACC__)
+#define WD_UNROLL _Pragma("unroll")
 constexpr int TILE_FLOATS = 8192;  // 32 KB leave room for seven blocks on one multiprocessor of an H200
-static_assert(ROW_STRIDE <= TILE_FLOATS, "sample: N_CATEGORIES must be at most 8191; split the action space");
+static_assert(ROW_STRIDE <= TILE_FLOATS, "sample: N_CATEGORIES must be below 8192; split the action space");
 constexpr int TILE_ROWS = THREADS * ROW_STRIDE <= TILE_FLOATS ? THREADS : TILE_FLOATS / ROW_STRIDE;
 #else
+#define WD_UNROLL
 constexpr int TILE_ROWS = 1;
 #endif
 
@@ -37,32 +41,38 @@ WD_FN int first_allowed(const int* const mask, const int n) {
   return 0;
 }
 
-// Draws from the n entries at `row` and leaves their weights there; `mask` is that of the same entries.
+// Draws from the n entries at `row` and may leave their weights there; `mask` is that of the same entries.
 WD_FN wd_drawn draw(float* const row, const int* const mask, const int n, const float uniform) {
   wd_drawn drawn = {-1, 0.f, 0.f};
   float best = forbidden();
   if constexpr (LOGITS || ARGMAX)
+    WD_UNROLL
     for (int k = 0; k < n; ++k)
       if (row[k] > best) {
         best = row[k];
         drawn.action = k;
       }
   if constexpr (WEIGHED) {
+    float registers[IN_REGISTERS ? N_CATEGORIES : 1];
+    float* const weights = IN_REGISTERS ? registers : row;
     float total = 0.f, moment = 0.f;  // moment: sum of weight * log weight
+    WD_UNROLL
     for (int k = 0; k < n; ++k) {
-      const float weight = LOGITS ? wd_exp(row[k] - best) : row[k] >= SMALLEST ? row[k] : 0.f;
-      if (ENTROPY && weight > 0.f) moment += weight * wd_log(weight);
+      const float entry = LOGITS ? row[k] - best : row[k];
+      const float weight = LOGITS ? wd_exp(entry) : entry >= SMALLEST ? entry : 0.f;
+      if (ENTROPY && weight > 0.f) moment += weight * (LOGITS ? entry : wd_log(weight));
       total += weight;
-      row[k] = weight;
+      weights[k] = weight;
     }
     if constexpr (!ARGMAX) {
       const float threshold = uniform * total;
       float sum = 0.f;
       bool is_found = false;
       drawn.action = -1;
+      WD_UNROLL
       for (int k = 0; k < n; ++k) {
-        sum += row[k];
-        if (!is_found && row[k] > 0.f) {
+        sum += weights[k];
+        if (!is_found && weights[k] > 0.f) {
           drawn.action = k;  // if rounding keeps every sum at the threshold: the last of positive weight
           is_found = sum > threshold;
         }
@@ -70,7 +80,12 @@ WD_FN wd_drawn draw(float* const row, const int* const mask, const int n, const 
     }
     if (total > 0.f) {
       const float log_total = wd_log(total);
-      if (LOG_PROB) drawn.log_prob = wd_log(row[drawn.action]) - log_total;
+      if (LOG_PROB) {
+        float chosen = 0.f;
+        WD_UNROLL
+        for (int k = 0; k < n; ++k) chosen = k == drawn.action ? weights[k] : chosen;
+        drawn.log_prob = wd_log(chosen) - log_total;
+      }
       if (ENTROPY) drawn.entropy = log_total - moment / total;
     }
   }
@@ -87,7 +102,7 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
     const int n_rows = wd_min(TILE_ROWS, n_block_rows - tile_start);
     const long long start = static_cast<long long>(first_row + tile_start) * N_CATEGORIES;
     for (int i = WD_THREAD; i < n_rows * N_CATEGORIES; i += WD_STRIDE)
-      tile[i / N_CATEGORIES * ROW_STRIDE + i % N_CATEGORIES] =
+      tile[ROW_STRIDE == N_CATEGORIES ? i : i / N_CATEGORIES * ROW_STRIDE + i % N_CATEGORIES] =
           !MASKED || mask[start + i] ? distribution[start + i] : forbidden();
     WD_SYNC();
     for (int r = WD_THREAD; r < n_rows; r += WD_STRIDE) {

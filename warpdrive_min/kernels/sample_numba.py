@@ -29,7 +29,7 @@ def build(c: Any) -> dict[str, Any]:
     WEIGHED = not ARGMAX or LOG_PROB or ENTROPY
     ROW_STRIDE = N_CATEGORIES | 1  # odd: threads on neighbouring rows hit different banks
     if ROW_STRIDE > TILE_FLOATS:
-        raise ValueError(f"sample: N_CATEGORIES must be at most 8191 (got {N_CATEGORIES}); split the action space")
+        raise ValueError(f"sample: N_CATEGORIES must be below 8192 (got {N_CATEGORIES}); split the action space")
     TILE_ROWS = min(THREADS, TILE_FLOATS // ROW_STRIDE)
     FORBIDDEN = np.float32(-math.inf)
     SMALLEST = np.finfo(np.float32).tiny  # the least normal float: smaller weights count as 0
@@ -84,14 +84,15 @@ def build(c: Any) -> dict[str, Any]:
                         total = float32(0)
                         moment = float32(0)  # sum of weight * log weight
                         for k in range(start, end):
-                            weight = tile[r, k]
+                            entry = tile[r, k]
                             if LOGITS:
-                                weight = float32(0) if weight == FORBIDDEN else exp(weight - best)
+                                entry = FORBIDDEN if entry == FORBIDDEN else entry - best
+                                weight = exp(entry)
                             else:
-                                weight = weight if weight >= SMALLEST else float32(0)
+                                weight = entry if entry >= SMALLEST else float32(0)
                             if ENTROPY:
                                 if weight > float32(0):
-                                    moment += weight * log(weight)
+                                    moment += weight * (entry if LOGITS else log(weight))
                             total += weight
                             tile[r, k] = weight
                         if not ARGMAX:

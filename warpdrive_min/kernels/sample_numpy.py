@@ -49,7 +49,13 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
             fallback = (
                 np.zeros(rows.shape[1:], np.int32) if allowed is None else allowed.argmax(axis=0).astype(np.int32)
             )
-            weights = _weights(rows, c.LOGITS) if weighed else rows
+            if c.LOGITS:
+                with np.errstate(invalid="ignore"):  # -inf - -inf: every logit is -inf
+                    logs = rows - _maximum(rows)
+                weights = maths_numpy.exp(logs) if weighed else rows
+            else:
+                weights = np.where(rows >= SMALLEST, rows, np.float32(0))
+                logs = maths_numpy.log(np.maximum(weights, SMALLEST)) if c.ENTROPY else rows
             if c.ARGMAX:
                 best = _maximum(rows)
                 action = np.where(best > FORBIDDEN, (rows == best).argmax(axis=0).astype(np.int32), fallback)
@@ -58,7 +64,8 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
                 action = _draw(weights, rng.uniform(words.select(word, stream, seed)), fallback)
             actions[..., action_type] = action
             if c.LOG_PROB or c.ENTROPY:
-                _add_statistics(weights, action, log_prob if c.LOG_PROB else None, entropy if c.ENTROPY else None)
+                targets = log_prob if c.LOG_PROB else None, entropy if c.ENTROPY else None
+                _add_statistics(weights, logs, action, *targets)
         if not c.ARGMAX:
             draws += 1
 
@@ -92,13 +99,6 @@ def _maximum(rows: FloatArray) -> FloatArray:
     return maximum
 
 
-def _weights(rows: FloatArray, is_logits: bool) -> FloatArray:
-    if is_logits:
-        with np.errstate(invalid="ignore"):  # -inf - -inf: every logit is -inf
-            return maths_numpy.exp(rows - _maximum(rows))
-    return np.where(rows >= SMALLEST, rows, np.float32(0))
-
-
 def _draw(weights: FloatArray, uniform: FloatArray, fallback: IntArray) -> IntArray:
     sums = np.empty_like(weights)
     total = np.zeros_like(uniform)
@@ -116,13 +116,13 @@ def _draw(weights: FloatArray, uniform: FloatArray, fallback: IntArray) -> IntAr
 
 
 def _add_statistics(
-    weights: FloatArray, action: IntArray, log_prob: FloatArray | None, entropy: FloatArray | None
+    weights: FloatArray, logs: FloatArray, action: IntArray, log_prob: FloatArray | None, entropy: FloatArray | None
 ) -> None:
     total, moment = np.zeros_like(weights[0]), np.zeros_like(weights[0])
-    for weight in weights:
+    for weight, log in zip(weights, logs, strict=True):
         total += weight
         if entropy is not None:
-            moment += np.where(weight > 0, weight * maths_numpy.log(np.maximum(weight, SMALLEST)), np.float32(0))
+            np.add(moment, weight * np.where(weight > 0, log, np.float32(0)), out=moment)
     is_drawn = total > 0
     total = np.where(is_drawn, total, np.float32(1))
     log_total = maths_numpy.log(total)

@@ -1,0 +1,189 @@
+"""Tag Continuous's CUDA C and Numba kernels against the reference: whatever the layout, ties, and what does not fit.
+
+How they agree over many configs, step by step and bit by bit, is in `test_backends_agree.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs.tag_continuous import TagContinuous
+from tests.agreement import step_from_same_state
+from tests.support import OTHER_BACKENDS, is_simulated
+from warpdrive_min.backends.base import read_annotations
+from warpdrive_min.backends.cuda_c import signatures
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.environment import environment_constants, push_environment, seed_resets
+from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.function_manager import CUDAFunctionManager, LaunchShape
+
+others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+
+SMALL = {
+    "grid_length": 4.0,
+    "episode_length": 6,
+    "edge_hit_penalty": -0.1,
+    "tagging_distance": 0.125,
+    "tag_penalty_for_runner": -10.0,
+    "tag_reward_for_tagger": 10.0,
+    "step_penalty_for_tagger": -0.01,
+    "skill_level_tagger": 1.25,
+    "seed": 5,
+}
+LAYOUTS: dict[str, tuple[LaunchShape, int, dict[str, Any]]] = {
+    "several environments a block, the last one half empty": (
+        LaunchShape(threads=32, envs_per_block=4),
+        6,
+        {"num_taggers": 2, "num_runners": 6, "use_full_observation": False, "num_other_agents_observed": 3},
+    ),
+    "full observation": (LaunchShape(threads=32, envs_per_block=4), 6, {"num_taggers": 2, "num_runners": 6}),
+    "two agents": (LaunchShape(threads=32, envs_per_block=16), 17, {"num_taggers": 1, "num_runners": 1}),
+    "fewer threads than agents": (
+        LaunchShape(threads=32, envs_per_block=1),
+        2,
+        {"num_taggers": 5, "num_runners": 40, "use_full_observation": False, "num_other_agents_observed": 10},
+    ),
+    "more neighbours than are searched at a time": (
+        LaunchShape(threads=32, envs_per_block=1),
+        2,
+        {"num_taggers": 3, "num_runners": 36, "use_full_observation": False, "num_other_agents_observed": 35},
+    ),
+}
+
+
+class Run:
+    """Environments on one backend, with a launch shape of one's own, built exact."""
+
+    def __init__(self, backend: str, env: TagContinuous, n_envs: int, shape: LaunchShape) -> None:
+        self.data = CUDADataManager(env.num_agents, n_envs, episode_length=env.episode_length, backend=backend)
+        functions = CUDAFunctionManager(env.num_agents, n_envs, backend=backend)
+        functions.shape = shape
+        functions.load(env.kernel_sources, environment_constants(env, auto_reset=True, exact=True))
+        push_environment(env, self.data)
+        seed_resets(self.data, 11)
+        self.step = functions.bind("step", self.data)
+        functions.bind("reset", self.data, force=1)()
+
+    def assert_same_bits(self, other: Run, when: str) -> None:
+        """Fail unless every array has the bits that it has there."""
+        for name in self.data.array_names():
+            got, want = self.data.pull_data_from_device(name), other.data.pull_data_from_device(name)
+            np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32), err_msg=f"{name} after {when}")
+
+
+@others
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
+    """However environments lie on blocks and threads, all arrays are the reference's, through tags and restarts."""
+    shape, n_envs, config = LAYOUTS[layout]
+    env = TagContinuous(**SMALL, **config)
+    got, want = (Run(each, env, n_envs, shape) for each in (backend, "cpu"))
+    got.assert_same_bits(want, "reset")
+    generator = np.random.default_rng(0)
+    n_tags = 0
+    for step in range(8 if is_simulated(backend) else 60):
+        actions = torch.from_numpy(generator.integers(0, 11, (n_envs, env.num_agents, 2)).astype(np.int32))
+        for run in (got, want):
+            run.data.tensor("sampled_actions").copy_(actions)
+            run.step()
+        got.assert_same_bits(want, f"step {step}")
+        n_tags += int((want.data.tensor("rewards") > 5).sum())
+    assert n_tags > 0, "the run must exercise a tag"
+    assert want.data.tensor("_episode_").max() > 1, "the run must restart episodes"
+
+
+@others
+@pytest.mark.parametrize("n_observed", [3, 10, 20])
+def test_equal_distances_are_ordered_by_id(n_observed, backend):
+    """On a lattice, where many distances are equal, everyone sees the reference's neighbours; ids were shuffled."""
+    lattice = np.random.default_rng(1).permutation(np.stack(np.meshgrid(range(5), range(5)), -1).reshape(-1, 2))
+    env = TagContinuous(
+        num_taggers=1,
+        num_runners=24,
+        use_full_observation=False,
+        num_other_agents_observed=n_observed,
+        starting_location_x=lattice[:, 0],
+        starting_location_y=lattice[:, 1],
+        starting_directions=np.arange(25) / 5,
+    )
+    got, want = (Run(each, env, 1, LaunchShape(threads=32, envs_per_block=1)) for each in (backend, "cpu"))
+    got.assert_same_bits(want, "reset")
+    distance = np.linalg.norm(lattice[:, None] - lattice, axis=-1)
+    nearest = np.argsort(distance, axis=1, kind="stable")
+    nearest = np.stack([row[row != self] for self, row in enumerate(nearest)])[:, :n_observed]
+    seen = got.data.pull_data_from_device("observations")[0, :, 4 * n_observed : 5 * n_observed]
+    np.testing.assert_allclose(seen, (nearest - np.arange(25)[:, None]) / 5 / (2 * np.pi), atol=1e-6)
+
+
+@others
+def test_equal_taggers_and_the_edge_of_the_reach(backend):
+    """Of two taggers equally near, the one of the lower id tags; a runner exactly at the reach is not tagged."""
+    config = {**SMALL, "num_taggers": 2, "num_runners": 3, "grid_length": 8.0, "step_penalty_for_tagger": 0.0}
+    drawn = TagContinuous(**config)
+    (low, high), (between, at_reach, far) = list(drawn.taggers), list(drawn.runners)
+    x, y = np.zeros(5), np.full(5, 4.0)
+    x[[low, high, between, at_reach, far]] = [3.5, 4.5, 4.0, 5.5, 8.0]
+    env = TagContinuous(**config, starting_location_x=x, starting_location_y=y)
+    run = Run(backend, env, 1, LaunchShape(threads=32, envs_per_block=1))
+    run.step()
+    rewards = run.data.pull_data_from_device("rewards")[0]
+    assert rewards[[low, high, between, at_reach, far]].tolist() == [10, 0, -10, 0, 0]
+
+
+@others
+@pytest.mark.parametrize(("n_runners", "n_observed"), [(100, 10), (900, 16)])
+def test_large_environments_agree_from_the_same_state(n_runners, n_observed, backend):
+    """Hundreds of agents agree step by step without exact arithmetic; 1,000 search in several batches."""
+    if is_simulated(backend):
+        pytest.skip("a thousand agents take minutes in the simulator")
+    config = {
+        **SMALL,
+        "num_taggers": n_runners // 10,
+        "num_runners": n_runners,
+        "grid_length": 20.0,
+        "tagging_distance": 0.02,
+        "use_full_observation": False,
+        "num_other_agents_observed": n_observed,
+    }
+    result = step_from_same_state("tag_continuous", config, backend, n_envs=2, n_steps=8)
+    for name, found in result.largest.items():
+        assert found.error <= 2e-5, f"{name} {found}"
+    assert result.n_tagged > 0, "the run must exercise a tag"
+    assert result.n_ambiguous <= 0.2 * result.n_rows
+
+
+@others
+def test_too_many_agents_are_refused(backend):
+    """Agents that do not fit the shared memory of a block are an error that says so, not a crash at the launch."""
+    env = TagContinuous(num_taggers=100, num_runners=2400, use_full_observation=False)
+    functions = CUDAFunctionManager(env.num_agents, 1, backend=backend)
+    with pytest.raises((CompileError, ConfigError), match="48 KiB, 24 bytes an agent"):
+        functions.load(env.kernel_sources, environment_constants(env))
+
+
+def test_languages_take_the_same_parameters():
+    """Each kernel has the same parameters in the same order in all three languages."""
+    env = TagContinuous()
+    constants = {**environment_constants(env), "N_AGENTS": 11, "THREADS": 32, "ENVS_PER_BLOCK": 2}
+    cuda_c = signatures(env.kernel_sources["cuda_c"].read_text(), constants, "kernel.cu")
+    assert sorted(cuda_c) == ["reset", "step"]
+    python = {language: _build(env.kernel_sources[language], constants) for language in ("numpy", "numba")}
+    for name, signature in cuda_c.items():
+        want = [parameter.name for parameter in signature.parameters]
+        for language, kernels in python.items():
+            assert kernels[name] == want, f"{language} {name}"
+
+
+def _build(module: str, constants: dict[str, Any]) -> dict[str, list[str]]:
+    from warpdrive_min.backends.base import build_module
+
+    pytest.importorskip("numba")
+    found = {}
+    for name, kernel in build_module(module, constants).items():
+        function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
+        found[name] = [parameter.name for parameter in read_annotations(function)]
+    return found
