@@ -83,7 +83,7 @@ def random_tag_config(seed: int) -> dict[str, Any]:
         "use_full_observation": bool(generator.integers(2)),
         "num_other_agents_observed": int(generator.integers(1, n_agents)),
         "tagging_distance": float(generator.uniform(0.1, 0.4)),
-        "tag_reward_for_tagger": float(generator.uniform(0, 10)),
+        "tag_reward_for_tagger": float(generator.uniform(3, 10)),  # above any two penalties, so that a tag shows
         "tag_penalty_for_runner": float(-generator.uniform(0, 10)),
         "step_penalty_for_tagger": float(-generator.uniform(0, 1)),
         "step_reward_for_runner": float(generator.uniform(0, 1)),

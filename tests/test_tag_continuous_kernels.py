@@ -149,11 +149,10 @@ def test_large_environments_agree_from_the_same_state(n_runners, n_observed, bac
         "use_full_observation": False,
         "num_other_agents_observed": n_observed,
     }
-    result = step_from_same_state("tag_continuous", config, backend, n_envs=2, n_steps=8)
-    for name, found in result.largest.items():
-        assert found.error <= 2e-5, f"{name} {found}"
-    assert result.n_tagged > 0, "the run must exercise a tag"
-    assert result.n_ambiguous <= 0.2 * result.n_rows
+    result, n_tagged = step_from_same_state("tag_continuous", config, backend, n_envs=2, n_steps=8)
+    assert result.max_error <= 2e-5, str(result)
+    assert n_tagged > 0, "the run must exercise a tag"
+    assert result.n_in_doubt <= 0.05 * result.n_rows
 
 
 @others

@@ -23,8 +23,6 @@ HAIR: Final = 1e-5
 """Difference of lengths below which rounding may decide."""
 EPSILON: Final = 1e-10
 """Added to the top speed that speeds are divided by, which may be 0."""
-DIRECTION: Final = 4
-"""Feature that is an angle, in turns."""
 MAX_AGENTS: Final = 0xFFFF - 1
 """Kernels keep ids in 16 bits, and one value means nobody."""
 MAX_GRID_LENGTH: Final = 1e9

@@ -16,6 +16,13 @@ TILE_FLOATS = 8192
 """32 KB of shared memory leave room for seven blocks on one multiprocessor of an H200."""
 
 
+@cuda.jit(device=True)
+def split(index, size):
+    """Return quotient and rest; from uint32 both are 32-bit operations, where Numba's int64 ones cost several times that."""
+    quotient = int32(uint32(index) // uint32(size))
+    return quotient, int32(index) - quotient * int32(size)
+
+
 def build(c: Any) -> dict[str, Any]:
     """Return the kernel ``sample``.
 
@@ -33,6 +40,13 @@ def build(c: Any) -> dict[str, Any]:
     TILE_ROWS = min(THREADS, TILE_FLOATS // ROW_STRIDE)
     FORBIDDEN = np.float32(-math.inf)
     SMALLEST = np.finfo(np.float32).tiny  # the least normal float: smaller weights count as 0
+
+    @cuda.jit(device=True)
+    def place(first_env, row):
+        if ENVS_PER_BLOCK == 1:
+            return first_env, row
+        local, agent = split(row, N_AGENTS)
+        return first_env + local, agent
 
     @cuda.jit
     def sample(
@@ -54,10 +68,8 @@ def build(c: Any) -> dict[str, Any]:
         for tile_start in range(0, n_block_rows, TILE_ROWS):
             n_rows = min(TILE_ROWS, n_block_rows - tile_start)
             for i in range(thread, n_rows * N_CATEGORIES, THREADS):
-                r = i // N_CATEGORIES
-                k = i - r * N_CATEGORIES
-                env = first_env + (tile_start + r) // N_AGENTS
-                agent = (tile_start + r) % N_AGENTS
+                r, k = split(i, N_CATEGORIES)
+                env, agent = place(first_env, tile_start + r)
                 value = float32(distribution[env, agent, k])
                 if MASKED:
                     if mask[env, agent, k] == 0:
@@ -65,8 +77,7 @@ def build(c: Any) -> dict[str, Any]:
                 tile[r, k] = value
             cuda.syncthreads()
             for r in range(thread, n_rows, THREADS):
-                env = first_env + (tile_start + r) // N_AGENTS
-                agent = (tile_start + r) % N_AGENTS
+                env, agent = place(first_env, tile_start + r)
                 words = (uint32(0), uint32(0), uint32(0), uint32(0))
                 row_log_prob = float32(0)
                 row_entropy = float32(0)
