@@ -1,0 +1,80 @@
+"""What a benchmark is: a case, its points, and one point made ready to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+Point = Mapping[str, Any]
+"""Value of each axis."""
+Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
+"""What is timed; figures of different scopes never mix."""
+Preset = Literal["smoke", "default", "full"]
+
+
+class Skip(Exception):  # noqa: N818  (not a failure)
+    """A point cannot run on this machine; the message says why and what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correctness:
+    """Outcome of a check against an oracle."""
+
+    passed: bool
+    max_error: float
+    oracle: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One point, set up and warmed up, so that ``run`` only does the work."""
+
+    run: Callable[[], None]
+    """Enqueues one block of work; does not synchronise."""
+    synchronize: Callable[[], None]
+    """Waits until everything enqueued is done."""
+    work: Mapping[str, int]
+    """Amount of work of one run; the first entry is the one that is gated on."""
+    check: Callable[[], Correctness]
+    """Holds the point against its oracle; called before and after the timing."""
+    mode: Literal["eager", "graph"]
+    device: torch.device
+    threads: int | None
+    """CPU threads that do the work; None on a GPU."""
+    bytes_per_run: int
+    """Least bytes that a run must move, for the roofline."""
+    ops_per_run: int
+    """Least arithmetic operations of a run, for the roofline."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A benchmark, stated once."""
+
+    name: str
+    summary: str
+    scope: Scope
+    version: int
+    """Raised when what is timed changes; records of different versions are not compared."""
+    points: Callable[[Preset], Sequence[Point]]
+    """Returns the points of a preset."""
+    setup: Callable[[Point], Prepared]
+    """Makes a point ready; raises `Skip`."""
+
+    def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
+        """Return the values that each axis takes in a preset."""
+        values: dict[str, dict[Any, None]] = {}
+        for point in self.points(preset):
+            for name, value in point.items():
+                values.setdefault(name, {})[value] = None
+        return {name: list(each) for name, each in values.items()}
+
+
+def label(case: Case, point: Point) -> str:
+    """Name a point, for progress lines and test ids."""
+    return f"{case.name}[{','.join(f'{name}={value}' for name, value in point.items())}]"

@@ -1,0 +1,317 @@
+"""Every benchmark of the project, each stated once. Whatever measures, gates or plots reads `CASES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from bench.case import Case, Correctness, Point, Prepared, Preset, Skip
+from envs import ENVS
+from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, CUDASampler, DataFeed, EnvWrapper, capture
+from warpdrive_min.backends import Backend
+from warpdrive_min.consistency import step_by_step
+from warpdrive_min.constants import Constants
+from warpdrive_min.spaces import category_counts
+
+
+SEED: Final = 274880
+GRAPH_STEPS: Final = 50
+"""Steps in a captured graph; long enough that its launch costs nothing."""
+EAGER_STEPS: Final = 4
+"""Steps of a run on a CPU: one Philox block serves four draws, so that every run costs the same."""
+CHECKED_STEPS: Final = 8
+CHECKED_AGENTS: Final = 2_000
+"""Agents of the environments that are stepped beside the oracle; the first ones of the point."""
+
+TOLERANCES: Final = {"cartpole": 1e-5, "tag_continuous": 2e-5}
+"""Largest error against the oracle in one step from the same state, in the unit of each array."""
+
+
+def env_config(env: str, n_agents: int) -> dict[str, Any]:
+    """Return the config of a benchmarked environment: the published run configs, Tag with a tagger in eleven agents."""
+    if env == "cartpole":
+        return {"episode_length": 500}
+    n_taggers = max(1, n_agents // 11)
+    return {
+        "num_taggers": n_taggers,
+        "num_runners": n_agents - n_taggers,
+        "grid_length": 20.0,
+        "episode_length": 500,
+        "max_acceleration": 0.1,
+        "min_acceleration": -0.1,
+        "max_turn": 2.356,
+        "min_turn": -2.356,
+        "num_acceleration_levels": 20,
+        "num_turn_levels": 20,
+        "use_full_observation": False,
+        "num_other_agents_observed": min(10, n_agents - 1),
+        "tagging_distance": 0.02,
+        "tag_reward_for_tagger": 10.0,
+        "tag_penalty_for_runner": -10.0,
+        "end_of_game_reward_for_runner": 1.0,
+        "seed": SEED,
+    }
+
+
+# ------------------------------------------------------------------ env_step
+
+
+def env_step(point: Point) -> Prepared:
+    """Sample uniform random actions, step, restart what ended: `GRAPH_STEPS` times in a graph, eagerly on a CPU."""
+    backend = available(point["backend"])
+    wrapper = start_env(point, point["backend"], point["n_envs"])
+    draw = uniform_sampler(wrapper)
+
+    def steps(n: int) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(n):
+                draw()
+                wrapper.step()
+
+        return run
+
+    mode, n_steps = ("graph", GRAPH_STEPS) if backend.captures_graphs else ("eager", EAGER_STEPS)
+    steps(1)()
+    run = capture(backend, steps(n_steps)) if mode == "graph" else steps(n_steps)
+    n_checked = max(1, min(point["n_envs"], CHECKED_AGENTS // point["n_agents"]))
+    oracle = start_env(point, "cpu", n_checked)
+
+    def check() -> Correctness:
+        seen = step_by_step(wrapper, oracle, draw, CHECKED_STEPS)
+        return Correctness(
+            passed=seen.max_error <= TOLERANCES[point["env"]],
+            max_error=seen.max_error,
+            oracle=f"NumPy, {n_checked} environments, {CHECKED_STEPS} steps from the same state",
+            detail=str(seen),
+        )
+
+    env_steps = n_steps * point["n_envs"]
+    return Prepared(
+        run=run,
+        synchronize=backend.synchronize,
+        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+        check=check,
+        mode=mode,
+        device=backend.device,
+        threads=backend.threads,
+        bytes_per_run=env_steps * (wrapper.env.bytes_per_step + sampler_bytes(wrapper)),
+        ops_per_run=env_steps * wrapper.env.ops_per_step,
+        notes={"steps_per_run": n_steps},
+    )
+
+
+def start_env(point: Point, backend: str, n_envs: int) -> EnvWrapper:
+    """Build and start the environment of a point."""
+    config = env_config(point["env"], point["n_agents"])
+    wrapper = EnvWrapper(
+        ENVS[point["env"]](**config),
+        num_envs=n_envs,
+        env_backend=backend,
+        seed=SEED,
+        auto_reset=True,
+        exact=point.get("exact", False),
+    )
+    wrapper.reset()
+    return wrapper
+
+
+def uniform_sampler(wrapper: EnvWrapper) -> Callable[[], None]:
+    """Return what draws uniform random actions, from a distribution as a policy gives it."""
+    data = wrapper.cuda_data_manager
+    categories = category_counts(next(iter(wrapper.env.action_space.values())))
+    sampler = CUDASampler(wrapper.cuda_function_manager)
+    sampler.register_actions(data, Constants.ACTIONS, categories)
+    sampler.init_random(SEED)
+    row = torch.cat([torch.full((n,), 1 / n) for n in categories])
+    rows = row.to(data.device).expand(wrapper.n_envs, wrapper.n_agents, -1).contiguous()
+    return lambda: sampler.sample(data, rows)
+
+
+def sampler_bytes(wrapper: EnvWrapper) -> int:
+    """Bytes a draw must move for one environment: the distribution, the actions and the counter in and out."""
+    categories = category_counts(next(iter(wrapper.env.action_space.values())))
+    return 4 * wrapper.n_agents * (sum(categories) + len(categories)) + 8
+
+
+def available(name: str) -> Backend:
+    """Return the backend, or skip the point with the reason and what to install."""
+    state = BACKENDS[name].availability()
+    if not state.available:
+        raise Skip(f"{name}: {state}")
+    return BACKENDS[name]
+
+
+# ------------------------------------------------------------------ sampler
+
+
+def sampler(point: Point) -> Prepared:
+    """Draw one action for every agent from probabilities: ours, or torch's on the same device."""
+    backend = available(point["backend"])
+    shape = (point["n_envs"], point["n_agents"], point["n_actions"])
+    weights = np.random.default_rng(SEED).random(shape, np.float32)
+    probabilities = torch.from_numpy(weights / weights.sum(-1, keepdims=True)).to(backend.device)
+    make = {"ours": our_sampler, "torch.multinomial": torch_multinomial, "torch.Categorical": torch_categorical}
+    draw, actions = make[point["implementation"]](backend, probabilities)
+    draw()
+    n_draws = GRAPH_STEPS if backend.captures_graphs else EAGER_STEPS
+
+    def block() -> None:
+        for _ in range(n_draws):
+            draw()
+
+    captured = backend.captures_graphs and point["implementation"] != "torch.Categorical"
+    n_samples = n_draws * point["n_envs"] * point["n_agents"]
+    return Prepared(
+        run=capture(backend, block) if captured else block,
+        synchronize=backend.synchronize,
+        work={"samples": n_samples},
+        check=lambda: check_frequencies(draw, actions, probabilities, point["implementation"] == "ours"),
+        mode="graph" if captured else "eager",
+        device=backend.device,
+        threads=backend.threads if point["implementation"] == "ours" else torch_threads(backend),
+        bytes_per_run=n_samples * 4 * (point["n_actions"] + 1),
+        ops_per_run=n_samples * 2 * point["n_actions"],
+        notes={"draws_per_run": n_draws},
+    )
+
+
+Draw = tuple[Callable[[], None], Callable[[], torch.Tensor]]
+"""What draws, and what returns the last actions, (n_envs, n_agents)."""
+
+
+def our_sampler(backend: Backend, probabilities: torch.Tensor) -> Draw:
+    """Set up `CUDASampler`."""
+    n_envs, n_agents, n_actions = probabilities.shape
+    data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
+    feed = DataFeed()
+    feed.add_data(Constants.ACTIONS, np.zeros((n_agents, 1), np.int32), n_copies=n_envs)
+    data.push_data_to_device(feed)
+    ours = CUDASampler(CUDAFunctionManager(n_agents, n_envs, backend=backend))
+    ours.register_actions(data, Constants.ACTIONS, n_actions)
+    ours.init_random(SEED)
+    return lambda: ours.sample(data, probabilities), lambda: data.tensor(Constants.ACTIONS)[..., 0]
+
+
+def torch_multinomial(backend: Backend, probabilities: torch.Tensor) -> Draw:
+    """Set up `torch.multinomial`, which takes the rows of all environments together."""
+    rows = probabilities.flatten(0, 1)
+    last = torch.zeros((len(rows), 1), dtype=torch.int64, device=backend.device)
+
+    def draw() -> None:
+        torch.multinomial(rows, 1, out=last)
+
+    return draw, lambda: last.view(probabilities.shape[:2])
+
+
+def torch_categorical(backend: Backend, probabilities: torch.Tensor) -> Draw:
+    """Set up `torch.distributions.Categorical`, built anew for each draw as a policy's output asks for."""
+    last: list[torch.Tensor] = []
+
+    def draw() -> None:
+        last[:] = [torch.distributions.Categorical(probs=probabilities).sample()]
+
+    return draw, lambda: last[0]
+
+
+def torch_threads(backend: Backend) -> int | None:
+    """Threads of torch's own sampler."""
+    return torch.get_num_threads() if backend.device.type == "cpu" else None
+
+
+def check_frequencies(
+    draw: Callable[[], None], actions: Callable[[], torch.Tensor], probabilities: torch.Tensor, exactly: bool
+) -> Correctness:
+    """Compare how often each action came with how often it should, in standard errors; ours with the oracle's draws too."""
+    n_draws = max(1, 200_000 // probabilities[..., 0].numel())
+    counts = torch.zeros(probabilities.shape[-1], dtype=torch.float64)
+    for _ in range(n_draws):
+        draw()
+        drawn = actions().flatten().cpu()
+        counts += torch.bincount(drawn, minlength=len(counts)).double()
+    each = probabilities.double().cpu()
+    mean, variance = n_draws * each.sum((0, 1)), n_draws * (each * (1 - each)).sum((0, 1))
+    worst = float(((counts - mean).abs() / variance.sqrt()).max())
+    return Correctness(
+        passed=worst < 6, max_error=worst, oracle="frequencies, in standard errors", detail=f"{n_draws} draws of every agent"
+    )
+
+
+# ------------------------------------------------------------------ points
+
+
+def env_step_points(preset: Preset) -> list[Point]:
+    """Environments x backends x sizes; NumPy is spared the sizes at which a step takes it seconds."""
+    if preset == "smoke":
+        sizes = {("cartpole", 1): [64], ("tag_continuous", 5): [4]}
+    else:
+        sizes = {("cartpole", 1): [1, 100, 10_000, 100_000], ("tag_continuous", 110): [1, 10, 100]}
+    on_gpu = torch.cuda.is_available() and preset != "smoke"
+    if on_gpu or preset == "full":
+        sizes["cartpole", 1].append(1_000_000)
+        sizes["tag_continuous", 110] += [1_000, 2_000]
+    if preset == "full":
+        sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
+        sizes["tag_continuous", 1_000] = [10, 100]
+    points: list[Point] = [
+        {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, "exact": False}
+        for (env, n_agents), counts in sizes.items()
+        for n_envs in counts
+        for backend in BACKENDS
+        if backend != "cpu" or n_envs * n_agents**2 <= NUMPY_PAIRS
+    ]
+    if preset != "smoke":
+        points += [
+            {"env": env, "backend": backend, "n_envs": sizes[env, n_agents][-1], "n_agents": n_agents, "exact": True}
+            for env, n_agents in (("cartpole", 1), ("tag_continuous", 110))
+            for backend in BACKENDS
+            if backend != "cpu"
+        ]
+    return points
+
+
+NUMPY_PAIRS: Final = 1_300_000
+"""Pairs of agents in all environments up to which NumPy is measured."""
+
+
+def sampler_points(preset: Preset) -> list[Point]:
+    """Ours and torch's samplers on each backend's device."""
+    if preset == "smoke":
+        shapes = [(8, 1, 2)]
+    elif torch.cuda.is_available() or preset == "full":
+        shapes = [(2_000, 1_000, 10), (10_000, 1, 2)]
+    else:
+        shapes = [(100, 110, 21)]
+    return [
+        {"implementation": name, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, "n_actions": n_actions}
+        for n_envs, n_agents, n_actions in shapes
+        for backend in BACKENDS
+        for name in ("ours", "torch.multinomial", "torch.Categorical")
+        if name == "ours" or backend in ("cpu", "pycuda")  # torch's own do not depend on the backend, only on its device
+    ]
+
+
+CASES: Final[dict[str, Case]] = {
+    case.name: case
+    for case in (
+        Case(
+            name="env_step",
+            summary="sample random actions, step every environment, restart those that ended",
+            scope="env",
+            version=1,
+            points=env_step_points,
+            setup=env_step,
+        ),
+        Case(
+            name="sampler",
+            summary="draw an action for every agent: ours against torch.multinomial and Categorical",
+            scope="kernel",
+            version=1,
+            points=sampler_points,
+            setup=sampler,
+        ),
+    )
+}
+"""All benchmarks, by name."""

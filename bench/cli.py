@@ -1,0 +1,178 @@
+"""The command line: `python -m bench run|plot|list`."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench import plots, sweep, table
+from bench.case import label
+from bench.cases import CASES
+from bench.record import Record, RecordError, read_all
+from warpdrive_min.backends import availability
+
+app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
+console = Console()
+if console.width < (wide := 140):
+    console = Console(width=wide)  # the tables need it; a narrower terminal wraps
+
+
+class PresetName(StrEnum):
+    """How much to run."""
+
+    smoke = "smoke"
+    default = "default"
+    full = "full"
+
+
+class Style(StrEnum):
+    """Where the figures go."""
+
+    paper = "paper"
+    slides = "slides"
+
+
+Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
+Counts = Annotated[list[int] | None, typer.Option(help="Keep only these; may be given several times.")]
+
+
+@app.command()
+def run(
+    preset: Annotated[PresetName, typer.Option(help="How much to run.")] = PresetName.default,
+    case: Names = None,
+    env: Names = None,
+    backend: Names = None,
+    n_envs: Counts = None,
+    n_agents: Counts = None,
+    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = sweep.SWEEPS,
+    figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
+    resume: Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")] = None,
+    plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
+) -> None:
+    """Check and measure every point, record it, and show a table; exits with 1 if a point failed, 3 if there was none."""
+    filters: dict[str, list[Any]] = {
+        "case": case or [],
+        "env": env or [],
+        "backend": backend or [],
+        "n_envs": n_envs or [],
+        "n_agents": n_agents or [],
+        **_where(where or []),
+    }
+    todo = sweep.jobs(preset.value, filters)
+    if not todo:
+        _say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
+        raise typer.Exit(3)
+    todo = _say_what_is_skipped(todo)
+    context = sweep.Context.here(preset.value, resume)
+    file = out / f"{context.run_id}.jsonl"
+    records = _with_progress(todo, context, file)
+    if resume:
+        records = read_all([file], cut=[])
+    table.show(records, console)
+    _say(f"records: {file}")
+    if plot and any(record.is_evidence for record in records):
+        for path in plots.draw(records, figures, stem=context.run_id):
+            _say(f"figure: {path}")
+    if any(record.status == "failed" for record in records):
+        raise typer.Exit(1)
+
+
+def _where(conditions: list[str]) -> dict[str, list[Any]]:
+    """Parse AXIS=VALUE; the values of an axis are compared as the axis has them."""
+    known: dict[str, dict[str, Any]] = {}
+    for preset in PresetName:
+        for case in CASES.values():
+            for axis, values in case.axes(preset.value).items():
+                known.setdefault(axis, {}).update({str(value): value for value in values})
+    filters: dict[str, list[Any]] = {}
+    for condition in conditions:
+        axis, _, text = condition.partition("=")
+        if axis not in known or text not in known[axis]:
+            choices = ", ".join(known.get(axis, {})) or f"no such axis; axes are {', '.join(known)}"
+            raise typer.BadParameter(f"--where {condition}: unknown (known: {choices})")
+        filters.setdefault(axis, []).append(known[axis][text])
+    return filters
+
+
+def _say_what_is_skipped(todo: list[sweep.Job]) -> list[sweep.Job]:
+    """Print why each absent backend is left out, once; its points are not tried."""
+    states = availability()
+    wanted = {str(job.point.get("backend")) for job in todo}
+    for name, state in states.items():
+        if name in wanted and not state.available:
+            _say(f"skipped: backend {name} is {state}")
+    return [job for job in todo if states[str(job.point["backend"])].available]
+
+
+def _with_progress(todo: list[sweep.Job], context: sweep.Context, file: Path) -> list[Record]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("elapsed"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    records: list[Record] = []
+    start = time.monotonic()
+    with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as progress:
+        task = progress.add_task("starting", total=len(todo))
+        for record in sweep.run(todo, context, file):
+            records.append(record)
+            name = label(CASES[record.case], record.point)
+            progress.update(task, advance=1, description=escape(name))
+            if not console.is_terminal:
+                left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))
+                _say(f"{len(records)}/{len(todo)} {name}: {record.status}, {left:.0f} s left")
+            if record.status == "failed":
+                _say(f"failed: {name}: {record.reason}")
+    return records
+
+
+@app.command()
+def plot(
+    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
+    style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
+    out: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
+    stem: Annotated[str | None, typer.Option(help="First part of the files' names; the run id if there is one run.")] = None,
+) -> None:
+    """Draw the figures from records; measures nothing."""
+    cut: list[str] = []
+    try:
+        found = read_all(records or [sweep.SWEEPS], cut)
+        paths = plots.draw(found, out, style=style.value, stem=stem)
+    except (RecordError, plots.PlotError) as error:
+        _say(str(error))
+        raise typer.Exit(1) from error
+    for line in cut:
+        _say(f"left out: {line}")
+    for path in paths:
+        _say(f"figure: {path}")
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the cases with their axes, and which backends can run here."""
+    for case in CASES.values():
+        _say(f"{case.name} ({case.scope}): {case.summary}")
+        for preset in PresetName:
+            _say(f"  {preset.value}: {len(case.points(preset.value))} points")
+            for axis, values in case.axes(preset.value).items():
+                _say(f"    {axis}: {', '.join(map(str, values))}")
+    _say("backends")
+    for name, state in availability().items():
+        _say(f"  {name}: {state}")
+
+
+def _say(text: str) -> None:
+    """Print a line as it is: no markup, no colours, no breaks."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,1 @@
+"""ASV's view of the cases."""

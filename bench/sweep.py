@@ -1,0 +1,268 @@
+"""A sweep: every point of the chosen cases is set up, checked, measured, checked again and recorded."""
+
+from __future__ import annotations
+
+import gc
+import shlex
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from bench import machine, roofline
+from bench.case import Case, Correctness, Point, Prepared, Preset, Skip
+from bench.cases import CASES
+from bench.measure import PLANS, Measurement, Plan, measure, stopwatch_for
+from bench.nvml import Sampler
+from bench.record import Check, CorrectnessRecord, Metric, Record, append, read
+from bench.stats import median
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = Path("results")
+SWEEPS: Final = RESULTS / "sweeps"
+
+TELEMETRY_S: Final[dict[Preset, float]] = {"smoke": 0.0, "default": 0.5, "full": 5.5}
+"""How long the device is watched while it repeats a point, s; from 5 s on energy is read too."""
+
+Filters = Mapping[str, Sequence[Any]]
+"""Values to keep of each axis, and of "case"; an axis that is not named keeps all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One point of one case."""
+
+    case: Case
+    point: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all records of a sweep share."""
+
+    run_id: str
+    preset: Preset
+    machine: Mapping[str, Any]
+    git: Mapping[str, Any]
+    dependencies_hash: str
+    plan: Plan
+
+    @classmethod
+    def here(cls, preset: Preset, run_id: str | None = None) -> Context:
+        """Read this machine."""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        git = machine.git_state(ROOT)
+        return cls(
+            run_id=run_id or new_run_id(git),
+            preset=preset,
+            machine=machine.fingerprint(device),
+            git=git,
+            dependencies_hash=machine.dependencies_hash(),
+            plan=PLANS[preset],
+        )
+
+
+def new_run_id(git: Mapping[str, Any]) -> str:
+    """Name a sweep by its start, commit, and four random digits."""
+    sha = str(git.get("sha") or "nogit")[:7]
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:4]}"
+
+
+def jobs(preset: Preset, filters: Filters, cases: Mapping[str, Case] = CASES) -> list[Job]:
+    """Return the points of a preset that pass the filters."""
+
+    def keeps(case: Case, point: Point) -> bool:
+        values = {"case": case.name, **point}
+        return all(not kept or (name in values and values[name] in kept) for name, kept in filters.items())
+
+    return [Job(case, point) for case in cases.values() for point in case.points(preset) if keeps(case, point)]
+
+
+def run(todo: Sequence[Job], context: Context, file: Path) -> Iterator[Record]:
+    """Yield the record of each point, once it is in ``file``; points that stand there already are left out.
+
+    A point that fails or cannot run here is recorded with its reason and does not end the sweep.
+    """
+    finished = _finished(file)
+    for job in todo:
+        if _key(job.case.name, job.point) in finished:
+            continue
+        record = run_point(job, context)
+        append(file, record)
+        yield record
+
+
+def _finished(file: Path) -> set[tuple[Any, ...]]:
+    if not file.exists():
+        return set()
+    return {_key(record.case, record.point) for record in read(file, cut=[]) if record.status == "ok"}
+
+
+def _key(case: str, point: Point) -> tuple[Any, ...]:
+    return (case, *sorted(point.items()))
+
+
+# ------------------------------------------------------------------ one point
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a point; filled as far as it went."""
+
+    status: str = "ok"
+    reason: str | None = None
+    prepared: Prepared | None = None
+    measurement: Measurement | None = None
+    before: Correctness | None = None
+    after: Correctness | None = None
+    telemetry: dict[str, Any] | None = None
+    roofline: float | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+
+def run_point(job: Job, context: Context) -> Record:
+    """Set up, check, measure, check and record one point."""
+    started, clock = datetime.now(UTC), time.perf_counter()
+    outcome = Outcome()
+    try:
+        _attempt(job, context, outcome)
+    except Skip as skip:
+        outcome.status, outcome.reason = "skipped", str(skip)
+    except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
+        outcome.status, outcome.reason = "failed", f"{type(error).__name__}: {error}"
+    record = _record(job, context, outcome, started, time.perf_counter() - clock)
+    outcome.prepared = None
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return record
+
+
+def _attempt(job: Job, context: Context, outcome: Outcome) -> None:
+    prepared = outcome.prepared = job.case.setup(job.point)
+    outcome.notes.update(prepared.notes)
+    outcome.before = prepared.check()
+    if not outcome.before.passed:
+        raise ArithmeticError(f"before the timing, against {outcome.before.oracle}: {outcome.before.detail}")
+    outcome.measurement = measure(prepared, context.plan)
+    outcome.notes.update(outcome.measurement.notes)
+    outcome.telemetry, reason = watch(prepared, outcome.measurement, TELEMETRY_S[context.preset])
+    if outcome.telemetry is None:
+        outcome.unread["telemetry"] = reason
+    outcome.after = prepared.check()
+    if not outcome.after.passed:
+        raise ArithmeticError(f"after the timing, against {outcome.after.oracle}: {outcome.after.detail}")
+    share, source = roofline.fraction(prepared, outcome.measurement.median_ns / 1e9, context.machine.get("gpu"))
+    if share is not None and share > 1:
+        raise ArithmeticError(f"roofline: {share:.0%} of what the machine allows ({source}); the work is not done, or declared wrong")
+    outcome.roofline = share
+    if share is None:
+        outcome.unread["roofline"] = source
+
+
+def watch(prepared: Prepared, measurement: Measurement, window_s: float) -> tuple[dict[str, Any] | None, str]:
+    """Repeat the point under the NVML sampler; returns the telemetry with what watching cost, or the reason why not."""
+    if window_s == 0:
+        return None, "the preset does not watch the device"
+    with Sampler(prepared.device) as sampler:
+        if sampler.reason:
+            return None, sampler.reason
+        stopwatch = stopwatch_for(prepared)
+        samples, spent = [], 0
+
+        def block() -> None:
+            for _ in range(measurement.runs_per_sample):
+                prepared.run()
+
+        while spent < window_s * 1e9:
+            wall, _ = stopwatch.time(block)
+            samples.append(wall / measurement.runs_per_sample)
+            spent += wall
+    if sampler.telemetry is None:
+        return None, sampler.reason
+    slower = median(samples) / measurement.median_ns - 1
+    return {**sampler.telemetry.to_dict(), "watched_slower_by": slower}, ""
+
+
+def metrics(measurement: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
+    """Turn samples into figures: a rate for each kind of work, and the time of one unit of the first kind."""
+    low_ns, high_ns = measurement.interval_ns
+    found = {}
+    for kind, amount in work.items():
+        found[f"{kind}_per_s"] = Metric(
+            value=amount / measurement.median_ns * 1e9,
+            unit=f"{kind}/s",
+            direction="higher",
+            low=amount / high_ns * 1e9,
+            high=amount / low_ns * 1e9,
+        )
+    kind, amount = next(iter(work.items()))
+    found[f"ns_per_{kind.removesuffix('s')}"] = Metric(
+        value=measurement.median_ns / amount, unit="ns", direction="lower", low=low_ns / amount, high=high_ns / amount
+    )
+    return found
+
+
+def _record(job: Job, context: Context, outcome: Outcome, started: datetime, duration_s: float) -> Record:
+    prepared, measurement = outcome.prepared, outcome.measurement
+    return Record(
+        run_id=context.run_id,
+        preset=context.preset,
+        case=job.case.name,
+        case_version=job.case.version,
+        scope=job.case.scope,
+        mode=prepared.mode if prepared else None,
+        point=dict(job.point),
+        threads=prepared.threads if prepared else None,
+        status=outcome.status,
+        reason=outcome.reason,
+        samples_ns=list(measurement.samples_ns) if measurement else None,
+        device_ns=list(measurement.device_ns) if measurement and measurement.device_ns else None,
+        runs_per_sample=measurement.runs_per_sample if measurement else None,
+        work_per_run=dict(prepared.work) if prepared else None,
+        n=len(measurement.samples_ns) if measurement else None,
+        stop_reason=measurement.stop_reason if measurement else None,
+        warm_up=measurement.warm_up if measurement else None,
+        metrics=metrics(measurement, prepared.work) if measurement and prepared else None,
+        roofline=outcome.roofline,
+        correctness=_correctness(outcome.before, outcome.after),
+        telemetry=outcome.telemetry,
+        machine=dict(context.machine),
+        git=dict(context.git),
+        dependencies_hash=context.dependencies_hash,
+        command=command(job, context.preset),
+        started_at=started.isoformat(timespec="seconds"),
+        duration_s=round(duration_s, 3),
+        notes=outcome.notes,
+        unread=outcome.unread,
+    )
+
+
+def _correctness(before: Correctness | None, after: Correctness | None) -> CorrectnessRecord | None:
+    if before is None or after is None:
+        return None
+    return CorrectnessRecord(
+        passed=before.passed and after.passed,
+        max_error=max(before.max_error, after.max_error),
+        oracle=before.oracle,
+        before=_check(before),
+        after=_check(after),
+    )
+
+
+def _check(seen: Correctness) -> Check:
+    return Check(passed=seen.passed, max_error=seen.max_error, detail=seen.detail)
+
+
+def command(job: Job, preset: Preset) -> str:
+    """Return the command that repeats one point."""
+    words = ["python", "-m", "bench", "run", "--preset", preset, "--case", job.case.name]
+    for name, value in job.point.items():
+        words += ["--where", f"{name}={value}"]
+    return shlex.join(words)

@@ -1,0 +1,123 @@
+"""The table at the end of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.record import Metric, Record
+
+
+def show(records: Sequence[Record], console: Console) -> None:
+    """Print a table for each case, with the speed-up over its baseline, which its header names."""
+    for case, make in TABLES.items():
+        measured = [record for record in records if record.case == case and record.is_evidence]
+        if measured:
+            console.print(make(measured))
+    failed = [record for record in records if record.status == "failed"]
+    skipped = [record for record in records if record.status == "skipped"]
+    console.print(f"{len(records) - len(failed) - len(skipped)} measured, {len(failed)} failed, {len(skipped)} skipped")
+
+
+def env_steps(records: Sequence[Record]) -> Table:
+    """Return throughput over the NumPy baseline of the same environment and size."""
+    baseline = {_same(record, "env", "n_envs", "n_agents"): record for record in records if record.point["backend"] == "cpu"}
+    threads = {record.threads for record in baseline.values()}
+    name = f"x NumPy ({_threads(next(iter(threads)))})" if len(threads) == 1 else "x NumPy"
+    columns = ["env", "agents", "envs", "backend", "exact", "mode", "env-steps/s", "+-", "agent-steps/s"]
+    table = _table("env_step: sample + step + restart", [*columns, "ns/env-step", name, "max error"])
+    for record in sorted(records, key=lambda record: _same(record, "env", "n_agents", "n_envs", "exact")):
+        point, metrics = record.point, record.metrics or {}
+        table.add_row(
+            str(point["env"]),
+            f"{point['n_agents']:,}",
+            f"{point['n_envs']:,}",
+            _backend(record),
+            "yes" if point["exact"] else "",
+            str(record.mode),
+            number(metrics["env_steps_per_s"].value),
+            _half_width(metrics["env_steps_per_s"]),
+            number(metrics["agent_steps_per_s"].value),
+            nanoseconds(metrics["ns_per_env_step"].value),
+            _ratio(record, baseline.get(_same(record, "env", "n_envs", "n_agents")), "env_steps_per_s"),
+            f"{record.correctness.max_error:.0e}" if record.correctness else "",
+        )
+    return table
+
+
+def samplers(records: Sequence[Record]) -> Table:
+    """Return samples a second over `torch.multinomial` on the same device."""
+    axes = ("n_agents", "n_envs", "n_actions")
+    baseline = {
+        (record.threads is None, _same(record, *axes)): record
+        for record in records
+        if record.point["implementation"] == "torch.multinomial"
+    }
+    columns = ["agents", "envs", "actions", "implementation", "backend", "mode", "samples/s", "+-", "ns/sample"]
+    table = _table("sampler: one action for every agent", [*columns, "x torch.multinomial"])
+    for record in sorted(records, key=lambda record: _same(record, *axes)):
+        point, metrics = record.point, record.metrics or {}
+        table.add_row(
+            *(f"{point[axis]:,}" for axis in axes),
+            str(point["implementation"]),
+            _backend(record),
+            str(record.mode),
+            number(metrics["samples_per_s"].value),
+            _half_width(metrics["samples_per_s"]),
+            nanoseconds(metrics["ns_per_sample"].value),
+            _ratio(record, baseline.get((record.threads is None, _same(record, *axes))), "samples_per_s"),
+        )
+    return table
+
+
+TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {"env_step": env_steps, "sampler": samplers}
+"""The table of each case."""
+
+
+def number(value: float) -> str:
+    """Write a rate with three digits and its SI letter."""
+    for letter, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= unit:
+            return f"{value / unit:.3g} {letter}" if value / unit < 999.5 else f"{value / unit:,.0f} {letter}"
+    return f"{value:.3g}"
+
+
+def nanoseconds(value: float) -> str:
+    """Write a time with at least three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(record: Record, base: Record | None, metric: str) -> str:
+    if base is None or base.metrics is None or record.metrics is None:
+        return ""
+    return f"{record.metrics[metric].value / base.metrics[metric].value:,.3g}"
+
+
+def _same(record: Record, *axes: str) -> tuple[Any, ...]:
+    return tuple(record.point[axis] for axis in axes)
+
+
+def _backend(record: Record) -> str:
+    """Name the backend, and on a CPU its threads."""
+    return str(record.point["backend"]) + ("" if record.threads is None else f" ({_threads(record.threads)})")
+
+
+def _threads(count: int | None) -> str:
+    return "GPU" if count is None else f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _half_width(metric: Metric) -> str:
+    """Write half the 95 % interval as a share of the value."""
+    return f"{(metric.high - metric.low) / 2 / metric.value:.1%}"
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
+    words = {"env", "backend", "implementation", "mode", "exact"}
+    for column in columns:
+        table.add_column(column, justify="left" if column in words else "right", no_wrap=True)
+    return table

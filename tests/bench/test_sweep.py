@@ -1,0 +1,170 @@
+"""Sweeps: every point ends as a record, whatever becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from bench import cli, sweep, table
+from bench.case import Correctness, Skip
+from bench.cases import CASES
+from bench.record import read
+from tests.bench.fakes import case, prepared
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _no_simulator(monkeypatch):
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+
+
+@pytest.fixture
+def context() -> sweep.Context:
+    return sweep.Context.here("smoke", run_id="test")
+
+
+def some_work() -> None:
+    sum(range(3000))
+
+
+def jobs_of(fake):
+    return sweep.jobs("smoke", {}, {fake.name: fake})
+
+
+def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
+    """A point that raises and one that cannot run are recorded with their reasons; the others are measured."""
+
+    def setup(point):
+        if point["index"] == 0:
+            raise Skip("no device; buy one")
+        if point["index"] == 1:
+            raise RuntimeError("out of luck")
+        return prepared(some_work)
+
+    records = list(sweep.run(jobs_of(case(setup)), context, tmp_path / "r.jsonl"))
+    assert [record.status for record in records] == ["skipped", "failed", "ok"]
+    assert records[0].reason == "no device; buy one"
+    assert records[1].reason == "RuntimeError: out of luck"
+    assert records[2].n >= 5
+    assert read(tmp_path / "r.jsonl") == records
+    assert [record.is_evidence for record in records] == [False, False, True]
+
+
+@pytest.mark.parametrize("wrong_at", [0, 1])
+def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_at):
+    """A point whose check fails is no evidence, also when it went wrong only while it was timed."""
+    checks = iter([index != wrong_at for index in range(2)])
+    fake = case(lambda point: prepared(some_work, check=lambda: Correctness(next(checks), 0.5, "by hand", "off by 0.5")), 1)
+    (record,) = sweep.run(jobs_of(fake), context, tmp_path / "r.jsonl")
+    assert record.status == "failed"
+    assert "off by 0.5" in record.reason
+    assert not record.is_evidence
+
+
+def test_more_than_the_machine_allows_fails_the_point(context, tmp_path, monkeypatch):
+    """A figure above the roofline is refused."""
+    monkeypatch.setattr(sweep.roofline, "fraction", lambda *_: (1.5, "by hand"))
+    (record,) = sweep.run(jobs_of(case(lambda point: prepared(some_work), 1)), context, tmp_path / "r.jsonl")
+    assert record.status == "failed"
+    assert "150% of what the machine allows" in record.reason
+
+
+def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
+    """Points that are in the file are not run again; failed ones are."""
+    tries = []
+
+    def setup(point):
+        tries.append(point["index"])
+        if point["index"] == 1 and len(tries) < 4:
+            raise RuntimeError("not yet")
+        return prepared(some_work)
+
+    todo = jobs_of(case(setup))
+    file = tmp_path / "r.jsonl"
+    list(sweep.run(todo, context, file))
+    again = list(sweep.run(todo, context, file))
+    assert tries == [0, 1, 2, 1]
+    assert [record.status for record in again] == ["ok"]
+
+
+def test_filters_keep_the_named_values():
+    """A filter keeps the points with one of its values; an axis that a case lacks drops the case."""
+    found = sweep.jobs("default", {"env": ["cartpole"], "backend": ["host"], "n_envs": [1, 100]})
+    assert {(job.point["env"], job.point["backend"], job.point["n_envs"]) for job in found} == {
+        ("cartpole", "host", 1),
+        ("cartpole", "host", 100),
+    }
+    assert {job.case.name for job in sweep.jobs("default", {"implementation": ["ours"]})} == {"sampler"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_smoke_points_of_every_case_are_measured_and_right(name, context, tmp_path):
+    """The real cases run on the CPU backends, pass their checks and give figures."""
+    todo = sweep.jobs("smoke", {"case": [name], "backend": ["cpu", "host"]})
+    records = list(sweep.run(todo, context, tmp_path / "r.jsonl"))
+    assert len(records) >= 4
+    assert [record.reason for record in records if not record.is_evidence] == []
+    assert all(min(metric.value for metric in record.metrics.values()) > 0 for record in records)
+
+
+def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
+    """The table divides by the NumPy record of the same environment and size, and names its threads."""
+    todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
+    numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl")
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    table.show([numpy, host], console)
+    text = console.export_text()
+    console.file.close()
+    want = host.metrics["env_steps_per_s"].value / numpy.metrics["env_steps_per_s"].value
+    assert "x NumPy (1 thread)" in text
+    assert f"{want:,.3g}" in text
+
+
+def test_command_line_sweeps_records_and_draws(tmp_path):
+    """`run` writes records and figures, says why backends are skipped, and ends in a table."""
+    arguments = ["run", "--preset", "smoke", "--env", "cartpole", "--backend", "cpu", "--backend", "host"]
+    arguments += ["--backend", "pycuda", "--out", str(tmp_path / "sweeps"), "--figures", str(tmp_path / "figures")]
+    result = runner.invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "x NumPy (1 thread)" in result.output
+    (file,) = (tmp_path / "sweeps").glob("*.jsonl")
+    assert len(read(file)) >= 2
+    assert list((tmp_path / "figures").glob("*.png"))
+    assert list((tmp_path / "figures").glob("*.pdf"))
+
+
+def test_command_of_a_record_repeats_its_point(context, tmp_path):
+    """The command in a record chooses exactly that point."""
+    todo = sweep.jobs("smoke", {"case": ["sampler"], "backend": ["cpu"], "implementation": ["ours"]})
+    (record,) = sweep.run(todo, context, tmp_path / "r.jsonl")
+    words = record.command.split()
+    assert words[:4] == ["python", "-m", "bench", "run"]
+    result = runner.invoke(cli.app, [*words[3:], "--no-plot", "--out", str(tmp_path / "again")])
+    assert result.exit_code == 0, result.output
+    (file,) = (tmp_path / "again").glob("*.jsonl")
+    (again,) = read(file)
+    assert again.point == record.point
+
+
+def test_nothing_to_measure_has_its_own_exit_code(tmp_path):
+    """An empty selection exits with 3 and says how to see the axes."""
+    result = runner.invoke(cli.app, ["run", "--env", "chess", "--out", str(tmp_path)])
+    assert result.exit_code == 3
+    assert "bench list" in result.output
+
+
+def test_unknown_axis_value_lists_the_known_ones():
+    """`--where` with an unknown value is refused with the choices."""
+    result = runner.invoke(cli.app, ["run", "--where", "n_agents=7"])
+    assert result.exit_code == 2
+    assert "known: 1" in result.output
+
+
+def test_list_shows_cases_axes_and_backends():
+    """`list` names the cases, their axes and why a backend is not available."""
+    result = runner.invoke(cli.app, ["list"])
+    assert result.exit_code == 0
+    for word in ("env_step (env)", "sampler (kernel)", "n_envs: 1, 100", "cpu: available"):
+        assert word in result.output
