@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpdrive_min import BACKENDS
+from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, DataFeed
 from warpdrive_min.backends.numba_cuda import simulated
+
 
 def is_simulated(backend: str) -> bool:
     """Tell whether a backend is Numba's simulator, which is thousands of times slower."""
@@ -25,6 +26,21 @@ BACKENDS_HERE = [_parameter(name) for name, backend in BACKENDS.items() if backe
 
 OTHER_BACKENDS = [each for each in BACKENDS_HERE if each.values != ("cpu",)]
 """Those that are held against the NumPy oracle."""
+
+
+def managers(
+    backend: str, n_agents: int = 3, n_envs: int = 2, episode_length: int = 4
+) -> tuple[CUDADataManager, CUDAFunctionManager]:
+    """Return a fresh data manager and function manager of a backend."""
+    data = CUDADataManager(n_agents, n_envs, episode_length=episode_length, backend=backend)
+    return data, CUDAFunctionManager(n_agents, n_envs, backend=backend)
+
+
+def push(data: CUDADataManager, name: str, value: Any, **attributes: Any) -> None:
+    """Push one entry."""
+    feed = DataFeed()
+    feed.add_data(name, value, **attributes)
+    data.push_data_to_device(feed)
 
 
 _FIVE = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from warpdrive_min.backends import BACKENDS, availability
-from warpdrive_min.constants import Constants
 from warpdrive_min.consistency import EnvironmentCPUvsGPU
+from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.env_wrapper import EnvWrapper

@@ -128,8 +128,8 @@ def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None
             n_done=int((after[DONE] > 0).sum()),
         )
         for name, array in after.items():
-            rows = got.tensor(name)
-            rows = (rows if rows.shape == array.shape else rows[: oracle.n_envs]).cpu().numpy().copy()
+            tensor = got.tensor(name)
+            rows = (tensor if tensor.shape == array.shape else tensor[: oracle.n_envs]).cpu().numpy().copy()
             if array.shape[:1] == envs.shape:
                 rows[envs] = array[envs]
             if array.shape[:2] == agents.shape and name in (Constants.OBSERVATIONS, FINAL_OBSERVATIONS):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +20,7 @@ from warpdrive_min.errors import DataError, DeviceMemoryError, known
 
 Array = npt.NDArray[Any]
 Scalar = np.int32 | np.float32
+Value = TypeVar("Value")
 
 NARROWED = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
 """What a device array becomes: kernels are 32 bits wide."""
@@ -138,15 +143,15 @@ class CUDADataManager:
         `is_data_on_device_via_torch`; here every array is a torch tensor.
 
         Raises:
-            DataError: A name is taken, a pool or its target breaks a rule, a logged array lacks the axes (n_envs, n_agents).
+            DataError: A name is taken, a value is no number or too wide, a pool or its target breaks a rule, a logged
+                array lacks the axes (n_envs, n_agents).
             DeviceMemoryError: The device is full.
         """
         for name, entry in data.items():
             self._push(name, entry["data"], entry["attributes"], torch_accessible)
 
     def _push(self, name: str, value: Any, attributes: Mapping[str, Any], torch_accessible: bool) -> None:
-        if name in self._tensors or name in self._scalars:
-            raise DataError(f"data {name!r}: was pushed already; use another name")
+        self._require_new(name)
         if not isinstance(value, list | tuple | np.ndarray | torch.Tensor):
             self._scalars[name] = _scalar(name, value)
             return
@@ -165,13 +170,24 @@ class CUDADataManager:
                 f"data {name!r}: must have shape (n_envs, n_agents, ...) = ({self.n_envs}, {self.n_agents}, ...) "
                 f"to be logged (got {shape})"
             )
-        tensor = self._allocate(name, array, n_copies)
-        if save and not is_pool:
-            self._tensors[name + constants.AT_RESET] = tensor.clone()
+        save = save and not is_pool
+        row = torch.from_numpy(array)
+        rows = (self.episode_length + 1, *shape[1:])
+        with self._memory(name, row.nbytes * (n_copies or 1) * (1 + save) + log * _nbytes(rows, row)):
+            tensor = row.to(self.device, copy=True)
+            if n_copies:
+                tensor = tensor.expand(shape).clone(memory_format=torch.contiguous_format)
+            if save:
+                self._require_new(name + constants.AT_RESET)
+                saved = tensor.clone()
+            if log:
+                self._require_new(name + constants.FOR_LOG)
+                logged = torch.zeros(rows, dtype=tensor.dtype, device=self.device)
+        if save:
+            self._tensors[name + constants.AT_RESET] = saved
             self.reset_data_list.append(name)
         if log:
-            rows = (self.episode_length + 1, *shape[1:])
-            self._tensors[name + constants.FOR_LOG] = torch.zeros(rows, dtype=tensor.dtype, device=self.device)
+            self._tensors[name + constants.FOR_LOG] = logged
             self.log_data_list.append(name)
         if is_pool:
             self.reset_target_to_pool[attributes["reset_target"]] = name
@@ -180,6 +196,10 @@ class CUDADataManager:
         self._host[name] = array
         if torch_accessible:
             self._torch_accessible.add(name)
+
+    def _require_new(self, name: str) -> None:
+        if self.is_data_on_device(name):
+            raise DataError(f"data {name!r}: was pushed already; use another name")
 
     def _check_pool(self, name: str, pool: Array, target: str) -> None:
         what = f"reset pool {name!r} of {target!r}"
@@ -190,35 +210,37 @@ class CUDADataManager:
         if pool.ndim < 1 or pool.shape[0] < 2:
             raise DataError(f"{what}: must have at least 2 rows (got shape {pool.shape})")
 
-    def _allocate(self, name: str, array: Array, n_copies: int | None) -> torch.Tensor:
-        row = torch.from_numpy(array)
+    @contextlib.contextmanager
+    def _memory(self, name: str, asked: int) -> Iterator[None]:
         try:
-            if not n_copies:
-                return row.to(self.device, copy=True)
-            return row.to(self.device).expand(n_copies, *row.shape).clone(memory_format=torch.contiguous_format)
+            yield
         except torch.cuda.OutOfMemoryError as error:
-            asked = row.nbytes * (n_copies or 1)
             raise DeviceMemoryError(
                 f"data {name!r}: {self.device} is full (asked for {asked:,} bytes, "
                 f"{self.free_bytes():,} are free); use fewer environments"
             ) from error
 
     def free_bytes(self) -> int:
-        """Return the free memory of the device, in bytes: on a GPU what the driver and torch's own cache have."""
+        """Return the free memory of the device, in bytes.
+
+        On a GPU what the driver and torch's own cache have; on a CPU what Linux can give without swapping.
+        """
         if self.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self.device)
             cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return int(free + cached)
-        import os  # noqa: PLC0415
-
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        meminfo = Path("/proc/meminfo")
+        if meminfo.exists():
+            fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+            return int(fields["MemAvailable"].split()[0]) * 1024
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # no system but Linux tells more
 
     def pull_data_from_device(self, name: str) -> Array | Scalar:
         """Return a scalar, or a fresh host copy of an array; synchronises."""
         if name in self._scalars:
             return self._scalars[name]
-        copy: Array = self.tensor(name).detach().to("cpu", copy=True).numpy()
-        return copy
+        array: Array = self.tensor(name).detach().to("cpu", copy=True).numpy()
+        return array
 
     def reset_device(self, name: str | None = None) -> None:
         """Copy what was pushed back into one array, or all of them, in place; scalars never change."""
@@ -269,14 +291,16 @@ class CUDADataManager:
             return _plain(self.device_data(name))
         if name in self._meta:
             return _plain(self._meta[name])
-        if name in self._shared:
-            value = self._shared[name]
-            if not isinstance(value, np.ndarray):
-                return _plain(value)
-            if name not in self._shared_tensors:
-                self._shared_tensors[name] = torch.from_numpy(value).to(self.device)
-            return self._shared_tensors[name]
-        return None
+        return self.shared_argument(name) if name in self._shared else None
+
+    def shared_argument(self, name: str) -> Argument:
+        """Return what a kernel gets for a shared constant: a tensor on the device, or the scalar."""
+        value = self.shared_constant(name)
+        if not isinstance(value, np.ndarray):
+            return _plain(value)
+        if name not in self._shared_tensors:
+            self._shared_tensors[name] = torch.from_numpy(value).to(self.device)
+        return self._shared_tensors[name]
 
     def attribute(self, name: str, key: str, default: Any = None) -> Any:
         """Return an attribute that an array was pushed with."""
@@ -295,7 +319,11 @@ def _plain(value: torch.Tensor | Scalar) -> Argument:
     return value if isinstance(value, torch.Tensor) else value.item()
 
 
-def _get(table: Mapping[str, Any], name: str, what: str) -> Any:
+def _nbytes(shape: tuple[int, ...], like: torch.Tensor) -> int:
+    return math.prod(shape) * like.element_size()
+
+
+def _get(table: Mapping[str, Value], name: str, what: str) -> Value:
     if name not in table:
         raise DataError(f"{what} {name!r}: is not there; known are {known(table)}")
     return table[name]
@@ -303,6 +331,7 @@ def _get(table: Mapping[str, Any], name: str, what: str) -> Any:
 
 def _scalar(name: str, value: Any) -> Scalar:
     if isinstance(value, bool | np.bool_ | int | np.integer):
+        _check_range(name, int(value), int(value))
         return np.int32(value)
     if isinstance(value, float | np.floating):
         return np.float32(value)
@@ -313,4 +342,11 @@ def _array(name: str, value: Any) -> Array:
     array = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
     if array.dtype.kind not in "fiub":
         raise DataError(f"data {name!r}: must hold numbers (got dtype {array.dtype})")
+    if array.dtype == np.int64 and array.size:
+        _check_range(name, int(array.min()), int(array.max()))
     return np.array(array, NARROWED.get(array.dtype, array.dtype), order="C")
+
+
+def _check_range(name: str, low: int, high: int) -> None:
+    if low < -(2**31) or high >= 2**31:
+        raise DataError(f"data {name!r}: integers become 32 bits wide, which must hold them (got {low} to {high})")

@@ -11,7 +11,7 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Language, Source
-from warpdrive_min.constants import Constants
+from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import (
     CUDAEnvironmentContext,
@@ -23,8 +23,9 @@ from warpdrive_min.environment import (
 )
 from warpdrive_min.errors import ActionError, CompileError, ConfigError
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
-from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar as default_registrar
-from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset
+from warpdrive_min.registrar import EnvironmentRegistrar
+from warpdrive_min.registrar import env_registrar as default_registrar
+from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, keeping
 from warpdrive_min.spaces import category_counts, space_of
 
 STEP_NAMES: dict[Language, str] = {"numpy": "NumPy{}Step", "cuda_c": "Cuda{}Step", "numba": "Numba{}Step"}
@@ -91,7 +92,7 @@ class EnvWrapper:
         self.backend = backends.get(env_backend)
         self.env_backend = env_backend
         self._registrar = env_registrar or default_registrar
-        self.env = env_obj if env_obj is not None else self._create(env_name, env_config)
+        self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
         if num_envs < 1:
             raise ConfigError(f"num_envs: must be at least 1 (got {num_envs})")
@@ -137,9 +138,11 @@ class EnvWrapper:
 
     # -------------------------------------------------------------- construction
 
-    def _create(self, name: str | None, config: Mapping[str, Any] | None) -> PythonEnvironment:
+    def _create(self, name: str | None, config: Mapping[str, Any] | None) -> Any:
         if name is None or config is None:
-            raise ConfigError("EnvWrapper: needs env_obj, or env_name and env_config (got neither)")
+            raise ConfigError(
+                f"EnvWrapper: needs env_obj, or env_name and env_config (got env_name={name!r}, env_config={config!r})"
+            )
         env: PythonEnvironment = self._registrar.get(name, self.env_backend)(**config)
         return env
 
@@ -195,13 +198,15 @@ class EnvWrapper:
         if not self.vectorised:
             return dict(self.env.reset())
         first = self.reset_on_host
+        # Before the push: what an environment pushes may be what it drew in reset().
+        observations = dict(self.env.reset()) if first or self.env_backend == "cpu" else {}
         if first:
             push_environment(self.env, self.cuda_data_manager)
             seed_resets(self.cuda_data_manager, self._seed)
             self.reset_on_host = False
         if self._resets_itself or not first:
             self.env_resetter.reset_when_done(self.cuda_data_manager, mode="force_reset")
-        return dict(self.env.reset()) if first or self.env_backend == "cpu" else {}
+        return observations
 
     def reset_only_done_envs(self, undo_done_after_reset: bool = True) -> dict[str, Any]:
         """Restart the copies whose ``_done_`` is set; enqueues, does not synchronise."""
@@ -252,9 +257,13 @@ class EnvWrapper:
         self._require_arrays("step")
         if self.debug:
             self._check_actions()
-        self.env.step()
         if self.auto_reset and not self._resets_itself:
-            self.env_resetter.reset_when_done(self.cuda_data_manager, "if_done", undo_done_after_reset=True)
+            # The flags outlive the restart for whoever reads them, so a kernel that never clears them starts from 0.
+            self.cuda_data_manager.tensor(DONE).zero_()
+            self.env.step()
+            keeping(self.cuda_data_manager, [DONE], lambda: self.env_resetter.reset_when_done(self.cuda_data_manager))
+        else:
+            self.env.step()
         return None
 
     def _check_actions(self) -> None:
@@ -288,4 +297,6 @@ def check_environment(env: Any) -> None:
             raise ConfigError(f"environment {type(env).__name__}: needs the attribute {attribute!r}")
     for attribute in ("num_agents", "episode_length"):
         if getattr(env, attribute) < 1:
-            raise ConfigError(f"environment {env.name!r}: {attribute} must be at least 1 (got {getattr(env, attribute)})")
+            raise ConfigError(
+                f"environment {env.name!r}: {attribute} must be at least 1 (got {getattr(env, attribute)})"
+            )

@@ -148,7 +148,9 @@ class Environment(CUDAEnvironmentContext):
         """
         if actions is None:
             if self.cuda_step is None:
-                raise ConfigError(f"{self.name}.step: needs actions by agent (got None); an EnvWrapper steps without them")
+                raise ConfigError(
+                    f"{self.name}.step: needs actions by agent (got None); an EnvWrapper steps without them"
+                )
             self.cuda_step()
             return None
         if self._single is None:
@@ -235,8 +237,9 @@ def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:
         for entry in feed.values():
             attributes, size = entry["attributes"], 4 * np.size(entry["data"])
             copies = 2 if attributes.get("save_copy_and_apply_at_reset") else 1
-            if attributes.get("log_data_across_episode"):
-                per_env += size * (data_manager.episode_length + 1)
+            if attributes.get("log_data_across_episode"):  # of one environment
+                row = size if attributes.get("n_copies") else size // data_manager.n_envs
+                fixed += row * (data_manager.episode_length + 1)
             if attributes.get("n_copies"):
                 per_env += size * copies
             else:
@@ -250,7 +253,11 @@ def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:
 
 
 def seed_resets(data_manager: CUDADataManager, seed: int) -> None:
-    """Set the seed of random starts and pools: any integer, of which 64 bits count; synchronises."""
+    """Set the seed of random starts and pools; synchronises.
+
+    Raises:
+        ValueError: The seed is negative or has more than 64 bits.
+    """
     data_manager.tensor(RESET_SEED).copy_(torch.tensor(seed_words(seed), dtype=torch.int32))
 
 

@@ -148,7 +148,9 @@ class CUDAFunctionManager:
         """
         for name in constant_names:
             value = data_manager.shared_constant(name)
-            modules = {id(module): module for kernel in self._kernels.values() if (module := getattr(kernel, "module", None))}
+            modules = {
+                id(module): module for kernel in self._kernels.values() if (module := getattr(kernel, "module", None))
+            }
             if not modules:
                 continue
             copied = 0
@@ -199,12 +201,34 @@ class CUDAFunctionManager:
                     f"kernel {name!r}, parameter {parameter.name!r}: there is no data of this name; "
                     f"known are {', '.join(data_manager.names())}"
                 )
-            parameter.check(name, argument)
             arguments.append(argument)
+        return self.prepare(kernel, arguments)
+
+    def prepare(self, kernel: Kernel, arguments: Sequence[Argument], grid: Any = None, block: Any = None) -> Launch:
+        """Check the arguments, which are in order, and return what enqueues the launch.
+
+        Args:
+            kernel: Compiled kernel.
+            arguments: One for each of its parameters.
+            grid: Blocks, if not those that fit the kernel. A `WD_KERNEL` is compiled for one shape and always gets it.
+            block: Threads of a block, likewise.
+
+        Raises:
+            BindingError: Dtype, rank, sizes or device differ from the declaration.
+        """
+        for parameter, argument in zip(kernel.parameters, arguments, strict=True):
+            parameter.check(kernel.name, argument)
+            if isinstance(argument, torch.Tensor) and argument.device != self.backend.device:
+                raise BindingError(
+                    f"kernel {kernel.name!r}, parameter {parameter.name!r}: must be on {self.backend.device} "
+                    f"(got {argument.device})"
+                )
         if kernel.owns_environments:
             blocks, threads = self.shape.blocks(self.n_envs), self.shape.threads
         else:
             blocks, threads = self.grid[0], self.block[0]
+        if not (kernel.owns_environments and self.backend.language == "cuda_c"):
+            blocks, threads = _first(grid or blocks), _first(block or threads)
         return kernel.prepare(arguments, blocks, threads)
 
 
@@ -215,7 +239,9 @@ class KernelFunction:
     the arguments in order, as a `CUDAFunctionFeed` gives them.
     """
 
-    def __init__(self, manager: CUDAFunctionManager, kernel: Kernel, data_manager: CUDADataManager | None = None) -> None:
+    def __init__(
+        self, manager: CUDAFunctionManager, kernel: Kernel, data_manager: CUDADataManager | None = None
+    ) -> None:
         self.name = kernel.name
         self.parameters = kernel.parameters
         self._manager = manager
@@ -232,7 +258,7 @@ class KernelFunction:
     ) -> None:
         """Enqueue one launch; does not synchronise."""
         if arguments:
-            self._launch(arguments, block or self._manager.block, grid or self._manager.grid)
+            self._launch(arguments, block, grid)
             return
         if self._bound is None:
             if self._data_manager is None:
@@ -252,9 +278,7 @@ class KernelFunction:
                 f"({', '.join(parameter.name for parameter in self.parameters)}) (got {len(arguments)})"
             )
         plain = [a if isinstance(a, torch.Tensor) or not hasattr(a, "item") else a.item() for a in arguments]
-        for parameter, argument in zip(self.parameters, plain, strict=True):
-            parameter.check(self.name, argument)
-        self._kernel.prepare(plain, _first(grid), _first(block))()
+        self._manager.prepare(self._kernel, plain, grid, block)()
 
 
 class CUDAFunctionFeed:
@@ -282,10 +306,12 @@ class CUDAFunctionFeed:
         if not (isinstance(item, tuple) and len(item) == 2):
             raise BindingError(f"function feed: an item must be a name or (name, source) (got {item!r})")
         name, source = item
-        readers = {"d": manager.device_data, "m": manager.meta_info, "s": manager.shared_constant}
+        readers = {"d": manager.device_data, "m": manager.meta_info, "s": manager.shared_argument}
         reader = readers.get(source.lower()[:1]) if source.lower() in SOURCES else None
         if reader is None:
-            raise BindingError(f"function feed: unknown source of {name!r} (got {source!r}); known are {known(SOURCES)}")
+            raise BindingError(
+                f"function feed: unknown source of {name!r} (got {source!r}); known are {known(SOURCES)}"
+            )
         return reader(name)
 
 

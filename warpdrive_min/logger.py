@@ -76,6 +76,4 @@ class CUDALogController:
                 )
         last = self.last_valid_step if last_step is None else min(last_step, self.last_valid_step)
         logged = data_manager.log_data_list if names is None else names
-        return {
-            name + FOR_LOG: data_manager.tensor(name + FOR_LOG)[: last + 1].cpu().numpy().copy() for name in logged
-        }
+        return {name + FOR_LOG: data_manager.tensor(name + FOR_LOG)[: last + 1].cpu().numpy().copy() for name in logged}

@@ -40,7 +40,9 @@ class EnvironmentRegistrar:
             key = cls.name.lower()  # type: ignore[attr-defined]
             for backend in names:
                 if self._classes.get((key, backend), cls) is not cls:
-                    raise ConfigError(f"registrar: {key!r} is registered for {backend!r} already; give the class another name")
+                    raise ConfigError(
+                        f"registrar: {key!r} is registered for {backend!r} already; give the class another name"
+                    )
                 self._classes[key, backend] = cls
                 if cuda_env_src_path is not None and backend != "cpu":
                     self.add_cuda_env_src_path(key, cuda_env_src_path, backend)
@@ -82,7 +84,9 @@ class EnvironmentRegistrar:
         if language == "cuda_c" and not text.endswith(".cu"):
             raise ConfigError(f"registrar: the CUDA C source of {name!r} must end in .cu (got {text!r})")
         if language != "cuda_c" and ("/" in text or text.endswith(".py")):
-            raise ConfigError(f"registrar: the {language} source of {name!r} must be a dotted module name (got {text!r})")
+            raise ConfigError(
+                f"registrar: the {language} source of {name!r} must be a dotted module name (got {text!r})"
+            )
         self._sources[name.lower(), language] = cuda_env_src_path
 
     def get_cuda_env_src_path(self, name: str, env_backend: str = "pycuda") -> Source | None:

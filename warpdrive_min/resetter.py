@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from warpdrive_min.backends.base import Launch
+from warpdrive_min.backends.base import Argument, Launch
 from warpdrive_min.constants import AT_RESET, DONE, TIMESTEP
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import seed_resets
@@ -32,7 +32,7 @@ class CUDAEnvironmentReset:
     def __init__(self, function_manager: CUDAFunctionManager) -> None:
         self._functions = function_manager
         self._rows: CUDAFunctionManager | None = None
-        self._launches: dict[tuple[int, int, bool], list[Launch]] = {}
+        self._launches: dict[tuple[CUDADataManager, int, bool], list[Launch]] = {}
         self._custom: tuple[KernelFunction, CUDAFunctionFeed] | None = None
 
     def init_reset_pool(self, data_manager: CUDADataManager, seed: int | None = None) -> None:
@@ -40,18 +40,9 @@ class CUDAEnvironmentReset:
 
         Raises:
             DataError: A pool's dtype or row shape differs from its target's.
+            ValueError: The seed is negative or has more than 64 bits.
         """
-        for target, pool in data_manager.reset_target_to_pool.items():
-            what = f"reset pool {pool!r} of {target!r}"
-            got, want = data_manager.get_dtype(pool), data_manager.get_dtype(target)
-            if got != want:
-                raise DataError(f"{what}: must have the target's dtype {want} (got {got})")
-            row, target_shape = data_manager.get_shape(pool)[1:], data_manager.get_shape(target)
-            if target_shape[:1] != (data_manager.n_envs,) or row != target_shape[1:]:
-                raise DataError(
-                    f"{what}: must have rows of the target's shape {target_shape[1:]} (got {row}), "
-                    f"and the target one for each of {data_manager.n_envs} environments (got shape {target_shape})"
-                )
+        _check_pools(data_manager)
         seed_resets(data_manager, 0 if seed is None else seed)
 
     def reset_when_done(
@@ -66,10 +57,11 @@ class CUDAEnvironmentReset:
 
         Raises:
             ConfigError: Unknown mode.
+            DataError: An array cannot be restored: no row for each environment, or a pool that does not fit.
         """
         if mode not in MODES:
             raise ConfigError(f"reset_when_done: mode must be one of {', '.join(MODES)} (got {mode!r})")
-        key = (id(data_manager), MODES[mode], undo_done_after_reset)
+        key = (data_manager, MODES[mode], undo_done_after_reset)
         if key not in self._launches:
             self._launches[key] = self._prepare(data_manager, MODES[mode], undo_done_after_reset)
         for launch in self._launches[key]:
@@ -78,25 +70,26 @@ class CUDAEnvironmentReset:
     def _prepare(self, data: CUDADataManager, force: int, undo: bool) -> list[Launch]:
         if self._functions.has_function(OWN_KERNEL):
             own = self._functions.bind(OWN_KERNEL, data, force=force)
-            return [own] if undo else [lambda: _keeping(data, (DONE, TIMESTEP), own)]
+            return [own] if undo else [lambda: keeping(data, (DONE, TIMESTEP), own)]
+        _check_pools(data)
         rows = self._row_kernels()
         sources = {name: (data.tensor(name + AT_RESET), 0) for name in data.reset_data_list}
         for target, pool in data.reset_target_to_pool.items():
             sources[target] = (data.tensor(pool), data.get_shape(pool)[0])
         launches = []
         for name, (source, n_rows) in sources.items():
-            target = _words(name, data.tensor(name), data.n_envs)
-            given: dict[str, Any] = {
-                "target": target,
+            words = _words(name, data.tensor(name), data.n_envs)
+            given: dict[str, Argument] = {
+                "target": words,
                 "source": _words(name, source, source.shape[0]),
-                "n_words": target.shape[1],
+                "n_words": words.shape[1],
                 "n_rows": n_rows,
                 "force": force,
             }
             launches.append(rows.bind("reset_rows", data, **given))
-        if undo:
-            launches.append(rows.bind("undo_done", data, force=force))
-        return launches
+        # Launched in any case: it counts the episode, which picks the next row of a pool.
+        finish = rows.bind("undo_done", data, force=force)
+        return [*launches, finish if undo else lambda: keeping(data, (DONE, TIMESTEP), finish)]
 
     def _row_kernels(self) -> CUDAFunctionManager:
         """Compile the core's reset kernels; they see each environment as one item."""
@@ -129,8 +122,22 @@ class CUDAEnvironmentReset:
         function(*(feed(args) if args else ()), block=block, grid=grid)
 
 
-def _keeping(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None:
-    """Launch, then put the named arrays back as they were."""
+def _check_pools(data: CUDADataManager) -> None:
+    for target, pool in data.reset_target_to_pool.items():
+        what = f"reset pool {pool!r} of {target!r}"
+        got, want = data.get_dtype(pool), data.get_dtype(target)
+        if got != want:
+            raise DataError(f"{what}: must have the target's dtype {want} (got {got})")
+        row, target_shape = data.get_shape(pool)[1:], data.get_shape(target)
+        if target_shape[:1] != (data.n_envs,) or row != target_shape[1:]:
+            raise DataError(
+                f"{what}: must have rows of the target's shape {target_shape[1:]} (got {row}), "
+                f"and the target one for each of {data.n_envs} environments (got shape {target_shape})"
+            )
+
+
+def keeping(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None:
+    """Launch, then put the named arrays back as they were; does not synchronise."""
     saved = {name: data.tensor(name).clone() for name in names}
     launch()
     for name, tensor in saved.items():

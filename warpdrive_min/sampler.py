@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from warpdrive_min.backends.base import Launch
+from warpdrive_min.backends.base import Constant, Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
@@ -59,19 +60,24 @@ class CUDASampler:
         self._functions = function_manager
         self._arrays: dict[str, ActionArray] = {}
         self._managers: dict[tuple[str, Flags], CUDAFunctionManager] = {}
-        self._prepared: dict[tuple[str, Flags], tuple[tuple[int, ...], Launch]] = {}
-        self._seeds: dict[int, torch.Tensor] = {}
+        self._prepared: dict[tuple[CUDADataManager, str, Flags], tuple[tuple[int, ...], Launch]] = {}
+        self._seeds: list[torch.Tensor] = []
+        self._draws: list[torch.Tensor] = []
         self._seed: tuple[int, int] | None = None
 
     def init_random(self, seed: int | None = None) -> None:
-        """Set the seed, from the clock if None, and count draws from 0 again; synchronises."""
-        if seed is None:
-            import time  # noqa: PLC0415
+        """Set the seed, from the clock if None, and count draws from 0 again; synchronises.
 
+        Raises:
+            ValueError: The seed is negative or has more than 64 bits.
+        """
+        if seed is None:
             seed = time.time_ns()
         self._seed = seed_words(seed)
-        for tensor in self._seeds.values():
-            tensor.copy_(torch.tensor(self._seed, dtype=torch.int32))
+        for seeds in self._seeds:
+            seeds.copy_(torch.tensor(self._seed, dtype=torch.int32))
+        for draws in self._draws:
+            draws.zero_()
 
     def register_actions(
         self,
@@ -92,10 +98,11 @@ class CUDASampler:
             ConfigError: The array is no int32 array of that shape, is registered already, or is continuous.
         """
         if is_deterministic:
-            raise ConfigError(f"sampler: {action_name!r} is continuous; this sampler draws discrete actions, use assign()")
+            raise ConfigError(f"sampler: {action_name!r} is continuous; this sampler draws discrete ones, use assign()")
         if action_name in self._arrays:
             raise ConfigError(f"sampler: {action_name!r} is registered already")
-        categories = (num_actions,) if isinstance(num_actions, int) else tuple(int(n) for n in num_actions)
+        counts = [num_actions] if isinstance(num_actions, int | np.integer) else num_actions
+        categories = tuple(int(n) for n in counts)
         shape, dtype = data_manager.get_shape(action_name), data_manager.get_dtype(action_name)
         if dtype != "int32" or len(shape) != 3 or shape[0] != data_manager.n_envs or shape[2] != len(categories):
             raise ConfigError(
@@ -110,9 +117,12 @@ class CUDASampler:
         feed = DataFeed()
         feed.add_data(array.draws, np.zeros(data_manager.n_envs, np.int32))
         if not data_manager.is_data_on_device(SEED):
-            feed.add_data(SEED, np.array(self._seed or (0, 0), np.int32))
+            feed.add_data(SEED, np.zeros(2, np.int32))
         data_manager.push_data_to_device(feed)
-        self._seeds[id(data_manager)] = data_manager.tensor(SEED)
+        if self._seed is not None:
+            data_manager.tensor(SEED).copy_(torch.tensor(self._seed, dtype=torch.int32))
+        self._seeds.append(data_manager.tensor(SEED))
+        self._draws.append(data_manager.tensor(array.draws))
         self._arrays[action_name] = array
 
     def sample(
@@ -150,9 +160,19 @@ class CUDASampler:
             raise ConfigError(f"sampler: {action_name!r} is not registered; known are {known(self._arrays)}")
         array = self._arrays[action_name]
         flags = Flags(logits, mask is not None, use_argmax, log_prob is not None, entropy is not None)
-        tensors = [tensor for tensor in (distribution, mask, log_prob, entropy) if tensor is not None]
-        addresses = (id(data_manager), *(tensor.data_ptr() for tensor in tensors))
-        key = (action_name, flags)
+        rows = (data_manager.n_envs, array.n_agents)
+        wide = (*rows, sum(array.categories))
+        addresses = tuple(
+            _address(name, tensor, shape, dtype, data_manager.device)
+            for name, tensor, shape, dtype in (
+                ("distribution", distribution, wide, torch.float32),
+                ("mask", mask, wide, torch.int32),
+                ("log_prob", log_prob, rows, torch.float32),
+                ("entropy", entropy, rows, torch.float32),
+            )
+            if tensor is not None
+        )
+        key = (data_manager, action_name, flags)
         if key not in self._prepared or self._prepared[key][0] != addresses:
             launch = self._prepare(data_manager, array, flags, distribution, mask, log_prob, entropy)
             self._prepared[key] = (addresses, launch)
@@ -168,16 +188,6 @@ class CUDASampler:
         log_prob: torch.Tensor | None,
         entropy: torch.Tensor | None,
     ) -> Launch:
-        rows = (data.n_envs, array.n_agents)
-        wide = (*rows, sum(array.categories))
-        _check("distribution", distribution, wide, torch.float32, data.device)
-        for name, tensor, shape, dtype in (
-            ("mask", mask, wide, torch.int32),
-            ("log_prob", log_prob, rows, torch.float32),
-            ("entropy", entropy, rows, torch.float32),
-        ):
-            if tensor is not None:
-                _check(name, tensor, shape, dtype, data.device)
         # What the flags switch off is never touched: anything of the right rank and type stands in for it.
         unused = torch.zeros((1, 1), device=data.device)
         return self._manager(array, flags).bind(
@@ -197,7 +207,7 @@ class CUDASampler:
         key = (array.name, flags)
         if key not in self._managers:
             manager = CUDAFunctionManager(array.n_agents, self._functions.n_envs, backend=self._functions.backend)
-            constants = {
+            constants: dict[str, Constant] = {
                 "CATEGORIES": array.categories,
                 "N_TYPES": len(array.categories),
                 "N_CATEGORIES": sum(array.categories),
@@ -228,9 +238,11 @@ class CUDASampler:
         target.copy_(given)
 
 
-def _check(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+def _address(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> int:
+    """Return the address of a tensor that is as the kernel takes it."""
     if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device or not tensor.is_contiguous():
         raise DataError(
             f"sample: {name} must be contiguous {dtype} of shape {shape} on {device} "
             f"(got {tensor.dtype} {tuple(tensor.shape)} on {tensor.device})"
         )
+    return tensor.data_ptr()

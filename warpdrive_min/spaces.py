@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warpdrive_min.errors import ConfigError
 
@@ -88,6 +87,8 @@ def space_of(observation: Any) -> Any:
         return Dict({key: space_of(value) for key, value in observation.items()})
     array = np.asarray(observation)
     bound = 1e20
-    if np.issubdtype(array.dtype, np.integer):
-        bound = float(min(np.iinfo(array.dtype).max, 2**53))
+    if array.dtype.kind in "iuf":
+        largest = float((np.finfo if array.dtype.kind == "f" else np.iinfo)(array.dtype).max)
+        while bound > largest:
+            bound /= 2
     return Box(-bound, bound, array.shape, array.dtype)

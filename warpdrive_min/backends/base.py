@@ -57,10 +57,15 @@ class Parameter:
         got_rank = argument.dim() if isinstance(argument, torch.Tensor) else 0
         what = f"kernel {kernel!r}, parameter {self.name!r}"
         if self.rank == 0 and is_array:
-            raise BindingError(f"{what}: is declared a scalar by value (got an array of rank {got_rank}); declare a pointer")
+            raise BindingError(
+                f"{what}: is declared a scalar by value (got an array of rank {got_rank}); declare a pointer"
+            )
         if self.rank != 0 and self.rank is not None and not is_array:
-            raise BindingError(f"{what}: is declared an array of rank {self.rank} (got a scalar); pass it by value")
+            declared = "an array" if self.rank == ANY_RANK else f"an array of rank {self.rank}"
+            raise BindingError(f"{what}: is declared {declared} (got a scalar); declare it by value")
         if not isinstance(argument, torch.Tensor):
+            if isinstance(argument, float) and self.dtype is not None and not self.dtype.startswith("float"):
+                raise BindingError(f"{what}: is declared {self.dtype} (got the float {argument!r}); declare it float")
             return
         dtype = dtype_name(argument.dtype)
         if self.dtype is not None and self.dtype != dtype:
@@ -129,7 +134,7 @@ class Backend(abc.ABC):
         """CPU threads that run kernels; None on a GPU."""
         return 1
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027  (a CPU launch has run when it returns)
         """Wait until everything enqueued has run."""
 
     @contextlib.contextmanager
@@ -164,7 +169,7 @@ def _parameter(name: str, annotation: str) -> Parameter:
     dtype, _, axes = annotation.partition("[")
     if dtype not in ("float32", "int32", "uint32", "float64", "int64", "bool"):
         return Parameter(name)
-    return Parameter(name, dtype, axes.count(":") if axes else 0)
+    return Parameter(name, dtype, axes.count(",") + 1 if axes else 0)
 
 
 def build_module(source: Source, constants: Mapping[str, Constant]) -> dict[str, Callable[..., Any]]:

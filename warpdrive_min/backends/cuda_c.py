@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ _KERNEL = re.compile(
 _PARAMETER = re.compile(
     r"(?:const\s+)?(?P<type>unsigned\s+int|unsigned\s+char|long\s+long|unsigned|float|int|double|bool)\s*(?:const\s*)?"
     r"(?:\(\s*\*\s*(?:__restrict__\s*)?(?P<array>\w+)\s*\)\s*(?P<sizes>(?:\[[^\]]+\]\s*)+)"
-    r"|\*\s*(?:__restrict__\s*)?(?:const\s+)?(?P<pointer>\w+)"
+    r"|\*\s*(?:(?:__restrict__|const)\b\s*)*(?P<pointer>\w+)"
     r"|\s(?P<scalar>\w+))$"
 )
 
@@ -139,7 +140,7 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
 def key(text: str, source: Path, **more: object) -> dict[str, object]:
     """Return the cache key of a unit: its text, the headers it may include, and what else may change the code."""
     folders = {HEADERS, source.parent}
-    headers = sorted(path for folder in folders for path in folder.glob("*.cuh"))
+    headers = sorted(path for folder in folders for suffix in ("*.cuh", "*.h") for path in folder.glob(suffix))
     return {"text": text, "headers": [(path.name, path.read_text()) for path in headers], **more}
 
 
@@ -209,8 +210,6 @@ def _nvcc(text: str, source: Path, path: Path, architecture: str, exact: bool) -
 
 def cpu_compiler() -> str | None:
     """Return the path of the C++ compiler: $CXX, else g++, clang++ or c++ on the PATH; None if there is none."""
-    import os  # noqa: PLC0415
-
     candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
@@ -229,7 +228,10 @@ def compile_shared_library(text: str, path: Path, compiler: str, flags: Sequence
     """
     unit_path = path.with_suffix(".cpp")
     unit_path.write_text(text)
-    _run([compiler, *flags, "-shared", "-fPIC", "-o", str(path), str(unit_path)], f"{where}: does not compile ({compiler})")
+    _run(
+        [compiler, *flags, "-shared", "-fPIC", "-o", str(path), str(unit_path)],
+        f"{where}: does not compile ({compiler})",
+    )
 
 
 def _run(command: Sequence[str], what: str) -> str:

@@ -11,7 +11,7 @@ import platform
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -81,7 +81,9 @@ class HostKernel:
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the addresses of the arguments once; ``threads`` of a block become loops."""
-        values = [_c_value(argument, parameter.dtype) for argument, parameter in zip(arguments, self.parameters, strict=True)]
+        values = [
+            _c_value(argument, parameter.dtype) for argument, parameter in zip(arguments, self.parameters, strict=True)
+        ]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         launch, pointer, workers = self._launch, ctypes.addressof(addresses), self._backend.threads or 1
 
@@ -91,14 +93,22 @@ class HostKernel:
         return run
 
 
-def _c_value(argument: Argument, dtype: str | None) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int | ctypes.c_double:
+_C_TYPES: dict[str, Any] = {
+    "float32": ctypes.c_float,
+    "int32": ctypes.c_int,
+    "uint32": ctypes.c_uint,
+    "float64": ctypes.c_double,
+    "int64": ctypes.c_longlong,
+    "uint8": ctypes.c_ubyte,
+    "bool": ctypes.c_bool,
+}
+"""Scalars by value: the launcher reads as many bytes as the parameter has."""
+
+
+def _c_value(argument: Argument, dtype: str | None) -> Any:
     if isinstance(argument, torch.Tensor):
         return ctypes.c_void_p(argument.data_ptr())
-    if dtype == "float32":
-        return ctypes.c_float(argument)
-    if dtype == "float64":
-        return ctypes.c_double(argument)
-    return ctypes.c_int(int(argument))
+    return _C_TYPES[dtype or "int32"](argument)
 
 
 def _launcher(signature: cuda_c.Signature) -> str:
@@ -128,7 +138,7 @@ extern "C" void wd_launch_{signature.name}(int blocks, int workers, void** argum
 @functools.cache
 def openmp_flags(compiler: str) -> tuple[str, ...]:
     """Return ``("-fopenmp",)`` if the compiler can build with it, else nothing."""
-    program = "#include <omp.h>\nextern \"C\" int threads() { return omp_get_max_threads(); }\n"
+    program = '#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }\n'
     with tempfile.TemporaryDirectory() as folder:
         try:
             cuda_c.compile_shared_library(program, Path(folder) / "probe.so", compiler, ["-fopenmp"], "OpenMP")
@@ -141,7 +151,7 @@ def _processor() -> str:
     """Name the CPU: code built with -march=native must not meet another one in a shared home folder."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("model name", "flags")) and "flags" in line:
+            if line.startswith(("flags", "Features")):  # x86, Arm
                 return line
     except OSError:
         pass

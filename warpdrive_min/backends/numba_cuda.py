@@ -9,7 +9,7 @@ import contextlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,7 +70,7 @@ class NumbaBackend(Backend):
         if simulated():
             yield None
             return
-        own = torch.cuda.Stream()
+        own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(own):
             yield own
 
@@ -78,7 +78,7 @@ class NumbaBackend(Backend):
         """Build the kernels; machine code is made at the first `prepare`."""
         self.require()
         if not simulated():
-            torch.cuda.init()
+            torch.cuda.init()  # type: ignore[no-untyped-call]
             _use_torch_context()
         exact = bool(constants.get("EXACT"))
         return {name: NumbaKernel(name, kernel, exact) for name, kernel in build_module(source, constants).items()}
@@ -104,7 +104,7 @@ class NumbaKernel:
         from numba import cuda  # noqa: PLC0415  (optional)
         from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
-        scalars = {"float32": np.float32, "int32": np.int32, "uint32": np.uint32}
+        scalars: dict[str, Callable[[Any], Any]] = {"float32": np.float32, "int32": np.int32, "uint32": np.uint32}
         values = [
             cuda.as_cuda_array(argument.detach())
             if isinstance(argument, torch.Tensor)

@@ -64,7 +64,7 @@ class PyCudaBackend(Backend):
         driver = _driver()
         own = driver.Stream(1)  # 1: does not wait for the default stream, as a capture requires
         _streams[own.handle] = own
-        stream = torch.cuda.ExternalStream(own.handle)
+        stream = torch.cuda.ExternalStream(own.handle)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             yield stream
 
@@ -136,7 +136,7 @@ def _driver() -> Any:
     """Return `pycuda.driver` with torch's primary context current, popped again at exit."""
     import pycuda.driver as driver  # noqa: PLC0415  (optional)
 
-    torch.cuda.init()
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()  # torch makes its primary context here, if it has not yet
     try:
         driver.init()

@@ -18,7 +18,7 @@ TILE_FLOATS = 8192
 
 @cuda.jit(device=True)
 def split(index, size):
-    """Return quotient and rest; from uint32 both are 32-bit operations, where Numba's int64 ones cost several times that."""
+    """Return quotient and rest; from uint32 the division is one of 32 bits, Numba's own is of 64 and signed."""
     quotient = int32(uint32(index) // uint32(size))
     return quotient, int32(index) - quotient * int32(size)
 

@@ -68,7 +68,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         truncated[:] = (_timestep_ >= c.EPISODE_LENGTH) & (terminated == 0)
         _done_[:] = terminated | truncated
         rewards[:] = 1
-        if c.AUTO_RESET:
+        if c.AUTO_RESET and _done_.any():
             envs = np.flatnonzero(_done_)
             final_observations[envs] = observations[envs]
             start(envs, state, _episode_, _reset_seed_, state_reset_pool)
