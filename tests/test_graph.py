@@ -48,7 +48,7 @@ def test_replay_equals_eager(name, backend):
 def test_pycuda_refuses_a_stream_it_did_not_make():
     """On another library's stream PyCUDA cannot launch, and the error says what to enter."""
     wrapper = start("cartpole", {}, "pycuda", 4)
-    with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(BindingError, match="with backend.stream"):
+    with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(BindingError, match=r"with backend.stream"):
         wrapper.step()
 
 

@@ -271,6 +271,10 @@ class EnvironmentCPUvsGPU:
             return wrapper
 
         wrapper = wrap(self._gpu_class, self._backend, **self._wrapper_arguments)
+        if not wrapper.vectorised:
+            raise ConfigError(
+                f"consistency: environment {wrapper.name!r} has no kernels for {self._backend!r} to check"
+            )
         registrar = {"env_registrar": self._wrapper_arguments["env_registrar"]}
         if "numpy" in getattr(self._cpu_class, "kernel_sources", {}):
             return _Run(wrapper, wrap(self._cpu_class, "cpu", **registrar), [])

@@ -32,7 +32,7 @@ class CUDAEnvironmentReset:
     def __init__(self, function_manager: CUDAFunctionManager) -> None:
         self._functions = function_manager
         self._rows: CUDAFunctionManager | None = None
-        self._launches: dict[tuple[CUDADataManager, int, bool], list[Launch]] = {}
+        self._launches: dict[tuple[CUDADataManager, int, bool, int], list[Launch]] = {}
         self._custom: tuple[KernelFunction, CUDAFunctionFeed] | None = None
 
     def init_reset_pool(self, data_manager: CUDADataManager, seed: int | None = None) -> None:
@@ -61,7 +61,8 @@ class CUDAEnvironmentReset:
         """
         if mode not in MODES:
             raise ConfigError(f"reset_when_done: mode must be one of {', '.join(MODES)} (got {mode!r})")
-        key = (data_manager, MODES[mode], undo_done_after_reset)
+        n_arrays = len(data_manager.reset_data_list) + len(data_manager.reset_target_to_pool)  # more may be pushed
+        key = (data_manager, MODES[mode], undo_done_after_reset, n_arrays)
         if key not in self._launches:
             self._launches[key] = self._prepare(data_manager, MODES[mode], undo_done_after_reset)
         for launch in self._launches[key]:

@@ -1,0 +1,116 @@
+"""What a record says of the machine, the code and the installed packages. No name of a host, a user or a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from warpdrive_min.backends import cuda_c
+
+PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda")
+
+
+def fingerprint(device: torch.device) -> dict[str, Any]:
+    """Describe the machine; a field that cannot be read is None, and `unread` says why."""
+    unread: dict[str, str] = {}
+
+    def read(field: str, reader: Callable[[], Any]) -> Any:
+        try:
+            return reader()
+        except (OSError, RuntimeError, ValueError, metadata.PackageNotFoundError) as error:
+            unread[field] = f"{type(error).__name__}: {error}"
+            return None
+
+    fields = {
+        "gpu": read("gpu", lambda: _gpu(device).name),
+        "gpu_uuid_hash": read("gpu_uuid_hash", lambda: _hash(str(_gpu(device).uuid))[:16]),
+        "gpu_count": torch.cuda.device_count(),
+        "driver": read("driver", _driver),
+        "cuda": torch.version.cuda,
+        "torch": str(torch.__version__),
+        **{name.replace("-", "_"): read(name.replace("-", "_"), lambda name=name: metadata.version(name)) for name in PACKAGES},
+        "cuda_compiler": cuda_c.gpu_compiler(),
+        "cpp_compiler": read("cpp_compiler", _cpp_compiler),
+        "python": platform.python_version(),
+        "os": f"{platform.system()} {platform.release()}",
+        "cpu": read("cpu", _cpu),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu_limit": read("cpu_limit", _cpu_limit),
+        "memory_bytes": read("memory_bytes", lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+    }
+    return {**fields, "unread": unread}
+
+
+def _gpu(device: torch.device) -> Any:
+    if device.type != "cuda":
+        raise RuntimeError("torch finds no NVIDIA GPU")
+    return torch.cuda.get_device_properties(device)
+
+
+def _driver() -> str:
+    text = Path("/proc/driver/nvidia/version").read_text()
+    words = text.split()
+    return next(word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit())
+
+
+def _cpp_compiler() -> str:
+    compiler = cuda_c.cpu_compiler()
+    if compiler is None:
+        raise RuntimeError("found no C++ compiler")
+    return cuda_c.compiler_version(compiler)
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpu_limit() -> float | None:
+    """Return the container's limit in cores; None if there is none."""
+    version_2, version_1 = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu")
+    if version_2.exists():
+        quota, period = version_2.read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    if (quota_file := version_1 / "cpu.cfs_quota_us").exists():
+        quota_us = int(quota_file.read_text())
+        return None if quota_us < 0 else quota_us / int((version_1 / "cpu.cfs_period_us").read_text())
+    return None
+
+
+def git_state(root: Path) -> dict[str, Any]:
+    """Return commit, whether there are changes, and a hash of them; nulls with the reason outside a checkout."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    try:
+        sha, changes = git("rev-parse", "HEAD").strip(), git("status", "--porcelain", "--", *CODE)
+        diff = git("diff", "HEAD", "--", *CODE) if changes else ""
+    except (OSError, subprocess.CalledProcessError) as error:
+        return {"sha": None, "dirty": None, "diff_hash": None, "unread": f"{type(error).__name__}: no git checkout"}
+    return {"sha": sha, "dirty": bool(changes), "diff_hash": _hash(changes + diff)[:16] if changes else None}
+
+
+CODE = ("warpdrive_min", "envs", "bench", "pyproject.toml")
+"""What decides a figure; records and documents may change."""
+
+
+def dependencies_hash() -> str:
+    """Return a hash over name and version of everything installed."""
+    installed = {f"{each.metadata['Name']}=={each.version}".lower() for each in metadata.distributions()}
+    return _hash("\n".join(sorted(installed)))[:16]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,14 @@
+"""Small environments and kernels for the core's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+FILL = {
+    "numpy": "tests.environments.fill_numpy",
+    "cuda_c": FOLDER / "fill.cu",
+    "numba": "tests.environments.fill_numba",
+}
+"""A kernel ``fill`` that adds ``scale * (agents before this one) + offset`` to ``target``, ``(n_envs, n_agents)``."""

@@ -1,0 +1,252 @@
+"""The backends: what is available and why not, declared parameters, and that all run the same kernel alike."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.environments import FILL
+from tests.support import BACKENDS_HERE, is_simulated, managers, push
+from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, dtype_name, read_annotations
+from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
+
+needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+
+
+# ------------------------------------------------------------------ availability
+
+
+def test_four_backends_run_three_languages():
+    """The table of backends is complete."""
+    assert {name: backend.language for name, backend in BACKENDS.items()} == {
+        "cpu": "numpy",
+        "host": "cuda_c",
+        "numba": "numba",
+        "pycuda": "cuda_c",
+    }
+    assert all(backend.name == name for name, backend in BACKENDS.items())
+
+
+def test_unknown_backend_raises_and_lists_those_known():
+    """A misspelt name never falls back to another backend."""
+    with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'pycdua'.; known are cpu, host, numba, pycuda"):
+        backends.get("pycdua")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "message"),
+    [
+        ("numba", "numba", r"backend 'numba': numba-cuda is not installed; pip install \"warpdrive-min\[numba\]\""),
+        ("numba", "numba_cuda", r"backend 'numba': numba-cuda is not installed"),
+        ("pycuda", "pycuda", r"backend 'pycuda': PyCUDA is not installed; pip install \"warpdrive-min\[pycuda\]\""),
+    ],
+)
+def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, package, message):
+    """A missing package is an error with the install line, from every way to ask for the backend."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == package else find_spec(each))
+    assert not availability()[name].available
+    with pytest.raises(BackendUnavailable, match=message):
+        backends.get(name)
+    with pytest.raises(BackendUnavailable, match=message):
+        EnvWrapper(object(), env_backend=name)
+
+
+@pytest.mark.parametrize("name", ["numba", "pycuda"])
+@pytest.mark.parametrize(
+    ("cuda", "message"),
+    [
+        (None, "torch is a build without CUDA; install a CUDA build of torch"),
+        ("13.0", "torch finds no NVIDIA GPU; run on a machine with an NVIDIA GPU"),
+    ],
+)
+def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
+    """With the packages there but no GPU, the reason tells a CPU build of torch from a missing GPU."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(BackendUnavailable, match=message):
+        backends.get(name)
+
+
+def test_numba_says_that_it_simulates(monkeypatch):
+    """In the simulator the backend is available without a GPU, has no graphs, and keeps arrays on the CPU."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    assert availability()["numba"] == Availability(True, "simulator")
+    assert not BACKENDS["numba"].captures_graphs
+    assert BACKENDS["numba"].device == torch.device("cpu")
+
+
+def test_availability_reads_as_a_sentence():
+    """A state says what there is, or what is missing and what to do."""
+    assert str(Availability(True)) == "available"
+    assert str(Availability(True, "NumPy")) == "available (NumPy)"
+    assert str(Availability(False, "no GPU", "buy one")) == "not available: no GPU; buy one"
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_backend_tells_where_it_runs(backend):
+    """CPU backends count their threads; a GPU has none to count, and the simulator stands for one."""
+    got = backends.get(backend)
+    assert got is BACKENDS[backend]
+    assert got.threads == {"cpu": 1, "host": torch.get_num_threads()}.get(backend)
+    if backend in ("cpu", "host") or is_simulated(backend):
+        assert got.device == torch.device("cpu")
+        got.synchronize()
+        with got.stream() as stream:
+            assert stream is None
+
+
+# ------------------------------------------------------------------ declared parameters
+
+
+@pytest.mark.parametrize(
+    ("parameter", "argument"),
+    [
+        (Parameter("x"), torch.zeros(2)),
+        (Parameter("x"), 1),
+        (Parameter("x", "float32", 0), 1.5),
+        (Parameter("x", "float32", 0), 2),
+        (Parameter("x", "int32", 0), 2),
+        (Parameter("x", "int32", ANY_RANK), torch.zeros(2, 3, 4, dtype=torch.int32)),
+        (Parameter("x", "float32", 2, (None, 3)), torch.zeros(5, 3)),
+    ],
+)
+def test_parameter_accepts_what_is_declared(parameter, argument):
+    """An argument of the declared kind passes; an int is a float too."""
+    parameter.check("step", argument)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "argument", "message"),
+    [
+        (Parameter("x", "int32", 0), torch.zeros(2), "scalar by value .got an array of rank 1.; declare a pointer"),
+        (Parameter("x", "int32", 2), 1, "an array of rank 2 .got a scalar.; declare it by value"),
+        (Parameter("x", "int32", ANY_RANK), 1, "is declared an array .got a scalar"),
+        (Parameter("x", "int32", 0), 1.5, "is declared int32 .got the float 1.5.; declare it float"),
+        (Parameter("x", "int32", ANY_RANK), torch.zeros(2), "is declared int32 .got float32.; change"),
+        (Parameter("x", "float32", 2), torch.zeros(2), r"with rank 2 .got rank 1, shape \(2,\)"),
+        (Parameter("x", "float32", 2, (None, 3)), torch.zeros(5, 4), r"with shape \(\?, 3\) .got \(5, 4\)"),
+        (Parameter("x"), torch.zeros(3, 2).T, r"must be contiguous .got strides \(1, 2\)"),
+    ],
+)
+def test_parameter_refuses_everything_else(parameter, argument, message):
+    """The error names kernel and parameter, what is declared and what was given."""
+    with pytest.raises(BindingError, match=f"kernel 'step', parameter 'x': .*{message}"):
+        parameter.check("step", argument)
+
+
+def test_annotations_declare_dtype_and_rank():
+    """Numba's notation is read, contiguous axes included; other annotations declare nothing."""
+
+    def kernel(a: float32[:, ::1], b: int32[:], c: uint32, d: float, e, f: list[int]):  # noqa: F821
+        local = a
+        return local
+
+    assert read_annotations(kernel) == (
+        Parameter("a", "float32", 2),
+        Parameter("b", "int32", 1),
+        Parameter("c", "uint32", 0),
+        Parameter("d"),
+        Parameter("e"),
+        Parameter("f"),
+    )
+
+
+def test_dtype_names_are_numpys():
+    """Torch's dtypes go by NumPy's names."""
+    for dtype in (torch.float32, torch.int32, torch.bool, torch.uint8, torch.int64, torch.float64):
+        assert np.dtype(dtype_name(dtype)) == torch.zeros((), dtype=dtype).numpy().dtype
+
+
+# ------------------------------------------------------------------ running a kernel
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize(("n_agents", "n_envs"), [(1, 1), (3, 2), (3, 43), (5, 26), (70, 2)])
+def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
+    """With environments packed into blocks or one to a block, and a last block that is not full."""
+    if is_simulated(backend) and n_agents * n_envs > 150:
+        n_envs = 1 + 150 // n_agents  # the simulator starts some thousand threads a second
+    data, functions = managers(backend, n_agents, n_envs)
+    push(data, "target", np.zeros((n_envs, n_agents), np.float32))
+    push(data, "offset", [7])
+    push(data, "scale", 0.5)
+    assert functions.load(FILL) == ["fill"]
+    launch = functions.bind("fill", data)
+    for n_launches in (1, 2):
+        launch()
+        want = n_launches * (0.5 * np.arange(n_envs * n_agents).reshape(n_envs, n_agents) + 7)
+        np.testing.assert_array_equal(data.pull_data_from_device("target"), want)
+
+
+@needs_host
+@pytest.mark.parametrize(
+    ("c_type", "value"),
+    [
+        ("bool", True),
+        ("unsigned char", 200),
+        ("int", -5),
+        ("unsigned", 2**32 - 2),
+        ("long long", -(2**40)),
+        ("float", 0.1),
+        ("double", 0.1),
+    ],
+)
+def test_host_passes_scalars_of_every_width(tmp_path, c_type, value):
+    """A scalar by value arrives whole, whatever its number of bytes."""
+    source = tmp_path / "scalar.cu"
+    source.write_text(f"WD_KERNEL(scalar)(double* out, {c_type} value) {{ out[0] = static_cast<double>(value); }}\n")
+    data, functions = managers("host")
+    functions.load({"cuda_c": source})
+    out = torch.zeros(1, dtype=torch.float64)
+    functions.bind("scalar", data, out=out, value=value)()
+    assert out.item() == (float(np.float32(value)) if c_type == "float" else value)
+
+
+@needs_host
+def test_host_shares_blocks_among_threads(tmp_path):
+    """Every block runs exactly once, on whichever thread."""
+    n_envs = 5000
+    data, functions = managers("host", 2, n_envs)
+    push(data, "target", np.zeros((n_envs, 2), np.float32))
+    push(data, "offset", [1])
+    push(data, "scale", 0.0)
+    functions.load(FILL)
+    functions.bind("fill", data)()
+    assert (data.pull_data_from_device("target") == 1).all()
+
+
+@needs_host
+def test_host_refuses_a_kernel_with_a_thread_for_each_agent(tmp_path):
+    """Such a kernel has no loops to run on a CPU, and the error says how to declare one that has."""
+    source = tmp_path / "plain.cu"
+    source.write_text('extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1.f; }\n')
+    with pytest.raises(CompileError, match=r"plain.cu: kernel 'plain' is declared __global__.*WD_KERNEL\(name\)"):
+        BACKENDS["host"].compile(source, {"THREADS": 1, "ENVS_PER_BLOCK": 1, "N_AGENTS": 1, "EXACT": False})
+
+
+def test_language_without_a_source_raises():
+    """An environment without a source for the backend's language is told so."""
+    _, functions = managers("cpu")
+    with pytest.raises(CompileError, match="'cpu': runs numpy kernels, and there is no source of one; sources: cuda_c"):
+        functions.load({"cuda_c": Path("kernel.cu")})
+
+
+def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
+    """A compiler that cannot link OpenMP builds kernels for one thread instead of failing."""
+    from warpdrive_min.backends import host
+
+    def refuse(*_: object) -> None:
+        raise CompileError("no omp.h")
+
+    monkeypatch.setattr(cuda_c, "compile_shared_library", refuse)
+    assert host.openmp_flags("a compiler that was never probed") == ()

@@ -1,0 +1,293 @@
+"""CUDA C sources: constants, declared parameters, compiler messages and the cache of compiled code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.environments import FILL
+from warpdrive_min import BACKENDS
+from warpdrive_min.backends import cache, cuda_c
+from warpdrive_min.backends.base import ANY_RANK, Parameter
+from warpdrive_min.errors import CompileError, ConfigError
+
+needs_compiler = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found no CUDA compiler")
+
+CONSTANTS = {"THREADS": 128, "ENVS_PER_BLOCK": 42, "N_AGENTS": 3, "EXACT": False}
+WRONG = """// A comment.
+WD_KERNEL(wrong)(int* x, int n_envs) {
+  WD_EACH_ENV(local, env) x[env] = undeclared_name;
+}
+"""
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of compiled code."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sources that the C++ compiler was called for."""
+    calls: list[str] = []
+    compile_shared_library = cuda_c.compile_shared_library
+
+    def counted(text, path, compiler, flags, where):
+        calls.append(where)
+        compile_shared_library(text, path, compiler, flags, where)
+
+    monkeypatch.setattr(cuda_c, "compile_shared_library", counted)
+    return calls
+
+
+def write(folder: Path, text: str, name: str = "kernel.cu") -> Path:
+    """Write a source and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+# ------------------------------------------------------------------ constants
+
+
+def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after_it():
+    """Scalars precede the header, which uses them; tables follow it, since it says where they live."""
+    got = cuda_c.prelude(
+        {"TABLE": (1, 2), "RATE": 0.1, "N": np.int64(3), "FLAG": True, "ANGLES": [0.5, 2], "HALF": np.float32(0.5)}
+    )
+    assert got.splitlines() == [
+        "constexpr bool FLAG = true;",
+        "constexpr float HALF = 0.5f;",
+        "constexpr int N = 3;",
+        "constexpr float RATE = 0.10000000149011612f;",
+        '#include "core.cuh"',
+        "WD_TABLE float ANGLES[2] = {0.5f, 2.0f};",
+        "WD_TABLE int TABLE[2] = {1, 2};",
+    ]
+
+
+def test_prelude_floats_read_back_as_the_same_float32():
+    """The decimals in the source stand for the float32 that NumPy and Numba get, down to subnormals."""
+    values = np.concatenate([np.random.default_rng(0).normal(size=200) * 10.0 ** np.arange(-40, 40).repeat(200)[:200]])
+    for value in [*values.astype(np.float32), np.float32(1e-45), np.finfo(np.float32).max]:
+        text = cuda_c.prelude({"X": value}).splitlines()[0].split(" = ")[1].rstrip("f;")
+        assert np.float32(text) == value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")]])
+def test_prelude_refuses_what_is_not_finite(value):
+    """C++ has no literal of it."""
+    with pytest.raises(ConfigError, match=r"kernel constant: must be finite .got (nan|inf|-inf)"):
+        cuda_c.prelude({"X": value})
+
+
+# ------------------------------------------------------------------ signatures
+
+
+@pytest.mark.parametrize(
+    ("declaration", "want"),
+    [
+        ("int n", Parameter("n", "int32", 0)),
+        ("const float rate", Parameter("rate", "float32", 0)),
+        ("const bool flag", Parameter("flag", "bool", 0)),
+        ("unsigned int word", Parameter("word", "uint32", 0)),
+        ("long  long big", Parameter("big", "int64", 0)),
+        ("float* x", Parameter("x", "float32", ANY_RANK)),
+        ("const int * x", Parameter("x", "int32", ANY_RANK)),
+        ("int const *x", Parameter("x", "int32", ANY_RANK)),
+        ("const float* __restrict__ x", Parameter("x", "float32", ANY_RANK)),
+        ("const float* const __restrict__ x", Parameter("x", "float32", ANY_RANK)),
+        ("double *__restrict__ const x", Parameter("x", "float64", ANY_RANK)),
+        ("unsigned char* mask", Parameter("mask", "uint8", ANY_RANK)),
+        ("int (*x)[N_AGENTS]", Parameter("x", "int32", 2, (None, 3))),
+        ("const float (*x)[N_AGENTS][4]", Parameter("x", "float32", 3, (None, 3, 4))),
+        ("float (* __restrict__ x)[2 * N_AGENTS][OWN]", Parameter("x", "float32", 3, (None, None, None))),
+    ],
+)
+def test_signature_of_one_parameter(declaration, want):
+    """Type, rank and sizes are read from the declaration; sizes that are no constant are left open."""
+    got = cuda_c.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")["k"]
+    assert got.parameters == (want,)
+
+
+def test_signatures_of_a_source_in_order():
+    """Comments, bodies and device functions declare no kernel, and both kinds of kernel are told apart."""
+    text = """
+    // WD_KERNEL(commented)(int a) {}
+    /* __global__ void commented_too(int a) {} */
+    WD_FN float helper(float x) { return x; }
+    WD_KERNEL(first)(int (*x)[N_AGENTS],  // two lines
+                     float scale) { helper(scale); }
+    extern "C" __global__ void __launch_bounds__(128) second(float* y, int n) {}
+    __global__ void third() {}
+    """
+    got = cuda_c.signatures(text, CONSTANTS, "k.cu")
+    assert {name: [parameter.name for parameter in kernel.parameters] for name, kernel in got.items()} == {
+        "first": ["x", "scale"],
+        "second": ["y", "n"],
+        "third": [],
+    }
+    assert [kernel.owns_environments for kernel in got.values()] == [True, False, False]
+
+
+@pytest.mark.parametrize("declaration", ["half* x", "float4 x", "std::size_t n", "float** x"])
+def test_signature_with_a_type_that_cannot_be_bound_raises(declaration):
+    """The error names file, kernel, parameter and the types there are."""
+    with pytest.raises(
+        CompileError, match=r"k.cu: kernel 'k': cannot bind the parameter .*element types are float, int"
+    ):
+        cuda_c.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")
+
+
+# ------------------------------------------------------------------ compile errors
+
+
+@needs_compiler
+def test_host_error_is_the_compilers_with_file_and_line(tmp_path, cache_folder):
+    """A wrong source raises with what the compiler says of it, by the source's own name and line."""
+    source = write(tmp_path, WRONG)
+    with pytest.raises(CompileError) as caught:
+        BACKENDS["host"].compile(source, CONSTANTS)
+    assert f"{source}: does not compile" in str(caught.value)
+    assert f"{source}:3:" in str(caught.value)
+    assert "undeclared_name" in str(caught.value)
+
+
+@needs_cuda_compiler
+def test_cuda_error_is_the_compilers_with_file_and_line(tmp_path, cache_folder):
+    """The same for the CUDA compiler, which needs no GPU."""
+    source = write(tmp_path, WRONG)
+    with pytest.raises(CompileError) as caught:
+        cuda_c.compile_cubin(source, CONSTANTS, "sm_90")
+    assert f"{source}: does not compile" in str(caught.value)
+    assert f"{source}(3)" in str(caught.value)
+    assert "undeclared_name" in str(caught.value)
+    assert list(cache_folder.iterdir()) == []
+
+
+@needs_cuda_compiler
+def test_cubin_is_compiled_once_without_a_gpu(cache_folder, monkeypatch):
+    """The second call finds the cubin of the first; another architecture or EXACT makes another."""
+    first = cuda_c.compile_cubin(FILL["cuda_c"], CONSTANTS, "sm_90")
+    assert first.read_bytes()[:4] == b"\x7fELF"
+    assert b"fill" in first.read_bytes()
+    written = first.stat().st_mtime_ns
+    assert cuda_c.compile_cubin(FILL["cuda_c"], CONSTANTS, "sm_90") == first
+    assert first.stat().st_mtime_ns == written
+    assert cuda_c.compile_cubin(FILL["cuda_c"], {**CONSTANTS, "EXACT": True}, "sm_90") != first
+    assert len(list(cache_folder.iterdir())) == 2
+
+
+def test_no_cuda_compiler_says_what_to_install(monkeypatch):
+    """Without NVRTC and nvcc the error names both."""
+    monkeypatch.setattr(cuda_c, "gpu_compiler", lambda: None)
+    with pytest.raises(CompileError, match=r"no CUDA compiler; install NVRTC .* or the CUDA toolkit"):
+        cuda_c.compile_cubin(FILL["cuda_c"], CONSTANTS, "sm_90")
+
+
+def test_no_cpp_compiler_says_so(monkeypatch):
+    """$CXX goes before the PATH, and a compiler that is not there is none."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert cuda_c.cpu_compiler() is None
+    state = BACKENDS["host"].availability()
+    assert (state.available, state.reason) == (False, "found no C++ compiler")
+    assert "install g++ or clang++" in state.install
+
+
+# ------------------------------------------------------------------ cache
+
+
+@needs_compiler
+def test_same_source_and_constants_compile_once(tmp_path, cache_folder, builds):
+    """Only what may change the code compiles again: a constant, the source, or a header beside it."""
+    host = BACKENDS["host"]
+    header = write(tmp_path, "constexpr int EXTRA = 1;\n", "extra.cuh")
+    source = write(tmp_path, '#include "extra.cuh"\nWD_KERNEL(k)(int* x, int n_envs) { x[0] = EXTRA + N_AGENTS; }\n')
+    for _ in range(2):
+        host.compile(source, CONSTANTS)
+    assert len(builds) == 1
+    host.compile(source, {**CONSTANTS, "N_AGENTS": 4})
+    assert len(builds) == 2
+    header.write_text("constexpr int EXTRA = 2;\n")
+    host.compile(source, CONSTANTS)
+    assert len(builds) == 3
+    source.write_text(source.read_text() + "// more\n")
+    host.compile(source, CONSTANTS)
+    assert len(builds) == 4
+    assert len(list(cache_folder.iterdir())) == 4
+
+
+@needs_compiler
+def test_failed_build_leaves_nothing_and_the_next_one_works(tmp_path, cache_folder):
+    """After a compile error the cache is empty, and the corrected source compiles."""
+    source = write(tmp_path, WRONG)
+    with pytest.raises(CompileError):
+        BACKENDS["host"].compile(source, CONSTANTS)
+    assert list(cache_folder.iterdir()) == []
+    source.write_text(WRONG.replace("undeclared_name", "1"))
+    assert list(BACKENDS["host"].compile(source, CONSTANTS)) == ["wrong"]
+
+
+def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    """The project's own variable goes before the user's cache folder, and that before the home folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / "own"))
+    assert cache.folder() == tmp_path / "own"
+    monkeypatch.delenv("WARPDRIVE_MIN_CACHE")
+    assert cache.folder() == tmp_path / "warpdrive_min"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.folder() == Path.home() / ".cache" / "warpdrive_min"
+
+
+BUILDER = """
+import importlib.util, os, signal, sys, time
+spec = importlib.util.spec_from_file_location("cache", sys.argv[1])
+cache = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cache)
+
+def make(path):
+    with path.open("w") as file:
+        for part in "whole":
+            file.write(part)
+            file.flush()
+            if sys.argv[2] == "dies" and part == "o":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.02)
+    print("built")
+
+print(cache.cached({"what": "text"}, ".txt", make).read_text())
+"""
+"""Builds a file letter by letter; run in processes of its own."""
+
+
+def start_builder(mode: str) -> subprocess.Popen[str]:
+    """Start a process that builds the file, or dies while it does."""
+    command = [sys.executable, "-c", BUILDER, cache.__file__, mode]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_killed_build_leaves_no_file_to_be_found(cache_folder):
+    """A process killed in the middle leaves nothing under the name, and the next one builds the whole."""
+    killed = start_builder("dies")
+    output, _ = killed.communicate(timeout=60)
+    assert (killed.returncode, output) == (-9, "")
+    assert not list(cache_folder.glob("*.txt"))
+    output, _ = start_builder("lives").communicate(timeout=60)
+    assert output == "built\nwhole\n"
+    assert [path.read_text() for path in cache_folder.glob("*.txt")] == ["whole"]
+
+
+def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
+    """Neither sees half a file nor fails over the other's, and one file remains."""
+    builders = [start_builder("lives") for _ in range(4)]
+    outputs = [builder.communicate(timeout=60)[0] for builder in builders]
+    assert [output.splitlines()[-1] for output in outputs] == ["whole"] * 4
+    assert [path.read_text() for path in cache_folder.iterdir()] == ["whole"]

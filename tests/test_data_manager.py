@@ -1,0 +1,333 @@
+"""The data manager: what becomes of arrays and scalars, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import BACKENDS_HERE, managers, push
+from warpdrive_min import CUDADataManager, DataFeed
+from warpdrive_min import data_manager as module
+from warpdrive_min.errors import BackendUnavailable, DataError, DeviceMemoryError
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+
+
+@pytest.fixture
+def data() -> CUDADataManager:
+    """A manager of 2 environments of 3 agents."""
+    return managers("cpu")[0]
+
+
+# ------------------------------------------------------------------ construction
+
+
+@pytest.mark.parametrize("name", ["num_agents", "num_envs", "blocks_per_env", "episode_length"])
+@pytest.mark.parametrize("value", [0, -1, None, 2.5])
+def test_sizes_must_be_positive_integers(name, value):
+    """No size may be missing, zero, negative or a fraction."""
+    sizes = {"num_agents": 1, "num_envs": 1, "blocks_per_env": 1, "episode_length": 1, name: value}
+    with pytest.raises(DataError, match=f"{name} must be a positive integer .got {value}"):
+        CUDADataManager(**sizes)
+
+
+def test_unknown_backend_raises():
+    """There is no fallback for a name that is no backend."""
+    with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'tpu'.; known are cpu, host, numba, pycuda"):
+        CUDADataManager(1, 1, episode_length=1, backend="tpu")
+
+
+@on_every_backend
+def test_reserved_arrays_are_there_and_zero(backend):
+    """Flags, counters, seed and log mask exist from the start, on the backend's device."""
+    data, _ = managers(backend, n_envs=2, episode_length=4)
+    want = {"_done_": (2,), "_timestep_": (2,), "_episode_": (2,), "_reset_seed_": (2,), "_log_mask_": (5,)}
+    for name, shape in want.items():
+        tensor = data.tensor(name)
+        assert (tuple(tensor.shape), tensor.dtype, tensor.device) == (shape, torch.int32, data.backend.device)
+        assert not tensor.any()
+    assert set(data.array_names()) == set(want)
+    assert data.is_data_on_device_via_torch("_done_")
+    assert not data.is_data_on_device_via_torch("_timestep_")
+
+
+# ------------------------------------------------------------------ meta information and shared constants
+
+
+def test_meta_info_is_32_bits_wide(data):
+    """Sizes are registered; ints become int32 and floats float32."""
+    data.add_meta_info({"learning_rate": 0.01, "n_steps": 7, "flag": True})
+    got = {name: data.meta_info(name) for name in ("n_agents", "n_envs", "blocks_per_env", "episode_length", "n_steps")}
+    assert got == {"n_agents": 3, "n_envs": 2, "blocks_per_env": 1, "episode_length": 4, "n_steps": 7}
+    assert {type(value) for value in got.values()} == {np.int32}
+    assert data.meta_info("learning_rate") == np.float32(0.01)
+    assert type(data.meta_info("learning_rate")) is np.float32
+    assert type(data.meta_info("flag")) is np.int32
+
+
+def test_meta_info_refuses_duplicates_unknown_names_and_arrays(data):
+    """A name stands for one scalar."""
+    with pytest.raises(DataError, match="'n_envs': is there already"):
+        data.add_meta_info({"n_envs": 1})
+    with pytest.raises(DataError, match=r"must be a number, list or array .got str"):
+        data.add_meta_info({"word": "seven"})
+    with pytest.raises(DataError, match=r"meta info 'n_worlds': is not there; known are .*n_envs"):
+        data.meta_info("n_worlds")
+
+
+def test_shared_constants_are_narrowed_and_read_back(data):
+    """Lists and arrays become 32 bits wide, scalars too; each name once."""
+    data.add_shared_constants({"table": [[1, 2], [3, 4]], "rate": 0.5, "angles": np.array([1.0, 2.0])})
+    assert data.shared_constant("table").dtype == np.int32
+    assert data.shared_constant("angles").dtype == np.float32
+    assert data.shared_constant("rate") == np.float32(0.5)
+    with pytest.raises(DataError, match="shared constant 'rate': is there already"):
+        data.add_shared_constants({"rate": 1})
+    with pytest.raises(DataError, match="shared constant 'rat': is not there; known are angles, rate, table"):
+        data.shared_constant("rat")
+
+
+@on_every_backend
+def test_shared_constant_reaches_kernels_as_one_device_array(backend):
+    """A kernel gets an array on the device, the same each time, or the scalar."""
+    data, _ = managers(backend)
+    data.add_shared_constants({"table": [1, 2], "rate": 0.5})
+    argument = data.shared_argument("table")
+    assert argument.tolist() == [1, 2]
+    assert argument.device == data.device
+    assert data.shared_argument("table") is argument
+    assert data.find("table") is argument
+    assert data.find("rate") == 0.5
+
+
+# ------------------------------------------------------------------ push and pull
+
+
+@on_every_backend
+@pytest.mark.parametrize("torch_accessible", [False, True])
+def test_push_and_pull_return_what_was_given(backend, torch_accessible):
+    """Arrays, lists and scalars come back with their values, 32 bits wide."""
+    data, _ = managers(backend)
+    floats, integers = np.random.default_rng(0).random((2, 3)), [[1, 2], [-3, 2**31 - 1]]
+    feed = DataFeed()
+    feed.add_data_list([("floats", floats), ("integers", integers), ("count", 7), ("rate", 0.1), ("flag", True)])
+    data.push_data_to_device(feed, torch_accessible)
+    np.testing.assert_array_equal(data.pull_data_from_device("floats"), floats.astype(np.float32))
+    np.testing.assert_array_equal(data.pull_data_from_device("integers"), integers)
+    got = {name: data.pull_data_from_device(name) for name in ("count", "rate", "flag")}
+    assert got == {"count": np.int32(7), "rate": np.float32(0.1), "flag": np.int32(1)}
+    assert [data.get_dtype(name) for name in feed] == ["float32", "int32", "int32", "float32", "int32"]
+    assert [data.get_shape(name) for name in feed] == [(2, 3), (2, 2), (), (), ()]
+    assert data.is_data_on_device_via_torch("floats") == torch_accessible
+    assert data.tensor("floats").device == data.device
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool", "int16", "float16", "uint32"])
+def test_dtypes_that_are_not_64_bits_wide_stay(data, dtype):
+    """Only float64 and int64 are narrowed."""
+    push(data, "x", np.ones(3, dtype))
+    assert data.get_dtype("x") == dtype
+    assert data.pull_data_from_device("x").dtype == dtype
+
+
+def test_pushed_and_pulled_arrays_are_copies(data):
+    """Neither the caller's array nor a pulled one is the device's memory."""
+    given = np.zeros((2, 3), np.float32)
+    push(data, "x", given)
+    given[:] = 1
+    data.pull_data_from_device("x")[:] = 2
+    assert not data.tensor("x").any()
+
+
+def test_arrays_are_stored_in_row_major_order(data):
+    """Kernels index rows, so a transposed array is copied into that order."""
+    given = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    push(data, "x", given)
+    assert data.tensor("x").is_contiguous()
+    np.testing.assert_array_equal(data.pull_data_from_device("x"), given)
+
+
+def test_tensor_is_the_live_memory(data):
+    """What torch writes is what is pulled and what kernels are given."""
+    push(data, "x", np.zeros(3, np.float32))
+    data.data_on_device_via_torch("x").fill_(4)
+    assert data.pull_data_from_device("x").tolist() == [4, 4, 4]
+    assert data.device_data("x") is data.find("x") is data.tensor("x")
+
+
+def test_find_prefers_data_to_meta_information_to_shared_constants(data):
+    """One name may stand in all three; the most particular one is bound."""
+    data.add_shared_constants({"shared": 1, "n_envs": 2})
+    assert data.find("n_envs") == 2
+    push(data, "shared", np.float32(3))
+    assert data.find("shared") == 3.0
+    assert data.find("nothing") is None
+    assert {"shared", "n_envs", "_done_"} <= set(data.names())
+
+
+@pytest.mark.parametrize("value", ["text", None, {"a": 1}, ["a", "b"], np.array([1j]), {1, 2}])
+def test_values_that_are_no_numbers_raise(data, value):
+    """A kernel takes numbers only."""
+    with pytest.raises(DataError, match=r"'x': must (be a number|hold numbers)"):
+        push(data, "x", value)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, np.int64(2**40), [0, 2**31], np.array([-(2**40)])])
+def test_integers_that_do_not_fit_raise(data, value):
+    """Narrowing would change the number silently."""
+    with pytest.raises(DataError, match="'x': integers become 32 bits wide"):
+        push(data, "x", value)
+
+
+@pytest.mark.parametrize("value", [1, np.zeros(2)])
+@pytest.mark.parametrize("name", ["_done_", "x", "y"])
+def test_names_are_unique(data, name, value):
+    """Array, scalar and reserved names can be pushed once."""
+    feed = DataFeed()
+    feed.add_data_list([("x", np.zeros(3)), ("y", 1)])
+    data.push_data_to_device(feed)
+    with pytest.raises(DataError, match=f"'{name}': was pushed already; use another name"):
+        push(data, name, value)
+
+
+@pytest.mark.parametrize("suffix", ["_at_reset", "_for_log"])
+def test_names_of_copies_are_unique_too(data, suffix):
+    """A saved copy or log buffer never takes the place of an array."""
+    push(data, "x" + suffix, np.zeros(2))
+    with pytest.raises(DataError, match=f"'x{suffix}': was pushed already"):
+        push(data, "x", np.zeros((2, 3)), save_copy_and_apply_at_reset=True, log_data_across_episode=True)
+    assert not data.is_data_on_device("x")
+
+
+def test_unknown_name_lists_those_known(data):
+    """A misspelt name raises wherever it is asked for."""
+    for ask in (data.tensor, data.device_data, data.pull_data_from_device, data.get_shape, data.get_dtype):
+        with pytest.raises(DataError, match=r"data '_dnoe_': is not there; known are .*_done_"):
+            ask("_dnoe_")
+    assert not data.is_data_on_device("_dnoe_")
+
+
+# ------------------------------------------------------------------ copies, saved rows, log buffers, pools
+
+
+@on_every_backend
+def test_n_copies_gives_each_environment_its_row(backend):
+    """With the wrapper's attribute the row is replicated, in memory of its own."""
+    data, _ = managers(backend)
+    push(data, "x", [1.0, 2.0, 3.0], n_copies=2, save_copy_and_apply_at_reset=True)
+    data.tensor("x")[0] = 9
+    assert data.pull_data_from_device("x").tolist() == [[9, 9, 9], [1, 2, 3]]
+    assert data.tensor("x_at_reset").tolist() == [[1, 2, 3], [1, 2, 3]]
+    assert data.reset_data_list == ["x"]
+
+
+def test_logged_array_gets_a_buffer_for_one_environment(data):
+    """The log has a row for each step and the start, without the axis of environments."""
+    push(data, "x", np.ones((2, 3, 4), np.float32), log_data_across_episode=True)
+    assert tuple(data.tensor("x_for_log").shape) == (5, 3, 4)
+    assert not data.tensor("x_for_log").any()
+    assert data.log_data_list == ["x"]
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (2, 4), (5, 3)])
+def test_logged_array_needs_the_axes_of_environments_and_agents(data, shape):
+    """Anything else cannot be logged by environment, and the error says the shape."""
+    with pytest.raises(DataError, match=r"\(n_envs, n_agents, ...\) = \(2, 3, ...\) to be logged"):
+        push(data, "x", np.zeros(shape), log_data_across_episode=True)
+
+
+def test_pool_is_found_by_its_target(data):
+    """A pool's flags count for nothing, and its target knows it."""
+    feed = DataFeed()
+    feed.add_data("x", np.zeros((2, 3)))
+    feed.add_pool_for_reset("x_reset_pool", np.zeros((7, 3)), "x")
+    data.push_data_to_device(feed)
+    assert data.get_reset_pool("x") == "x_reset_pool"
+    assert data.reset_data_list == data.log_data_list == []
+    with pytest.raises(DataError, match="reset pool of 'y': is not there; known are x"):
+        data.get_reset_pool("y")
+
+
+def test_pool_and_saved_copy_exclude_each_other(data):
+    """An array is restored from one or the other, whichever was pushed first."""
+    feed = DataFeed()
+    feed.add_data("x", np.zeros((2, 3)), save_copy_and_apply_at_reset=True)
+    feed.add_pool_for_reset("x_reset_pool", np.zeros((7, 3)), "x")
+    with pytest.raises(DataError, match="'x_reset_pool' of 'x': the target has a saved copy"):
+        data.push_data_to_device(feed)
+    pool_first = DataFeed()
+    pool_first.add_pool_for_reset("y_reset_pool", np.zeros((7, 3)), "y")
+    pool_first.add_data("y", np.zeros((2, 3)), save_copy_and_apply_at_reset=True)
+    with pytest.raises(DataError, match="'y': is refilled from a pool"):
+        data.push_data_to_device(pool_first)
+
+
+@pytest.mark.parametrize("pool", [np.zeros((1, 3)), np.zeros(())])
+def test_pool_needs_two_rows(data, pool):
+    """One row is no choice."""
+    feed = DataFeed()
+    feed.add_pool_for_reset("x_reset_pool", pool, "x")
+    with pytest.raises(DataError, match="at least 2 rows"):
+        data.push_data_to_device(feed)
+
+
+def test_target_has_one_pool(data):
+    """A second pool of the same array raises and names the first."""
+    feed = DataFeed()
+    feed.add_pool_for_reset("first", np.zeros((2, 3)), "x")
+    feed.add_pool_for_reset("second", np.zeros((2, 3)), "x")
+    with pytest.raises(DataError, match="'second' of 'x': the target has the pool 'first' already"):
+        data.push_data_to_device(feed)
+
+
+# ------------------------------------------------------------------ reset_device
+
+
+@on_every_backend
+def test_reset_device_restores_in_place(backend):
+    """One array or all go back to what was pushed, in the same memory, scalars or not."""
+    data, _ = managers(backend)
+    push(data, "x", [1.0, 2.0], n_copies=2)
+    push(data, "y", np.array([3, 4]))
+    push(data, "scalar", 5)
+    addresses = [data.tensor(name).data_ptr() for name in ("x", "y", "_done_")]
+    for name in ("x", "y", "_done_"):
+        data.tensor(name).fill_(8)
+    data.reset_device("x")
+    assert data.pull_data_from_device("x").tolist() == [[1, 2], [1, 2]]
+    assert data.pull_data_from_device("y").tolist() == [8, 8]
+    data.reset_device("scalar")
+    data.reset_device()
+    assert data.pull_data_from_device("y").tolist() == [3, 4]
+    assert data.pull_data_from_device("_done_").tolist() == [0, 0]
+    assert [data.tensor(name).data_ptr() for name in ("x", "y", "_done_")] == addresses
+    with pytest.raises(DataError, match="data 'z': is not there"):
+        data.reset_device("z")
+
+
+# ------------------------------------------------------------------ memory
+
+
+@pytest.mark.parametrize("allocates", ["clone", "zeros", "to"])
+def test_full_device_says_what_was_asked_and_what_is_free(data, monkeypatch, allocates):
+    """Wherever torch runs out, the array's name, its bytes and the free bytes are told, and nothing is kept."""
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(data, "free_bytes", lambda: 1234567)
+    monkeypatch.setattr(module.torch if allocates == "zeros" else torch.Tensor, allocates, full)
+    # 2 rows of 3 floats, a saved copy of them, and 5 logged rows: 24 + 24 + 60 bytes
+    with pytest.raises(DeviceMemoryError, match=r"'x': cpu is full .asked for 108 bytes, 1,234,567 are free"):
+        push(data, "x", np.ones(3), n_copies=2, save_copy_and_apply_at_reset=True, log_data_across_episode=True)
+    monkeypatch.undo()
+    assert not data.is_data_on_device("x")
+    assert not data.is_data_on_device("x_at_reset")
+    assert data.reset_data_list == data.log_data_list == []
+
+
+@on_every_backend
+def test_free_bytes_is_plausible(backend):
+    """A machine that runs the tests has between 16 MB and 64 TB free."""
+    assert 2**24 < managers(backend)[0].free_bytes() < 2**46

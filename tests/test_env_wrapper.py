@@ -1,0 +1,368 @@
+"""The wrapper: construction, reset and step on every backend, with an environment in WarpDrive's own style."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from envs import CartPole
+from tests.environments.counter import Counter, PlainCounter, PythonCounter
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS
+from warpdrive_min import EnvironmentRegistrar, EnvWrapper
+from warpdrive_min.errors import ActionError, BackendUnavailable, CompileError, ConfigError, DeviceMemoryError
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+
+
+def started(backend: str, num_envs: int = 4, **options: object) -> EnvWrapper:
+    """Return a wrapper of Counter that was reset."""
+    wrapper_options = {name: options.pop(name) for name in ("auto_reset", "debug", "seed") if name in options}
+    wrapper = EnvWrapper(Counter(**options), num_envs=num_envs, env_backend=backend, **wrapper_options)
+    wrapper.reset()
+    return wrapper
+
+
+def act(wrapper: EnvWrapper, actions: list[list[int]]) -> None:
+    """Step with these actions, by environment and agent."""
+    wrapper.cuda_data_manager.tensor("sampled_actions").copy_(torch.tensor(actions, dtype=torch.int32)[..., None])
+    assert wrapper.step() is None
+
+
+def pull(wrapper: EnvWrapper, *names: str) -> list[list[float]]:
+    """Return arrays as lists."""
+    return [wrapper.cuda_data_manager.pull_data_from_device(name).tolist() for name in names]
+
+
+# ------------------------------------------------------------------ construction
+
+
+def test_wrapper_takes_over_the_environments_sizes_and_derives_the_observation_space():
+    """Name, agents, length, and a box for each agent's observation."""
+    env = Counter(num_agents=3, episode_length=6)
+    wrapper = EnvWrapper(env, num_envs=7)
+    assert (wrapper.name, wrapper.n_agents, wrapper.episode_length, wrapper.n_envs) == ("Counter", 3, 6, 7)
+    assert env.observation_space.keys() == env.action_space.keys()
+    assert env.observation_space[0].shape == (2,)
+    assert env.observation_space[0].dtype == np.float32
+    assert env.n_resets == 1
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+def test_wrapper_tells_the_environment_its_backend(backend):
+    """A dual-mode environment is told which mode it is in."""
+    wrapper = EnvWrapper(Counter(), env_backend=backend)
+    assert wrapper.env.env_backend == wrapper.env_backend == backend
+
+
+def test_environment_is_made_by_name(monkeypatch):
+    """From the given registrar, with the config; one of the two alone is not enough."""
+    monkeypatch.setattr(EnvironmentRegistrar, "_classes", {})
+    registrar = EnvironmentRegistrar()
+    registrar.add("cpu")(Counter)
+    wrapper = EnvWrapper(env_name="counter", env_config={"num_agents": 2}, env_registrar=registrar)
+    assert wrapper.n_agents == 2
+    with pytest.raises(
+        ConfigError, match=r"needs env_obj, or env_name and env_config .got env_name='counter', env_config=None"
+    ):
+        EnvWrapper(env_name="counter")
+
+
+def test_registered_source_goes_before_the_classs_own(monkeypatch, tmp_path):
+    """What was registered for the language is what is compiled."""
+    if not any(each.values[0] == "host" for each in BACKENDS_HERE):
+        pytest.skip("found no C++ compiler")
+    monkeypatch.setattr(EnvironmentRegistrar, "_sources", {})
+    source = tmp_path / "other.cu"
+    source.write_text("WD_KERNEL(other)(int* x) {}\n")
+    registrar = EnvironmentRegistrar()
+    registrar.add_cuda_env_src_path("Counter", source, "host")
+    with pytest.raises(CompileError, match="its source has no kernel 'step' or 'CudaCounterStep'"):
+        EnvWrapper(Counter(), env_backend="host", env_registrar=registrar)
+
+
+def test_old_names_of_the_backend():
+    """``use_cuda`` warns; False means `cpu` and True `pycuda`."""
+    with pytest.warns(DeprecationWarning, match="use_cuda is the old name of env_backend"):
+        assert EnvWrapper(Counter(), use_cuda=False).env_backend == "cpu"
+    if not any(each.values[0] == "pycuda" for each in BACKENDS_HERE):
+        with pytest.raises(BackendUnavailable, match="backend 'pycuda'"):
+            EnvWrapper(Counter(), env_backend=True)
+
+
+def test_unknown_backend_raises():
+    """WarpDrive falls back to the CPU with a warning; here it is an error."""
+    with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'cuda'"):
+        EnvWrapper(Counter(), env_backend="cuda")
+
+
+@pytest.mark.parametrize("attribute", ["name", "num_agents", "episode_length", "action_space", "reset", "step"])
+def test_environment_must_have_warpdrives_contract(attribute):
+    """The error names what is missing."""
+
+    class Broken:
+        name, num_agents, episode_length, action_space = "Broken", 1, 1, {}
+
+        def reset(self):
+            return {}
+
+        def step(self, actions=None):
+            return None
+
+    delattr(Broken, attribute)
+    with pytest.raises(ConfigError, match=f"environment Broken: needs the attribute '{attribute}'"):
+        EnvWrapper(Broken())
+
+
+@pytest.mark.parametrize("attribute", ["num_agents", "episode_length"])
+def test_environment_must_have_agents_and_steps(attribute):
+    """Zero agents or steps are no environment."""
+    env = Counter()
+    setattr(env, attribute, 0)
+    with pytest.raises(ConfigError, match=f"environment 'Counter': {attribute} must be at least 1 .got 0"):
+        EnvWrapper(env)
+
+
+def test_number_of_environments_must_be_positive():
+    """There is at least one copy."""
+    with pytest.raises(ConfigError, match=r"num_envs: must be at least 1 .got 0"):
+        EnvWrapper(Counter(), num_envs=0)
+
+
+def test_observations_and_actions_must_be_for_the_same_agents():
+    """An agent without an observation is found at construction."""
+    env = Counter()
+    env.action_space[9] = env.action_space[0]
+    with pytest.raises(
+        ConfigError, match=r"must return an observation for each agent of action_space .got \['0', '1', '2'\]"
+    ):
+        EnvWrapper(env)
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+def test_environment_without_kernels_runs_on_cpu_only(backend):
+    """There is no silent fallback to Python."""
+    with pytest.raises(ConfigError, match=f"'PythonCounter': has no .* kernels, which backend '{backend}' runs"):
+        EnvWrapper(PythonCounter(), env_backend=backend)
+
+
+def test_compiled_file_is_for_pycuda(tmp_path):
+    """Other backends have nothing to load."""
+    with pytest.raises(ConfigError, match="loads no compiled file"):
+        EnvWrapper(Counter(), testing_mode=True, testing_bin_filename=tmp_path / "k.cubin")
+
+
+def test_source_that_does_not_compile_names_file_and_line(tmp_path):
+    """The compiler's message reaches the user of the wrapper."""
+    if not any(each.values[0] == "host" for each in BACKENDS_HERE):
+        pytest.skip("found no C++ compiler")
+
+    class Misspelt(Counter):
+        kernel_sources = {"cuda_c": tmp_path / "misspelt.cu"}  # noqa: RUF012
+
+    text = Path(Counter.kernel_sources["cuda_c"]).read_text().replace("weights[agent]", "weihgts[agent]")
+    Misspelt.kernel_sources["cuda_c"].write_text(text)
+    with pytest.raises(CompileError, match=r"misspelt.cu: does not compile[^$]*misspelt.cu:10:[^$]*weihgts"):
+        EnvWrapper(Misspelt(), env_backend="host")
+
+
+def test_warpdrives_constants_are_compiled_in_where_they_are_asked_for(tmp_path):
+    """A source may use wkNumberEnvs and wkNumberAgents, as WarpDrive's do."""
+    if not any(each.values[0] == "host" for each in BACKENDS_HERE):
+        pytest.skip("found no C++ compiler")
+
+    class Sized(Counter):
+        kernel_sources = {"cuda_c": tmp_path / "sized.cu"}  # noqa: RUF012
+
+        def launch(self, arguments):
+            self.cuda_step()
+
+    Sized.kernel_sources["cuda_c"].write_text(
+        "WD_KERNEL(step)(float* rewards, int n_envs) {\n"
+        "  rewards[0] = 100 * wkNumberEnvs + 10 * wkNumberAgents + wkBlocksPerEnv;\n"
+        "}\n"
+    )
+    wrapper = EnvWrapper(Sized(), num_envs=4, env_backend="host")
+    wrapper.reset()
+    wrapper.step()
+    assert pull(wrapper, "rewards")[0][0][0] == 431
+
+
+# ------------------------------------------------------------------ reset and step in kernels
+
+
+@on_every_backend
+def test_steps_follow_the_worked_example(backend):
+    """Three agents count their actions in every copy; one at the limit, or the last step, ends the episode."""
+    wrapper = started(backend, num_envs=2, episode_length=4, limit=3)
+    act(wrapper, [[1, 0, 1], [0, 0, 0]])
+    count, observations, rewards = pull(wrapper, "count", "observations", "rewards")
+    assert count == [[1, 0, 1], [0, 0, 0]]
+    assert observations[0] == [[1, 0.5], [0, 0.5], [1, 0.5]]
+    assert rewards == [[0.5, 0, 1.5], [0, 0, 0]]  # weights 1/2, 1 and 3/2 times the counts
+    for _ in range(2):
+        act(wrapper, [[0, 0, 1], [1, 0, 0]])
+    assert pull(wrapper, "_timestep_", "_done_", "count") == [[3, 3], [1, 0], [[1, 0, 3], [2, 0, 0]]]
+    assert wrapper.reset_only_done_envs() == {}
+    assert pull(wrapper, "_timestep_", "_done_", "count") == [[0, 3], [0, 0], [[0, 0, 0], [2, 0, 0]]]
+    act(wrapper, [[1, 0, 0], [0, 0, 0]])
+    assert pull(wrapper, "_timestep_", "_done_") == [[1, 4], [0, 1]]
+    wrapper.reset()
+    assert pull(wrapper, "_timestep_", "_done_", "count") == [[0, 0], [0, 0], [[0, 0, 0]] * 2]
+
+
+@on_every_backend
+def test_first_reset_returns_what_was_pushed(backend):
+    """The observations of the environment's reset are those of the arrays, though each reset draws a start."""
+    wrapper = EnvWrapper(Counter(random_start=True), num_envs=2, env_backend=backend)
+    observations = wrapper.reset()
+    got = wrapper.cuda_data_manager.pull_data_from_device("observations")
+    for env in range(2):
+        np.testing.assert_array_equal(got[env], np.stack(list(observations.values())))
+    again = wrapper.reset_all_envs()
+    assert again == {} if backend != "cpu" else set(again) == set(observations)
+
+
+@on_every_backend
+def test_done_can_be_kept(backend):
+    """A restart that keeps the flags restores the arrays all the same."""
+    wrapper = started(backend, num_envs=1, episode_length=1)
+    act(wrapper, [[1, 1, 1]])
+    wrapper.reset_only_done_envs(undo_done_after_reset=False)
+    assert pull(wrapper, "_done_", "_timestep_", "count") == [[1], [1], [[0, 0, 0]]]
+
+
+@on_every_backend
+def test_pools_are_drawn_jointly_by_the_wrapper(backend):
+    """Place and label of an environment come from one row; the same seed draws the same, another one others."""
+    drawn = {}
+    for seed in (1, 1, 2):
+        wrapper = started(backend, num_envs=12, pool_size=50)
+        wrapper.init_reset_pool(seed)
+        wrapper.reset()
+        place, label = pull(wrapper, "place", "label")
+        assert [[row + 10] * 3 for (row,) in label] == place
+        drawn.setdefault(seed, []).append(label)
+    assert drawn[1][0] == drawn[1][1] != drawn[2][0]
+
+
+@on_every_backend
+def test_auto_reset_restarts_an_environment_without_a_reset_kernel(backend):
+    """The arrays start again at once, and ``_done_`` tells of it until the next step, though no kernel clears it."""
+    wrapper = started(backend, num_envs=2, episode_length=5, limit=2, auto_reset=True)
+    seen = []
+    for actions in ([[1, 0, 0], [0, 0, 0]],) * 4:
+        act(wrapper, actions)
+        seen.append(pull(wrapper, "_done_", "_timestep_", "_episode_", "count"))
+    assert [done for done, *_ in seen] == [[0, 0], [1, 0], [0, 0], [1, 0]]
+    assert [timestep for _, timestep, *_ in seen] == [[1, 1], [0, 2], [1, 3], [0, 4]]
+    assert [episode for *_, episode, _ in seen] == [[0, 0], [1, 0], [1, 0], [2, 0]]
+    assert [count[0][0] for *_, count in seen] == [1, 0, 1, 0]
+
+
+@on_every_backend
+def test_copies_do_not_depend_on_how_many_there_are(backend):
+    """Three copies of many do as the same three alone."""
+    wanted = []
+    for num_envs in (3, 45):
+        wrapper = started(backend, num_envs=num_envs, limit=100)
+        generator = np.random.default_rng(0)
+        for _ in range(3):
+            actions = np.zeros((num_envs, 3), int)
+            actions[:3] = generator.integers(0, 2, (3, 3))
+            act(wrapper, actions.tolist())
+        wanted.append([rows[:3] for rows in pull(wrapper, "count", "observations", "rewards")])
+    assert wanted[0] == wanted[1]
+    assert np.any(wanted[0][0])
+
+
+# ------------------------------------------------------------------ Python on the CPU
+
+
+def test_actions_step_the_python_environment_on_cpu():
+    """With a dict by agent it steps as the environment itself does, kernels or not."""
+    for env in (Counter(), PlainCounter()):
+        wrapper = EnvWrapper(env)
+        wrapper.reset()
+        observations, rewards, done, info = wrapper.step({0: 1, 1: 0, 2: 1})
+        assert observations[2].tolist() == [1, 0.5]
+        assert (rewards, done, info) == ({0: 0.5, 1: 0.0, 2: 1.5}, {"__all__": False}, {})
+
+
+def test_python_environment_needs_no_kernels():
+    """An environment that knows nothing of the core resets and steps; arrays are what it has not."""
+    wrapper = EnvWrapper(PythonCounter(episode_length=2))
+    assert not wrapper.vectorised
+    assert list(wrapper.reset()) == list(wrapper.obs_at_reset()) == ["only"]
+    assert wrapper.step({"only": 2})[0]["only"].tolist() == [1, 2]
+    assert wrapper.step_all_envs({"only": 0})[2] == {"__all__": True}
+    for call in (wrapper.step, wrapper.reset_only_done_envs, wrapper.init_reset_pool, wrapper.custom_reset_all_envs):
+        with pytest.raises(ConfigError, match="'PythonCounter' has no kernels for backend 'cpu', only Python"):
+            call()
+
+
+# ------------------------------------------------------------------ what it refuses
+
+
+@on_every_backend
+def test_step_before_reset_raises(backend):
+    """There is nothing to step yet."""
+    wrapper = EnvWrapper(Counter(), env_backend=backend)
+    for name in ("step", "reset_only_done_envs", "init_reset_pool", "custom_reset_all_envs"):
+        with pytest.raises(ConfigError, match=rf"{name}: the environments have not started; call reset\(\) first"):
+            getattr(wrapper, name)()
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+def test_actions_as_an_argument_are_for_cpu(backend):
+    """Elsewhere they are read from the array, and the error says how to write them."""
+    wrapper = started(backend)
+    with pytest.raises(
+        ConfigError, match=r"reads the array 'sampled_actions' .got actions.; write them with CUDASampler.assign"
+    ):
+        wrapper.step({0: 1})
+
+
+@on_every_backend
+@pytest.mark.parametrize("action", [-1, 2])
+def test_debug_mode_finds_actions_out_of_range(backend, action):
+    """The first wrong action is named with environment, agent, type and range, and nothing is stepped."""
+    wrapper = started(backend, num_envs=4, debug=True)
+    act(wrapper, [[1, 1, 1]] * 4)
+    actions = [[1, 1, 1]] * 3 + [[1, 1, action]]
+    with pytest.raises(
+        ActionError, match=rf"sampled_actions\[3, 2, 0\]: must be from 0 to 1 .got {action}; 1 of 12 actions"
+    ):
+        act(wrapper, actions)
+    assert pull(wrapper, "_timestep_") == [[1, 1, 1, 1]]
+
+
+def test_without_debug_mode_actions_are_not_checked():
+    """The check synchronises, so it is asked for."""
+    wrapper = started("cpu")
+    act(wrapper, [[7, 0, 0]] * 4)
+    assert pull(wrapper, "count")[0][0] == [7, 0, 0]
+
+
+def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
+    """The error says how many do."""
+    wrapper = EnvWrapper(CartPole(), num_envs=1000)
+    monkeypatch.setattr(wrapper.cuda_data_manager, "free_bytes", lambda: 10_000)
+    with pytest.raises(
+        DeviceMemoryError, match=r"1,000 need [\d,]+ bytes on cpu .free are 10,000.; at most \d+ environments fit"
+    ):
+        wrapper.reset()
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_seed_picks_the_starts(backend):
+    """The same seed starts alike, another one elsewhere."""
+    starts = []
+    for seed in (3, 3, 4):
+        wrapper = EnvWrapper(CartPole(), num_envs=4, env_backend=backend, seed=seed)
+        wrapper.reset()
+        starts.append(wrapper.cuda_data_manager.pull_data_from_device("state"))
+    np.testing.assert_array_equal(starts[0], starts[1])
+    assert (starts[0] != starts[2]).any()

@@ -1,0 +1,322 @@
+"""The function manager: launch shapes, binding by name, explicit arguments, and the feed that makes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.environments import FILL
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, push
+from warpdrive_min import CUDADataManager, CUDAFunctionFeed, CUDAFunctionManager
+from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError, ConfigError, DataError
+from warpdrive_min.function_manager import LaunchShape
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+on_typed_backends = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+
+
+def filled(backend: str, **replaced: object) -> tuple[CUDADataManager, CUDAFunctionManager]:
+    """Return managers with the kernel `fill` and its data: 2 environments of 3 agents."""
+    data, functions = managers(backend)
+    values = {"target": np.zeros((2, 3), np.float32), "offset": [7], "scale": 0.5, **replaced}
+    for name, value in values.items():
+        if value is not None:
+            push(data, name, value)
+    functions.load(FILL)
+    return data, functions
+
+
+WANT = [[7, 7.5, 8], [8.5, 9, 9.5]]
+
+
+# ------------------------------------------------------------------ launch shapes
+
+
+@pytest.mark.parametrize(
+    ("n_agents", "threads", "envs_per_block"),
+    [(1, 128, 128), (5, 128, 25), (63, 128, 2), (64, 64, 1), (100, 128, 1), (1024, 1024, 1), (5000, 1024, 1)],
+)
+def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block):
+    """Below 64 agents a block of 128 threads owns several environments, from there on one, in whole warps."""
+    shape = LaunchShape.of(n_agents)
+    assert shape == LaunchShape(threads, envs_per_block)
+    assert shape.constants() == {"THREADS": threads, "ENVS_PER_BLOCK": envs_per_block}
+    assert shape.blocks(1) == shape.blocks(envs_per_block) == 1
+    assert shape.blocks(envs_per_block + 1) == 2
+
+
+def test_no_agents_raises():
+    """An environment without agents has no shape."""
+    with pytest.raises(ConfigError, match=r"n_agents: must be positive .got 0"):
+        LaunchShape.of(0)
+
+
+@pytest.mark.parametrize("name", ["num_agents", "num_envs", "blocks_per_env"])
+def test_sizes_must_be_positive(name):
+    """The error names the size."""
+    with pytest.raises(ConfigError, match=f"{name} must be positive .got 0"):
+        CUDAFunctionManager(**{name: 0})
+    with pytest.raises(BackendUnavailable, match="unknown backend"):
+        CUDAFunctionManager(backend="gpu")
+
+
+def test_block_and_grid_are_those_of_a_thread_for_each_agent():
+    """WarpDrive's shape: blocks of the agents' share, so many for each environment."""
+    assert (CUDAFunctionManager(5, 2).block, CUDAFunctionManager(5, 2).grid) == ((5, 1, 1), (2, 1))
+    shared = CUDAFunctionManager(5, 2, blocks_per_env=2)
+    assert (shared.block, shared.grid) == ((3, 1, 1), (4, 1))
+
+
+def test_defaults_are_added_and_can_be_given():
+    """Every kernel gets agents, shape and EXACT, unless the caller says otherwise."""
+    functions = CUDAFunctionManager(5, 2)
+    want = {"N_AGENTS": 5, "THREADS": 128, "ENVS_PER_BLOCK": 25, "EXACT": False}
+    assert functions.with_defaults({}) == want
+    assert functions.with_defaults({"EXACT": True, "MORE": 1}) == {**want, "EXACT": True, "MORE": 1}
+
+
+# ------------------------------------------------------------------ loading
+
+
+@on_every_backend
+def test_kernels_are_known_by_name_and_loaded_once(backend):
+    """A loaded kernel can be asked for; an unknown one lists the known; a second one of the name raises."""
+    _, functions = filled(backend)
+    assert functions.has_function("fill")
+    functions.initialize_functions(["fill"])
+    for ask in (functions.kernel, functions.get_function, lambda name: functions.initialize_functions([name])):
+        with pytest.raises(CompileError, match="kernel 'fil': is not loaded; known are fill"):
+            ask("fil")
+    with pytest.raises(CompileError, match="kernel 'fill': is loaded already"):
+        functions.load(FILL)
+
+
+def test_binary_is_for_pycuda(tmp_path):
+    """No other backend loads a compiled file."""
+    with pytest.raises(ConfigError, match=r"'cpu': loads no compiled file .got .*k.cubin.; use 'pycuda'"):
+        CUDAFunctionManager().load_binary(tmp_path / "k.cubin", FILL["cuda_c"])
+
+
+# ------------------------------------------------------------------ binding by name
+
+
+@on_every_backend
+def test_bind_looks_up_every_parameter(backend):
+    """Arrays, scalars and meta information are found by the parameters' names; given arguments go before them."""
+    data, functions = filled(backend)
+    functions.bind("fill", data)()
+    assert data.pull_data_from_device("target").tolist() == WANT
+    functions.bind("fill", data, scale=0.0, offset=torch.full((1,), -7, dtype=torch.int32, device=data.device))()
+    assert data.pull_data_from_device("target").tolist() == [[0, 0.5, 1], [1.5, 2, 2.5]]
+
+
+@on_every_backend
+def test_bound_launch_is_repeatable_and_sees_new_values(backend):
+    """Arguments are converted once; what torch writes meanwhile is seen."""
+    data, functions = filled(backend)
+    launch = functions.bind("fill", data)
+    launch()
+    data.tensor("offset").fill_(0)
+    data.tensor("target").zero_()
+    launch()
+    assert data.pull_data_from_device("target").tolist() == [[0, 0.5, 1], [1.5, 2, 2.5]]
+
+
+@on_every_backend
+def test_bind_takes_shared_constants(backend):
+    """A name that is no data may be a shared constant, array or scalar."""
+    data, functions = filled(backend, offset=None, scale=None)
+    data.add_shared_constants({"offset": [7], "scale": 0.5})
+    functions.bind("fill", data)()
+    assert data.pull_data_from_device("target").tolist() == WANT
+
+
+@on_every_backend
+def test_bind_names_the_parameter_that_is_missing(backend):
+    """A parameter without data raises, with the names there are."""
+    data, functions = filled(backend, offset=None)
+    with pytest.raises(
+        BindingError, match=r"kernel 'fill', parameter 'offset': there is no data of this name; known .*target"
+    ):
+        functions.bind("fill", data)
+
+
+@on_typed_backends
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"offset": [7.0]}, "'offset': is declared int32 .got float32"),
+        ({"target": np.zeros((2, 3), np.int32)}, "'target': is declared float32 .got int32"),
+        (
+            {"target": np.zeros((2, 3, 1), np.float32)},
+            r"'target': is declared with rank 2 .got rank 3, shape \(2, 3, 1\)",
+        ),
+        ({"scale": [0.5]}, "'scale': is declared a scalar by value .got an array"),
+        ({"target": 0.5}, "'target': is declared an array of rank 2 .got a scalar"),
+        ({"offset": 7}, "'offset': is declared an array.* .got a scalar"),
+    ],
+)
+def test_bind_checks_dtype_rank_and_kind(backend, replaced, message):
+    """What is bound must be what the kernel declares."""
+    data, functions = filled(backend, **replaced)
+    with pytest.raises(BindingError, match=f"kernel 'fill', parameter {message}"):
+        functions.bind("fill", data)
+
+
+@pytest.mark.parametrize("backend", [each for each in OTHER_BACKENDS if each.values[0] != "numba"])
+def test_bind_checks_sizes(backend):
+    """CUDA C declares sizes too, so an array for other agents raises instead of being read past its end."""
+    data, functions = filled(backend, target=np.zeros((2, 4), np.float32))
+    with pytest.raises(BindingError, match=r"'target': is declared with shape \(\?, 3\) .got \(2, 4\)"):
+        functions.bind("fill", data)
+
+
+@on_every_backend
+def test_bind_checks_the_device(backend):
+    """An array elsewhere would be read as an address here."""
+    data, functions = filled(backend)
+    with pytest.raises(BindingError, match=r"parameter 'offset': must be on \S+ .got meta"):
+        functions.bind("fill", data, offset=torch.zeros(1, dtype=torch.int32, device="meta"))
+
+
+# ------------------------------------------------------------------ explicit arguments
+
+
+@on_every_backend
+def test_function_takes_arguments_in_order(backend):
+    """Without a shape, the launch has the one that fits the kernel."""
+    data, functions = filled(backend)
+    feed = CUDAFunctionFeed(data)
+    functions.get_function("fill")(*feed(["target", "offset", "scale", ("n_envs", "meta")]))
+    assert data.pull_data_from_device("target").tolist() == WANT
+
+
+@on_every_backend
+def test_function_takes_both_of_warpdrives_forms(backend):
+    """``f(*args, block=, grid=)`` and ``f[grid, block](*args)`` launch with that shape."""
+    data, functions = filled(backend)
+    function, shape = functions.get_function("fill"), functions.shape
+    arguments = CUDAFunctionFeed(data)(["target", "offset", "scale", ("n_envs", "m")])
+    function(*arguments, block=(shape.threads, 1, 1), grid=(1, 1))
+    assert data.pull_data_from_device("target").tolist() == WANT
+    data.tensor("target").zero_()
+    function[1, shape.threads](*arguments)
+    assert data.pull_data_from_device("target").tolist() == WANT
+
+
+@pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] != "numba"])
+def test_function_launches_a_wd_kernel_in_its_own_shape(backend):
+    """A kernel compiled for a shape reaches every agent even if it is called with WarpDrive's block and grid."""
+    data, functions = filled(backend)
+    arguments = CUDAFunctionFeed(data)(["target", "offset", "scale", ("n_envs", "m")])
+    functions.get_function("fill")(*arguments, block=functions.block, grid=functions.grid)
+    assert data.pull_data_from_device("target").tolist() == WANT
+
+
+@on_every_backend
+def test_function_counts_its_arguments(backend):
+    """Too few raise and are told the parameters; an argument of the wrong kind too."""
+    data, functions = filled(backend)
+    with pytest.raises(BindingError, match=r"'fill': takes 4 arguments \(target, offset, scale, n_envs\) .got 1"):
+        functions.get_function("fill")(data.tensor("target"))
+
+
+@on_typed_backends
+def test_function_checks_explicit_arguments(backend):
+    """Explicit arguments are held against the declaration as those found by name."""
+    data, functions = filled(backend)
+    with pytest.raises(BindingError, match=r"parameter 'target': is declared float32 .got int32"):
+        functions.get_function("fill")(data.tensor("offset"), data.tensor("offset"), 0.5, 2)
+
+
+@on_every_backend
+def test_function_without_arguments_binds_by_name(backend):
+    """After `bound_to` a call without arguments finds them; before it, it says what is missing."""
+    data, functions = filled(backend)
+    function = functions.get_function("fill")
+    with pytest.raises(BindingError, match="'fill': has no data manager to bind by name; pass the arguments"):
+        function()
+    bound = function.bound_to(data)
+    bound()
+    assert data.pull_data_from_device("target").tolist() == WANT
+
+
+# ------------------------------------------------------------------ the feed
+
+
+@pytest.mark.parametrize(("source", "want"), [("d", 1), ("DEVICE", 1), ("m", 2), ("Meta", 2), ("s", 3), ("shared", 3)])
+def test_feed_reads_the_named_source(source, want):
+    """One name may stand for data, meta information and a shared constant; the source says which."""
+    data, _ = managers("cpu")
+    push(data, "x", 1)
+    data.add_meta_info({"x": 2})
+    data.add_shared_constants({"x": 3})
+    assert CUDAFunctionFeed(data)([("x", source)]) == [want]
+
+
+@on_every_backend
+def test_feed_gives_arrays_as_live_tensors(backend):
+    """Data and shared arrays are on the device; each call answers for its own list."""
+    data, _ = managers(backend)
+    push(data, "x", [1, 2])
+    data.add_shared_constants({"table": [3, 4]})
+    feed = CUDAFunctionFeed(data)
+    first, second = feed(["x", ("table", "shared")])
+    assert first is data.tensor("x")
+    assert (second.tolist(), second.device) == ([3, 4], data.device)
+    assert feed([("n_envs", "meta")]) == [2]
+
+
+@pytest.mark.parametrize("item", [3, ("x",), ("x", "d", "more"), ["x", "d"]])
+def test_feed_refuses_other_items(item):
+    """An item is a name, or a name and its source."""
+    with pytest.raises(BindingError, match="an item must be a name or"):
+        CUDAFunctionFeed(managers("cpu")[0])([item])
+
+
+def test_feed_refuses_unknown_sources_and_names():
+    """No argument is dropped silently."""
+    feed = CUDAFunctionFeed(managers("cpu")[0])
+    with pytest.raises(
+        BindingError, match=r"unknown source of 'x' .got 'host'.; known are d, device, m, meta, s, shared"
+    ):
+        feed([("x", "host")])
+    for item, what in (("x", "data"), (("x", "m"), "meta info"), (("x", "s"), "shared constant")):
+        with pytest.raises(DataError, match=f"{what} 'x': is not there"):
+            feed([item])
+
+
+# ------------------------------------------------------------------ shared constants
+
+
+@pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] != "pycuda"])
+def test_shared_constants_need_no_symbol_where_they_are_parameters(backend):
+    """Off `pycuda` initialising checks that the constants exist, and kernels take them by name."""
+    data, functions = filled(backend)
+    data.add_shared_constants({"table": [1]})
+    functions.initialize_shared_constants(data, ["table"])
+    with pytest.raises(DataError, match="shared constant 'tabel': is not there"):
+        functions.initialize_shared_constants(data, ["tabel"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(all(each.values[0] != "pycuda" for each in BACKENDS_HERE), reason="pycuda is not available")
+def test_shared_constants_are_copied_to_symbols(tmp_path):
+    """On `pycuda` a ``__constant__`` of the name is filled; one that no source has, or of another size, raises."""
+    source = tmp_path / "symbol.cu"
+    source.write_text(
+        'extern "C" { __constant__ int table[2]; }\n'
+        "WD_KERNEL(read)(int* out, int n_envs) {\n"
+        "  if (WD_BLOCK == 0 && WD_THREAD < 2) out[WD_THREAD] = table[WD_THREAD];\n"
+        "}\n"
+    )
+    data, functions = managers("pycuda")
+    functions.load({"cuda_c": source})
+    push(data, "out", [0, 0])
+    data.add_shared_constants({"table": [5, 6], "chart": [1]})
+    functions.initialize_shared_constants(data, ["table"])
+    functions.bind("read", data)()
+    assert data.pull_data_from_device("out").tolist() == [5, 6]
+    with pytest.raises(DataError, match="'chart': no loaded CUDA C source has a __constant__ of this name"):
+        functions.initialize_shared_constants(data, ["chart"])

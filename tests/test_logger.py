@@ -1,0 +1,126 @@
+"""The logger: which rows of which environment it keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import BACKENDS_HERE, managers, push
+from warpdrive_min import CUDADataManager, CUDALogController
+from warpdrive_min.errors import DataError
+
+LENGTH = 4
+
+
+def logged(backend: str) -> tuple[CUDADataManager, CUDALogController]:
+    """Return 2 environments with two logged arrays and one that is not."""
+    data, functions = managers(backend, n_agents=3, n_envs=2, episode_length=LENGTH)
+    for name, shape in (("x", (2, 3)), ("y", (2, 3, 2))):
+        push(data, name, np.zeros(shape, np.float32), log_data_across_episode=True)
+    push(data, "unlogged", np.zeros((2, 3), np.float32))
+    return data, CUDALogController(functions)
+
+
+def put(data: CUDADataManager, step: int) -> None:
+    """Let every element tell step and environment."""
+    for name in ("x", "y"):
+        for env in range(2):
+            data.tensor(name)[env] = 10 * env + step
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize("env_id", [0, 1])
+def test_log_keeps_every_step_of_one_environment(backend, env_id):
+    """Rows 0 to the last step hold what the chosen environment had then, and the mask says which are valid."""
+    data, logger = logged(backend)
+    put(data, 0)
+    logger.reset_log(data, env_id)
+    assert data.pull_data_from_device("_log_mask_").tolist() == [1, 0, 0, 0, 0]
+    for step in (1, 2):
+        put(data, step)
+        logger.update_log(data, step)
+    assert data.pull_data_from_device("_log_mask_").tolist() == [1, 1, 1, 0, 0]
+    assert logger.last_valid_step == 2
+    got = logger.fetch_log(data)
+    want = 10 * env_id + np.arange(3, dtype=np.float32)
+    assert set(got) == {"x_for_log", "y_for_log"}
+    np.testing.assert_array_equal(got["x_for_log"], np.broadcast_to(want[:, None], (3, 3)))
+    np.testing.assert_array_equal(got["y_for_log"], np.broadcast_to(want[:, None, None], (3, 3, 2)))
+
+
+def test_fetch_log_takes_names_and_a_last_step():
+    """Part of the log can be fetched; a step past the last one logged is the last one."""
+    data, logger = logged("cpu")
+    logger.reset_log(data)
+    logger.update_log(data, 1)
+    assert set(logger.fetch_log(data, ["x"])) == {"x_for_log"}
+    assert len(logger.fetch_log(data, ["x"], last_step=0)["x_for_log"]) == 1
+    assert len(logger.fetch_log(data, ["x"], last_step=99)["x_for_log"]) == 2
+    with pytest.raises(DataError, match="'unlogged_for_log': is not there"):
+        logger.fetch_log(data, ["unlogged"])
+
+
+def test_fetched_log_is_a_copy():
+    """A later episode does not change what was fetched."""
+    data, logger = logged("cpu")
+    logger.reset_log(data)
+    got = logger.fetch_log(data)["x_for_log"]
+    put(data, 5)
+    logger.reset_log(data)
+    assert not got.any()
+
+
+def test_reset_log_starts_again():
+    """The mask forgets the steps of the episode before."""
+    data, logger = logged("cpu")
+    logger.reset_log(data)
+    for step in range(1, LENGTH + 1):
+        logger.update_log(data, step)
+    assert data.pull_data_from_device("_log_mask_").tolist() == [1] * (LENGTH + 1)
+    logger.reset_log(data)
+    assert data.pull_data_from_device("_log_mask_").tolist() == [1] + [0] * LENGTH
+    assert len(logger.fetch_log(data)["x_for_log"]) == 1
+
+
+def test_step_past_the_episode_is_ignored():
+    """There is no row for it."""
+    data, logger = logged("cpu")
+    logger.reset_log(data)
+    for step in range(1, LENGTH + 3):
+        logger.update_log(data, step)
+    assert logger.last_valid_step == LENGTH
+
+
+@pytest.mark.parametrize("step", [0, 2, -1])
+def test_step_must_follow_the_last_one(step):
+    """A gap or a repetition would leave rows that nobody wrote."""
+    data, logger = logged("cpu")
+    logger.reset_log(data)
+    with pytest.raises(DataError, match=f"must follow the last one logged, 0 .got {step}"):
+        logger.update_log(data, step)
+
+
+def test_update_before_reset_raises():
+    """The first step of a log is 0, which `reset_log` writes."""
+    data, logger = logged("cpu")
+    with pytest.raises(DataError, match=r"must follow the last one logged, -1 .got 1.; call reset_log"):
+        logger.update_log(data, 1)
+
+
+@pytest.mark.parametrize("env_id", [-1, 2])
+def test_environment_must_exist(env_id):
+    """Only an environment of the run can be logged."""
+    data, logger = logged("cpu")
+    with pytest.raises(DataError, match=f"env_id must be from 0 to 1 .got {env_id}"):
+        logger.reset_log(data, env_id)
+
+
+def test_fetch_log_finds_a_broken_mask():
+    """A mask that is not one run of ones up to the last step raises, unless it is not to be checked."""
+    data, logger = logged("cpu")
+    logger.reset_log(data)
+    logger.update_log(data, 1)
+    data.tensor("_log_mask_")[3] = 1
+    with pytest.raises(DataError, match=r"1 up to step 1 and 0 after it .got ones at \[0, 1, 3\]"):
+        logger.fetch_log(data)
+    assert len(logger.fetch_log(data, check_last_valid_step=False)["x_for_log"]) == 2

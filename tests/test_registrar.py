@@ -1,0 +1,105 @@
+"""The registrar: environments and their sources by name and backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from warpdrive_min import EnvironmentRegistrar
+from warpdrive_min.errors import ConfigError
+
+
+@pytest.fixture
+def registrar(monkeypatch: pytest.MonkeyPatch) -> EnvironmentRegistrar:
+    """A registrar whose shared tables are empty for the test."""
+    monkeypatch.setattr(EnvironmentRegistrar, "_classes", {})
+    monkeypatch.setattr(EnvironmentRegistrar, "_sources", {})
+    return EnvironmentRegistrar()
+
+
+class Walk:
+    """A class to register."""
+
+    name = "Walk"
+
+
+def test_class_is_found_by_its_name_in_any_case(registrar):
+    """The decorator returns the class, and every instance of the registrar knows it."""
+    assert registrar.add()(Walk) is Walk
+    assert registrar.get("walk") is registrar.get("WALK", "cpu") is EnvironmentRegistrar().get("Walk") is Walk
+    assert registrar.has_env("wALK")
+    assert not registrar.has_env("Walk", "pycuda")
+
+
+def test_several_backends_share_a_class_and_old_names_mean_pycuda(registrar):
+    """A list registers for each; "cuda" and "gpu" are pycuda."""
+    registrar.add(["numba", "cuda"])(Walk)
+    assert registrar.get("walk", "pycuda") is registrar.get("walk", "gpu") is registrar.get("walk", "numba") is Walk
+    assert not registrar.has_env("walk", "cpu")
+
+
+def test_unknown_name_lists_those_of_the_backend(registrar):
+    """Names registered for other backends are no help and are not listed."""
+    registrar.add("cpu")(Walk)
+    registrar.add("numba")(type("Run", (), {"name": "Run"}))
+    with pytest.raises(ConfigError, match=r"no environment 'wlak' for backend 'cpu'; known are walk$"):
+        registrar.get("wlak")
+
+
+def test_name_is_taken_once_for_a_backend(registrar):
+    """Another class of the name raises; the same class again, or for another backend, does not."""
+    registrar.add()(Walk)
+    registrar.add()(Walk)
+    other = type("Other", (), {"name": "WALK"})
+    with pytest.raises(ConfigError, match="'walk' is registered for 'cpu' already"):
+        registrar.add()(other)
+    registrar.add("numba")(other)
+    assert registrar.get("walk", "numba") is other
+
+
+@pytest.mark.parametrize("use", ["add", "get", "has_env", "add_cuda_env_src_path", "get_cuda_env_src_path"])
+def test_unknown_backend_raises(registrar, use):
+    """Wherever a backend is named it must be one."""
+    calls = {
+        "add": lambda: registrar.add("tpu"),
+        "get": lambda: registrar.get("walk", "tpu"),
+        "has_env": lambda: registrar.has_env("walk", "tpu"),
+        "add_cuda_env_src_path": lambda: registrar.add_cuda_env_src_path("walk", "walk.cu", "tpu"),
+        "get_cuda_env_src_path": lambda: registrar.get_cuda_env_src_path("walk", "tpu"),
+    }
+    with pytest.raises(ConfigError, match=r"unknown backend .got 'tpu'.; known are cpu, host, numba, pycuda"):
+        calls[use]()
+
+
+def test_source_is_shared_by_the_backends_of_a_language(registrar):
+    """A .cu file serves `pycuda` and `host`, a module `numba` alone; the last one registered counts."""
+    registrar.add_cuda_env_src_path("Walk", "old.cu")
+    registrar.add_cuda_env_src_path("Walk", Path("walk.cu"), "host")
+    registrar.add_cuda_env_src_path("Walk", "games.walk", "numba")
+    assert registrar.get_cuda_env_src_path("walk") == registrar.get_cuda_env_src_path("WALK", "host") == Path("walk.cu")
+    assert registrar.get_cuda_env_src_path("walk", "numba") == "games.walk"
+    assert registrar.get_cuda_env_src_path("walk", "cpu") is None
+    assert registrar.get_cuda_env_src_path("run") is None
+
+
+def test_source_can_come_with_the_class(registrar):
+    """The decorator registers it for its backends, but not for `cpu`."""
+    registrar.add(["cpu", "pycuda"], cuda_env_src_path="walk.cu")(Walk)
+    assert registrar.get_cuda_env_src_path("walk") == "walk.cu"
+    assert registrar.get_cuda_env_src_path("walk", "cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "backend", "message"),
+    [
+        ("walk.cpp", "pycuda", "the CUDA C source of 'walk' must end in .cu .got 'walk.cpp'"),
+        ("games.walk", "host", "must end in .cu"),
+        ("games/walk", "numba", "the numba source of 'walk' must be a dotted module name"),
+        ("walk.py", "cpu", "the numpy source of 'walk' must be a dotted module name .got 'walk.py'"),
+    ],
+)
+def test_source_must_fit_the_language(registrar, path, backend, message):
+    """A file where a module belongs raises, and the other way round."""
+    with pytest.raises(ConfigError, match=message):
+        registrar.add_cuda_env_src_path("walk", path, backend)

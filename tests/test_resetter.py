@@ -1,0 +1,269 @@
+"""The resetter: saved copies, pools, custom and own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.environments.counter import Counter
+from tests.support import BACKENDS_HERE, is_simulated, managers, push
+from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, DataFeed, EnvWrapper
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.rng import pool_row, seed_words
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+
+SAVED = {
+    "flat": np.array([1.5, 2.5], np.float32),
+    "flat_int": np.array([1, 2], np.int32),
+    "table": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "table_int": np.arange(6, dtype=np.int32).reshape(2, 3),
+    "deep": np.arange(48, dtype=np.float32).reshape(2, 3, 2, 4),
+    "flags": np.ones((2, 4), bool),
+}
+
+
+def saved(backend: str) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
+    """Return arrays of every kind with saved copies, all overwritten, and two that no reset may touch."""
+    data, functions = managers(backend)
+    for name, value in SAVED.items():
+        push(data, name, value, save_copy_and_apply_at_reset=True)
+        data.tensor(name).zero_()
+    push(data, "other", np.ones((2, 3), np.float32))
+    data.tensor("other").fill_(5)
+    data.tensor("_timestep_").fill_(3)
+    return data, CUDAEnvironmentReset(functions)
+
+
+def pooled(backend: str, n_envs: int, n_rows: int, seed: int = 0) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
+    """Return two targets with pools whose rows tell their index."""
+    data, functions = managers(backend, n_envs=n_envs)
+    feed = DataFeed()
+    feed.add_data("place", np.full((n_envs, 3), -1, np.float32))
+    feed.add_data("label", np.full(n_envs, -1, np.int32))
+    feed.add_pool_for_reset("place_reset_pool", np.repeat(np.arange(n_rows)[:, None] + 0.5, 3, axis=1), "place")
+    feed.add_pool_for_reset("label_reset_pool", np.arange(n_rows), "label")
+    data.push_data_to_device(feed)
+    resetter = CUDAEnvironmentReset(functions)
+    resetter.init_reset_pool(data, seed)
+    return data, resetter
+
+
+# ------------------------------------------------------------------ saved copies
+
+
+@on_every_backend
+def test_only_finished_environments_are_restored(backend):
+    """With done = [1, 0] the rows of environment 0 come back, whatever their rank and dtype, and nothing else moves."""
+    data, resetter = saved(backend)
+    data.tensor("_done_")[0] = 1
+    resetter.reset_when_done(data)
+    for name, value in SAVED.items():
+        np.testing.assert_array_equal(
+            data.pull_data_from_device(name), [value[0], np.zeros_like(value[1])], err_msg=name
+        )
+    assert (data.pull_data_from_device("other") == 5).all()
+    assert data.pull_data_from_device("_done_").tolist() == [0, 0]
+    assert data.pull_data_from_device("_timestep_").tolist() == [0, 3]
+    assert data.pull_data_from_device("_episode_").tolist() == [1, 0]
+
+
+@on_every_backend
+def test_nothing_happens_when_none_is_done(backend):
+    """A soft reset without a finished environment leaves every array."""
+    data, resetter = saved(backend)
+    resetter.reset_when_done(data)
+    assert not any(data.tensor(name).any() for name in SAVED)
+    assert data.pull_data_from_device("_timestep_").tolist() == [3, 3]
+
+
+@on_every_backend
+def test_force_restores_all(backend):
+    """Done or not, every environment is restored."""
+    data, resetter = saved(backend)
+    resetter.reset_when_done(data, "force_reset")
+    for name, value in SAVED.items():
+        np.testing.assert_array_equal(data.pull_data_from_device(name), value, err_msg=name)
+    assert data.pull_data_from_device("_timestep_").tolist() == [0, 0]
+    assert data.pull_data_from_device("_episode_").tolist() == [1, 1]
+
+
+@on_every_backend
+def test_arrays_pushed_after_a_reset_are_restored_too(backend):
+    """A reset with none done leaves the new array; one by force restores it."""
+    data, resetter = saved(backend)
+    resetter.reset_when_done(data, "force_reset")
+    resetter.reset_when_done(data)
+    push(data, "late", np.ones((2, 3), np.float32), save_copy_and_apply_at_reset=True)
+    data.tensor("late").fill_(4)
+    resetter.reset_when_done(data)
+    assert (data.pull_data_from_device("late") == 4).all()
+    resetter.reset_when_done(data, "force_reset")
+    assert (data.pull_data_from_device("late") == 1).all()
+
+
+@on_every_backend
+def test_done_flag_of_any_value_counts(backend):
+    """An environment that ends with 2 ("goal reached") is restored like one that ends with 1."""
+    data, resetter = saved(backend)
+    data.tensor("_done_").copy_(torch.tensor([0, 2]))
+    resetter.reset_when_done(data)
+    assert data.pull_data_from_device("flat").tolist() == [0, 2.5]
+
+
+@on_every_backend
+def test_done_can_be_kept(backend):
+    """Without undoing, flags and timesteps stay for whoever reads them, though the arrays are restored."""
+    data, resetter = saved(backend)
+    data.tensor("_done_")[1] = 1
+    resetter.reset_when_done(data, undo_done_after_reset=False)
+    assert data.pull_data_from_device("flat").tolist() == [0, 2.5]
+    assert data.pull_data_from_device("_done_").tolist() == [0, 1]
+    assert data.pull_data_from_device("_timestep_").tolist() == [3, 3]
+    assert data.pull_data_from_device("_episode_").tolist() == [0, 1]
+
+
+def test_unknown_mode_raises():
+    """There are two modes."""
+    data, resetter = saved("cpu")
+    with pytest.raises(ConfigError, match=r"mode must be one of if_done, force_reset .got 'always'"):
+        resetter.reset_when_done(data, "always")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((3, 4), np.float32), r"'x': must have 2 rows .*got shape \(3, 4\)"),
+        (np.zeros((2, 3), np.int16), "'x': .*whole 32-bit words .*torch.int16.; use float32 or int32"),
+    ],
+)
+def test_saved_copy_must_have_a_row_of_words_for_each_environment(value, message):
+    """What cannot be copied row by row raises at the first reset."""
+    data, functions = managers("cpu")
+    push(data, "x", value, save_copy_and_apply_at_reset=True)
+    with pytest.raises(DataError, match=message):
+        CUDAEnvironmentReset(functions).reset_when_done(data)
+
+
+# ------------------------------------------------------------------ pools
+
+
+@on_every_backend
+def test_pool_rows_are_joint_seeded_and_counted_by_episode(backend):
+    """All pools of an environment give the row that seed, environment and episode pick, done or forced."""
+    n_envs, n_rows, seed = 9, 5, 2**40 + 3
+    data, resetter = pooled(backend, n_envs, n_rows, seed)
+    seen = set()
+    for episode in range(4):
+        resetter.reset_when_done(data, "force_reset")
+        want = [int(pool_row(episode, env, *seed_words(seed), n_rows)) for env in range(n_envs)]
+        assert data.pull_data_from_device("label").tolist() == want
+        np.testing.assert_array_equal(data.pull_data_from_device("place"), np.repeat(want, 3).reshape(-1, 3) + 0.5)
+        seen.update(want)
+    assert seen == set(range(n_rows))
+
+
+@on_every_backend
+def test_pool_is_drawn_for_finished_environments_only(backend):
+    """An environment that goes on keeps what it has."""
+    data, resetter = pooled(backend, 4, 3)
+    data.tensor("_done_")[1::2] = 1
+    resetter.reset_when_done(data)
+    label = data.pull_data_from_device("label")
+    assert label[::2].tolist() == [-1, -1]
+    assert (label[1::2] >= 0).all()
+    assert (data.pull_data_from_device("place")[::2] == -1).all()
+
+
+@on_every_backend
+def test_pool_gives_another_row_though_done_is_kept(backend):
+    """Episodes are counted without undoing too, so that repeated resets do not repeat one row."""
+    data, resetter = pooled(backend, 1, 1000)
+    data.tensor("_done_").fill_(1)
+    labels = []
+    for _ in range(5):
+        resetter.reset_when_done(data, undo_done_after_reset=False)
+        labels.append(int(data.pull_data_from_device("label")[0]))
+    assert len(set(labels)) == 5
+
+
+@on_every_backend
+@pytest.mark.parametrize("mode", ["if_done", "force_reset"])
+def test_pool_rows_are_drawn_uniformly(backend, mode):
+    """Counts of 8 rows stay within the 0.1 % bound of chi-square with 7 degrees of freedom, 24.3; seeded."""
+    n_envs, n_resets = (10, 16) if is_simulated(backend) else (500, 40)
+    data, resetter = pooled(backend, n_envs, 8, seed=11)
+    counts = np.zeros(8)
+    for _ in range(n_resets):
+        data.tensor("_done_").fill_(1)
+        resetter.reset_when_done(data, mode)
+        counts += np.bincount(data.pull_data_from_device("label"), minlength=8)
+    expected = n_envs * n_resets / 8
+    assert counts.sum() == n_envs * n_resets
+    assert ((counts - expected) ** 2 / expected).sum() < 24.3
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        (np.zeros((5, 4), np.float32), r"must have rows of the target's shape \(3,\) .got \(4,\)"),
+        (np.zeros((5, 3, 1), np.float32), r"must have rows of the target's shape \(3,\) .got \(3, 1\)"),
+        (np.zeros((5, 3), np.int32), "must have the target's dtype float32 .got int32"),
+    ],
+)
+@pytest.mark.parametrize("through", ["init_reset_pool", "reset_when_done"])
+def test_pool_must_fit_its_target(pool, message, through):
+    """A pool of another shape or dtype raises at the seeding, and at a reset without one."""
+    data, functions = managers("cpu")
+    feed = DataFeed()
+    feed.add_data("x", np.zeros((2, 3), np.float32))
+    feed.add_pool_for_reset("x_reset_pool", pool, "x")
+    data.push_data_to_device(feed)
+    with pytest.raises(DataError, match=f"reset pool 'x_reset_pool' of 'x': {message}"):
+        getattr(CUDAEnvironmentReset(functions), through)(data)
+
+
+def test_pool_target_needs_a_row_for_each_environment():
+    """A target without the axis of environments cannot be refilled by environment."""
+    data, functions = managers("cpu", n_envs=4)
+    feed = DataFeed()
+    feed.add_data("x", np.zeros((2, 3), np.float32))
+    feed.add_pool_for_reset("x_reset_pool", np.zeros((5, 3), np.float32), "x")
+    data.push_data_to_device(feed)
+    with pytest.raises(DataError, match=r"one for each of 4 environments .got shape \(2, 3\)"):
+        CUDAEnvironmentReset(functions).init_reset_pool(data)
+
+
+def test_pool_of_a_target_that_is_not_there_raises():
+    """A misspelt target is found at the seeding."""
+    data, functions = managers("cpu")
+    feed = DataFeed()
+    feed.add_pool_for_reset("x_reset_pool", np.zeros((5, 3), np.float32), "x")
+    data.push_data_to_device(feed)
+    with pytest.raises(DataError, match="data 'x': is not there"):
+        CUDAEnvironmentReset(functions).init_reset_pool(data)
+
+
+# ------------------------------------------------------------------ custom reset
+
+
+@on_every_backend
+def test_custom_reset_launches_the_environments_kernel(backend):
+    """``Cuda<name>Reset`` is registered by the wrapper and takes its arguments by name or from a list."""
+    wrapper = EnvWrapper(Counter(env_backend=backend), num_envs=4, env_backend=backend)
+    wrapper.reset()
+    data = wrapper.cuda_data_manager
+    wrapper.custom_reset_all_envs()
+    assert (data.pull_data_from_device("count") == -1).all()
+    data.tensor("count").zero_()
+    arguments = ["count", "step_size"] if backend == "cpu" else ["count", "step_size", ("n_envs", "meta")]
+    wrapper.custom_reset_all_envs(arguments, block=wrapper.cuda_function_manager.block, grid=(2, 1))
+    assert (data.pull_data_from_device("count") == -1).all()
+
+
+def test_custom_reset_without_a_kernel_raises():
+    """There is nothing to launch, and the error says how to name it."""
+    _, functions = managers("cpu")
+    with pytest.raises(ConfigError, match="no kernel is registered; call register_custom_reset_function"):
+        CUDAEnvironmentReset(functions).custom_reset()

@@ -1,0 +1,76 @@
+"""The ring buffer: order, wrapping, and what it shares with its array."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import BACKENDS_HERE, managers, push
+from warpdrive_min import RingBuffer, RingBufferManager
+from warpdrive_min.errors import DataError
+
+
+def rows(buffer: RingBuffer) -> list[float]:
+    """Return the first element of each row, oldest first."""
+    unrolled = buffer.unroll()
+    return [] if unrolled is None else unrolled[:, 0].tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize("size", [1, 2, 5, None])
+def test_unroll_returns_the_last_rows_oldest_first(backend, size):
+    """At every length, wrapped or not, whole array or part of it, it holds what a deque would."""
+    data, _ = managers(backend)
+    push(data, "x", np.zeros((5, 2), np.float32))
+    buffer, want = RingBuffer("x", size, data), deque(maxlen=size or 5)
+    assert buffer.unroll() is None
+    for value in range(1, 14):
+        buffer.enqueue(torch.full((2,), float(value), device=data.device))
+        want.append(value)
+        assert rows(buffer) == list(want)
+        assert len(buffer) == len(want)
+        assert buffer.isfull() == (len(want) == buffer.size)
+    assert not data.tensor("x")[buffer.size :].any()
+
+
+def test_rows_are_copied_into_the_arrays_own_memory():
+    """The array is the buffer: nothing else is allocated until it wraps, and the caller's row is not kept."""
+    data, _ = managers("cpu")
+    push(data, "x", np.zeros((3, 1), np.float32))
+    buffer, row = RingBuffer("x", data_manager=data), torch.ones(1)
+    buffer.enqueue(row)
+    row.fill_(9)
+    assert data.tensor("x").flatten().tolist() == [1, 0, 0]
+    assert buffer.unroll().data_ptr() == data.tensor("x").data_ptr()
+
+
+@pytest.mark.parametrize("size", [0, -1, 4])
+def test_size_must_fit_the_array(size):
+    """The rows must exist."""
+    data, _ = managers("cpu")
+    push(data, "x", np.zeros((3, 1), np.float32))
+    with pytest.raises(DataError, match=f"'x': size must be from 1 to 3 .got {size}"):
+        RingBuffer("x", size, data)
+
+
+def test_array_must_be_there():
+    """Without a data manager, or without the array, the error says which."""
+    with pytest.raises(DataError, match="ring buffer 'x': needs the data manager"):
+        RingBuffer("x")
+    with pytest.raises(DataError, match="data 'x': is not there"):
+        RingBuffer("x", data_manager=managers("cpu")[0])
+
+
+def test_manager_keeps_buffers_by_name():
+    """A buffer is found under its array's name; an unknown one lists the known."""
+    data, _ = managers("cpu")
+    push(data, "x", np.zeros((3, 1), np.float32))
+    buffers = RingBufferManager()
+    buffers.add("x", 2, data)
+    assert buffers.get("x").size == 2
+    assert (buffers.has("x"), buffers.has("y")) == (True, False)
+    with pytest.raises(DataError, match="ring buffer 'y': is not there; known are x"):
+        buffers.get("y")

@@ -1,0 +1,314 @@
+"""The sampler: distributions, seeds, several arrays, and what it refuses. Its kernel has tests of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import BACKENDS_HERE, is_simulated, managers, push
+from warpdrive_min import CUDADataManager, CUDASampler
+from warpdrive_min.errors import ConfigError, DataError
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+
+N_ENVS, N_AGENTS = 2, 5
+
+
+def sampler_of(
+    backend: str,
+    categories: int | tuple[int, ...] = 3,
+    n_envs: int = N_ENVS,
+    seed: int | None = 0,
+    n_agents: int = N_AGENTS,
+) -> tuple[CUDADataManager, CUDASampler]:
+    """Return a sampler of ``sampled_actions``, seeded unless the seed is None."""
+    data, functions = managers(backend, n_agents, n_envs)
+    n_types = 1 if isinstance(categories, int) else len(categories)
+    push(data, "sampled_actions", np.full((n_envs, n_agents, n_types), -1, np.int32))
+    sampler = CUDASampler(functions)
+    sampler.register_actions(data, "sampled_actions", categories)
+    if seed is not None:
+        sampler.init_random(seed)
+    return data, sampler
+
+
+def rows(data: CUDADataManager, row: list[float], n_agents: int = N_AGENTS) -> torch.Tensor:
+    """Return the same distribution for every agent."""
+    return torch.tensor(row, device=data.device).expand(data.n_envs, n_agents, -1).contiguous()
+
+
+def draw(
+    data: CUDADataManager, sampler: CUDASampler, distribution: torch.Tensor, n: int, **options: object
+) -> np.ndarray:
+    """Return n draws, (n, n_envs, n_agents, n_types)."""
+    draws = []
+    for _ in range(n):
+        sampler.sample(data, distribution, **options)
+        draws.append(data.pull_data_from_device("sampled_actions"))
+    return np.stack(draws)
+
+
+# ------------------------------------------------------------------ distributions
+
+
+@on_every_backend
+@pytest.mark.parametrize("n_agents", [5, 1])
+def test_frequencies_are_the_probabilities(backend, n_agents):
+    """Of each agent's own distribution, within the 0.01 % bound of chi-square (2 degrees: 18.4); 0 and 1 exactly."""
+    n_envs, n_draws = (20, 12) if is_simulated(backend) else (200, 50)
+    data, sampler = sampler_of(backend, 3, n_envs, seed=1, n_agents=n_agents)
+    per_agent = np.array([[0.333, 0.333, 0.334], [0.2, 0.5, 0.3], [0.95, 0.02, 0.03], [0, 1, 0], [0.5, 0, 0.5]])[
+        :n_agents
+    ]
+    distribution = torch.tensor(per_agent, dtype=torch.float32, device=data.device).expand(n_envs, -1, -1).contiguous()
+    actions = draw(data, sampler, distribution, n_draws)[..., 0]
+    for agent, probabilities in enumerate(per_agent):
+        counts = np.bincount(actions[..., agent].ravel(), minlength=3)
+        expected = n_envs * n_draws * probabilities
+        possible = expected > 0
+        assert not counts[~possible].any()
+        assert ((counts - expected)[possible] ** 2 / expected[possible]).sum() < 18.4
+
+
+@pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])])
+def test_draws_are_independent_over_agents_time_and_environments(backend):
+    """Neighbours' actions in each direction fall into the 16 pairs evenly: chi-square, 15 degrees, 0.01 %: 44.3."""
+    data, sampler = sampler_of(backend, 4, 100, seed=2)
+    actions = draw(data, sampler, rows(data, [0.25] * 4), 100)[..., 0]
+    for axis in range(3):
+        first, second = (np.take(actions, range(start, actions.shape[axis] + start - 1), axis) for start in (0, 1))
+        counts = np.bincount((4 * first + second).ravel(), minlength=16)
+        expected = first.size / 16
+        assert ((counts - expected) ** 2 / expected).sum() < 44.3
+
+
+@on_every_backend
+def test_draws_are_the_same_on_every_backend_and_for_any_number_of_environments(backend):
+    """Seed, array, environment, agent and count of the draw decide alone."""
+    row = [0.1, 0.2, 0.3, 0.4, 0.7, 0.3]
+    want_data, want_sampler = sampler_of("cpu", (4, 2), 7, seed=3)
+    want = draw(want_data, want_sampler, rows(want_data, row), 5)
+    data, sampler = sampler_of(backend, (4, 2), 3, seed=3)
+    np.testing.assert_array_equal(draw(data, sampler, rows(data, row), 5), want[:, :3])
+    assert len(np.unique(want)) == 4
+
+
+@on_every_backend
+def test_argmax_takes_the_first_largest_and_consumes_no_draw(backend):
+    """Draws go on after it as if it had not been."""
+    data, sampler = sampler_of(backend)
+    distribution = rows(data, [0.2, 0.4, 0.4])
+    want = draw(data, sampler, distribution, 2)
+    sampler.init_random(0)
+    first = draw(data, sampler, distribution, 1)
+    assert (draw(data, sampler, distribution, 1, use_argmax=True) == 1).all()
+    np.testing.assert_array_equal(np.concatenate([first, draw(data, sampler, distribution, 1)]), want)
+
+
+@on_every_backend
+def test_log_prob_and_entropy_are_those_of_torch(backend):
+    """Both are summed over the action types; a masked choice is never drawn and has no share."""
+    data, sampler = sampler_of(backend, (3, 2))
+    logits = torch.tensor(np.random.default_rng(0).normal(size=(N_ENVS, N_AGENTS, 5)), dtype=torch.float32)
+    mask = torch.ones((N_ENVS, N_AGENTS, 5), dtype=torch.int32)
+    mask[..., 1] = 0
+    log_prob, entropy = (torch.zeros((N_ENVS, N_AGENTS), device=data.device) for _ in range(2))
+    sampler.sample(
+        data, logits.to(data.device), logits=True, mask=mask.to(data.device), log_prob=log_prob, entropy=entropy
+    )
+    actions = torch.tensor(data.pull_data_from_device("sampled_actions"))
+    parts = logits.masked_fill(mask == 0, -torch.inf).split([3, 2], -1)
+    want = [torch.distributions.Categorical(logits=part) for part in parts]
+    assert (actions[..., 0] != 1).all()
+    want_log_prob = sum(each.log_prob(actions[..., index]) for index, each in enumerate(want))
+    torch.testing.assert_close(log_prob.cpu(), want_log_prob, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy.cpu(), sum(each.entropy() for each in want), rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------ seeds and state
+
+
+@on_every_backend
+def test_seeding_again_repeats_the_draws(backend):
+    """The same seed starts the same sequence, before or after registering; another one another sequence."""
+    data, sampler = sampler_of(backend, seed=5)
+    distribution = rows(data, [0.3, 0.3, 0.4])
+    first = draw(data, sampler, distribution, 4)
+    second = draw(data, sampler, distribution, 4)
+    sampler.init_random(5)
+    np.testing.assert_array_equal(draw(data, sampler, distribution, 4), first)
+    sampler.init_random(6)
+    other = draw(data, sampler, distribution, 4)
+    assert (first != second).any()
+    assert (first != other).any()
+
+    data, functions = managers(backend, N_AGENTS, N_ENVS)
+    push(data, "sampled_actions", np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
+    early = CUDASampler(functions)
+    early.init_random(5)
+    early.register_actions(data, "sampled_actions", np.int64(3))
+    np.testing.assert_array_equal(draw(data, early, rows(data, [0.3, 0.3, 0.4]), 4), first)
+
+
+def test_seed_from_the_clock_differs_each_time():
+    """Without a seed no two runs are alike."""
+    runs = []
+    for _ in range(2):
+        data, sampler = sampler_of("cpu", 1000, seed=None)
+        sampler.init_random()
+        runs.append(draw(data, sampler, rows(data, [1.0] * 1000), 2))
+    assert (runs[0] != runs[1]).any()
+
+
+@on_every_backend
+def test_arrays_are_drawn_independently(backend):
+    """Two arrays of one sampler do not repeat each other, nor does sampling one advance the other."""
+    data, functions = managers(backend, N_AGENTS, N_ENVS)
+    sampler = CUDASampler(functions)
+    for name in ("sampled_actions", "more"):
+        push(data, name, np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
+        sampler.register_actions(data, name, 100)
+    sampler.init_random(0)
+    distribution = rows(data, [0.01] * 100)
+    sampler.sample(data, distribution)
+    first = data.pull_data_from_device("sampled_actions")
+    sampler.sample(data, distribution, "more")
+    assert (data.pull_data_from_device("more") != first).any()
+    np.testing.assert_array_equal(data.pull_data_from_device("sampled_actions"), first)
+    assert data.pull_data_from_device("more_draws").tolist() == [1, 1]
+
+
+@on_every_backend
+def test_policy_with_fewer_agents_than_the_environment(backend):
+    """The array says how many agents it is for: a planner of one agent beside five."""
+    data, functions = managers(backend, N_AGENTS, 3)
+    push(data, "planner", np.full((3, 1, 1), -1, np.int32))
+    sampler = CUDASampler(functions)
+    sampler.register_actions(data, "planner", 4)
+    sampler.init_random(0)
+    sampler.sample(data, rows(data, [0, 0, 1, 0.0], 1), "planner")
+    assert data.pull_data_from_device("planner").ravel().tolist() == [2, 2, 2]
+
+
+def test_sample_reads_the_tensor_it_is_given_each_time():
+    """Another tensor, or new values in the same one, is what is drawn from."""
+    data, sampler = sampler_of("cpu")
+    first, second = rows(data, [1.0, 0, 0]), rows(data, [0, 0, 1.0])
+    for distribution, want in ((first, 0), (second, 2), (first, 0)):
+        assert (draw(data, sampler, distribution, 1) == want).all()
+    first.copy_(second)
+    assert (draw(data, sampler, first, 1) == 2).all()
+
+
+# ------------------------------------------------------------------ assign
+
+
+def test_assign_writes_actions():
+    """Arrays of NumPy or torch take the place of a draw."""
+    data, sampler = sampler_of("cpu")
+    want = np.arange(10, dtype=np.int32).reshape(2, 5, 1)
+    sampler.assign(data, want, "sampled_actions")
+    np.testing.assert_array_equal(data.pull_data_from_device("sampled_actions"), want)
+    sampler.assign(data, torch.zeros((2, 5, 1), dtype=torch.int32), "sampled_actions")
+    assert not data.tensor("sampled_actions").any()
+
+
+@pytest.mark.parametrize("actions", [np.zeros((2, 5), np.int32), np.zeros((2, 5, 1)), np.zeros((2, 5, 1), np.int64)])
+def test_assign_refuses_another_shape_or_dtype(actions):
+    """Nothing is cast or broadcast silently."""
+    data, sampler = sampler_of("cpu")
+    with pytest.raises(DataError, match=r"actions must be torch.int32 of shape \(2, 5, 1\) .got"):
+        sampler.assign(data, actions, "sampled_actions")
+
+
+# ------------------------------------------------------------------ what it refuses
+
+
+def test_sample_needs_seed_and_registration():
+    """Forgetting either is an error that says what to call."""
+    data, sampler = sampler_of("cpu", seed=None)
+    with pytest.raises(ConfigError, match=r"has no seed; call init_random\(seed\)"):
+        sampler.sample(data, rows(data, [1.0, 0, 0]))
+    sampler.init_random(0)
+    with pytest.raises(ConfigError, match="'actions' is not registered; known are sampled_actions"):
+        sampler.sample(data, rows(data, [1.0, 0, 0]), "actions")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seed_must_have_64_bits(seed):
+    """Other integers would be cut."""
+    with pytest.raises(ValueError, match=rf"seed: must be in \[0, 2\^64\) .got {seed}"):
+        sampler_of("cpu", seed=seed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensor: tensor[:1],
+        lambda tensor: tensor[..., :2],
+        lambda tensor: tensor.double(),
+        lambda tensor: tensor.transpose(0, 1).contiguous().transpose(0, 1),
+        lambda tensor: tensor.to("meta"),
+    ],
+)
+def test_distribution_must_be_as_the_kernel_takes_it(change):
+    """Shape, dtype, layout and device are checked at every call, not at the first alone."""
+    data, sampler = sampler_of("cpu")
+    good = rows(data, [0.2, 0.4, 0.4])
+    for _ in range(2):
+        with pytest.raises(
+            DataError, match=r"distribution must be contiguous torch.float32 of shape \(2, 5, 3\) on cpu"
+        ):
+            sampler.sample(data, change(good))
+        sampler.sample(data, good)
+
+
+def test_view_of_the_same_memory_is_checked_too():
+    """A tensor at a known address may still have another shape."""
+    data, sampler = sampler_of("cpu")
+    good = rows(data, [0.2, 0.4, 0.4])
+    sampler.sample(data, good)
+    with pytest.raises(DataError, match="distribution must be"):
+        sampler.sample(data, good.view(5, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("mask", torch.ones((2, 5, 3))),
+        ("log_prob", torch.zeros((2, 5, 1))),
+        ("entropy", torch.zeros((2, 5), dtype=torch.float64)),
+    ],
+)
+def test_other_tensors_are_checked_too(name, given):
+    """The error names the tensor."""
+    data, sampler = sampler_of("cpu")
+    with pytest.raises(DataError, match=f"sample: {name} must be contiguous"):
+        sampler.sample(data, rows(data, [0.2, 0.4, 0.4]), **{name: given})
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "categories", "options", "message"),
+    [
+        ((2, 5, 1), np.int32, 3, {"is_deterministic": True}, "is continuous; .*use assign"),
+        ((2, 5), np.int32, 3, {}, r"must be int32 of shape \(2, n_agents, 1\) .got int32 \(2, 5\)"),
+        ((3, 5, 1), np.int32, 3, {}, r"got int32 \(3, 5, 1\)"),
+        ((2, 5, 1), np.int32, (3, 2), {}, r"of shape \(2, n_agents, 2\)"),
+        ((2, 5, 1), np.float32, 3, {}, "got float32"),
+        ((2, 5, 1), np.int32, 0, {}, r"needs at least one choice .got \(0,\)"),
+    ],
+)
+def test_registration_checks_the_array(shape, dtype, categories, options, message):
+    """Actions are int32, one for each environment, agent and type."""
+    data, functions = managers("cpu", N_AGENTS, N_ENVS)
+    push(data, "actions", np.zeros(shape, dtype))
+    with pytest.raises(ConfigError, match=f"'actions'.*{message}"):
+        CUDASampler(functions).register_actions(data, "actions", categories, **options)
+
+
+def test_registration_is_once():
+    """A second one would draw the same array from two counters."""
+    data, sampler = sampler_of("cpu")
+    with pytest.raises(ConfigError, match="'sampled_actions' is registered already"):
+        sampler.register_actions(data, "sampled_actions", 3)

@@ -1,0 +1,57 @@
+"""Spaces: ours, and Gymnasium's by their attributes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.spaces import Box, Dict, Discrete, MultiDiscrete, category_counts, space_of
+
+
+def test_shapes_are_those_of_one_action():
+    """A discrete action is a scalar, a multi-discrete one a vector."""
+    assert Discrete(3).shape == ()
+    assert MultiDiscrete([3, 4]).shape == (2,)
+    assert MultiDiscrete(np.array([3, 4])) == MultiDiscrete((3, 4))
+
+
+@pytest.mark.parametrize("make", [lambda: Discrete(0), lambda: MultiDiscrete([]), lambda: MultiDiscrete([3, 0])])
+def test_space_without_a_choice_raises(make):
+    """An action needs at least one choice of each type."""
+    with pytest.raises(ConfigError, match="at least 1"):
+        make()
+
+
+def test_category_counts_reads_our_spaces_and_gymnasiums():
+    """Whatever has ``n`` or ``nvec`` is discrete."""
+    assert category_counts(Discrete(3)) == (3,)
+    assert category_counts(MultiDiscrete([3, 4])) == (3, 4)
+    assert category_counts(SimpleNamespace(n=np.int64(5))) == (5,)
+    assert category_counts(SimpleNamespace(nvec=np.array([2, 6]))) == (2, 6)
+
+
+def test_category_counts_refuses_a_continuous_space():
+    """A box has no categories, and the error says what to do instead."""
+    with pytest.raises(ConfigError, match=r"Discrete or MultiDiscrete .got Box.; continuous"):
+        category_counts(Box(-1, 1, (2,)))
+
+
+def test_space_of_takes_shape_and_dtype_and_goes_into_mappings():
+    """An observation's box has its shape; a dict of observations is a dict of boxes, nested as deep."""
+    got = space_of({"near": np.zeros((2, 3), np.float32), "far": {"map": [1, 2]}})
+    assert isinstance(got, Dict)
+    assert got["near"] == Box(-1e20, 1e20, (2, 3), np.dtype(np.float32))
+    assert got.spaces["far"]["map"].shape == (2,)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.float16])
+def test_space_of_bounds_fit_the_dtype(dtype):
+    """The bound is 1e20 halved until the dtype holds it, so doubling it would not fit."""
+    box = space_of(np.zeros(2, dtype))
+    largest = float((np.finfo if dtype is np.float16 else np.iinfo)(dtype).max)
+    assert box.high <= largest < 2 * box.high
+    assert box.low == -box.high
+    assert np.log2(1e20 / box.high) % 1 == 0
