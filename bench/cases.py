@@ -16,7 +16,6 @@ from warpdrive_min.consistency import step_by_step
 from warpdrive_min.constants import Constants
 from warpdrive_min.spaces import category_counts
 
-
 SEED: Final = 274880
 GRAPH_STEPS: Final = 50
 """Steps in a captured graph; long enough that its launch costs nothing."""
@@ -235,7 +234,10 @@ def check_frequencies(
     mean, variance = n_draws * each.sum((0, 1)), n_draws * (each * (1 - each)).sum((0, 1))
     worst = float(((counts - mean).abs() / variance.sqrt()).max())
     return Correctness(
-        passed=worst < 6, max_error=worst, oracle="frequencies, in standard errors", detail=f"{n_draws} draws of every agent"
+        passed=worst < 6,
+        max_error=worst,
+        oracle="frequencies, in standard errors",
+        detail=f"{n_draws} draws of every agent",
     )
 
 
@@ -289,7 +291,8 @@ def sampler_points(preset: Preset) -> list[Point]:
         for n_envs, n_agents, n_actions in shapes
         for backend in BACKENDS
         for name in ("ours", "torch.multinomial", "torch.Categorical")
-        if name == "ours" or backend in ("cpu", "pycuda")  # torch's own do not depend on the backend, only on its device
+        if name == "ours"
+        or backend in ("cpu", "pycuda")  # torch's own do not depend on the backend, only on its device
     ]
 
 

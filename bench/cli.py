@@ -143,7 +143,9 @@ def plot(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
     out: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
-    stem: Annotated[str | None, typer.Option(help="First part of the files' names; the run id if there is one run.")] = None,
+    stem: Annotated[
+        str | None, typer.Option(help="First part of the files' names; the run id if there is one run.")
+    ] = None,
 ) -> None:
     """Draw the figures from records; measures nothing."""
     cut: list[str] = []

@@ -36,7 +36,10 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         "driver": read("driver", _driver),
         "cuda": torch.version.cuda,
         "torch": str(torch.__version__),
-        **{name.replace("-", "_"): read(name.replace("-", "_"), lambda name=name: metadata.version(name)) for name in PACKAGES},
+        **{
+            name.replace("-", "_"): read(name.replace("-", "_"), lambda name=name: metadata.version(name))
+            for name in PACKAGES
+        },
         "cuda_compiler": cuda_c.gpu_compiler(),
         "cpp_compiler": read("cpp_compiler", _cpp_compiler),
         "python": platform.python_version(),
@@ -88,7 +91,10 @@ def _cpu_limit() -> float | None:
 
 
 def git_state(root: Path) -> dict[str, Any]:
-    """Return commit, whether there are changes, and a hash of them; nulls with the reason outside a checkout."""
+    """Return commit, whether there are changes, and a hash of them; nulls with the reason outside a checkout.
+
+    A copy without git, as in a container, may name its commit in $BENCH_GIT_SHA.
+    """
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
@@ -98,7 +104,9 @@ def git_state(root: Path) -> dict[str, Any]:
         sha, changes = git("rev-parse", "HEAD").strip(), git("status", "--porcelain", "--", *CODE)
         diff = git("diff", "HEAD", "--", *CODE) if changes else ""
     except (OSError, subprocess.CalledProcessError) as error:
-        return {"sha": None, "dirty": None, "diff_hash": None, "unread": f"{type(error).__name__}: no git checkout"}
+        given = os.environ.get("BENCH_GIT_SHA")
+        reason = f"{type(error).__name__}: no git checkout" + ("; $BENCH_GIT_SHA names the commit" if given else "")
+        return {"sha": given, "dirty": None, "diff_hash": None, "unread": reason}
     return {"sha": sha, "dirty": bool(changes), "diff_hash": _hash(changes + diff)[:16] if changes else None}
 
 

@@ -110,7 +110,9 @@ class Sampler:
         self._stop.set()
         self._thread.join()
         if not self._series and not self._reasons:
-            self.reason = f"no telemetry: NVML gave no sample ({next(iter(self._unread.values()), 'the window is too short')})"
+            self.reason = (
+                f"no telemetry: NVML gave no sample ({next(iter(self._unread.values()), 'the window is too short')})"
+            )
             return
         self.telemetry = self._summary(time.perf_counter() - self._start)
 
@@ -176,7 +178,9 @@ class Sampler:
 
     def _joules(self, duration_s: float) -> float | None:
         if duration_s < ENERGY_WINDOW_S:
-            self._unread.setdefault("energy_j", f"the window of {duration_s:.1f} s is shorter than {ENERGY_WINDOW_S:g} s")
+            self._unread.setdefault(
+                "energy_j", f"the window of {duration_s:.1f} s is shorter than {ENERGY_WINDOW_S:g} s"
+            )
             return None
         end = self._read("energy_j", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
         return None if end is None or self._energy is None else (end - self._energy) / 1000

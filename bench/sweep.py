@@ -160,7 +160,9 @@ def _attempt(job: Job, context: Context, outcome: Outcome) -> None:
         raise ArithmeticError(f"after the timing, against {outcome.after.oracle}: {outcome.after.detail}")
     share, source = roofline.fraction(prepared, outcome.measurement.median_ns / 1e9, context.machine.get("gpu"))
     if share is not None and share > 1:
-        raise ArithmeticError(f"roofline: {share:.0%} of what the machine allows ({source}); the work is not done, or declared wrong")
+        raise ArithmeticError(
+            f"roofline: {share:.0%} of what the machine allows ({source}); the work is not done, or declared wrong"
+        )
     outcome.roofline = share
     if share is None:
         outcome.unread["roofline"] = source

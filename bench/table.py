@@ -25,7 +25,9 @@ def show(records: Sequence[Record], console: Console) -> None:
 
 def env_steps(records: Sequence[Record]) -> Table:
     """Return throughput over the NumPy baseline of the same environment and size."""
-    baseline = {_same(record, "env", "n_envs", "n_agents"): record for record in records if record.point["backend"] == "cpu"}
+    baseline = {
+        _same(record, "env", "n_envs", "n_agents"): record for record in records if record.point["backend"] == "cpu"
+    }
     threads = {record.threads for record in baseline.values()}
     name = f"x NumPy ({_threads(next(iter(threads)))})" if len(threads) == 1 else "x NumPy"
     columns = ["env", "agents", "envs", "backend", "exact", "mode", "env-steps/s", "+-", "agent-steps/s"]

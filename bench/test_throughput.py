@@ -13,9 +13,7 @@ import pytest
 from bench.case import Case, Point, Skip, label
 from bench.cases import CASES
 
-POINTS = [
-    pytest.param(case, point, id=label(case, point)) for case in CASES.values() for point in case.points("smoke")
-]
+POINTS = [pytest.param(case, point, id=label(case, point)) for case in CASES.values() for point in case.points("smoke")]
 
 
 @pytest.mark.parametrize(("case", "point"), POINTS)

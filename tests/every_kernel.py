@@ -1,7 +1,7 @@
 """Launches every kernel of a backend on small and odd sizes, for compute-sanitizer.
 
-    compute-sanitizer --tool memcheck  python -m tests.every_kernel pycuda
-    compute-sanitizer --tool racecheck python -m tests.every_kernel numba
+compute-sanitizer --tool memcheck  python -m tests.every_kernel pycuda
+compute-sanitizer --tool racecheck python -m tests.every_kernel numba
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ RUNS = [
     ("cartpole", {"episode_length": 3, "reset_pool_size": 4}, 7),
     ("tag_continuous", {**TAG, "episode_length": 3}, 37),
     ("tag_continuous", {**TAG, "episode_length": 3, "use_full_observation": True}, 5),
-    ("tag_continuous", {**TAG, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10, "episode_length": 3}, 3),
-    ("tag_continuous", {**TAG, "num_taggers": 30, "num_runners": 300, "num_other_agents_observed": 20, "episode_length": 2}, 2),
+    (
+        "tag_continuous",
+        {**TAG, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10, "episode_length": 3},
+        3,
+    ),
+    (
+        "tag_continuous",
+        {**TAG, "num_taggers": 30, "num_runners": 300, "num_other_agents_observed": 20, "episode_length": 2},
+        2,
+    ),
 ]
 
 

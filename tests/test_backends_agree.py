@@ -18,7 +18,11 @@ every_env = pytest.mark.parametrize("name", CONFIGS)
 
 def size(backend: str, n_envs: int, n_steps: int) -> dict[str, int]:
     """Return how much to run: little in the simulator, which does some thousand threads a second."""
-    return {"n_envs": min(n_envs, 3), "n_steps": min(n_steps, 8)} if is_simulated(backend) else {"n_envs": n_envs, "n_steps": n_steps}
+    return (
+        {"n_envs": min(n_envs, 3), "n_steps": min(n_steps, 8)}
+        if is_simulated(backend)
+        else {"n_envs": n_envs, "n_steps": n_steps}
+    )
 
 
 def check(result: Agreement, tolerance: float) -> None:
@@ -77,9 +81,7 @@ def test_environment_does_not_depend_on_how_many_there_are(name, backend):
     """The first environments of a larger run go through the same states to the bit."""
     run = size(backend, 5, 40)
     few, _ = free_run(name, CONFIGS[name], backend, exact=False, **run)
-    more, _ = free_run(
-        name, CONFIGS[name], backend, exact=False, n_envs=run["n_envs"] * 3 + 1, n_steps=run["n_steps"]
-    )
+    more, _ = free_run(name, CONFIGS[name], backend, exact=False, n_envs=run["n_envs"] * 3 + 1, n_steps=run["n_steps"])
     for key in ("observations", "rewards", "sampled_actions", "_timestep_", "_episode_"):
         np.testing.assert_array_equal(more[key][: run["n_envs"]], few[key], err_msg=key)
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from bench import cases as _cases
-from bench.case import Case as _Case, Skip as _Skip, label as _label
-from bench.measure import PLANS as _PLANS, measure as _measure
+from bench.case import Case as _Case
+from bench.case import Skip as _Skip
+from bench.case import label as _label
+from bench.measure import PLANS as _PLANS
+from bench.measure import measure as _measure
 
 
 def _view(case: _Case) -> type:

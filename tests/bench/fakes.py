@@ -51,9 +51,7 @@ def prepared(run: Callable[[], None] = lambda: None, **changes: Any) -> Prepared
 def case(setup: Callable[[Point], Prepared], n_points: int = 3) -> Case:
     """Return a case with points 0 to ``n_points - 1``."""
     points = [{"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": i} for i in range(n_points)]
-    return Case(
-        name="fake", summary="a fake", scope="env", version=1, points=lambda preset: points, setup=setup
-    )
+    return Case(name="fake", summary="a fake", scope="env", version=1, points=lambda preset: points, setup=setup)
 
 
 def cycle(values: list[float]) -> Callable[[int], float]:

@@ -56,7 +56,9 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
 def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_at):
     """A point whose check fails is no evidence, also when it went wrong only while it was timed."""
     checks = iter([index != wrong_at for index in range(2)])
-    fake = case(lambda point: prepared(some_work, check=lambda: Correctness(next(checks), 0.5, "by hand", "off by 0.5")), 1)
+    fake = case(
+        lambda point: prepared(some_work, check=lambda: Correctness(next(checks), 0.5, "by hand", "off by 0.5")), 1
+    )
     (record,) = sweep.run(jobs_of(fake), context, tmp_path / "r.jsonl")
     assert record.status == "failed"
     assert "off by 0.5" in record.reason
@@ -113,7 +115,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
     """The table divides by the NumPy record of the same environment and size, and names its threads."""
     todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
     numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl")
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     table.show([numpy, host], console)
     text = console.export_text()
     console.file.close()
