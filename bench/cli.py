@@ -20,7 +20,7 @@ from warpdrive_min.backends import availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 console = Console()
-if console.width < (wide := 140):
+if console.width < (wide := 120):
     console = Console(width=wide)  # the tables need it; a narrower terminal wraps
 
 
@@ -57,7 +57,7 @@ def run(
     resume: Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")] = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
 ) -> None:
-    """Check and measure every point, record it, and show a table; exits with 1 if a point failed, 3 if there was none."""
+    """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
     filters: dict[str, list[Any]] = {
         "case": case or [],
         "env": env or [],

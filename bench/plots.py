@@ -80,7 +80,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def throughput(records: Sequence[Record]) -> Figure | None:
-    """Environment steps per second over the number of environments, a panel for each environment and number of agents."""
+    """Draw throughput over the number of environments, a panel for each environment and number of agents."""
 
     def value(record: Record) -> Metric | None:
         return _metric(record, "env_steps_per_s")
@@ -97,7 +97,7 @@ def throughput(records: Sequence[Record]) -> Figure | None:
 
 
 def speedup(records: Sequence[Record]) -> Figure | None:
-    """The same over NumPy at the same size; above the line at 1 a backend is faster."""
+    """Draw the same over NumPy at the same size; above the line at 1 a backend is faster."""
     baseline = {_size(record): record for record in records if record.point.get("backend") == "cpu"}
 
     def value(record: Record) -> Metric | None:
@@ -120,7 +120,7 @@ def speedup(records: Sequence[Record]) -> Figure | None:
 
 
 def samplers(records: Sequence[Record]) -> Figure | None:
-    """Samples per second of each sampler, and how it compares with `torch.multinomial` on the same device."""
+    """Draw each sampler's rate, and how it compares with `torch.multinomial` on the same device."""
     found = [record for record in records if record.case == "sampler"]
     if not found:
         return None
@@ -191,7 +191,7 @@ def _panels(
     ylabel: str,
     keep: Callable[[dict[str, Any]], bool],
 ) -> Figure | None:
-    """Draw a value over the number of environments: a panel for each environment and number of agents, a line a backend."""
+    """Draw a value over the number of environments: a panel for each environment and size, a line a backend."""
     found = [
         (record, metric)
         for record in records
@@ -250,7 +250,8 @@ def _footer(figure: Figure, records: Sequence[Record], runs: Sequence[str]) -> N
     machines = sorted({str(record.machine.get("gpu") or record.machine.get("cpu")) for record in records})
     cores = sorted({f"{record.machine.get('cores')} CPU cores" for record in records})
     commits = sorted({_commit(record) for record in records})
-    text = f"{', '.join(machines)}, {', '.join(cores)}; commit {', '.join(commits)}; run {', '.join(runs)}; median and 95 % interval"
+    where = f"{', '.join(machines)}, {', '.join(cores)}"
+    text = f"{where}; commit {', '.join(commits)}; run {', '.join(runs)}; median and 95 % interval"
     figure.supxlabel(text, fontsize="xx-small", color="0.45", x=0.01, ha="left")
 
 

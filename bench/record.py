@@ -106,8 +106,8 @@ class Record(_Model):
 def append(path: Path, record: Record) -> None:
     """Add one line and wait until it is on the disk.
 
-    A line is one write to a file that is only ever appended to, so sweeps that write to one file at once do not mix lines,
-    and a kill leaves at most one line cut, the last one, which `read` reports and leaves out.
+    A line is one write to a file that is only ever appended to, so sweeps that write to one file at once do not mix
+    lines, and a kill leaves at most one line cut, the last one, which `read` reports and leaves out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = record.to_line().encode()

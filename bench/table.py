@@ -29,9 +29,20 @@ def env_steps(records: Sequence[Record]) -> Table:
         _same(record, "env", "n_envs", "n_agents"): record for record in records if record.point["backend"] == "cpu"
     }
     threads = {record.threads for record in baseline.values()}
-    name = f"x NumPy ({_threads(next(iter(threads)))})" if len(threads) == 1 else "x NumPy"
-    columns = ["env", "agents", "envs", "backend", "exact", "mode", "env-steps/s", "+-", "agent-steps/s"]
-    table = _table("env_step: sample + step + restart", [*columns, "ns/env-step", name, "max error"])
+    name = f"x NumPy\n({_threads(next(iter(threads)))})" if len(threads) == 1 else "x NumPy"
+    columns = [
+        "env",
+        "agents",
+        "envs",
+        "backend",
+        "env-steps/s",
+        "+-",
+        "agent-steps/s",
+        "ns/env-step",
+        name,
+        "max error",
+    ]
+    table = _table("env_step: sample + step + restart; graph replays on a GPU, eager calls on a CPU", columns)
     for record in sorted(records, key=lambda record: _same(record, "env", "n_agents", "n_envs", "exact")):
         point, metrics = record.point, record.metrics or {}
         table.add_row(
@@ -39,8 +50,6 @@ def env_steps(records: Sequence[Record]) -> Table:
             f"{point['n_agents']:,}",
             f"{point['n_envs']:,}",
             _backend(record),
-            "yes" if point["exact"] else "",
-            str(record.mode),
             number(metrics["env_steps_per_s"].value),
             _half_width(metrics["env_steps_per_s"]),
             number(metrics["agent_steps_per_s"].value),
@@ -59,15 +68,14 @@ def samplers(records: Sequence[Record]) -> Table:
         for record in records
         if record.point["implementation"] == "torch.multinomial"
     }
-    columns = ["agents", "envs", "actions", "implementation", "backend", "mode", "samples/s", "+-", "ns/sample"]
-    table = _table("sampler: one action for every agent", [*columns, "x torch.multinomial"])
+    columns = ["agents", "envs", "actions", "implementation", "backend", "samples/s", "+-", "ns/sample"]
+    table = _table("sampler: one action for every agent", [*columns, "x torch.multinomial\n(same device)"])
     for record in sorted(records, key=lambda record: _same(record, *axes)):
         point, metrics = record.point, record.metrics or {}
         table.add_row(
             *(f"{point[axis]:,}" for axis in axes),
             str(point["implementation"]),
             _backend(record),
-            str(record.mode),
             number(metrics["samples_per_s"].value),
             _half_width(metrics["samples_per_s"]),
             nanoseconds(metrics["ns_per_sample"].value),
@@ -104,8 +112,9 @@ def _same(record: Record, *axes: str) -> tuple[Any, ...]:
 
 
 def _backend(record: Record) -> str:
-    """Name the backend, and on a CPU its threads."""
-    return str(record.point["backend"]) + ("" if record.threads is None else f" ({_threads(record.threads)})")
+    """Name the backend, on a CPU its threads, and an exact build."""
+    threads = "" if record.threads is None else f" ({_threads(record.threads)})"
+    return f"{record.point['backend']}{threads}{', exact' if record.point.get('exact') else ''}"
 
 
 def _threads(count: int | None) -> str:
@@ -119,7 +128,7 @@ def _half_width(metric: Metric) -> str:
 
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
-    words = {"env", "backend", "implementation", "mode", "exact"}
+    words = {"env", "backend", "implementation"}
     for column in columns:
         table.add_column(column, justify="left" if column in words else "right", no_wrap=True)
     return table

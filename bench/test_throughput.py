@@ -1,7 +1,7 @@
 """pytest-benchmark's view: `pytest bench` times the smoke points of every case.
 
-A round is one run of the point and the wait for it, so that dispatch alone is never timed. The figures to publish or gate
-on come from `python -m bench run`.
+A round is one run of the point and the wait for it, so that dispatch alone is never timed. The figures to publish or
+gate on come from `python -m bench run`.
 """
 
 from __future__ import annotations

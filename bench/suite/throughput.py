@@ -1,7 +1,7 @@
 """ASV's view: a class for every case, whose parameters are its smoke points, timed in seconds per run.
 
-ASV calls ``setup`` before every sample, so what it made is kept until the point changes. It takes smaller for better, so what is
-tracked is time, not throughput.
+ASV calls ``setup`` before every sample, so what it made is kept until the point changes. It takes smaller for better,
+so what is tracked is time, not throughput.
 """
 
 from __future__ import annotations

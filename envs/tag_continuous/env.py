@@ -280,7 +280,7 @@ class TagContinuous(Environment):
         return self.num_agents * (66 + 2 * 5 * config.n_observed) + 6 * pairs
 
     def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Put in doubt environments with a tag or an edge by a hair, and agents with neighbours equally far but for one.
+        """Put in doubt environments with a tag or an edge by a hair, and agents with neighbours almost equally far.
 
         Equal distances (two agents in one corner) are in no doubt: the lower id comes first.
         """
@@ -370,4 +370,5 @@ def _any_hair(distances: Array) -> Array:
     """Tell where ascending distances hold two that differ, but by a hair."""
     with np.errstate(invalid="ignore"):  # inf - inf, where nobody is left
         gaps = np.diff(distances, axis=-1)
-        return ((gaps > 0) & (gaps < HAIR)).any(-1)
+        near: Array = ((gaps > 0) & (gaps < HAIR)).any(-1)
+    return near
