@@ -20,7 +20,7 @@ from warpdrive_min.backends import availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 console = Console()
-if console.width < (wide := 120):
+if console.width < (wide := 140):
     console = Console(width=wide)  # the tables need it; a narrower terminal wraps
 
 

@@ -145,8 +145,10 @@ def run_point(job: Job, context: Context) -> Record:
 
 
 def _attempt(job: Job, context: Context, outcome: Outcome) -> None:
+    clock = time.perf_counter()
     prepared = outcome.prepared = job.case.setup(job.point)
     outcome.notes.update(prepared.notes)
+    outcome.notes["setup_s"] = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
     outcome.before = prepared.check()
     if not outcome.before.passed:
         raise ArithmeticError(f"before the timing, against {outcome.before.oracle}: {outcome.before.detail}")
