@@ -1,4 +1,4 @@
-"""The command line: `python -m bench run|plot|list`."""
+"""The command line: `python -m bench run|plot|table|list`."""
 
 from __future__ import annotations
 
@@ -143,15 +143,15 @@ def plot(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
     out: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
-    stem: Annotated[
-        str | None, typer.Option(help="First part of the files' names; the run id if there is one run.")
-    ] = None,
 ) -> None:
-    """Draw the figures from records; measures nothing."""
+    """Draw the figures of each machine from its records; measures nothing."""
     cut: list[str] = []
     try:
         found = read_all(records or [sweep.SWEEPS], cut)
-        paths = plots.draw(found, out, style=style.value, stem=stem)
+        groups = plots.by_machine(record for record in found if record.is_evidence)
+        if not groups:
+            raise plots.PlotError("plot: no record is measured and right; run `python -m bench run` first")
+        paths = [path for name, group in groups.items() for path in plots.draw(group, out, style.value, stem=name)]
     except (RecordError, plots.PlotError) as error:
         _say(str(error))
         raise typer.Exit(1) from error
@@ -159,6 +159,16 @@ def plot(
         _say(f"left out: {line}")
     for path in paths:
         _say(f"figure: {path}")
+
+
+@app.command("table")
+def table_(records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")]) -> None:
+    """Print the `env_step` records as a Markdown table, for documents."""
+    try:
+        print(table.markdown(read_all(records)))
+    except RecordError as error:
+        _say(str(error))
+        raise typer.Exit(1) from error
 
 
 @app.command("list")

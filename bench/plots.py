@@ -49,11 +49,14 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
 
     Raises:
-        PlotError: No record is evidence.
+        PlotError: No record is evidence, or they are from several machines.
     """
-    evidence = latest(record for record in records if record.is_evidence)
-    if not evidence:
+    found = [record for record in records if record.is_evidence]
+    if not found:
         raise PlotError("plots: no record is measured and right; run `python -m bench run` first")
+    if len(machines := by_machine(found)) > 1:
+        raise PlotError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
+    evidence = latest(found)
     runs = sorted({record.run_id for record in evidence})
     name = stem or (runs[0] if len(runs) == 1 else "bench")
     out.mkdir(parents=True, exist_ok=True)
@@ -74,6 +77,15 @@ def latest(records: Iterable[Record]) -> list[Record]:
     for record in sorted(records, key=lambda record: record.started_at):
         found[record.case, *sorted(record.point.items())] = record
     return list(found.values())
+
+
+def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group records by the machine that made them, named by its GPU, else its CPU."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        name = f"{record.machine.get('gpu') or record.machine.get('cpu')} {record.machine.get('cores')} cores"
+        groups.setdefault("-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()), []).append(record)
+    return groups
 
 
 # ------------------------------------------------------------------ figures
@@ -165,7 +177,7 @@ def _sampler_panel(axes: Axes, records: Sequence[Record], shape: tuple[Any, ...]
     axes.xaxis.set_major_formatter(FuncFormatter(_si))
     n_envs, n_agents, n_actions = shape
     axes.set_title(
-        f"{n_envs:,} environments, {n_agents:,} agents, {n_actions} actions (x: over torch.multinomial there)",
+        f"{n_envs:,} environments, {n_agents:,} agents, {n_actions} actions (x: over torch.multinomial on that device)",
         loc="left",
     )
     axes.grid(visible=True, axis="x")
@@ -247,10 +259,9 @@ def _si(value: float, _: int | None = None) -> str:
 
 
 def _footer(figure: Figure, records: Sequence[Record], runs: Sequence[str]) -> None:
-    machines = sorted({str(record.machine.get("gpu") or record.machine.get("cpu")) for record in records})
-    cores = sorted({f"{record.machine.get('cores')} CPU cores" for record in records})
+    machine = records[0].machine
     commits = sorted({_commit(record) for record in records})
-    where = f"{', '.join(machines)}, {', '.join(cores)}"
+    where = f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
     text = f"{where}; commit {', '.join(commits)}; run {', '.join(runs)}; median and 95 % interval"
     figure.supxlabel(text, fontsize="xx-small", color="0.45", x=0.01, ha="left")
 

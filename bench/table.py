@@ -88,6 +88,41 @@ TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {"env_step": env_ste
 """The table of each case."""
 
 
+def markdown(records: Sequence[Record]) -> str:
+    """Return the `env_step` records as a Markdown table, for documents; energy where it was read."""
+    names = ("environment", "agents", "environments", "backend", "env-steps/s (95 % interval)", "agent-steps/s")
+    lines = [_row(*names, "J per million env-steps", "share of the roofline", "set-up, s"), "|---" * 9 + "|"]
+    for record in records:
+        if record.case != "env_step" or not record.is_evidence or record.metrics is None:
+            continue
+        steps, point = record.metrics["env_steps_per_s"], record.point
+        lines.append(
+            _row(
+                str(point["env"]),
+                f"{point['n_agents']:,}",
+                f"{point['n_envs']:,}",
+                _backend(record),
+                f"{number(steps.value)} ({number(steps.low)} to {number(steps.high)})",
+                number(record.metrics["agent_steps_per_s"].value),
+                _joules(record, steps),
+                "" if record.roofline is None else f"{record.roofline:.1%}",
+                f"{record.notes['setup_s']:.2g}" if "setup_s" in record.notes else "",
+            )
+        )
+    return "\n".join(lines)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _joules(record: Record, steps: Metric) -> str:
+    telemetry = record.telemetry or {}
+    if telemetry.get("energy_j") is None:
+        return ""
+    return f"{telemetry['energy_j'] / (steps.value * telemetry['duration_s'] / 1e6):.3g}"
+
+
 def number(value: float) -> str:
     """Write a rate with three digits and its SI letter."""
     for letter, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):

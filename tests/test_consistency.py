@@ -121,14 +121,14 @@ class Heavier(Counter):
 class Later(Counter):
     """Kernels whose limit is one higher."""
 
-    def get_constants(self):  # noqa: D102
+    def get_constants(self):
         return {"LIMIT": self.limit + 1}
 
 
 class Elsewhere(Counter):
     """Another start."""
 
-    def reset(self):  # noqa: D102
+    def reset(self):
         super().reset()
         self.place = self.place + np.float32(0.25)
         return dict(enumerate(self.observe()))

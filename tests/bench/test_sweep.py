@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -171,3 +172,11 @@ def test_list_shows_cases_axes_and_backends():
     assert result.exit_code == 0
     for word in ("env_step (env)", "sampler (kernel)", "n_envs: 1, 100", "cpu: available"):
         assert word in result.output
+
+
+def test_published_table_is_the_one_of_its_records():
+    """The table in results/README.md is what `bench table` prints of the records beside it."""
+    results = sweep.ROOT / "results"
+    text = (results / "README.md").read_text()
+    (name,) = re.findall(r"python -m bench table results/sweeps/(\S+\.jsonl)", text)
+    assert table.markdown(read(results / "sweeps" / name)) in text

@@ -4,8 +4,6 @@ One class for both modes: in Python it steps one environment in dicts; on a back
 explicit arguments. Its kernels have WarpDrive's names, set ``_done_`` and never clear it, and restart nothing.
 """
 
-# ruff: noqa: D102  (the hooks are documented where they are declared)
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,0 +1,78 @@
+"""The fingerprint of machine, code and packages."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import subprocess
+
+import numpy as np
+import torch
+
+from bench import machine
+
+
+def test_fingerprint_reads_this_machine():
+    """Versions and cores are this machine's, and what cannot be read is null with a reason."""
+    got = machine.fingerprint(torch.device("cpu"))
+    assert got["numpy"] == np.__version__
+    assert got["torch"] == str(torch.__version__)
+    assert got["python"] == platform.python_version()
+    assert got["cores"] >= 1
+    assert got["memory_bytes"] > 2**28
+    assert got["gpu"] is None
+    assert got["unread"]["gpu"] == "RuntimeError: torch finds no NVIDIA GPU"
+    assert all(got[field] is None for field in got["unread"])
+
+
+def test_fingerprint_names_no_host_user_or_folder():
+    """Nothing in it tells whose machine it is."""
+    text = json.dumps(machine.fingerprint(torch.device("cpu")))
+    for private in (platform.node(), f"/{getpass.getuser()}", str(machine.__file__)):
+        assert private not in text
+
+
+def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
+    """A clean checkout has its commit; a change to the code makes it dirty, with a hash of the change."""
+
+    def git(*arguments):
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+
+    monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
+    assert machine.git_state(tmp_path)["sha"] is None
+    assert "no git checkout" in machine.git_state(tmp_path)["unread"]
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "a.py").write_text("1\n")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    clean = machine.git_state(tmp_path)
+    assert len(clean["sha"]) == 40
+    assert (clean["dirty"], clean["diff_hash"]) == (False, None)
+    (tmp_path / "notes.txt").write_text("no code\n")
+    assert machine.git_state(tmp_path) == clean
+    (tmp_path / "bench" / "a.py").write_text("2\n")
+    first = machine.git_state(tmp_path)
+    assert first["dirty"] is True
+    (tmp_path / "bench" / "a.py").write_text("3\n")
+    assert machine.git_state(tmp_path)["diff_hash"] != first["diff_hash"]
+
+
+def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
+    """$BENCH_GIT_SHA stands in where there is no checkout, and the record says so."""
+    monkeypatch.setenv("BENCH_GIT_SHA", "abc")
+    got = machine.git_state(tmp_path)
+    assert got["sha"] == "abc"
+    assert got["dirty"] is None
+    assert "$BENCH_GIT_SHA" in got["unread"]
+
+
+def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
+    """The hash is stable, and another when a package is gone."""
+    everything = machine.dependencies_hash()
+    assert everything == machine.dependencies_hash()
+    installed = list(machine.metadata.distributions())
+    monkeypatch.setattr(machine.metadata, "distributions", lambda: installed[1:])
+    assert machine.dependencies_hash() != everything

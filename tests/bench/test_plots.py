@@ -1,0 +1,130 @@
+"""Figures: drawn from evidence alone, in three formats."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from matplotlib.image import imread
+
+from bench import plots
+from bench.record import Check, CorrectnessRecord, Metric, Record
+
+
+def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
+    """Return a record of CartPole on NumPy at 100 environments, but for the changes."""
+    metrics = {
+        name: Metric(value=value, unit="1/s", direction="higher", low=0.9 * value, high=1.1 * value)
+        for name in ("env_steps_per_s", "agent_steps_per_s", "samples_per_s")
+    }
+    check = Check(passed=passed, max_error=0.0, detail="")
+    fields = {
+        "run_id": "run",
+        "preset": "default",
+        "case": case,
+        "case_version": 1,
+        "scope": "env",
+        "mode": "eager",
+        "point": {"env": "cartpole", "backend": "cpu", "n_envs": 100, "n_agents": 1, "exact": False},
+        "threads": 1,
+        "status": status,
+        "reason": None,
+        "samples_ns": [1.0],
+        "device_ns": None,
+        "runs_per_sample": 1,
+        "work_per_run": {"env_steps": 1},
+        "n": 1,
+        "stop_reason": "",
+        "warm_up": {},
+        "metrics": metrics,
+        "roofline": None,
+        "correctness": CorrectnessRecord(passed=passed, max_error=0.0, oracle="by hand", before=check, after=check),
+        "telemetry": None,
+        "machine": {"gpu": "NVIDIA H200", "cores": 16},
+        "git": {"sha": "0123456789", "dirty": False},
+        "dependencies_hash": "",
+        "command": "",
+        "started_at": "2026-01-01T00:00:00",
+        "duration_s": 1.0,
+        "notes": {},
+        "unread": {},
+    }
+    return Record(**{**fields, **changes})
+
+
+def point(backend: str, n_envs: int, n_agents: int = 1, env: str = "cartpole", **more) -> dict:
+    return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, "exact": False, **more}
+
+
+@pytest.fixture
+def sweep() -> list[Record]:
+    found = []
+    for backend, rate, threads in (("cpu", 1e4, 1), ("host", 1e5, 2), ("numba", 1e6, None), ("pycuda", 2e6, None)):
+        sizes = (1, 100, 10_000)
+        found.extend(record(rate * n_envs, point=point(backend, n_envs), threads=threads) for n_envs in sizes)
+        found.append(record(rate, point=point(backend, 10, 110, "tag_continuous"), threads=threads))
+        implementation = {"implementation": "ours", "n_actions": 10}
+        found.append(record(rate, case="sampler", point=point(backend, 10, 5, **implementation), threads=threads))
+    torch_point = point("cpu", 10, 5, implementation="torch.multinomial", n_actions=10)
+    return [*found, record(5e4, case="sampler", point=torch_point, threads=2)]
+
+
+@pytest.mark.parametrize("style", ["paper", "slides"])
+def test_every_figure_is_written_in_three_formats(sweep, tmp_path, style):
+    """Throughput, speed-up and sampler come as PNG, PDF and SVG, the PNG with a picture in it."""
+    paths = plots.draw(sweep, tmp_path / "figures", style)
+    assert {path.name for path in paths} == {
+        f"run-{figure}.{kind}" for figure in ("throughput", "speedup", "sampler") for kind in ("png", "pdf", "svg")
+    }
+    assert sorted((tmp_path / "figures").iterdir()) == sorted(paths), "no temporary file is left"
+    for path in paths:
+        if path.suffix == ".png":
+            assert imread(path)[..., :3].std() > 0.01
+
+
+def test_pdf_embeds_its_fonts(sweep, tmp_path):
+    """Fonts are embedded as TrueType, never as Type 3, which publishers refuse."""
+    (pdf,) = (path for path in plots.draw(sweep, tmp_path) if path.name == "run-throughput.pdf")
+    content = pdf.read_bytes()
+    assert b"/FontFile2" in content
+    assert not re.search(rb"/Subtype\s*/Type3", content)
+
+
+def test_figure_names_hardware_commit_and_run(sweep):
+    """The footer says where, from which commit and in which run the figures were measured."""
+    figure = plots.throughput(sweep)
+    plots._footer(figure, sweep, ["run"])
+    text = figure.get_supxlabel()
+    for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
+        assert word in text
+
+
+def test_speed_up_is_over_numpy_at_the_same_size(sweep):
+    """A backend ten times as fast as NumPy at every size draws a line at ten; NumPy itself draws none."""
+    figure = plots.speedup(sweep)
+    (host,) = (line for line in figure.axes[0].get_lines() if line.get_marker() == "s")
+    assert list(host.get_xdata()) == [1, 100, 10_000]
+    assert host.get_ydata() == pytest.approx([10, 10, 10])
+    assert not [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+
+
+def test_what_is_no_evidence_is_not_drawn(tmp_path):
+    """Failed, skipped and wrong records are left out; with nothing else there is an error."""
+    refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
+    with pytest.raises(plots.PlotError, match="no record is measured and right"):
+        plots.draw(refused, tmp_path)
+    assert plots.latest(each for each in [*refused, record()] if each.is_evidence) == [record()]
+
+
+def test_latest_record_of_a_point_is_drawn():
+    """Of two records of one point the one that started later counts."""
+    old, new = record(1e6), record(2e6, started_at="2026-02-01T00:00:00")
+    assert plots.latest([new, old]) == [new]
+
+
+def test_machines_are_not_mixed_in_a_figure(tmp_path):
+    """Records of two machines are drawn apart."""
+    other = record(machine={"gpu": None, "cpu": "AMD EPYC", "cores": 2})
+    with pytest.raises(plots.PlotError, match="one machine"):
+        plots.draw([record(), other], tmp_path)
+    assert set(plots.by_machine([record(), other])) == {"nvidia-h200-16-cores", "amd-epyc-2-cores"}
