@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import kernel_runner
-from tests.kernel_runner import LANGUAGES
+from tests.kernel_runner import BACKENDS_HERE
 from warpdrive_min import rng
 
 SEED = np.array([5, -6], np.int32)
@@ -17,7 +17,7 @@ def _constants(envs_per_block: int) -> dict[str, int | bool]:
 
 
 def _reset_rows(
-    language: str,
+    backend: str,
     target: np.ndarray,
     source: np.ndarray,
     done: list[int],
@@ -40,33 +40,33 @@ def _reset_rows(
     }
     constants = _constants(envs_per_block)
     blocks = kernel_runner.n_blocks(constants, len(target))
-    kernel_runner.run(language, "reset", "reset_rows", constants, arguments, blocks)
+    kernel_runner.run(backend, "reset", "reset_rows", constants, arguments, blocks)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("envs_per_block", [1, 3, 8])
 @pytest.mark.parametrize("row", [(), (7,), (3, 5)])
-def test_reset_copies_exactly_the_rows_that_are_done(language: str, envs_per_block: int, row: tuple[int, ...]) -> None:
+def test_reset_copies_exactly_the_rows_that_are_done(backend: str, envs_per_block: int, row: tuple[int, ...]) -> None:
     """Rows of any length come back bit by bit, NaN included, and other rows stay."""
     target = np.random.default_rng(0).normal(size=(5, *row)).astype(np.float32)
     source = np.full_like(target, np.nan)
     source[1:] = target[1:] + 1
     before = target.copy()
-    _reset_rows(language, target, source, [1, 0, 0, 2, 0], [0] * 5, envs_per_block=envs_per_block)
+    _reset_rows(backend, target, source, [1, 0, 0, 2, 0], [0] * 5, envs_per_block=envs_per_block)
     assert target[[0, 3]].tobytes() == source[[0, 3]].tobytes()
     assert target[[1, 2, 4]].tobytes() == before[[1, 2, 4]].tobytes()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_reset_by_force_copies_every_row(language: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_reset_by_force_copies_every_row(backend: str) -> None:
     """With force no environment need be done."""
     target, source = np.zeros((4, 2), np.int32), np.arange(8, dtype=np.int32).reshape(4, 2)
-    _reset_rows(language, target, source, [0] * 4, [0] * 4, force=1)
+    _reset_rows(backend, target, source, [0] * 4, [0] * 4, force=1)
     assert target.tolist() == source.tolist()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_pool_rows_are_joint_and_follow_the_episode(language: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_pool_rows_are_joint_and_follow_the_episode(backend: str) -> None:
     """All targets of an environment take the same row, that of its episode, and environments differ."""
     n_rows, n_envs = 6, 20
     positions = np.repeat(np.arange(n_rows, dtype=np.float32), 3).reshape(n_rows, 3)
@@ -74,7 +74,7 @@ def test_pool_rows_are_joint_and_follow_the_episode(language: str) -> None:
     position, label = np.zeros((n_envs, 3), np.float32), np.zeros(n_envs, np.int32)
     episode = list(range(n_envs))
     for target, pool in ((position, positions), (label, labels)):
-        _reset_rows(language, target, pool, [1] * n_envs, episode, is_pool=True)
+        _reset_rows(backend, target, pool, [1] * n_envs, episode, is_pool=True)
     assert (position == label[:, None]).all()
     assert label.tolist() == [int(rng.pool_row(env, env, *SEED, n_rows)) for env in range(n_envs)]
     assert len(set(label.tolist())) == n_rows
@@ -91,15 +91,15 @@ def test_pool_rows_are_uniform() -> None:
     assert ((pairs - want) ** 2 / want).sum() < 148.2  # 99 degrees of freedom
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("force", [0, 1])
-def test_undo_done_starts_the_next_episode(language: str, force: int) -> None:
+def test_undo_done_starts_the_next_episode(backend: str, force: int) -> None:
     """Affected environments count one more episode, from step 0, not done; others keep theirs."""
     done = np.array([0, 1, 0, 3, 0], np.int32)
     timestep, episode = np.arange(5, dtype=np.int32) + 1, np.arange(5, dtype=np.int32)
     arguments = {"_done_": done, "_timestep_": timestep, "_episode_": episode, "force": force, "n_envs": 5}
     constants = _constants(2)
-    kernel_runner.run(language, "reset", "undo_done", constants, arguments, 3)
+    kernel_runner.run(backend, "reset", "undo_done", constants, arguments, 3)
     assert done.tolist() == [0] * 5
     assert timestep.tolist() == ([0] * 5 if force else [1, 0, 3, 0, 5])
     assert episode.tolist() == ([1, 2, 3, 4, 5] if force else [0, 2, 2, 4, 4])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import kernel_runner
-from tests.kernel_runner import LANGUAGES, probe
+from tests.kernel_runner import BACKENDS_HERE, probe
 from warpdrive_min import rng
 
 CONSTANTS = {"THREADS": 8, "ENVS_PER_BLOCK": 8, "N_AGENTS": 1, "EXACT": True}
@@ -23,30 +23,30 @@ def _int32(text: str) -> np.ndarray:
     return np.array([int(word, 16) for word in text.split()], np.uint32).view(np.int32)
 
 
-def _words(language: str, counters: np.ndarray, seed: np.ndarray) -> np.ndarray:
+def _words(backend: str, counters: np.ndarray, seed: np.ndarray) -> np.ndarray:
     out = np.zeros_like(counters)
     n = len(counters)
     arguments = {"counters": counters, "seed": seed, "out": out, "n_envs": n}
-    kernel_runner.run(language, probe(language), "words", CONSTANTS, arguments, -(-n // 8))
+    kernel_runner.run(backend, probe(), "words", CONSTANTS, arguments, -(-n // 8))
     return out.view(np.uint32)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
-def test_philox_gives_the_published_words(language: str, counter: str, key: str, words: str) -> None:
-    """Each language reproduces Random123's known answers."""
-    got = _words(language, _int32(counter)[None], _int32(key))
+def test_philox_gives_the_published_words(backend: str, counter: str, key: str, words: str) -> None:
+    """Each backend reproduces Random123's known answers."""
+    got = _words(backend, _int32(counter)[None], _int32(key))
     assert got[0].tolist() == _int32(words).view(np.uint32).tolist()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_philox_agrees_with_integers_of_any_size(language: str) -> None:
-    """Each language equals ten rounds written in Python's integers."""
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_philox_agrees_with_integers_of_any_size(backend: str) -> None:
+    """Each backend equals ten rounds written in Python's integers."""
     generator = np.random.default_rng(0)
     counters = generator.integers(-(2**31), 2**31, (40, 4)).astype(np.int32)
     seed = np.array([-5, 77], np.int32)
     want = [_python_philox([int(word) & 0xFFFFFFFF for word in (*counter, *seed)]) for counter in counters]
-    assert _words(language, counters, seed).tolist() == want
+    assert _words(backend, counters, seed).tolist() == want
 
 
 def _python_philox(state: list[int]) -> list[int]:
@@ -74,14 +74,14 @@ def test_philox_accepts_empty_counters() -> None:
     assert rng.philox(np.zeros(0, np.int32), np.zeros(0, np.int32), 0, 2, 1, 1)[0].shape == (0,)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_derived_numbers_have_their_closed_form(language: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_derived_numbers_have_their_closed_form(backend: str) -> None:
     """`uniform` keeps 24 bits and stays below 1, `below` scales to [0, n), and `pool_row` uses word 0 of its stream."""
     words = np.array([0, 255, 256, 0x7FFFFFFF, -(2**31), -1], np.int32)
     uniforms, integers = np.zeros(6, np.float32), np.zeros((6, 2), np.int32)
     seed = np.array([1, -2], np.int32)
     arguments = {"words": words, "seed": seed, "uniforms": uniforms, "integers": integers, "n": 10, "n_envs": 6}
-    kernel_runner.run(language, probe(language), "derived", CONSTANTS, arguments, 1)
+    kernel_runner.run(backend, probe(), "derived", CONSTANTS, arguments, 1)
     assert uniforms.tolist() == [0, 0, 2**-24, 0.5 - 2**-24, 0.5, 1 - 2**-24]
     assert integers[:, 0].tolist() == [0, 0, 0, 4, 5, 9]
     blocks = [_python_philox([int(word) % 2**32, i, 0, 2, 1, 2**32 - 2]) for i, word in enumerate(words)]

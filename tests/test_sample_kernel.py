@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import kernel_runner
-from tests.kernel_runner import LANGUAGES
+from tests.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS
 from warpdrive_min import rng
 
 SEED = np.array([11, -3], np.int32)
@@ -19,9 +19,9 @@ class Sampler:
     """A sampler's constants and arrays, and one draw after another."""
 
     def __init__(
-        self, language: str, distribution: np.ndarray, categories: tuple[int, ...] | None = None, **flags: Any
+        self, backend: str, distribution: np.ndarray, categories: tuple[int, ...] | None = None, **flags: Any
     ) -> None:
-        self.language = language
+        self.backend = backend
         self.mask = flags.pop("mask", None)
         self.n_envs, n_agents, n_categories = distribution.shape
         self.distribution = distribution.astype(np.float32)
@@ -29,7 +29,7 @@ class Sampler:
         self.constants = {
             "THREADS": 8,
             "ENVS_PER_BLOCK": 3 if n_agents < 8 else 1,
-            "EXACT": False,
+            "EXACT": True,
             "N_AGENTS": n_agents,
             "N_TYPES": len(categories),
             "N_CATEGORIES": n_categories,
@@ -60,19 +60,19 @@ class Sampler:
             "n_envs": self.n_envs,
         }
         blocks = kernel_runner.n_blocks(self.constants, self.n_envs)
-        kernel_runner.run(self.language, "sample", "sample", self.constants, arguments, blocks)
+        kernel_runner.run(self.backend, "sample", "sample", self.constants, arguments, blocks)
         return self.actions.copy()
 
 
-def _size(language: str, large: int, small: int) -> int:
-    return small if language == "numba" and kernel_runner.SIMULATED else large
+def _size(backend: str, large: int, small: int) -> int:
+    return small if kernel_runner.is_simulated(backend) else large
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_sample_follows_the_rule_worked_by_hand(language: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_sample_follows_the_rule_worked_by_hand(backend: str) -> None:
     """The first category whose running sum exceeds uniform * total; draws advance word by word."""
     probabilities = np.float32([1, 2, 0, 5])
-    sampler = Sampler(language, np.tile(probabilities, (2, 3, 1)))
+    sampler = Sampler(backend, np.tile(probabilities, (2, 3, 1)))
     for draw in range(6):
         got = sampler.draw()
         for env, agent in np.ndindex(2, 3):
@@ -85,15 +85,15 @@ def test_sample_follows_the_rule_worked_by_hand(language: str) -> None:
     assert (sampler.entropy == 7).all()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("is_logits", [False, True])
-def test_sample_frequencies_match_the_distribution(language: str, is_logits: bool) -> None:
+def test_sample_frequencies_match_the_distribution(backend: str, is_logits: bool) -> None:
     """Chi-square over draws stays below its 99.9 % quantile, and a zero probability is never drawn."""
     probabilities = np.array([0.1, 0.0, 0.4, 0.25, 0.25, 0.0])
     with np.errstate(divide="ignore"):
         row = np.log(probabilities) + 3 if is_logits else 2 * probabilities
-    n_draws = _size(language, 40, 10)
-    sampler = Sampler(language, np.tile(row, (_size(language, 50, 5), 40, 1)), LOGITS=is_logits)
+    n_draws = _size(backend, 40, 10)
+    sampler = Sampler(backend, np.tile(row, (_size(backend, 50, 5), 40, 1)), LOGITS=is_logits)
     actions = np.concatenate([sampler.draw().ravel() for _ in range(n_draws)])
     counts = np.bincount(actions, minlength=6)
     assert counts[[1, 5]].tolist() == [0, 0]
@@ -102,29 +102,29 @@ def test_sample_frequencies_match_the_distribution(language: str, is_logits: boo
     assert ((counts[positive] - want) ** 2 / want).sum() < 16.3  # three degrees of freedom
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("is_logits", [False, True])
-def test_sample_of_a_certain_category_is_certain(language: str, is_logits: bool) -> None:
+def test_sample_of_a_certain_category_is_certain(backend: str, is_logits: bool) -> None:
     """Probability one is always drawn, with log-probability and entropy 0."""
     row = [-np.inf, 5, -np.inf] if is_logits else [0, 5, 0]
-    sampler = Sampler(language, np.tile(row, (2, 9, 1)), LOGITS=is_logits, LOG_PROB=True, ENTROPY=True)
+    sampler = Sampler(backend, np.tile(row, (2, 9, 1)), LOGITS=is_logits, LOG_PROB=True, ENTROPY=True)
     for _ in range(5):
         assert (sampler.draw() == 1).all()
     np.testing.assert_allclose(sampler.log_prob, 0, atol=2e-7)
     np.testing.assert_allclose(sampler.entropy, 0, atol=2e-7)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("is_logits", [False, True])
 @pytest.mark.parametrize("is_argmax", [False, True])
-def test_sample_never_takes_a_forbidden_entry(language: str, is_logits: bool, is_argmax: bool) -> None:
+def test_sample_never_takes_a_forbidden_entry(backend: str, is_logits: bool, is_argmax: bool) -> None:
     """A mask removes entries; what is left is drawn, or maximal, among themselves."""
     generator = np.random.default_rng(1)
     mask = generator.integers(0, 2, (4, 7, 5))
     mask[..., 2] = 1
     distribution = generator.uniform(0.1, 1, (4, 7, 5))
-    sampler = Sampler(language, distribution, mask=mask, LOGITS=is_logits, ARGMAX=is_argmax)
-    n_draws = _size(language, 30, 4)
+    sampler = Sampler(backend, distribution, mask=mask, LOGITS=is_logits, ARGMAX=is_argmax)
+    n_draws = _size(backend, 30, 4)
     actions = np.stack([sampler.draw()[..., 0] for _ in range(n_draws)], axis=-1)
     assert np.take_along_axis(mask, actions, axis=-1).all()
     if is_argmax:
@@ -135,37 +135,37 @@ def test_sample_never_takes_a_forbidden_entry(language: str, is_logits: bool, is
         assert len(np.unique(actions)) == 5
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_argmax_takes_the_first_of_equal_maxima(language: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_argmax_takes_the_first_of_equal_maxima(backend: str) -> None:
     """Of equal maxima the first allowed one."""
     mask = np.ones((1, 2, 4), np.int32)
     mask[0, 1, 1] = 0
-    sampler = Sampler(language, np.tile([1.0, 3.0, 3.0, 2.0], (1, 2, 1)), mask=mask, ARGMAX=True, LOG_PROB=True)
+    sampler = Sampler(backend, np.tile([1.0, 3.0, 3.0, 2.0], (1, 2, 1)), mask=mask, ARGMAX=True, LOG_PROB=True)
     assert sampler.draw().ravel().tolist() == [1, 2]
     np.testing.assert_allclose(sampler.log_prob, [[np.log(3 / 9), np.log(3 / 6)]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("is_argmax", [False, True])
-def test_sample_without_weight_takes_the_first_allowed(language: str, is_argmax: bool) -> None:
+def test_sample_without_weight_takes_the_first_allowed(backend: str, is_argmax: bool) -> None:
     """With no positive weight: the first allowed entry, 0 if none is; log-probability and entropy are 0."""
     mask = np.array([[[0, 0, 1], [0, 0, 0], [1, 1, 1]]], np.int32)
     logits = np.full((1, 3, 3), -np.inf)
     flags = {"LOGITS": True, "LOG_PROB": True, "ENTROPY": True, "ARGMAX": is_argmax}
-    sampler = Sampler(language, logits, mask=mask, **flags)
+    sampler = Sampler(backend, logits, mask=mask, **flags)
     assert sampler.draw().ravel().tolist() == [2, 0, 0]
     assert (sampler.log_prob == 0).all()
     assert (sampler.entropy == 0).all()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("is_logits", [False, True])
-def test_statistics_match_double_precision(language: str, is_logits: bool) -> None:
+def test_statistics_match_double_precision(backend: str, is_logits: bool) -> None:
     """Log-probability and entropy, summed over types, equal the formulas in float64."""
     generator = np.random.default_rng(2)
     distribution = generator.normal(0, 3, (3, 5, 9)) if is_logits else generator.uniform(0, 2, (3, 5, 9))
     flags = {"LOGITS": is_logits, "LOG_PROB": True, "ENTROPY": True}
-    sampler = Sampler(language, distribution, (4, 2, 3), **flags)
+    sampler = Sampler(backend, distribution, (4, 2, 3), **flags)
     actions = sampler.draw()
     log_prob, entropy = np.zeros((3, 5)), np.zeros((3, 5))
     for action_type, part in enumerate((slice(0, 4), slice(4, 6), slice(6, 9))):
@@ -179,21 +179,21 @@ def test_statistics_match_double_precision(language: str, is_logits: bool) -> No
     np.testing.assert_allclose(sampler.entropy, entropy, rtol=2e-6, atol=5e-6)
 
 
-@pytest.mark.parametrize("language", LANGUAGES[1:])
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
 @pytest.mark.parametrize("is_logits", [False, True])
 @pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("shape", [(7, 4, (6,)), (3, 11, (4, 1, 3, 2, 2)), (2, 1, (700,))])
 def test_draws_are_bit_identical_to_numpy(
-    language: str, is_logits: bool, is_masked: bool, shape: tuple[int, int, tuple[int, ...]]
+    backend: str, is_logits: bool, is_masked: bool, shape: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    """Every language draws the same actions and the same bits of log-probability and entropy."""
+    """Every backend draws the same actions and the same bits of log-probability and entropy."""
     n_envs, n_agents, categories = shape
     generator = np.random.default_rng(3)
     size = (n_envs, n_agents, sum(categories))
     distribution = generator.normal(0, 4, size) if is_logits else generator.exponential(1, size) ** 3
     mask = generator.integers(0, 2, size) if is_masked else None
     flags = {"LOGITS": is_logits, "LOG_PROB": True, "ENTROPY": True, "mask": mask}
-    here, there = (Sampler(name, distribution, categories, **flags) for name in (language, "numpy"))
+    here, there = (Sampler(name, distribution, categories, **flags) for name in (backend, "cpu"))
     here.draws[0] = there.draws[0] = 5  # environments need not have drawn equally often
     for _ in range(3):
         assert (here.draw() == there.draw()).all()
@@ -202,10 +202,10 @@ def test_draws_are_bit_identical_to_numpy(
     assert here.draws.tolist() == there.draws.tolist() == [8, *[3] * (n_envs - 1)]
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_draws_do_not_depend_on_the_number_of_environments(language: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_draws_do_not_depend_on_the_number_of_environments(backend: str) -> None:
     """The first environments draw the same whether others follow or not."""
     distribution = np.random.default_rng(4).uniform(0, 1, (5, 6, 8))
-    few, many = Sampler(language, distribution[:2]), Sampler(language, distribution)
+    few, many = Sampler(backend, distribution[:2]), Sampler(backend, distribution)
     for _ in range(3):
         assert (few.draw() == many.draw()[:2]).all()
