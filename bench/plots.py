@@ -19,8 +19,10 @@ from bench.record import Metric, Record
 Style = Literal["paper", "slides"]
 STYLES: Final = Path(__file__).parent / "styles"
 FORMATS: Final = ("png", "pdf", "svg")
-COLUMN_IN: Final = 3.25
-"""Width of one column of the usual two-column paper, in; two with their gap are 6.75."""
+WIDTH_IN: Final = {1: 3.25, 2: 6.75}
+"""Width of one and of two columns of the usual paper, with their gap, in."""
+PAPER_FONT: Final = 8
+"""Font size that these widths are for, pt; figures of a larger one grow with it."""
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; marker and line say the same again.
 BACKEND_STYLE: Final[dict[str, dict[str, Any]]] = {
@@ -56,27 +58,27 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
         raise PlotError("plots: no record is measured and right; run `python -m bench run` first")
     if len(machines := by_machine(found)) > 1:
         raise PlotError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
-    evidence = latest(found)
-    runs = sorted({record.run_id for record in evidence})
+    runs = sorted({record.run_id for record in found})
     name = stem or (runs[0] if len(runs) == 1 else "bench")
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
         for suffix, make in FIGURES.items():
-            figure = make(evidence)
+            figure = make(found)
             if figure is not None:
                 FigureCanvasAgg(figure)
-                _footer(figure, evidence, runs)
+                _footer(figure, found, runs)
                 paths += [_save(figure, out / f"{name}-{suffix}.{kind}") for kind in FORMATS]
     return paths
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return the last record of each point by its start."""
+    """Return the last record of each point by its start, of the newest version of its case."""
     found: dict[tuple[Any, ...], Record] = {}
     for record in sorted(records, key=lambda record: record.started_at):
         found[record.case, *sorted(record.point.items())] = record
-    return list(found.values())
+    newest = {case: max(r.case_version for r in found.values() if r.case == case) for case in {key[0] for key in found}}
+    return [record for record in found.values() if record.case_version == newest[record.case]]
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -97,7 +99,7 @@ def throughput(records: Sequence[Record]) -> Figure | None:
     def value(record: Record) -> Metric | None:
         return _metric(record, "env_steps_per_s")
 
-    figure = _panels(records, value, "environment steps per second", lambda point: not point["exact"])
+    figure = _panels(latest(records), value, "environment steps per second")
     for axes in figure.axes if figure else ():
         n_agents = axes.n_agents  # type: ignore[attr-defined]
         if n_agents > 1:
@@ -109,8 +111,9 @@ def throughput(records: Sequence[Record]) -> Figure | None:
 
 
 def speedup(records: Sequence[Record]) -> Figure | None:
-    """Draw the same over NumPy at the same size; above the line at 1 a backend is faster."""
-    baseline = {_size(record): record for record in records if record.point.get("backend") == "cpu"}
+    """Draw the same over NumPy at the same size in the same run; above the line at 1 a backend is faster."""
+    steps = [record for record in records if record.case == "env_step"]
+    baseline = {_size(record): record for record in steps if record.point["backend"] == "cpu"}
 
     def value(record: Record) -> Metric | None:
         base, own = baseline.get(_size(record)), _metric(record, "env_steps_per_s")
@@ -125,7 +128,9 @@ def speedup(records: Sequence[Record]) -> Figure | None:
             high=own.high / reference.low,
         )
 
-    figure = _panels(records, value, "times NumPy on 1 thread", lambda point: not point["exact"])
+    threads = {record.threads for record in baseline.values()}
+    numpy = f"NumPy, {', '.join(f'{n} thread' + 's' * (n != 1) for n in sorted(threads, key=str))}"
+    figure = _panels(latest(record for record in steps if _size(record) in baseline), value, f"times {numpy}")
     for axes in figure.axes if figure else ():
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     return figure
@@ -133,60 +138,51 @@ def speedup(records: Sequence[Record]) -> Figure | None:
 
 def samplers(records: Sequence[Record]) -> Figure | None:
     """Draw each sampler's rate, and how it compares with `torch.multinomial` on the same device."""
-    found = [record for record in records if record.case == "sampler"]
+    found = [record for record in latest(records) if record.case == "sampler"]
     if not found:
         return None
-    axes_of = sorted({(r.point["n_envs"], r.point["n_agents"], r.point["n_actions"]) for r in found})
-    height = 0.55 * len(axes_of) + 0.17 * len(found) + 0.6
-    figure = Figure(figsize=(2 * COLUMN_IN + 0.25, height), layout="constrained")
-    panels = figure.subplots(
-        len(axes_of), 1, squeeze=False, height_ratios=[sum(_shape(r) == shape for r in found) for shape in axes_of]
-    )
-    for axes, shape in zip(panels[:, 0], axes_of, strict=True):
+    shapes = sorted({_shape(record) for record in found})
+    counts = [sum(_shape(record) == shape for record in found) for shape in shapes]
+    figure = _figure(2, 0.45 * len(shapes) + 0.17 * len(found) + 0.5)
+    panels = figure.subplots(len(shapes), 1, squeeze=False, sharex=True, height_ratios=counts)[:, 0]
+    for axes, shape in zip(panels, shapes, strict=True):
         _sampler_panel(axes, [record for record in found if _shape(record) == shape], shape)
-    panels[-1, 0].set_xlabel("samples per second")
+    panels[-1].set_xlabel("samples per second (x: over torch.multinomial on the same device)")
     return figure
 
 
 def _sampler_panel(axes: Axes, records: Sequence[Record], shape: tuple[Any, ...]) -> None:
-    base = {
-        r.threads is None: _metric(r, "samples_per_s")
-        for r in records
-        if r.point["implementation"] == "torch.multinomial"
-    }
-    ordered = sorted(records, key=lambda record: _rate(record, "samples_per_s"))
+    """Draw a dot for each sampler, those of a GPU above those of the CPU."""
+    multinomial = [record for record in records if record.point["implementation"] == "torch.multinomial"]
+    base = {record.threads is None: _rate(record, "samples_per_s") for record in multinomial}
+    ordered = sorted(records, key=lambda record: (record.threads is None, _rate(record, "samples_per_s")))
     for row, record in enumerate(ordered):
-        metric, ours = _metric(record, "samples_per_s"), record.point["implementation"] == "ours"
+        metric, on_gpu = _metric(record, "samples_per_s"), record.threads is None
         assert metric is not None
-        colour = BACKEND_STYLE[str(record.point["backend"])]["color"] if ours else "0.75"
-        axes.barh(row, metric.value, color=colour, height=0.7)
-        axes.errorbar(
-            metric.value,
-            row,
-            xerr=[[metric.value - metric.low], [metric.high - metric.value]],
-            color="0.2",
-            linewidth=0.8,
-        )
-        reference = base.get(record.threads is None)
-        ratio = f"  {metric.value / reference.value:.3g} x" if reference else ""
-        axes.annotate(ratio, (metric.high, row), va="center", fontsize="small")
+        ours = record.point["implementation"] == "ours"
+        look = BACKEND_STYLE[str(record.point["backend"])] if ours else {"color": "0.5", "marker": "x"}
+        width = [[metric.value - metric.low], [metric.high - metric.value]]
+        axes.errorbar(metric.value, row, xerr=width, color=look["color"], marker=look["marker"], linestyle="none")
+        ratio = f"{metric.value / base[on_gpu]:.3g} x" if on_gpu in base else ""
+        axes.annotate(ratio, (metric.high, row), (6, 0), textcoords="offset points", va="center", fontsize="small")
     axes.set_yticks(range(len(ordered)), [_sampler_name(record) for record in ordered])
+    axes.set_ylim(-0.6, len(ordered) - 0.4)
     axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.set_xlim(low / 2, high * 3)
+    axes.margins(x=0.12)
     axes.xaxis.set_major_formatter(FuncFormatter(_si))
     n_envs, n_agents, n_actions = shape
-    axes.set_title(
-        f"{n_envs:,} environments, {n_agents:,} agents, {n_actions} actions (x: over torch.multinomial on that device)",
-        loc="left",
-    )
-    axes.grid(visible=True, axis="x")
+    axes.set_title(f"{_count(n_envs, 'environment')}, {_count(n_agents, 'agent')}, {n_actions} actions", loc="left")
+    axes.grid(visible=True)
 
 
 def _sampler_name(record: Record) -> str:
     if record.point["implementation"] == "ours":
         return f"ours, {_backend_label(record)}"
     return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 FIGURES: Final[dict[str, Callable[[Sequence[Record]], Figure | None]]] = {
@@ -201,20 +197,24 @@ def _panels(
     records: Sequence[Record],
     value: Callable[[Record], Metric | None],
     ylabel: str,
-    keep: Callable[[dict[str, Any]], bool],
 ) -> Figure | None:
     """Draw a value over the number of environments: a panel for each environment and size, a line a backend."""
     found = [
         (record, metric)
         for record in records
-        if record.case == "env_step" and keep(record.point) and (metric := value(record)) is not None
+        if record.case == "env_step" and not record.point["exact"] and (metric := value(record)) is not None
     ]
     keys = sorted({(str(record.point["env"]), int(record.point["n_agents"])) for record, _ in found})
     if not keys:
         return None
-    figure = Figure(figsize=((2 * COLUMN_IN + 0.25) * max(1, len(keys) / 2), 2.7), layout="constrained")
+    columns = min(2, len(keys))
+    rows = -(-len(keys) // columns)
+    figure = _figure(columns, 0.6 + 2.1 * rows)
     labels: dict[str, Any] = {}
-    for axes, (env, n_agents) in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat[len(keys) :]:
+        axes.remove()
+    for axes, (env, n_agents) in zip(panels.flat, keys, strict=False):
         axes.n_agents = n_agents
         for backend, look in BACKEND_STYLE.items():
             points = sorted(
@@ -228,13 +228,21 @@ def _panels(
             band = [metric.low for metric in values], [metric.high for metric in values]
             axes.fill_between(counts, *band, color=look["color"], alpha=0.2, linewidth=0)
             labels.setdefault(_backend_label(points[0][2]), line)
-        agents = f", {n_agents:,} agents" if n_agents > 1 else ""
+        agents = f", {_count(n_agents, 'agent')}" if n_agents > 1 else ""
         axes.set_title(f"{ENV_NAME.get(env, env)}{agents}", loc="left")
         _log_axes(axes)
         axes.set_xlabel("environments")
-    figure.axes[0].set_ylabel(ylabel)
-    figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=len(labels), frameon=False)
+    for axes in panels[:, 0]:
+        axes.set_ylabel(ylabel)
+    ncols = min(len(labels), 2 * columns)
+    figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=ncols, frameon=False)
     return figure
+
+
+def _figure(columns: int, height_in: float) -> Figure:
+    """Return an empty figure of one or two columns of a paper, or as much larger as the style's font."""
+    scale = mpl.rcParams["font.size"] / PAPER_FONT
+    return Figure(figsize=(WIDTH_IN[columns] * scale, height_in * scale), layout="constrained")
 
 
 def _belongs(record: Record, env: str, n_agents: int, backend: str) -> bool:
@@ -297,7 +305,7 @@ def _rate(record: Record, name: str) -> float:
 
 
 def _size(record: Record) -> tuple[Any, ...]:
-    return tuple(record.point.get(axis) for axis in ("env", "n_agents", "n_envs", "exact"))
+    return (record.run_id, *(record.point.get(axis) for axis in ("env", "n_agents", "n_envs", "exact")))
 
 
 def _shape(record: Record) -> tuple[Any, ...]:

@@ -128,3 +128,19 @@ def test_machines_are_not_mixed_in_a_figure(tmp_path):
     with pytest.raises(plots.PlotError, match="one machine"):
         plots.draw([record(), other], tmp_path)
     assert set(plots.by_machine([record(), other])) == {"nvidia-h200-16-cores", "amd-epyc-2-cores"}
+
+
+def test_ratio_is_within_one_run(sweep):
+    """A later run without NumPy adds to the throughput, and leaves the speed-up as the first run measured it."""
+    later = [record(9e9, point=point("host", 100), threads=2, run_id="later", started_at="2026-02-01T00:00:00")]
+
+    def host(figure):
+        return next(line.get_ydata() for line in figure.axes[0].get_lines() if line.get_marker() == "s")
+
+    assert list(host(plots.speedup([*sweep, *later]))) == list(host(plots.speedup(sweep)))
+    assert 9e9 in host(plots.throughput([*sweep, *later]))
+
+
+def test_baseline_is_named_with_its_threads(sweep):
+    """The label of the speed-up names NumPy's threads, and no others'."""
+    assert plots.speedup(sweep).axes[0].get_ylabel() == "times NumPy, 1 thread"
