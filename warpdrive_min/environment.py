@@ -48,6 +48,7 @@ class CUDAEnvironmentContext:
 
     kernel_sources: ClassVar[Mapping[Language, Source]] = {}
     """Source of the kernels in each language; a source in the registrar goes before it."""
+    num_agents: int
 
     def __init__(self) -> None:
         self.cuda_data_manager: CUDADataManager | None = None
@@ -89,6 +90,20 @@ class CUDAEnvironmentContext:
         """Return the pools from which resets draw."""
         return DataFeed()
 
+    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
+        """Tell where a step's outcome hangs on less than rounding, so that two backends may rightly differ.
+
+        Args:
+            before: The reference's arrays before the step, by name.
+            after: The same after it.
+
+        Returns:
+            ``(n_envs,)`` bool: everything of the environment is in doubt; ``(n_envs, n_agents)`` bool: the agent's
+            observation is.
+        """
+        n_envs = len(after[DONE])
+        return np.zeros(n_envs, bool), np.zeros((n_envs, self.num_agents), bool)
+
 
 class Environment(CUDAEnvironmentContext):
     """An environment stated once, whose kernels have the same phases in NumPy, CUDA C and Numba.
@@ -99,7 +114,6 @@ class Environment(CUDAEnvironmentContext):
     """
 
     name: ClassVar[str]
-    num_agents: int
     episode_length: int
     action_space: Mapping[Hashable, Any]
     seed: int = 0
@@ -119,20 +133,6 @@ class Environment(CUDAEnvironmentContext):
     def ops_per_step(self) -> int:
         """Arithmetic operations that one step of one environment must do; 0 if unknown."""
         return 0
-
-    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Tell where a step's outcome hangs on less than rounding, so that two backends may rightly differ.
-
-        Args:
-            before: The reference's arrays before the step, by name.
-            after: The same after it.
-
-        Returns:
-            ``(n_envs,)`` bool: everything of the environment is in doubt; ``(n_envs, n_agents)`` bool: the agent's
-            observation is.
-        """
-        n_envs = len(after[DONE])
-        return np.zeros(n_envs, bool), np.zeros((n_envs, self.num_agents), bool)
 
     def reset(self) -> Observations:
         """Start the next episode of one environment on the CPU and return its observations by agent."""
