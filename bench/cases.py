@@ -14,6 +14,7 @@ from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, CUDASa
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import step_by_step
 from warpdrive_min.constants import Constants
+from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 
 SEED: Final = 274880
@@ -62,7 +63,7 @@ def env_step(point: Point) -> Prepared:
     """Sample uniform random actions, step, restart what ended: `GRAPH_STEPS` times in a graph, eagerly on a CPU."""
     backend = available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
-    draw = uniform_sampler(wrapper)
+    draw = random_policy(wrapper, SEED)
 
     def steps(n: int) -> Callable[[], None]:
         def run() -> None:
@@ -115,18 +116,6 @@ def start_env(point: Point, backend: str, n_envs: int) -> EnvWrapper:
     )
     wrapper.reset()
     return wrapper
-
-
-def uniform_sampler(wrapper: EnvWrapper) -> Callable[[], None]:
-    """Return what draws uniform random actions, from a distribution as a policy gives it."""
-    data = wrapper.cuda_data_manager
-    categories = category_counts(next(iter(wrapper.env.action_space.values())))
-    sampler = CUDASampler(wrapper.cuda_function_manager)
-    sampler.register_actions(data, Constants.ACTIONS, categories)
-    sampler.init_random(SEED)
-    row = torch.cat([torch.full((n,), 1 / n) for n in categories])
-    rows = row.to(data.device).expand(wrapper.n_envs, wrapper.n_agents, -1).contiguous()
-    return lambda: sampler.sample(data, rows)
 
 
 def sampler_bytes(wrapper: EnvWrapper) -> int:

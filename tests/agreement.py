@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from envs import ENVS
-from warpdrive_min import CUDASampler, EnvWrapper
+from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
-from warpdrive_min.spaces import category_counts
+from warpdrive_min.policies import random_policy
 
 
 def start(name: str, config: Mapping[str, Any], backend: str, n_envs: int, **options: Any) -> EnvWrapper:
@@ -19,18 +19,6 @@ def start(name: str, config: Mapping[str, Any], backend: str, n_envs: int, **opt
     wrapper = EnvWrapper(ENVS[name](**config), num_envs=n_envs, env_backend=backend, **options)
     wrapper.reset_all_envs()
     return wrapper
-
-
-def uniform_sampler(wrapper: EnvWrapper, seed: int) -> Callable[[], None]:
-    """Return what draws uniform random actions into ``sampled_actions``."""
-    data = wrapper.cuda_data_manager
-    categories = category_counts(next(iter(wrapper.env.action_space.values())))
-    sampler = CUDASampler(wrapper.cuda_function_manager)
-    sampler.register_actions(data, "sampled_actions", categories)
-    sampler.init_random(seed)
-    probabilities = torch.cat([torch.full((n,), 1 / n) for n in categories])
-    rows = probabilities.expand(wrapper.n_envs, wrapper.n_agents, -1).contiguous().to(data.device)
-    return lambda: sampler.sample(data, rows)
 
 
 def step_from_same_state(
@@ -43,7 +31,7 @@ def step_from_same_state(
     """
     tested = start(name, config, backend, n_envs, seed=seed, **options)
     oracle = start(name, config, "cpu", n_envs, seed=seed, **options)
-    draw, data = uniform_sampler(tested, seed), oracle.cuda_data_manager
+    draw, data = random_policy(tested, seed), oracle.cuda_data_manager
     result, n_tagged = Agreement(), 0
     for _ in range(n_steps):
         result.add(step_by_step(tested, oracle, draw, 1))
@@ -62,7 +50,7 @@ def free_run(
         Every array at the end, and after each step the sums of the bits of observations and rewards, ``(n_steps, 2)``.
     """
     wrapper = start(name, config, backend, n_envs, seed=seed, exact=exact, auto_reset=True)
-    draw = uniform_sampler(wrapper, seed)
+    draw = random_policy(wrapper, seed)
     data = wrapper.cuda_data_manager
     sums = torch.zeros((n_steps, 2), dtype=torch.int64, device=data.device)
     for step in range(n_steps):

@@ -11,9 +11,10 @@ import sys
 import numpy as np
 import torch
 
-from tests.agreement import start, uniform_sampler
+from tests.agreement import start
 from tests.support import TAG_CONFIGS
 from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed
+from warpdrive_min.policies import random_policy
 
 TAG = TAG_CONFIGS["partial, exits"]
 RUNS = [
@@ -39,7 +40,7 @@ def main(backend: str) -> None:
     for name, config, n_envs in RUNS:
         for auto_reset in (False, True):
             wrapper = start(name, config, backend, n_envs, auto_reset=auto_reset)
-            draw = uniform_sampler(wrapper, 0)
+            draw = random_policy(wrapper, 0)
             for _ in range(5):
                 draw()
                 wrapper.step()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.agreement import free_run, start, step_from_same_state, uniform_sampler
+from tests.agreement import free_run, start, step_from_same_state
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, TAG_CONFIGS, is_simulated, random_tag_config
 from warpdrive_min.consistency import Agreement
+from warpdrive_min.policies import random_policy
 
 CONFIGS = {"cartpole": {"episode_length": 30}, "tag_continuous": TAG_CONFIGS["partial, exits"]}
 TOLERANCES = {"cartpole": 1e-5, "tag_continuous": 2e-5}
@@ -94,7 +95,7 @@ def test_same_seed_draws_the_same_actions_and_starts(name, backend):
     for key, (each, seed) in {"got": (backend, 7), "want": ("cpu", 7), "other": ("cpu", 8)}.items():
         wrapper = start(name, CONFIGS[name], each, 4, seed=seed)
         data = wrapper.cuda_data_manager
-        draw = uniform_sampler(wrapper, seed)
+        draw = random_policy(wrapper, seed)
         actions = []
         for _ in range(6):
             draw()

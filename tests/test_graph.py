@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.agreement import start, uniform_sampler
+from tests.agreement import start
 from tests.support import TAG_CONFIGS
 from warpdrive_min import BACKENDS, capture
 from warpdrive_min.errors import BindingError, ConfigError
+from warpdrive_min.policies import random_policy
 
 CONFIGS = {"cartpole": {"episode_length": 30}, "tag_continuous": TAG_CONFIGS["partial, exits"]}
 N_STEPS, N_REPLAYS = 7, 12
@@ -26,7 +27,7 @@ def test_replay_equals_eager(name, backend):
     ends = {}
     for mode in ("eager", "graph"):
         wrapper = start(name, CONFIGS[name], backend, 300, seed=3, auto_reset=True)
-        draw = uniform_sampler(wrapper, 5)
+        draw = random_policy(wrapper, 5)
 
         def block(wrapper=wrapper, draw=draw):
             for _ in range(N_STEPS):
