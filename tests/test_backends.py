@@ -231,7 +231,9 @@ def test_host_refuses_a_kernel_with_a_thread_for_each_agent(tmp_path):
     source = tmp_path / "plain.cu"
     source.write_text('extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1.f; }\n')
     with pytest.raises(CompileError, match=r"plain.cu: kernel 'plain' is declared __global__.*WD_KERNEL\(name\)"):
-        BACKENDS["host"].compile(source, {"THREADS": 1, "ENVS_PER_BLOCK": 1, "N_AGENTS": 1, "EXACT": False})
+        BACKENDS["host"].compile(
+            source, {"THREADS": 1, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": False}
+        )
 
 
 def test_language_without_a_source_raises():

@@ -18,7 +18,7 @@ from warpdrive_min.errors import CompileError, ConfigError
 needs_compiler = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found no CUDA compiler")
 
-CONSTANTS = {"THREADS": 128, "ENVS_PER_BLOCK": 42, "N_AGENTS": 3, "EXACT": False}
+CONSTANTS = {"THREADS": 128, "ENVS_PER_BLOCK": 42, "BLOCKS_PER_ENV": 1, "N_AGENTS": 3, "EXACT": False}
 WRONG = """// A comment.
 WD_KERNEL(wrong)(int* x, int n_envs) {
   WD_EACH_ENV(local, env) x[env] = undeclared_name;

@@ -41,7 +41,7 @@ def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block
     """Below 64 agents a block of 128 threads owns several environments, from there on one, in whole warps."""
     shape = LaunchShape.of(n_agents)
     assert shape == LaunchShape(threads, envs_per_block)
-    assert shape.constants() == {"THREADS": threads, "ENVS_PER_BLOCK": envs_per_block}
+    assert shape.constants() == {"THREADS": threads, "ENVS_PER_BLOCK": envs_per_block, "BLOCKS_PER_ENV": 1}
     assert shape.blocks(1) == shape.blocks(envs_per_block) == 1
     assert shape.blocks(envs_per_block + 1) == 2
 
@@ -71,7 +71,7 @@ def test_block_and_grid_are_those_of_a_thread_for_each_agent():
 def test_defaults_are_added_and_can_be_given():
     """Every kernel gets agents, shape and EXACT, unless the caller says otherwise."""
     functions = CUDAFunctionManager(5, 2)
-    want = {"N_AGENTS": 5, "THREADS": 128, "ENVS_PER_BLOCK": 25, "EXACT": False}
+    want = {"N_AGENTS": 5, "THREADS": 128, "ENVS_PER_BLOCK": 25, "BLOCKS_PER_ENV": 1, "EXACT": False}
     assert functions.with_defaults({}) == want
     assert functions.with_defaults({"EXACT": True, "MORE": 1}) == {**want, "EXACT": True, "MORE": 1}
 

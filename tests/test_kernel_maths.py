@@ -13,7 +13,7 @@ import pytest
 from tests import kernel_runner
 from tests.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS, probe
 
-CONSTANTS = {"THREADS": 32, "ENVS_PER_BLOCK": 32, "N_AGENTS": 1}
+CONSTANTS = {"THREADS": 32, "ENVS_PER_BLOCK": 32, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1}
 TWO_PI = np.float32(6.2831855)
 
 

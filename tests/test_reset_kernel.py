@@ -13,7 +13,7 @@ SEED = np.array([5, -6], np.int32)
 
 
 def _constants(envs_per_block: int) -> dict[str, int | bool]:
-    return {"THREADS": 8, "ENVS_PER_BLOCK": envs_per_block, "N_AGENTS": 1, "EXACT": False}
+    return {"THREADS": 8, "ENVS_PER_BLOCK": envs_per_block, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": False}
 
 
 def _reset_rows(

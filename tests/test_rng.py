@@ -9,7 +9,7 @@ from tests import kernel_runner
 from tests.kernel_runner import BACKENDS_HERE, probe
 from warpdrive_min import rng
 
-CONSTANTS = {"THREADS": 8, "ENVS_PER_BLOCK": 8, "N_AGENTS": 1, "EXACT": True}
+CONSTANTS = {"THREADS": 8, "ENVS_PER_BLOCK": 8, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": True}
 
 # Random123 1.14, kat_vectors, philox4x32 10: counter, key, words.
 KNOWN_ANSWERS = [

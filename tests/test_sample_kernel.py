@@ -29,6 +29,7 @@ class Sampler:
         self.constants = {
             "THREADS": 8,
             "ENVS_PER_BLOCK": 3 if n_agents < 8 else 1,
+            "BLOCKS_PER_ENV": 1,
             "EXACT": True,
             "N_AGENTS": n_agents,
             "N_TYPES": len(categories),

@@ -167,7 +167,7 @@ def test_too_many_agents_are_refused(backend):
 def test_languages_take_the_same_parameters():
     """Each kernel has the same parameters in the same order in all three languages."""
     env = TagContinuous()
-    constants = {**environment_constants(env), "N_AGENTS": 11, "THREADS": 32, "ENVS_PER_BLOCK": 2}
+    constants = {**environment_constants(env), "N_AGENTS": 11, "THREADS": 32, "ENVS_PER_BLOCK": 2, "BLOCKS_PER_ENV": 1}
     cuda_c = signatures(env.kernel_sources["cuda_c"].read_text(), constants, "kernel.cu")
     assert sorted(cuda_c) == ["reset", "step"]
     python = {language: _build(env.kernel_sources[language], constants) for language in ("numpy", "numba")}

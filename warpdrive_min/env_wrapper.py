@@ -11,6 +11,7 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.backends.cuda_c import warp_drive_sizes
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import (
@@ -45,7 +46,7 @@ class EnvWrapper:
         env_name: its registered name, with
         env_config: its keyword arguments.
         num_envs: Copies.
-        blocks_per_env: CUDA blocks for each copy, for kernels with a thread for each agent; None: chosen.
+        blocks_per_env: CUDA blocks that share one copy, if its kernels can; None: chosen.
         env_backend: ``"cpu"``, ``"host"``, ``"numba"`` or ``"pycuda"``; True and False mean `pycuda` and `cpu`.
         testing_mode: Accepted for WarpDrive's calls; with ``testing_bin_filename``, load that file.
         testing_bin_filename: Compiled kernels (cubin, fatbin) to load instead of compiling; `pycuda` only.
@@ -107,8 +108,11 @@ class EnvWrapper:
         self.reset_on_host = True
         """The next reset starts on the host and pushes the arrays."""
 
+        has_context = isinstance(self.env, CUDAEnvironmentContext)
+        if has_context:
+            self.blocks_per_env = self.env.settle_blocks(blocks_per_env, self.backend.language)
         sources = self._sources()
-        self.vectorised = isinstance(self.env, CUDAEnvironmentContext) and self.backend.language in sources
+        self.vectorised = has_context and self.backend.language in sources
         """All copies run in kernels; False: the one Python environment is all there is."""
         if not self.vectorised:
             if env_backend != "cpu":
@@ -118,14 +122,16 @@ class EnvWrapper:
                 )
             return
         self._seed = seed
-        self.blocks_per_env = blocks_per_env or max(1, -(-self.n_agents // 1024))
         self.cuda_data_manager = CUDADataManager(
             self.n_agents, num_envs, self.blocks_per_env, self.episode_length, backend=self.backend
         )
+        sequences = self.env.kernel_sequences(auto_reset)
         self.cuda_function_manager = CUDAFunctionManager(
-            self.n_agents, num_envs, self.blocks_per_env, process_id, backend=self.backend
+            self.n_agents, num_envs, self.blocks_per_env, process_id, backend=self.backend, spread=bool(sequences)
         )
         self._load(sources, testing_bin_filename)
+        for name, stages in sequences.items():
+            self.cuda_function_manager.define_sequence(name, stages)
         feed = CUDAFunctionFeed(self.cuda_data_manager)
         self.env.initialize_step_function_context(
             self.cuda_data_manager, self.cuda_function_manager, feed, self._step_name()
@@ -166,13 +172,7 @@ class EnvWrapper:
         constants = environment_constants(self.env, auto_reset=self.auto_reset, exact=self.exact)
         if self.backend.language == "cuda_c":
             text = Path(sources["cuda_c"]).read_text()
-            sizes = {
-                "wkNumberEnvs": self.n_envs,
-                "wkNumberAgents": self.n_agents,
-                "wkBlocksPerEnv": self.blocks_per_env,
-            }
-            # Only where they are asked for: else every number of environments would compile anew.
-            constants |= {name: size for name, size in sizes.items() if name in text}
+            constants |= warp_drive_sizes(text, self.n_envs, self.n_agents, self.blocks_per_env)
         if binary is not None:
             self.cuda_function_manager.load_binary(Path(binary), Path(sources["cuda_c"]), constants)
         else:

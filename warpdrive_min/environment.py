@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from warpdrive_min.constants import DONE, RESET_SEED, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
-from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager, KernelFunction
+from warpdrive_min.function_manager import MAX_THREADS, CUDAFunctionFeed, CUDAFunctionManager, KernelFunction, Stage
 from warpdrive_min.rng import seed_words
 
 Array = npt.NDArray[Any]
@@ -74,6 +74,25 @@ class CUDAEnvironmentContext:
         self.cuda_step_function_feed = cuda_step_function_feed
         return True
 
+    def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
+        """Return over how many blocks one environment is spread; called before anything is pushed or compiled.
+
+        Here: as many as asked, or as needed for a thread for each agent.
+
+        Args:
+            blocks_per_env: What the user asked for; None: choose.
+            language: Of the kernels that will run.
+        """
+        return blocks_per_env or -(-self.num_agents // MAX_THREADS)
+
+    def kernel_sequences(self, auto_reset: bool) -> Mapping[str, Sequence[Stage]]:
+        """Return what ``step`` and ``reset`` are made of where they are not one kernel each.
+
+        A block cannot wait for another one, so a step that several blocks share is cut where they must meet. The
+        kernels of a sequence are launched in order, each with its scalars; they may have `BLOCKS_PER_ENV` above 1.
+        """
+        return {}
+
     def get_constants(self) -> Mapping[str, Constant]:
         """Return what is compiled into the kernels, by UPPER_CASE name."""
         return {}
@@ -123,6 +142,18 @@ class Environment(CUDAEnvironmentContext):
         super().__init__()
         self.env_backend = env_backend
         self._single: SingleEnvironment | None = None
+
+    def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
+        """Return 1: a block owns its environments, and its threads stride over their agents, however many.
+
+        Raises:
+            ConfigError: More are asked for.
+        """
+        if blocks_per_env not in (None, 1):
+            raise ConfigError(
+                f"blocks_per_env: one block steps an environment {self.name!r} (got {blocks_per_env}); leave it out"
+            )
+        return 1
 
     @property
     def bytes_per_step(self) -> int:

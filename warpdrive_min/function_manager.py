@@ -19,6 +19,8 @@ KERNELS: Final = Path(__file__).parent / "kernels"
 BLOCK_FROM_AGENTS: Final = 64
 """From this number of agents on, a block owns one environment; below it, several are packed into a block."""
 PACKED_THREADS: Final = 128
+SPREAD_THREADS: Final = 256
+"""Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
 MAX_THREADS: Final = 1024
 
 
@@ -28,23 +30,33 @@ class LaunchShape:
 
     threads: int
     envs_per_block: int
+    blocks_per_env: int = 1
+    """Above 1: that many blocks share each environment, which has no barrier but the end of a kernel."""
 
     @classmethod
-    def of(cls, n_agents: int) -> LaunchShape:
-        """Choose the shape for environments of ``n_agents`` agents."""
-        if n_agents < 1:
-            raise ConfigError(f"n_agents: must be positive (got {n_agents})")
+    def of(cls, n_agents: int, blocks_per_env: int = 1) -> LaunchShape:
+        """Choose the shape for environments of ``n_agents`` agents, over so many blocks each."""
+        for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
+            if value < 1:
+                raise ConfigError(f"{name}: must be positive (got {value})")
+        if blocks_per_env > 1:
+            share = -(-n_agents // blocks_per_env)
+            return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
         if n_agents >= BLOCK_FROM_AGENTS:
             return cls(threads=min(MAX_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
         return cls(threads=PACKED_THREADS, envs_per_block=PACKED_THREADS // n_agents)
 
     def blocks(self, n_envs: int) -> int:
-        """Return the number of blocks that own ``n_envs`` environments."""
-        return -(-n_envs // self.envs_per_block)
+        """Return the number of blocks for ``n_envs`` environments."""
+        return -(-n_envs // self.envs_per_block) * self.blocks_per_env
 
     def constants(self) -> dict[str, Constant]:
         """Return the shape as constants of the kernels."""
-        return {"THREADS": self.threads, "ENVS_PER_BLOCK": self.envs_per_block}
+        return {
+            "THREADS": self.threads,
+            "ENVS_PER_BLOCK": self.envs_per_block,
+            "BLOCKS_PER_ENV": self.blocks_per_env,
+        }
 
 
 def core_sources(stem: str) -> dict[Language, Source]:
@@ -56,6 +68,10 @@ def core_sources(stem: str) -> dict[Language, Source]:
     }
 
 
+Stage = tuple[str, Mapping[str, Argument]]
+"""One kernel of a sequence: its name, and the scalars that it gets there."""
+
+
 class CUDAFunctionManager:
     """Compiles kernels for one backend and launches them.
 
@@ -65,6 +81,8 @@ class CUDAFunctionManager:
         blocks_per_env: CUDA blocks that share one environment (kernels with a thread for each agent).
         process_id: Accepted for WarpDrive's calls; the cache of compiled code needs no coordination.
         backend: Name of a backend, or the backend.
+        spread: Kernels that own environments are spread over ``blocks_per_env`` blocks too: they need no barrier
+            between threads of different blocks.
     """
 
     def __init__(
@@ -75,6 +93,7 @@ class CUDAFunctionManager:
         process_id: int = 0,
         *,
         backend: str | Backend = "cpu",
+        spread: bool = False,
     ) -> None:
         for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
             if value < 1:
@@ -83,8 +102,9 @@ class CUDAFunctionManager:
         self.n_agents, self.n_envs = num_agents, num_envs
         self.blocks_per_env = blocks_per_env
         self.process_id = process_id
-        self.shape = LaunchShape.of(num_agents)
+        self.shape = LaunchShape.of(num_agents, blocks_per_env if spread else 1)
         self._kernels: dict[str, Kernel] = {}
+        self._sequences: dict[str, Sequence[Stage]] = {}
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -101,7 +121,7 @@ class CUDAFunctionManager:
     def load(self, sources: Mapping[Language, Source], constants: Mapping[str, Constant] | None = None) -> list[str]:
         """Compile the source of the backend's language and keep its kernels; returns their names.
 
-        The constants ``N_AGENTS, THREADS, ENVS_PER_BLOCK, EXACT`` are added where they are not given.
+        The constants ``N_AGENTS, THREADS, ENVS_PER_BLOCK, BLOCKS_PER_ENV, EXACT`` are added where they are not given.
 
         Raises:
             CompileError: No source for the language, the compiler's message, or a kernel name that is taken.
@@ -127,15 +147,29 @@ class CUDAFunctionManager:
 
     def _keep(self, kernels: Mapping[str, Kernel]) -> list[str]:
         for name in kernels:
-            if name in self._kernels:
-                raise CompileError(f"kernel {name!r}: is loaded already; give it another name")
+            self._require_free(name)
         self._kernels.update(kernels)
         return list(kernels)
+
+    def define_sequence(self, name: str, stages: Sequence[Stage]) -> None:
+        """Let ``name`` stand for several loaded kernels, launched in order: between two of them all blocks meet.
+
+        Raises:
+            CompileError: A kernel is not loaded, or the name is taken.
+        """
+        self._require_free(name)
+        self.initialize_functions([stage for stage, _ in stages])
+        self._sequences[name] = tuple(stages)
+
+    def _require_free(self, name: str) -> None:
+        if self.has_function(name):
+            raise CompileError(f"kernel {name!r}: is loaded already; give it another name")
 
     def initialize_functions(self, names: Sequence[str]) -> None:
         """Check that the kernels of these names are loaded."""
         for name in names:
-            self.kernel(name)
+            if name not in self._sequences:
+                self.kernel(name)
 
     def initialize_shared_constants(self, data_manager: CUDADataManager, constant_names: Sequence[str]) -> None:
         """Copy shared constants into the ``__constant__`` symbols of the same names; synchronises.
@@ -162,8 +196,8 @@ class CUDAFunctionManager:
     # -------------------------------------------------------------- launch
 
     def has_function(self, name: str) -> bool:
-        """Tell whether a kernel of that name is loaded."""
-        return name in self._kernels
+        """Tell whether a kernel or a sequence of that name is there."""
+        return name in self._kernels or name in self._sequences
 
     def kernel(self, name: str) -> Kernel:
         """Return the compiled kernel.
@@ -176,20 +210,23 @@ class CUDAFunctionManager:
         return self._kernels[name]
 
     def get_function(self, name: str) -> KernelFunction:
-        """Return a handle that launches the kernel."""
-        return KernelFunction(self, self.kernel(name))
+        """Return a handle that launches the kernel, or the kernels of a sequence."""
+        return KernelFunction(self, name, None if name in self._sequences else self.kernel(name))
 
     def bind(self, name: str, data_manager: CUDADataManager, **given: Argument) -> Launch:
         """Look up every parameter of a kernel by its name and return what enqueues the launch.
 
         Args:
-            name: Kernel.
+            name: Kernel, or sequence of kernels.
             data_manager: Where arrays, scalars, meta information and shared constants are looked up.
             given: Arguments that are not looked up.
 
         Raises:
             BindingError: A name is missing, or dtype, rank or sizes differ from the declaration.
         """
+        if name in self._sequences:
+            launches = [self.bind(stage, data_manager, **{**given, **own}) for stage, own in self._sequences[name]]
+            return lambda: [launch() for launch in launches] and None
         kernel = self.kernel(name)
         arguments: list[Argument] = []
         for parameter in kernel.parameters:
@@ -240,10 +277,13 @@ class KernelFunction:
     """
 
     def __init__(
-        self, manager: CUDAFunctionManager, kernel: Kernel, data_manager: CUDADataManager | None = None
+        self,
+        manager: CUDAFunctionManager,
+        name: str,
+        kernel: Kernel | None,
+        data_manager: CUDADataManager | None = None,
     ) -> None:
-        self.name = kernel.name
-        self.parameters = kernel.parameters
+        self.name = name
         self._manager = manager
         self._kernel = kernel
         self._data_manager = data_manager
@@ -251,7 +291,7 @@ class KernelFunction:
 
     def bound_to(self, data_manager: CUDADataManager) -> KernelFunction:
         """Return a handle whose call without arguments binds them by name in ``data_manager``."""
-        return KernelFunction(self._manager, self._kernel, data_manager)
+        return KernelFunction(self._manager, self.name, self._kernel, data_manager)
 
     def __call__(
         self, *arguments: Argument, block: Sequence[int] | None = None, grid: Sequence[int] | None = None
@@ -272,10 +312,13 @@ class KernelFunction:
         return lambda *arguments: self._launch(arguments, block, grid)
 
     def _launch(self, arguments: Sequence[Any], block: Any, grid: Any) -> None:
-        if len(arguments) != len(self.parameters):
+        if self._kernel is None:
+            raise BindingError(f"{self.name!r}: is a sequence of kernels, bound by name; call it without arguments")
+        parameters = self._kernel.parameters
+        if len(arguments) != len(parameters):
             raise BindingError(
-                f"kernel {self.name!r}: takes {len(self.parameters)} arguments "
-                f"({', '.join(parameter.name for parameter in self.parameters)}) (got {len(arguments)})"
+                f"kernel {self.name!r}: takes {len(parameters)} arguments "
+                f"({', '.join(parameter.name for parameter in parameters)}) (got {len(arguments)})"
             )
         plain = [a if isinstance(a, torch.Tensor) or not hasattr(a, "item") else a.item() for a in arguments]
         self._manager.prepare(self._kernel, plain, grid, block)()

@@ -1,7 +1,7 @@
 // The vocabulary of every CUDA C kernel. The same text is built for the GPU (NVRTC or nvcc) and, by the backend
 // `host`, for the CPU, where a block is a plain call, its threads are the loops, and a barrier is nothing.
 //
-// Constants that come before this header: THREADS, ENVS_PER_BLOCK, N_AGENTS, EXACT, and the kernel's own.
+// Constants that come before this header: THREADS, ENVS_PER_BLOCK, BLOCKS_PER_ENV, N_AGENTS, EXACT, and the kernel's own.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -14,6 +14,7 @@
 #define WD_BLOCK (static_cast<int>(blockIdx.x))
 #define WD_THREAD (static_cast<int>(threadIdx.x))
 #define WD_STRIDE THREADS
+#define WD_ATOMIC_ADD(address, value) atomicAdd(address, value)
 
 #else  // host
 
@@ -31,20 +32,32 @@ static thread_local int wd_block;  // set by the generated launcher
 #define WD_BLOCK wd_block
 #define WD_THREAD 0
 #define WD_STRIDE 1
+#define WD_ATOMIC_ADD(address, value) __atomic_fetch_add(address, value, __ATOMIC_RELAXED)
 
 #endif
+
+// WD_ATOMIC_ADD is for integers, whose sum does not depend on the order, and returns the value before.
+
+// Blocks that share an environment take consecutive parts of its agents: block WD_PART of BLOCKS_PER_ENV those from
+// WD_FIRST_ITEM to before WD_END_ITEM. Alone it takes all.
+#define WD_PART (WD_BLOCK % BLOCKS_PER_ENV)
+#define WD_FIRST_ENV (WD_BLOCK / BLOCKS_PER_ENV * ENVS_PER_BLOCK)
+#define WD_ITEMS_OF_A_PART ((ENVS_PER_BLOCK * N_AGENTS + BLOCKS_PER_ENV - 1) / BLOCKS_PER_ENV)
+#define WD_FIRST_ITEM (WD_PART * WD_ITEMS_OF_A_PART)
+#define WD_END_ITEM wd_min(WD_FIRST_ITEM + WD_ITEMS_OF_A_PART, ENVS_PER_BLOCK * N_AGENTS)
 
 // The items of this block that this thread handles. `local` counts the block's environments from 0 (the index into
 // shared memory), `env` counts all environments; `n_envs` must be in scope.
 #define WD_EACH_AGENT(local, env, agent)                                                        \
-  for (int item_ = WD_THREAD; item_ < ENVS_PER_BLOCK * N_AGENTS; item_ += WD_STRIDE)            \
+  for (int item_ = WD_FIRST_ITEM + WD_THREAD; item_ < WD_END_ITEM; item_ += WD_STRIDE)          \
     if (const int local = item_ / N_AGENTS, agent = item_ % N_AGENTS,                           \
-        env = WD_BLOCK * ENVS_PER_BLOCK + local;                                                \
+        env = WD_FIRST_ENV + local;                                                             \
         env < n_envs)
 
+// Of blocks that share an environment only the first one.
 #define WD_EACH_ENV(local, env)                                                                 \
-  for (int local = WD_THREAD; local < ENVS_PER_BLOCK; local += WD_STRIDE)                       \
-    if (const int env = WD_BLOCK * ENVS_PER_BLOCK + local; env < n_envs)
+  for (int local = WD_THREAD; local < ENVS_PER_BLOCK && WD_PART == 0; local += WD_STRIDE)       \
+    if (const int env = WD_FIRST_ENV + local; env < n_envs)
 
 #include "maths.cuh"
 #include "philox.cuh"
