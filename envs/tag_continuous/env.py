@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from envs.tag_continuous.scene import draw
 from warpdrive_min.backends.base import Constant, Language, Source
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
 
 Start = Literal["random", "fixed"]
@@ -300,6 +302,10 @@ class TagContinuous(Environment):
             return envs, np.zeros_like(playing)
         nearest = np.sort(np.where(playing[:, None], distance, np.inf), axis=-1)
         return envs, _any_hair(nearest[..., : config.num_other_agents_observed + 1])
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show the square with everyone's heading and trail, the taggers' reach, and who is out of the game."""
+        return draw(self.config, self.agent_types, episode)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return what is compiled in; the kernels multiply by the reciprocals of the observations' units."""

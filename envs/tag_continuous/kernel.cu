@@ -4,20 +4,10 @@
 // global memory: 24 bytes an agent, and a buffer of neighbour ids for the agents that are observing just now.
 // Every rewards entry has one writer: a tagger counts its catches.
 
-enum Feature { X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME };
+#include "agent.cuh"
 
 constexpr int N_ITEMS = ENVS_PER_BLOCK * N_AGENTS;
 constexpr int ROOM = (N_AGENTS + 3) / 4 * 4;  // agents of an environment, padded for 16-byte loads
-constexpr int NOBODY = 0xffff;
-
-// Neighbours are searched SLOTS at a time; as many distances are held in registers.
-constexpr int SLOTS = USE_FULL_OBSERVATION || N_OBSERVED <= 16 ? N_OBSERVED : 16;
-constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
-constexpr int COLUMNS = 7 * SLOTS + 1;  // of an observation that one round writes
-
-// Threads that write one row: they write consecutive addresses and each keeps to its columns.
-constexpr int LANES = WD_STRIDE < 32 ? 1 : COLUMNS > 16 ? 32 : COLUMNS > 8 ? 16 : 8;
-static_assert(WD_STRIDE % LANES == 0, "tag_continuous: THREADS must be a multiple of 32");
 
 // Squared distances. Who is out of the game stands at AWAY, which is farther off than any neighbour can be.
 constexpr float AWAY = 1e18f;
@@ -33,7 +23,6 @@ struct Crowd {
 };
 
 constexpr int SHARED_BYTES = 48 * 1024;
-constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // an odd number of banks, so that rows do not collide
 constexpr int FITTING = (SHARED_BYTES - static_cast<int>(sizeof(Crowd))) / (2 * ROW) / 32 * 32;
 constexpr int BATCH = USE_FULL_OBSERVATION ? THREADS : FITTING < THREADS ? FITTING : THREADS;
 static_assert(sizeof(Crowd) <= SHARED_BYTES && BATCH >= 32 && N_AGENTS < NOBODY,
@@ -48,14 +37,13 @@ struct Shared {
 // ---------------------------------------------------------------------------------------------- move
 
 // Puts an agent where the others see it. With partial observations who is out of the game is seen by nobody.
-WD_FN void show(Crowd& crowd, int local, int agent, bool in_game, bool is_tagger, float x, float y, float speed,
-                float acceleration, float direction) {
+WD_FN void show(Crowd& crowd, int local, int agent, bool in_game, bool is_tagger, const Agent& shown) {
   const bool is_away = !USE_FULL_OBSERVATION && !in_game;
-  crowd.feature[X][local][agent] = is_away ? AWAY : x;
-  crowd.feature[Y][local][agent] = is_away ? AWAY : y;
-  crowd.feature[SPEED][local][agent] = speed;
-  crowd.feature[ACCELERATION][local][agent] = acceleration;
-  crowd.feature[DIRECTION][local][agent] = direction;
+  crowd.feature[X][local][agent] = is_away ? AWAY : shown.x;
+  crowd.feature[Y][local][agent] = is_away ? AWAY : shown.y;
+  crowd.feature[SPEED][local][agent] = shown.speed;
+  crowd.feature[ACCELERATION][local][agent] = shown.acceleration;
+  crowd.feature[DIRECTION][local][agent] = shown.direction;
   crowd.flag[TYPE - TYPE][local][agent] = is_tagger;
   crowd.flag[IN_GAME - TYPE][local][agent] = in_game;
 }
@@ -68,8 +56,6 @@ WD_FN void show_padding(Crowd& crowd, int local) {
 WD_FN bool is_set(const Crowd& crowd, int feature, int local, int agent) {
   return crowd.flag[feature - TYPE][local][agent] != 0;
 }
-
-WD_FN bool is_outside(float position) { return position < 0.f || position > GRID_LENGTH; }
 
 // ---------------------------------------------------------------------------------------------- observe
 
@@ -95,15 +81,7 @@ WD_FN void sort(float& a, float& b) {
   a = low;
 }
 
-// Never contracted on the GPU, where every pass of find_nearest computes it anew and must get the same.
-WD_FN float squared_distance(const float* x, const float* y, int a, int b) {
-  const float dx = x[a] - x[b], dy = y[a] - y[b];
-#if defined(__CUDACC__)
-  return __fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy));
-#else
-  return dx * dx + dy * dy;
-#endif
-}
+WD_FN float squared_distance(const float* x, const float* y, int a, int b) { return squared(x[a] - x[b], y[a] - y[b]); }
 
 // Writes the ids of the SLOTS nearest agents that follow `last` (NOBODY: from the nearest on) in the order by
 // (distance, id); NOBODY where there are no more. Two passes over all agents instead of one that sorts ids along:
@@ -187,9 +165,8 @@ WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature
   if (feature == TIME) return sees ? crowd.progress[local] : 0.f;
   if (other == NOBODY) return 0.f;
   if (feature >= TYPE) return is_set(crowd, feature, local, other) ? 1.f : 0.f;
-  const float scale = feature <= Y ? INV_DIAGONAL : feature <= ACCELERATION ? INV_MAX_SPEED : INV_TWO_PI;
-  const float relative = (crowd.feature[feature][local][other] - crowd.feature[feature][local][self]) * scale;
-  return sees ? relative : 0.f;
+  const float difference = crowd.feature[feature][local][other] - crowd.feature[feature][local][self];
+  return sees ? difference * scale_of(feature) : 0.f;
 }
 
 // Writes the rows of every environment, or only of those that restarted. BATCH agents at a time look for their
@@ -250,17 +227,13 @@ WD_FN void start(Crowd& crowd, int n_envs, float (*loc_x)[N_AGENTS], float (*loc
                  int* _timestep_, int* _episode_, const int* _reset_seed_) {
   WD_EACH_AGENT(local, env, agent) {
     if (!crowd.ended[local]) continue;
-    const auto words = wd_philox(_episode_[env], env, agent, STREAM_START, _reset_seed_[0], _reset_seed_[1]);
-    const float x = RANDOM_X ? GRID_LENGTH * wd_uniform(words.x) : start_x[agent];
-    const float y = RANDOM_Y ? GRID_LENGTH * wd_uniform(words.y) : start_y[agent];
-    const float heading =
-        RANDOM_DIRECTION ? static_cast<float>(wd_below(words.z, 4)) * HALF_PI : start_direction[agent];
-    loc_x[env][agent] = x;
-    loc_y[env][agent] = y;
-    direction[env][agent] = heading;
+    const Agent first = started(_episode_[env], env, agent, _reset_seed_, start_x, start_y, start_direction);
+    loc_x[env][agent] = first.x;
+    loc_y[env][agent] = first.y;
+    direction[env][agent] = first.direction;
     speed[env][agent] = acceleration[env][agent] = edge_hit_reward_penalty[env][agent] = 0.f;
     still_in_the_game[env][agent] = 1;
-    show(crowd, local, agent, true, agent_types[agent] == 1, x, y, 0.f, 0.f, heading);
+    show(crowd, local, agent, true, agent_types[agent] == 1, first);
   }
   WD_SYNC();
   WD_EACH_ENV(local, env) {
@@ -297,24 +270,18 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
   }
   WD_EACH_AGENT(local, env, agent) {
     const bool in_game = still_in_the_game[env][agent];
-    const float old_x = loc_x[env][agent], old_y = loc_y[env][agent];
-    const float top_speed = MAX_SPEED * skill_levels[agent];
-    const float push = acceleration[env][agent] + acceleration_actions[sampled_actions[env][agent][0]];
-    const float turned = wd_wrap(direction[env][agent] + turn_actions[sampled_actions[env][agent][1]], TWO_PI);
-    const float heading = in_game ? turned : 0.f;
-    const float pace = in_game ? wd_clip(speed[env][agent] + push, 0.f, top_speed) : 0.f;
-    const float kept_push = pace <= 0.f || pace >= top_speed ? 0.f : push;
-    float sine, cosine;
-    wd_sincos(heading, &sine, &cosine);
-    const float new_x = old_x + pace * cosine, new_y = old_y + pace * sine;
-    const float x = wd_clip(new_x, 0.f, GRID_LENGTH), y = wd_clip(new_y, 0.f, GRID_LENGTH);
-    loc_x[env][agent] = x;
-    loc_y[env][agent] = y;
-    speed[env][agent] = pace;
-    direction[env][agent] = heading;
-    acceleration[env][agent] = kept_push;
-    edge_hit_reward_penalty[env][agent] = is_outside(new_x) || is_outside(new_y) ? EDGE_HIT_PENALTY : 0.f;
-    show(crowd, local, agent, in_game, agent_types[agent] == 1, x, y, pace, kept_push, heading);
+    const Agent before = {loc_x[env][agent], loc_y[env][agent], speed[env][agent], acceleration[env][agent],
+                          direction[env][agent]};
+    bool hits_edge;
+    const Agent after = moved(before, in_game, acceleration_actions[sampled_actions[env][agent][0]],
+                              turn_actions[sampled_actions[env][agent][1]], skill_levels[agent], hits_edge);
+    loc_x[env][agent] = after.x;
+    loc_y[env][agent] = after.y;
+    speed[env][agent] = after.speed;
+    direction[env][agent] = after.direction;
+    acceleration[env][agent] = after.acceleration;
+    edge_hit_reward_penalty[env][agent] = hits_edge ? EDGE_HIT_PENALTY : 0.f;
+    show(crowd, local, agent, in_game, agent_types[agent] == 1, after);
   }
   WD_SYNC();
 
@@ -355,10 +322,8 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     if (is_tagger)
       for (int runner = 0; runner < N_AGENTS; ++runner) n_catches += crowd.tagged_by[local][runner] == agent;
     const bool survives = stays && !is_tagger && crowd.timestep[local] >= EPISODE_LENGTH;
-    const float moved = edge_hit_reward_penalty[env][agent] + step_rewards[agent];
-    const float tagged = moved + (is_tagged ? TAG_PENALTY : 0.f);
-    const float caught = tagged + TAG_REWARD * static_cast<float>(n_catches);
-    rewards[env][agent] = in_game ? caught + (survives ? END_OF_GAME_REWARD : 0.f) : 0.f;
+    const float of_the_move = edge_hit_reward_penalty[env][agent] + step_rewards[agent];
+    rewards[env][agent] = reward(in_game, is_tagged, n_catches, survives, of_the_move);
     still_in_the_game[env][agent] = stays;
   }
   WD_SYNC();

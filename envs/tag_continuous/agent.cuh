@@ -1,0 +1,66 @@
+// What one agent does, however agents are laid out: shared by kernel.cu and crowd.cu.
+#pragma once
+
+enum Feature { X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME };
+
+constexpr int NOBODY = 0xffff;
+
+// Neighbours are searched SLOTS at a time; as many distances are held in registers.
+constexpr int SLOTS = USE_FULL_OBSERVATION || N_OBSERVED <= 16 ? N_OBSERVED : 16;
+constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
+constexpr int COLUMNS = 7 * SLOTS + 1;  // of an observation that one round writes
+constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // ids of a round: an odd number of banks, so that rows do not collide
+
+// Threads that write one row: they write consecutive addresses and each keeps to its columns.
+constexpr int LANES = WD_STRIDE < 32 ? 1 : COLUMNS > 16 ? 32 : COLUMNS > 8 ? 16 : 8;
+static_assert(WD_STRIDE % LANES == 0, "tag_continuous: THREADS must be a multiple of 32");
+
+struct Agent {
+  float x, y, speed, acceleration, direction;
+};
+
+WD_FN bool is_outside(float position) { return position < 0.f || position > GRID_LENGTH; }
+
+// Turns, accelerates and moves an agent; who has left the game stands still.
+WD_FN Agent moved(const Agent& agent, bool in_game, float thrust, float turn, float skill, bool& hits_edge) {
+  const float top_speed = MAX_SPEED * skill;
+  const float push = agent.acceleration + thrust;
+  const float turned = wd_wrap(agent.direction + turn, TWO_PI);
+  const float direction = in_game ? turned : 0.f;
+  const float speed = in_game ? wd_clip(agent.speed + push, 0.f, top_speed) : 0.f;
+  const float acceleration = speed <= 0.f || speed >= top_speed ? 0.f : push;
+  float sine, cosine;
+  wd_sincos(direction, &sine, &cosine);
+  const float x = agent.x + speed * cosine, y = agent.y + speed * sine;
+  hits_edge = is_outside(x) || is_outside(y);
+  return {wd_clip(x, 0.f, GRID_LENGTH), wd_clip(y, 0.f, GRID_LENGTH), speed, acceleration, direction};
+}
+
+// An agent at the start of an episode.
+WD_FN Agent started(int episode, int env, int agent, const int* seed, const float* start_x, const float* start_y,
+                    const float* start_direction) {
+  const auto words = wd_philox(episode, env, agent, STREAM_START, seed[0], seed[1]);
+  return {RANDOM_X ? GRID_LENGTH * wd_uniform(words.x) : start_x[agent],
+          RANDOM_Y ? GRID_LENGTH * wd_uniform(words.y) : start_y[agent], 0.f, 0.f,
+          RANDOM_DIRECTION ? static_cast<float>(wd_below(words.z, 4)) * HALF_PI : start_direction[agent]};
+}
+
+// Never contracted on the GPU, where every pass over the agents computes it anew and must get the same.
+WD_FN float squared(float dx, float dy) {
+#if defined(__CUDACC__)
+  return __fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy));
+#else
+  return dx * dx + dy * dy;
+#endif
+}
+
+WD_FN float reward(bool in_game, bool is_tagged, int n_catches, bool survives, float of_the_move) {
+  const float tagged = of_the_move + (is_tagged ? TAG_PENALTY : 0.f);
+  const float caught = tagged + TAG_REWARD * static_cast<float>(n_catches);
+  return in_game ? caught + (survives ? END_OF_GAME_REWARD : 0.f) : 0.f;
+}
+
+// The unit in which an observation gives a feature of another agent relative to one's own.
+WD_FN float scale_of(int feature) {
+  return feature <= Y ? INV_DIAGONAL : feature <= ACCELERATION ? INV_MAX_SPEED : INV_TWO_PI;
+}
