@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,10 @@ from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
 from warpdrive_min.function_manager import MAX_THREADS, CUDAFunctionFeed, CUDAFunctionManager, KernelFunction, Stage
 from warpdrive_min.rng import seed_words
+
+if TYPE_CHECKING:
+    from warpdrive_min.rendering.episode import Episode
+    from warpdrive_min.rendering.scene import Scene
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -122,6 +126,10 @@ class CUDAEnvironmentContext:
         """
         n_envs = len(after[DONE])
         return np.zeros(n_envs, bool), np.zeros((n_envs, self.num_agents), bool)
+
+    def scene(self, episode: Episode) -> Scene | None:
+        """Return what is drawn of a recorded episode; None: what agent 0 observes, over time."""
+        return None
 
 
 class Environment(CUDAEnvironmentContext):

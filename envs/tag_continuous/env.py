@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, get_args
@@ -16,10 +16,12 @@ from warpdrive_min.backends.base import Constant, Language, Source
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.function_manager import SPREAD_THREADS, Stage
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
 
 Start = Literal["random", "fixed"]
+NeighborSearch = Literal["auto", "all_pairs", "grid"]
 
 HAIR: Final = 1e-5
 """Difference of lengths below which rounding may decide."""
@@ -29,6 +31,15 @@ MAX_AGENTS: Final = 0xFFFF - 1
 """Kernels keep ids in 16 bits, and one value means nobody."""
 MAX_GRID_LENGTH: Final = 1e9
 """Kernels put who is out of the game far outside the square."""
+
+PAIRS_AT_ONCE: Final = 2**22
+"""Pairs of agents whose distances are in memory at a time."""
+CROWD: Final = 256
+"""Agents above which blocks share an environment and search neighbours in a grid of cells."""
+ONE_BLOCK: Final = 1_024
+"""Agents that fit the block, and its shared memory, of an environment that is not spread."""
+AGENTS_PER_CELL: Final = 3
+"""On average; a search looks at nine cells or more."""
 
 POSITIVE: Final = ("num_taggers", "num_runners", "episode_length", "grid_length")
 NOT_NEGATIVE: Final = (
@@ -90,6 +101,8 @@ class TagContinuousConfig:
     """Observe all others; False: the nearest ones in the game."""
     num_other_agents_observed: int = 2
     """Nearest others that are observed, unless all are."""
+    neighbor_search: NeighborSearch = "auto"
+    """How kernels look for them: "all_pairs"; "grid", in cells nearby; "auto": in cells above 256 agents."""
     tagging_distance: float = 0.01
     """Reach of a tagger, as a share of ``grid_length``."""
     tag_reward_for_tagger: float = 1.0
@@ -116,7 +129,8 @@ class TagContinuousConfig:
         self._require(
             "tagging_distance", 0 <= self.tagging_distance <= 1, "must be from 0 to 1, a share of grid_length"
         )
-        self._require("start", self.start in get_args(Start), f"must be one of {', '.join(get_args(Start))}")
+        for name, choices in (("start", get_args(Start)), ("neighbor_search", get_args(NeighborSearch))):
+            self._require(name, getattr(self, name) in choices, f"must be one of {', '.join(choices)}")
         self._require("seed", 0 <= (self.seed or 0) < 2**32, "must be in [0, 2^32)")
         self._require("num_runners", self.n_agents <= MAX_AGENTS, f"must leave at most {MAX_AGENTS:,} agents in all")
         if not self.use_full_observation:
@@ -221,16 +235,23 @@ class TagContinuous(Environment):
     """
 
     name = "TagContinuous"
-    kernel_sources: ClassVar[dict[Language, Source]] = {
+    kernel_sources: Mapping[Language, Source] = {
         "numpy": "envs.tag_continuous.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.tag_continuous.kernel_numba",
     }
+    crowd_sources: ClassVar[Mapping[Language, Source]] = {
+        "cuda_c": Path(__file__).with_name("crowd.cu"),
+        "numba": "envs.tag_continuous.crowd_numba",
+    }
+    """Kernels for many agents, whose blocks share an environment."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `TagContinuousConfig` as keyword arguments."""
         super().__init__(env_backend)
         self.config = TagContinuousConfig(**config)
+        self.is_crowd = False
+        """The kernels are those for many agents."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -289,19 +310,54 @@ class TagContinuous(Environment):
         config = self.config
         x, y = after["loc_x"].astype(np.float64), after["loc_y"].astype(np.float64)
         playing, is_tagger = before["still_in_the_game"] > 0, self.agent_types == 1
-        distance = np.hypot(x[:, :, None] - x[:, None], y[:, :, None] - y[:, None])
-        distance[:, np.arange(self.num_agents), np.arange(self.num_agents)] = np.inf
-
-        to_tagger = np.sort(np.where(is_tagger & playing[:, None], distance, np.inf), axis=-1)
+        to_tagger = nearest_first(x, y, playing & is_tagger, 2)
         close = np.abs(to_tagger[..., 0] - config.reach) < HAIR
-        close |= (to_tagger[..., 0] < config.reach + HAIR) & _any_hair(to_tagger[..., :2])
+        close |= (to_tagger[..., 0] < config.reach + HAIR) & _any_hair(to_tagger)
         edge = np.minimum.reduce([np.abs(x), np.abs(y), np.abs(x - config.grid_length), np.abs(y - config.grid_length)])
         at_edge = (edge < HAIR) & (edge > 0) & (after["edge_hit_reward_penalty"] == 0)
         envs = (playing & ((close & ~is_tagger) | at_edge)).any(-1)
         if config.use_full_observation:
             return envs, np.zeros_like(playing)
-        nearest = np.sort(np.where(playing[:, None], distance, np.inf), axis=-1)
-        return envs, _any_hair(nearest[..., : config.num_other_agents_observed + 1])
+        return envs, _any_hair(nearest_first(x, y, playing, config.num_other_agents_observed + 1))
+
+    def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
+        """Choose the kernels: of several blocks for each environment if asked for, or from `CROWD` agents on."""
+        search, n_agents = self.config.neighbor_search, self.num_agents
+        limit = ONE_BLOCK if search == "all_pairs" else CROWD
+        self.is_crowd = language != "numpy" and (
+            (blocks_per_env or 1) > 1 or search == "grid" or (n_agents > limit and blocks_per_env != 1)
+        )
+        if not self.is_crowd:
+            return 1
+        self.kernel_sources = {**self.kernel_sources, **self.crowd_sources}
+        return blocks_per_env or -(-n_agents // SPREAD_THREADS)
+
+    def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:
+        """Return the kernels of the crowd: cut where one block reads what another one wrote."""
+        if not self.is_crowd:
+            return {}
+
+        def cells(restarted: int) -> list[Stage]:
+            return (
+                [("offsets", {"restarted": restarted}), ("place", {"restarted": restarted})] if self.uses_grid else []
+            )
+
+        def restart(clears_done: int, **force: int) -> list[Stage]:
+            return [("start", force), *cells(1), ("observe", {"restarted": 1, "clears_done": clears_done})]
+
+        observe: Stage = ("observe", {"restarted": 0, "clears_done": 0})
+        step: list[Stage] = [("move", {}), *cells(0), ("tag", {}), observe, ("score", {})]
+        return {"step": step + (restart(0, force=0) if auto_reset else []), "reset": restart(1)}
+
+    @property
+    def uses_grid(self) -> bool:
+        """The kernels look for neighbours in a grid of cells."""
+        return self.is_crowd and self.config.neighbor_search != "all_pairs"
+
+    @property
+    def cells_per_side(self) -> int:
+        """Cells along a side of the square."""
+        return max(1, round(math.sqrt(self.num_agents / AGENTS_PER_CELL))) if self.uses_grid else 1
 
     def scene(self, episode: Episode) -> Scene:
         """Show the square with everyone's heading and trail, the taggers' reach, and who is out of the game."""
@@ -311,7 +367,18 @@ class TagContinuous(Environment):
         """Return what is compiled in; the kernels multiply by the reciprocals of the observations' units."""
         config = self.config
         is_random = config.start == "random"
+        side = self.cells_per_side
+        crowd: dict[str, Constant] = {
+            "GRID_SEARCH": self.uses_grid,
+            "N_CELLS": side * side,
+            "CELLS_PER_SIDE": side,
+            "CELL_LENGTH": config.grid_length / side,
+            "INV_CELL_LENGTH": side / config.grid_length,
+            "MARGIN": HAIR * config.grid_length,
+            "REACH": float(config.reach),
+        }
         return {
+            **(crowd if self.is_crowd else {}),
             "N_TAGGERS": config.num_taggers,
             "N_OBSERVED": config.n_observed,
             "N_FEATURES": config.n_features,
@@ -354,6 +421,15 @@ class TagContinuous(Environment):
         feed.add_data("turn_actions", config.turn_actions)
         for name, values in self._start.items():
             feed.add_data(name, values)
+        if self.is_crowd:
+            n_cells = self.cells_per_side**2
+            for name in ("is_tagged", "n_catches", "slot_agent"):
+                feed.add_data(name, np.zeros(n_agents, np.int32), per_env=True, scratch=True)
+            for name in ("slot_x", "slot_y"):
+                feed.add_data(name, np.zeros(n_agents, np.float32), per_env=True, scratch=True)
+            for name in ("cell_count", "cell_start"):
+                feed.add_data(name, np.zeros(n_cells + 1, np.int32), per_env=True, scratch=True)
+            feed.add_data("restarts", np.zeros((), np.int32), per_env=True, scratch=True)
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
@@ -370,6 +446,29 @@ class TagContinuous(Environment):
         feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
         feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
         return feed
+
+
+def nearest_first(x: Array, y: Array, counts: Array, n: int) -> Array:
+    """Return the ``n`` smallest distances of each agent to others, ascending, infinite where there are fewer.
+
+    Args:
+        x: Positions, ``(n_envs, n_agents)``.
+        y: Likewise.
+        counts: Whom to look at, of the same shape.
+        n: How many.
+    """
+    n_envs, n_agents = x.shape
+    smallest = np.full((n_envs, n_agents, n), np.inf)
+    at_once = max(1, PAIRS_AT_ONCE // (n_envs * n_agents))
+    for first in range(0, n_agents, at_once):
+        selves = np.arange(first, min(first + at_once, n_agents))
+        distance = np.hypot(x[:, selves, None] - x[:, None], y[:, selves, None] - y[:, None])
+        distance[:, np.arange(len(selves)), selves] = np.inf
+        distance[~np.broadcast_to(counts[:, None], distance.shape)] = np.inf
+        n_found = min(n, n_agents)
+        distance.partition(n_found - 1, axis=-1)
+        smallest[:, selves, :n_found] = np.sort(distance[..., :n_found], axis=-1)
+    return smallest
 
 
 def _any_hair(distances: Array) -> Array:

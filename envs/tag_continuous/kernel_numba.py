@@ -8,20 +8,27 @@ from typing import Any, Final
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint16
 
+from envs.tag_continuous.agent_numba import (
+    ACCELERATION,
+    DIRECTION,
+    IN_GAME,
+    MAX_SLOTS,
+    NOBODY,
+    ONE,
+    SHARED_BYTES,
+    SPEED,
+    TIME,
+    TOO_FAR,
+    TYPE,
+    ZERO,
+    X,
+    Y,
+    agent_functions,
+)
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.kernels.core_numba import below, clip, maths, philox, uniform, wrap
-from warpdrive_min.rng import STREAM_START
 
-X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME = range(8)
-NOBODY: Final = 0xFFFF
-ZERO, ONE = np.float32(0), np.float32(1)
 AWAY: Final = np.float32(1e18)
 """Coordinates of who is out of the game: farther off than any neighbour can be."""
-TOO_FAR: Final = np.float32(1e35)
-"""Squared distance that no neighbour has."""
-SHARED_BYTES: Final = 48 * 1024
-MAX_SLOTS: Final = 16
-"""Neighbours that are searched at a time."""
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -30,16 +37,11 @@ def build(c: Any) -> dict[str, Any]:
     Raises:
         ConfigError: The agents do not fit the shared memory of a block.
     """
-    sin, cos = maths(c.EXACT)
+    moved, started, reward, scale_of = agent_functions(c)
     threads, envs_per_block, auto_reset = c.THREADS, c.ENVS_PER_BLOCK, c.AUTO_RESET
     n_agents, n_taggers, n_observed, full = c.N_AGENTS, c.N_TAGGERS, c.N_OBSERVED, c.USE_FULL_OBSERVATION
     episode_length, runner_exits = c.EPISODE_LENGTH, c.RUNNER_EXITS
-    grid_length, max_speed, reach_squared = c.GRID_LENGTH, c.MAX_SPEED, c.REACH_SQUARED
-    tag_reward, tag_penalty = c.TAG_REWARD, c.TAG_PENALTY
-    end_reward, edge_penalty = c.END_OF_GAME_REWARD, c.EDGE_HIT_PENALTY
-    inv_diagonal, inv_max_speed, inv_two_pi = c.INV_DIAGONAL, c.INV_MAX_SPEED, c.INV_TWO_PI
-    two_pi, half_pi = c.TWO_PI, c.HALF_PI
-    random_x, random_y, random_direction = c.RANDOM_X, c.RANDOM_Y, c.RANDOM_DIRECTION
+    reach_squared, edge_penalty = c.REACH_SQUARED, c.EDGE_HIT_PENALTY
 
     n_items = envs_per_block * n_agents
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
@@ -67,10 +69,6 @@ def build(c: Any) -> dict[str, Any]:
         feature[DIRECTION, local, agent] = direction
         in_game[local, agent] = plays
         is_tagger[local, agent] = tags
-
-    @cuda.jit(device=True)
-    def is_outside(position):
-        return position < ZERO or position > grid_length
 
     @cuda.jit(device=True)
     def squared_distance(feature, local, a, b):
@@ -149,8 +147,7 @@ def build(c: Any) -> dict[str, Any]:
             return float32(in_game[local, other])
         if not sees:
             return ZERO
-        scale = inv_diagonal if kind <= Y else inv_max_speed if kind <= ACCELERATION else inv_two_pi
-        return (feature[kind, local, other] - feature[kind, local, self]) * scale
+        return (feature[kind, local, other] - feature[kind, local, self]) * scale_of(kind)
 
     @cuda.jit(device=True)
     def observe(
@@ -208,10 +205,7 @@ def build(c: Any) -> dict[str, Any]:
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs and ended[local] != 0:
-                words = philox(_episode_[env], env, agent, STREAM_START, _reset_seed_[0], _reset_seed_[1])
-                x = grid_length * uniform(words[0]) if random_x else start_x[agent]
-                y = grid_length * uniform(words[1]) if random_y else start_y[agent]
-                heading = float32(below(words[2], 4)) * half_pi if random_direction else start_direction[agent]
+                x, y, heading = started(_episode_[env], env, agent, _reset_seed_, start_x, start_y, start_direction)
                 loc_x[env, agent] = x
                 loc_y[env, agent] = y
                 direction[env, agent] = heading
@@ -284,21 +278,23 @@ def build(c: Any) -> dict[str, Any]:
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
                 plays = still_in_the_game[env, agent] != 0
-                top_speed = max_speed * skill_levels[agent]
-                push = acceleration[env, agent] + acceleration_actions[sampled_actions[env, agent, 0]]
-                turned = wrap(direction[env, agent] + turn_actions[sampled_actions[env, agent, 1]], two_pi)
-                heading = turned if plays else ZERO
-                pace = clip(speed[env, agent] + push, ZERO, top_speed) if plays else ZERO
-                kept_push = ZERO if pace <= ZERO or pace >= top_speed else push
-                new_x = loc_x[env, agent] + pace * cos(heading)
-                new_y = loc_y[env, agent] + pace * sin(heading)
-                x, y = clip(new_x, ZERO, grid_length), clip(new_y, ZERO, grid_length)
+                x, y, pace, kept_push, heading, hits_edge = moved(
+                    loc_x[env, agent],
+                    loc_y[env, agent],
+                    speed[env, agent],
+                    acceleration[env, agent],
+                    direction[env, agent],
+                    plays,
+                    acceleration_actions[sampled_actions[env, agent, 0]],
+                    turn_actions[sampled_actions[env, agent, 1]],
+                    skill_levels[agent],
+                )
                 loc_x[env, agent] = x
                 loc_y[env, agent] = y
                 speed[env, agent] = pace
                 direction[env, agent] = heading
                 acceleration[env, agent] = kept_push
-                edge_hit_reward_penalty[env, agent] = edge_penalty if is_outside(new_x) or is_outside(new_y) else ZERO
+                edge_hit_reward_penalty[env, agent] = edge_penalty if hits_edge else ZERO
                 tags = agent_types[agent] == 1
                 show(feature, in_game, is_tagger, local, agent, plays, tags, x, y, pace, kept_push, heading)
         cuda.syncthreads()
@@ -346,11 +342,8 @@ def build(c: Any) -> dict[str, Any]:
                     for runner in range(n_agents):
                         n_catches += 1 if tagged_by[local, runner] == agent else 0
                 survives = stays and not tags and timestep[local] >= episode_length
-                moved = edge_hit_reward_penalty[env, agent] + step_rewards[agent]
-                tagged = moved + (tag_penalty if is_tagged else ZERO)
-                caught = tagged + tag_reward * float32(n_catches)
-                total = caught + (end_reward if survives else ZERO)
-                rewards[env, agent] = total if plays else ZERO
+                of_the_move = edge_hit_reward_penalty[env, agent] + step_rewards[agent]
+                rewards[env, agent] = reward(plays, is_tagged, n_catches, survives, of_the_move)
                 still_in_the_game[env, agent] = stays
         cuda.syncthreads()
 

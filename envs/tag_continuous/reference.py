@@ -6,7 +6,7 @@ float32 throughout, in the same order of operations as in the other two language
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ NOBODY: Final = 0xFFFF
 PAIRS_AT_ONCE: Final = 2**17
 """Pairs of agents whose distances are in memory at a time: 1 MB of keys stays in the second-level cache."""
 ZERO: Final = np.float32(0)
+ONE: Final = np.float32(1)
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
@@ -179,17 +180,27 @@ def move(
 
 def tag(c: Any, x: Floats, y: Floats, can_be_tagged: Flags, tagger_ids: Ints) -> Ints:
     """Return who tags each agent: the nearest tagger in reach, the lowest id among equals, else `NOBODY`."""
-    dx = x[:, tagger_ids, None] - x[:, None, :]
-    dy = y[:, tagger_ids, None] - y[:, None, :]
-    distance = dx * dx + dy * dy  # squared, (n_envs, n_taggers, n_agents)
-    is_tagged = can_be_tagged & (distance.min(1) < c.REACH_SQUARED)
-    return np.where(is_tagged, tagger_ids[distance.argmin(1)], NOBODY)
+    tagged_by = np.full(x.shape, NOBODY)
+    for part in parts(c.N_AGENTS, len(tagger_ids) * len(x)):
+        dx = x[:, tagger_ids, None] - x[:, None, part]
+        dy = y[:, tagger_ids, None] - y[:, None, part]
+        distance = dx * dx + dy * dy  # squared, (n_envs, n_taggers, agents of the part)
+        is_tagged = can_be_tagged[:, part] & (distance.min(1) < c.REACH_SQUARED)
+        tagged_by[:, part][is_tagged] = tagger_ids[distance.argmin(1)][is_tagged]
+    return tagged_by
+
+
+def parts(n: int, n_others: int) -> Iterator[slice]:
+    """Divide ``n`` so that the pairs of a part with ``n_others`` fit the cache."""
+    at_once = max(1, PAIRS_AT_ONCE // n_others)
+    return (slice(first, first + at_once) for first in range(0, n, at_once))
 
 
 def score(c: Any, moved: Floats, in_game: Flags, tagged_by: Ints, tagger_ids: Ints, survives: Flags) -> Floats:
     """Return the rewards: those of the move, of tags (every one pays and counts) and of surviving the episode."""
     n_catches = np.zeros_like(moved)
-    n_catches[:, tagger_ids] = (tagged_by[:, None, :] == tagger_ids[:, None]).sum(2)
+    env, runner = np.nonzero(tagged_by != NOBODY)
+    np.add.at(n_catches, (env, tagged_by[env, runner]), ONE)
     tagged = moved + np.where(tagged_by != NOBODY, c.TAG_PENALTY, ZERO)
     caught = tagged + c.TAG_REWARD * n_catches
     return np.where(in_game, caught + np.where(survives, c.END_OF_GAME_REWARD, ZERO), ZERO)
@@ -241,18 +252,17 @@ def nearest(c: Any, x: Floats, y: Floats, in_game: Flags) -> NDArray[np.int64]:
     """
     ids = np.empty((*x.shape, c.N_OBSERVED), np.int64)
     agent = np.arange(c.N_AGENTS, dtype=np.uint64)
-    itself = np.eye(c.N_AGENTS, dtype=bool)
-    at_once = max(1, PAIRS_AT_ONCE // c.N_AGENTS**2)
-    for first in range(0, len(x), at_once):
-        part = slice(first, first + at_once)
-        dx = x[part, None, :] - x[part, :, None]
-        dy = y[part, None, :] - y[part, :, None]
-        keys = (dx * dx + dy * dy).view(np.uint32).astype(np.uint64)
-        keys <<= np.uint64(16)
-        keys |= agent
-        keys[itself | ~in_game[part, None, :] | ~in_game[part, :, None]] = NOBODY | 0xFFFFFFFF << 16
-        keys.partition(c.N_OBSERVED - 1, axis=2)
-        ids[part] = np.sort(keys[..., : c.N_OBSERVED], axis=2) & np.uint64(0xFFFF)
+    for envs in parts(len(x), c.N_AGENTS**2):
+        for selves in parts(c.N_AGENTS, c.N_AGENTS):
+            dx = x[envs, None, :] - x[envs, selves, None]
+            dy = y[envs, None, :] - y[envs, selves, None]
+            keys = (dx * dx + dy * dy).view(np.uint32).astype(np.uint64)
+            keys <<= np.uint64(16)
+            keys |= agent
+            itself = agent == agent[selves, None]
+            keys[itself | ~in_game[envs, None, :] | ~in_game[envs, selves, None]] = NOBODY | 0xFFFFFFFF << 16
+            keys.partition(c.N_OBSERVED - 1, axis=2)
+            ids[envs, selves] = np.sort(keys[..., : c.N_OBSERVED], axis=2) & np.uint64(0xFFFF)
     return ids
 
 

@@ -85,9 +85,9 @@ def draw(config: TagContinuousConfig, agent_types: NDArray[np.int32], episode: E
         layers=layers,
         readings={
             "step": steps(episode),
-            "runners in the game": numbers(runs.sum(1)),
-            "score of taggers": numbers(episode.scores[:, taggers].sum(1)),
-            "of runners": numbers(episode.scores[:, runners].sum(1)),
+            "runners left": numbers(runs.sum(1)),
+            "taggers' score": numbers(episode.scores[:, taggers].sum(1)),
+            "runners' score": numbers(episode.scores[:, runners].sum(1)),
         },
         n_frames=episode.n_frames,
     )

@@ -24,9 +24,11 @@ __all__ = [
     "STREAM_START",
     "Maths",
     "below",
+    "bits",
     "clip",
     "contraction_off",
     "exp",
+    "float_of_bits",
     "log",
     "maths",
     "philox",
@@ -124,15 +126,15 @@ def exp(x):
     p = p * r + float32(1.6666665459e-1)
     p = p * r + float32(5.0000001201e-1)
     y = (p * (r * r) + r) + float32(1)
-    return y * _float(int32((_bits(shifted) << 23) + 0x3F800000))  # times 2^n
+    return y * float_of_bits(int32((bits(shifted) << 23) + 0x3F800000))  # times 2^n
 
 
 @cuda.jit(device=True)
 def log(x):
     """Return the natural logarithm of a positive, normal, finite number."""
-    bits = _bits(x)
-    half = _float(int32((bits & 0x007FFFFF) | 0x3F000000))
-    e = float32(int32((bits >> 23) - 126))
+    pattern = bits(x)
+    half = float_of_bits(int32((pattern & 0x007FFFFF) | 0x3F000000))
+    e = float32(int32((pattern >> 23) - 126))
     m = half
     if half < float32(0.707106781):
         m = half + half
@@ -154,16 +156,16 @@ def log(x):
 
 if config.ENABLE_CUDASIM:
 
-    def _bits(x: np.float32) -> np.int32:
+    def bits(x: np.float32) -> np.int32:
         return np.float32(x).view(np.int32)
 
-    def _float(bits: np.int32) -> np.float32:
-        return np.int32(bits).view(np.float32)
+    def float_of_bits(pattern: np.int32) -> np.float32:
+        return np.int32(pattern).view(np.float32)
 
 else:
     from numba.cuda import libdevice
 
-    _bits, _float = libdevice.float_as_int, libdevice.int_as_float
+    bits, float_of_bits = libdevice.float_as_int, libdevice.int_as_float
 
 
 @cuda.jit(device=True)

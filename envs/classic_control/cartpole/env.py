@@ -9,10 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from envs.classic_control.cartpole.scene import draw
 from warpdrive_min.backends.base import Constant, Language, Source
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 HAIR = 1e-5
@@ -121,6 +123,10 @@ class CartPole(Environment):
         envs = np.abs(np.abs(state[:, 0]) - self.config.max_position) < HAIR
         envs |= np.abs(np.abs(state[:, 2]) - self.config.max_angle) < HAIR
         return envs, np.zeros((len(envs), 1), bool)
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show the cart on its track, the pole, and the bounds that end an episode."""
+        return draw(self.config, episode)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return the physics, rounded to float32 by the backends."""

@@ -1,0 +1,1 @@
+"""What environments of classic control share."""

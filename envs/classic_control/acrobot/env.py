@@ -1,0 +1,235 @@
+"""Acrobot: its config, arrays and spaces."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from envs.classic_control.acrobot.scene import draw
+from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.environment import Array, Arrays, Environment
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.rendering import Episode, Scene
+from warpdrive_min.spaces import Discrete
+
+HAIR = 1e-5
+"""Distance of the tip to the goal's height (m) below which rounding may decide; a step errs by 1e-6 at 10 rad/s."""
+N_STATE = 4
+"""Angles of the first and second joint (rad), their velocities (rad/s)."""
+N_FEATURES = 6
+"""Cosine and sine of the first angle, of the second, and the two velocities (rad/s)."""
+
+POSITIVE = (
+    "episode_length",
+    "link_mass_1",
+    "link_mass_2",
+    "link_length_1",
+    "link_length_2",
+    "link_com_1",
+    "link_com_2",
+    "link_moi",
+    "max_velocity_1",
+    "max_velocity_2",
+    "time_step",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcrobotConfig:
+    """Config of Acrobot; the defaults are Gymnasium's Acrobot-v1."""
+
+    episode_length: int = 500
+    """Steps after which an episode is cut off."""
+    reset_pool_size: int = 0
+    """Starts: 0, a new one for each environment and episode; 1, always the same; more, a row of a pool of that size."""
+    seed: int | None = None
+    """Seed of the pool; None: 0."""
+    gravity: float = 9.8
+    """m/s^2."""
+    link_mass_1: float = 1.0
+    """Mass of the link that hangs from the fixed joint, kg."""
+    link_mass_2: float = 1.0
+    """Mass of the link that hangs from the driven joint, kg."""
+    link_length_1: float = 1.0
+    """m."""
+    link_length_2: float = 1.0
+    """m; only the height of the tip depends on it."""
+    link_com_1: float = 0.5
+    """From the fixed joint to the first link's centre of mass, m."""
+    link_com_2: float = 0.5
+    """From the driven joint to the second link's centre of mass, m."""
+    link_moi: float = 1.0
+    """Moment of inertia of each link about its centre of mass, kg m^2."""
+    torque: float = 1.0
+    """Of the driven joint, N m."""
+    max_velocity_1: float = 4 * math.pi
+    """Bound of the first joint's velocity, rad/s."""
+    max_velocity_2: float = 9 * math.pi
+    """Bound of the second joint's velocity, rad/s."""
+    goal_height: float = 1.0
+    """Height of the tip above the fixed joint beyond which the episode ends, m."""
+    time_step: float = 0.2
+    """s."""
+    start_range: float = 0.1
+    """Every component of a start is uniform within plus or minus this."""
+
+    def __post_init__(self) -> None:
+        for name in POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"acrobot.{name}: must be positive (got {getattr(self, name)})")
+        if self.reset_pool_size < 0:
+            raise ConfigError(f"acrobot.reset_pool_size: must not be negative (got {self.reset_pool_size})")
+
+    @property
+    def inertia_1(self) -> float:
+        """Inertia about the fixed joint without the part that depends on the second angle, kg m^2."""
+        elbow = self.link_mass_2 * (self.link_length_1**2 + self.link_com_2**2)
+        return self.link_mass_1 * self.link_com_1**2 + elbow + 2 * self.link_moi
+
+    @property
+    def inertia_2(self) -> float:
+        """Inertia of the second link about the driven joint, kg m^2."""
+        return self.link_mass_2 * self.link_com_2**2 + self.link_moi
+
+    @property
+    def coupling(self) -> float:
+        """What the cosine of the second angle adds to the inertia that couples the joints, kg m^2."""
+        return self.link_mass_2 * self.link_length_1 * self.link_com_2
+
+    @property
+    def weight_1(self) -> float:
+        """Torque of gravity on the fixed joint by the first link and the driven joint's load, N m."""
+        return (self.link_mass_1 * self.link_com_1 + self.link_mass_2 * self.link_length_1) * self.gravity
+
+    @property
+    def weight_2(self) -> float:
+        """Torque of gravity on the driven joint, N m."""
+        return self.link_mass_2 * self.link_com_2 * self.gravity
+
+
+class Acrobot(Environment):
+    """Two links hang from a fixed joint; a motor between them swings the tip up.
+
+    | action | meaning |
+    |---|---|
+    | 0 | torque of -1 N m on the joint between the links |
+    | 1 | no torque |
+    | 2 | torque of 1 N m |
+
+    | observation | unit | range |
+    |---|---|---|
+    | 0, 1: cosine and sine of the first angle, 0 hanging down | | +-1 |
+    | 2, 3: cosine and sine of the second angle, 0 in line with the first link | | +-1 |
+    | 4: angular velocity of the first joint | rad/s | +-4 pi |
+    | 5: angular velocity of the second joint | rad/s | +-9 pi |
+
+    Reward -1 for every step, 0 for the one that reaches the goal. Terminated when the tip is higher than 1 m above
+    the fixed joint, ``-cos(angle 1) - cos(angle 1 + angle 2) > 1``; truncated at ``episode_length``. Starts are
+    uniform in +-0.1 in both angles and both velocities. The state has the angles, within +-pi.
+
+    Source: Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse Coarse Coding",
+    with the equations of Sutton and Barto's book; constants and one fourth-order Runge-Kutta step of 0.2 s as in
+    Gymnasium's Acrobot-v1. Different from it: all in float32, where Gymnasium has float64.
+    """
+
+    name = "Acrobot"
+    kernel_sources: ClassVar[dict[Language, Source]] = {
+        "numpy": "envs.classic_control.acrobot.reference",
+        "cuda_c": Path(__file__).with_name("kernel.cu"),
+        "numba": "envs.classic_control.acrobot.kernel_numba",
+    }
+
+    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+        """Take the fields of `AcrobotConfig` as keyword arguments."""
+        super().__init__(env_backend)
+        self.config = AcrobotConfig(**config)  # type: ignore[arg-type]
+        self.num_agents = 1
+        self.agents = {0: True}
+        self.episode_length = self.config.episode_length
+        self.action_space = {0: Discrete(3)}
+
+    @property
+    def bytes_per_step(self) -> int:
+        """State in and out 32, observation 24, reward 4, action 4, step counter in and out 8, three flags 12."""
+        return 84
+
+    @property
+    def ops_per_step(self) -> int:
+        """Four slopes of about 130 (100 of them sines), 60 to add them up, 110 to wrap, observe and test."""
+        return 690
+
+    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
+        """Put in doubt whose tip is within a hair of the goal; where an angle wraps, nothing hangs on it."""
+        angle_1, angle_2 = after["state"][:, 0, :2].astype(np.float64).T
+        config = self.config
+        height = -config.link_length_1 * np.cos(angle_1) - config.link_length_2 * np.cos(angle_1 + angle_2)
+        envs = np.abs(height - config.goal_height) < HAIR
+        return envs, np.zeros((len(envs), 1), bool)
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show the two links and the height to reach."""
+        return draw(self.config, episode)
+
+    def get_constants(self) -> dict[str, Constant]:
+        """Return the physics, rounded to float32 by the backends."""
+        config = self.config
+        physics = {
+            "INERTIA_1": config.inertia_1,
+            "INERTIA_2": config.inertia_2,
+            "COUPLING": config.coupling,
+            "WEIGHT_1": config.weight_1,
+            "WEIGHT_2": config.weight_2,
+            "LENGTH_1": config.link_length_1,
+            "LENGTH_2": config.link_length_2,
+            "TORQUE": config.torque,
+            "MAX_VELOCITY_1": config.max_velocity_1,
+            "MAX_VELOCITY_2": config.max_velocity_2,
+            "GOAL_HEIGHT": config.goal_height,
+            "TIME_STEP": config.time_step,
+            "HALF_STEP": config.time_step / 2,
+            "SIXTH_STEP": config.time_step / 6,
+            "START_RANGE": config.start_range,
+            "PI": math.pi,
+            "TWO_PI": 2 * math.pi,
+        }
+        # A config may say 10 for 10.0; compiled in as an int it would make Numba compute in float64.
+        floats: dict[str, Constant] = {name: float(value) for name, value in physics.items()}
+        return {"RESET_POOL_SIZE": config.reset_pool_size, **floats}
+
+    def get_data_dictionary(self) -> DataFeed:
+        """State, and the pool where it is no pool to draw from: unused, or the one start."""
+        feed = DataFeed()
+        period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)
+        feed.add_data("state", np.zeros((1, N_STATE), np.float32), per_env=True, period=period)
+        if self.config.reset_pool_size < 2:
+            feed.add_data("state_reset_pool", self._pool())
+        return feed
+
+    def get_tensor_dictionary(self) -> DataFeed:
+        """What a trainer reads and writes."""
+        feed = DataFeed()
+        feed.add_data("observations", np.zeros((1, N_FEATURES), np.float32), per_env=True)
+        feed.add_data("final_observations", np.zeros((1, N_FEATURES), np.float32), per_env=True)
+        feed.add_data("sampled_actions", np.zeros((1, 1), np.int32), per_env=True)
+        feed.add_data("rewards", np.zeros(1, np.float32), per_env=True)
+        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
+        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
+        return feed
+
+    def get_reset_pool_dictionary(self) -> DataFeed:
+        """Return the pool of starts, if there is one to draw from."""
+        feed = DataFeed()
+        if self.config.reset_pool_size >= 2:
+            feed.add_pool_for_reset("state_reset_pool", self._pool(), reset_target="state")
+        return feed
+
+    def _pool(self) -> np.ndarray:
+        """Draw the starts; the first row is Gymnasium's start for the same seed."""
+        generator = np.random.default_rng(self.config.seed or 0)
+        limit = self.config.start_range
+        return generator.uniform(-limit, limit, (max(1, self.config.reset_pool_size), 1, N_STATE)).astype(np.float32)

@@ -1,0 +1,97 @@
+"""ContinuousMountainCar: its config and spaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from envs.classic_control._common.valley import ValleyCar, ValleyConfig, require_above
+from envs.classic_control.continuous_mountain_car.scene import draw
+from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.rendering import Episode, Scene
+from warpdrive_min.spaces import Box
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContinuousMountainCarConfig(ValleyConfig):
+    """Config of ContinuousMountainCar; the defaults are Gymnasium's MountainCarContinuous-v0."""
+
+    environment: ClassVar[str] = "continuous_mountain_car"
+
+    episode_length: int = 999
+    """Steps after which an episode is cut off."""
+    goal_position: float = 0.45
+    """Position from which on the goal is reached, m."""
+    power: float = 0.0015
+    """Push of the motor at action 1, m/step^2."""
+    min_action: float = -1.0
+    """Actions below count as this, except in the reward."""
+    max_action: float = 1.0
+    """Actions above count as this, except in the reward."""
+    goal_reward: float = 100.0
+    """Reward for reaching the goal."""
+    action_cost: float = 0.1
+    """Cost of an action, per square of it."""
+
+    def __post_init__(self) -> None:
+        ValleyConfig.__post_init__(self)  # super() knows not the class that slots=True makes
+        require_above(self, "min_action", "max_action")
+
+
+class ContinuousMountainCar(ValleyCar):
+    """A car in a valley is pushed with a force of its choice; too weak to climb out at once, it has to swing up.
+
+    | action | unit | range |
+    |---|---|---|
+    | 0: push | 0.0015 m/step^2 | -1 to 1; clipped by the step |
+
+    | observation | unit | range |
+    |---|---|---|
+    | 0: position | m | -1.2 to 0.6; goal from 0.45 on |
+    | 1: velocity | m/step | -0.07 to 0.07 |
+
+    Reward -0.1 times the square of the action, as it was before clipping, for every step, and 100 more at the goal.
+    Terminated at the goal with at least ``goal_velocity``, truncated at ``episode_length``. Starts are uniform in
+    -0.6 to -0.4 m, at rest.
+
+    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control"; constants, continuous action and order of
+    the updates as in Gymnasium's MountainCarContinuous-v0.
+    """
+
+    name = "ContinuousMountainCar"
+    kernel_sources: ClassVar[dict[Language, Source]] = {
+        "numpy": "envs.classic_control.continuous_mountain_car.reference",
+        "cuda_c": Path(__file__).with_name("kernel.cu"),
+        "numba": "envs.classic_control.continuous_mountain_car.kernel_numba",
+    }
+    config: ContinuousMountainCarConfig
+    action_dtype = np.float32
+
+    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+        """Take the fields of `ContinuousMountainCarConfig` as keyword arguments."""
+        super().__init__(ContinuousMountainCarConfig(**config), env_backend)  # type: ignore[arg-type]
+        self.action_space = {0: Box(self.config.min_action, self.config.max_action, (1,))}
+
+    @property
+    def ops_per_step(self) -> int:
+        """About 15 operations of the equations and the reward, 20 of the cosine, 10 of the tests."""
+        return 45
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show the valley, the goal, the car and its push."""
+        return draw(self.config, episode)
+
+    def get_constants(self) -> dict[str, Constant]:
+        """Return the physics and the reward, rounded to float32 by the backends."""
+        config = self.config
+        return {
+            **super().get_constants(),
+            "POWER": float(config.power),
+            "MIN_ACTION": float(config.min_action),
+            "MAX_ACTION": float(config.max_action),
+            "GOAL_REWARD": float(config.goal_reward),
+            "ACTION_COST": float(config.action_cost),
+        }

@@ -1,0 +1,19 @@
+"""How ContinuousMountainCar is drawn: as MountainCar, with a push of any strength."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from envs.classic_control.mountain_car import scene
+from warpdrive_min.rendering import Episode, Scene
+
+if TYPE_CHECKING:
+    from envs.classic_control.continuous_mountain_car.env import ContinuousMountainCarConfig
+
+
+def draw(config: ContinuousMountainCarConfig, episode: Episode) -> Scene:
+    """Return the scene of an episode that has the state and the actions."""
+    push = np.clip(episode["sampled_actions"][:, 0, 0], config.min_action, config.max_action)
+    return scene.draw(config, episode, push / max(abs(config.min_action), abs(config.max_action)))

@@ -1,0 +1,78 @@
+"""MountainCar: its config and spaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from envs.classic_control._common.valley import ValleyCar, ValleyConfig
+from envs.classic_control.mountain_car.scene import draw
+from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.rendering import Episode, Scene
+from warpdrive_min.spaces import Discrete
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MountainCarConfig(ValleyConfig):
+    """Config of MountainCar; the defaults are Gymnasium's MountainCar-v0."""
+
+    environment: ClassVar[str] = "mountain_car"
+
+    episode_length: int = 200
+    """Steps after which an episode is cut off."""
+    goal_position: float = 0.5
+    """Position from which on the goal is reached, m."""
+    force: float = 0.001
+    """Push of the motor to the left or right, m/step^2."""
+
+
+class MountainCar(ValleyCar):
+    """A car in a valley is pushed left or right; too weak to climb out at once, it has to swing up.
+
+    | action | meaning |
+    |---|---|
+    | 0 | push to the left |
+    | 1 | no push |
+    | 2 | push to the right |
+
+    | observation | unit | range |
+    |---|---|---|
+    | 0: position | m | -1.2 to 0.6; goal from 0.5 on |
+    | 1: velocity | m/step | -0.07 to 0.07 |
+
+    Reward -1 for every step, the last one included. Terminated at the goal with at least ``goal_velocity``, truncated
+    at ``episode_length``. Starts are uniform in -0.6 to -0.4 m, at rest.
+
+    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control"; constants and order of the updates as in
+    Gymnasium's MountainCar-v0.
+    """
+
+    name = "MountainCar"
+    kernel_sources: ClassVar[dict[Language, Source]] = {
+        "numpy": "envs.classic_control.mountain_car.reference",
+        "cuda_c": Path(__file__).with_name("kernel.cu"),
+        "numba": "envs.classic_control.mountain_car.kernel_numba",
+    }
+    config: MountainCarConfig
+    action_dtype = np.int32
+
+    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+        """Take the fields of `MountainCarConfig` as keyword arguments."""
+        super().__init__(MountainCarConfig(**config), env_backend)  # type: ignore[arg-type]
+        self.action_space = {0: Discrete(3)}
+
+    @property
+    def ops_per_step(self) -> int:
+        """About 10 operations of the equations, 20 of the cosine, 10 of the tests."""
+        return 40
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show the valley, the goal, the car and its push."""
+        return draw(self.config, episode, episode["sampled_actions"][:, 0, 0] - 1)
+
+    def get_constants(self) -> dict[str, Constant]:
+        """Return the physics, rounded to float32 by the backends."""
+        return {**super().get_constants(), "FORCE": float(self.config.force)}

@@ -1,0 +1,74 @@
+"""How a car in a valley is drawn: the hill, the goal, the car on its wheels, and its push."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdrive_min.rendering import Circles, Episode, Markers, Path, Scene
+from warpdrive_min.rendering.scene import numbers, rectangle, steps, still, subtitle
+
+if TYPE_CHECKING:
+    from envs.classic_control._common.valley import ValleyConfig
+
+LENGTH, HEIGHT, WHEEL = 0.16, 0.06, 0.03
+"""Of the car, in the unit of its position; the dynamics have a point."""
+
+
+def draw(config: ValleyConfig, episode: Episode, push: NDArray[Any]) -> Scene:
+    """Return the scene of an episode that has the state.
+
+    Args:
+        config: Where the valley and the goal are.
+        episode: What was recorded.
+        push: ``(n_frames,)``, from -1, all to the left, to 1.
+    """
+    x, velocity = episode["state"][:, 0].T.astype(float)
+    ground = np.linspace(config.min_position, config.max_position, 101)
+    slope = np.arctan(3 * 0.45 * np.cos(3 * x))
+    along, up = np.stack([np.cos(slope), np.sin(slope)]), np.stack([-np.sin(slope), np.cos(slope)])
+    middle = np.stack([x, height(x)]) + up * (WHEEL + HEIGHT / 2)
+    car_x, car_y = rectangle(*middle, LENGTH, HEIGHT, slope)
+    wheels = np.stack([middle - up * HEIGHT / 2 + along * LENGTH * at for at in (-0.3, 0.3)])  # (2, x and y, n_frames)
+    arrow = np.stack([middle + up * 0.1, middle + up * 0.1 + along * 0.2 * push])
+    goal, top = config.goal_position, float(height(config.goal_position))
+    return Scene(
+        title=episode.env_name,
+        subtitle=subtitle(episode),
+        x_range=(config.min_position - 0.1, config.max_position + 0.1),
+        y_range=(0.0, 1.3),
+        layers=[
+            Path(x=ground[None], y=height(ground)[None], colour="muted", width=2),
+            Path(**still((goal, top), (goal, top + 0.2)), colour="green", width=2, label="goal"),
+            Path(
+                **still((goal, top + 0.2), (goal + 0.09, top + 0.16), (goal, top + 0.12)),
+                closed=True,
+                colour="green",
+                fill="solid",
+            ),
+            Path(x=car_x, y=car_y, closed=True, colour="ink", fill="tint"),
+            Circles(x=wheels[:, 0].T, y=wheels[:, 1].T, radius=WHEEL, colour="ink", fill="solid"),
+            Path(x=arrow[:, 0].T, y=arrow[:, 1].T, colour="vermilion", width=4, label="push"),
+            Markers(
+                shape="dart",
+                x=np.where(push == 0, np.nan, arrow[1, 0])[:, None],
+                y=arrow[1, 1][:, None],
+                angle=(slope + np.where(push < 0, np.pi, 0))[:, None],
+                colour="vermilion",
+            ),
+        ],
+        readings={
+            "step": steps(episode),
+            "position": [f"{value:+.2f}" for value in x],
+            "velocity": [f"{value:+.3f}" for value in velocity],
+            "score": numbers(episode.scores[:, 0]),
+        },
+        n_frames=episode.n_frames,
+    )
+
+
+def height(x: Any) -> Any:
+    """Return the height of the hill."""
+    return 0.45 * np.sin(3 * x) + 0.55

@@ -1,0 +1,318 @@
+// Tag Continuous for many agents: blocks share an environment, and neighbours are found in a grid of cells.
+//
+// Phases as in reference.py, cut into kernels where all blocks must meet (env.py lists the sequences):
+// move, offsets, place, tag, observe, score; to restart start, offsets, place, observe.
+//
+// `place` sorts the agents by cell (a counting sort, whose order within a cell may differ from run to run; no result
+// depends on it). Who is out of the game goes to a last cell that nobody searches. Without GRID_SEARCH
+// every search looks at all agents.
+
+#include "agent.cuh"
+
+constexpr int OUT_OF_GAME = N_CELLS;  // the cell that nobody searches
+constexpr float TOO_FAR = 1e35f;      // a squared distance that no neighbour has
+
+WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * INV_CELL_LENGTH), CELLS_PER_SIDE - 1); }
+
+WD_FN int cell_of(bool in_game, float x, float y) {
+  return in_game ? column_of(y) * CELLS_PER_SIDE + column_of(x) : OUT_OF_GAME;
+}
+
+// ---------------------------------------------------------------------------------------------- move
+
+WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
+                float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
+                float (*edge_hit_reward_penalty)[N_AGENTS], const int (*still_in_the_game)[N_AGENTS],
+                int (*n_catches)[N_AGENTS], int (*cell_count)[N_CELLS + 1], const float* skill_levels,
+                const float* acceleration_actions, const float* turn_actions, const int (*sampled_actions)[N_AGENTS][2],
+                int* _timestep_, int n_envs) {
+  WD_EACH_AGENT(local, env, agent) {
+    const bool in_game = still_in_the_game[env][agent];
+    const Agent before = {loc_x[env][agent], loc_y[env][agent], speed[env][agent], acceleration[env][agent],
+                          direction[env][agent]};
+    bool hits_edge;
+    const Agent after = moved(before, in_game, acceleration_actions[sampled_actions[env][agent][0]],
+                              turn_actions[sampled_actions[env][agent][1]], skill_levels[agent], hits_edge);
+    loc_x[env][agent] = after.x;
+    loc_y[env][agent] = after.y;
+    speed[env][agent] = after.speed;
+    direction[env][agent] = after.direction;
+    acceleration[env][agent] = after.acceleration;
+    edge_hit_reward_penalty[env][agent] = hits_edge ? EDGE_HIT_PENALTY : 0.f;
+    n_catches[env][agent] = 0;
+    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(in_game, after.x, after.y)], 1);
+    if (agent == 0) _timestep_[env] += 1;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- cells
+
+// The slot at which each cell starts: sums of the counts before it. One block an environment, a run of cells a thread.
+WD_KERNEL(offsets)(const int (*cell_count)[N_CELLS + 1], int (*cell_start)[N_CELLS + 1], const int* restarts,
+                   int restarted, int n_envs) {
+  constexpr int RUN = (N_CELLS + 1 + WD_STRIDE - 1) / WD_STRIDE;
+  WD_SHARED int before[WD_STRIDE];
+  const int env = WD_FIRST_ENV;
+  if (WD_PART != 0 || env >= n_envs || (restarted && !restarts[env])) return;
+  const int first = WD_THREAD * RUN, end = wd_min(first + RUN, N_CELLS + 1);
+  int sum = 0;
+  for (int cell = first; cell < end; ++cell) sum += cell_count[env][cell];
+  before[WD_THREAD] = sum;
+  WD_SYNC();
+  for (int reach = 1; reach < WD_STRIDE; reach *= 2) {
+    const int more = WD_THREAD >= reach ? before[WD_THREAD - reach] : 0;
+    WD_SYNC();
+    before[WD_THREAD] += more;
+    WD_SYNC();
+  }
+  int slot = before[WD_THREAD] - sum;
+  for (int cell = first; cell < end; ++cell) {
+    cell_start[env][cell] = slot;
+    slot += cell_count[env][cell];
+  }
+}
+
+// Sorts the agents by cell, and leaves the counts at 0.
+WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
+                 const int (*still_in_the_game)[N_AGENTS], int (*cell_count)[N_CELLS + 1],
+                 const int (*cell_start)[N_CELLS + 1], int (*slot_agent)[N_AGENTS], float (*slot_x)[N_AGENTS],
+                 float (*slot_y)[N_AGENTS], const int* restarts, int restarted, int n_envs) {
+  WD_EACH_AGENT(local, env, agent) {
+    if (restarted && !restarts[env]) continue;
+    const float x = loc_x[env][agent], y = loc_y[env][agent];
+    const int cell = cell_of(still_in_the_game[env][agent], x, y);
+    const int slot = cell_start[env][cell] + WD_ATOMIC_ADD(&cell_count[env][cell], -1) - 1;
+    slot_agent[env][slot] = agent;
+    slot_x[env][slot] = x;
+    slot_y[env][slot] = y;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- tag
+
+// Each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals.
+WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
+               const int (*still_in_the_game)[N_AGENTS], const int* agent_types, const int* tagger_ids,
+               const int (*cell_start)[N_CELLS + 1], const int (*slot_agent)[N_AGENTS],
+               const float (*slot_x)[N_AGENTS], const float (*slot_y)[N_AGENTS], int (*is_tagged)[N_AGENTS],
+               int (*n_catches)[N_AGENTS], int* num_runners, int n_envs) {
+  WD_EACH_AGENT(local, env, slot) {
+    const int self = GRID_SEARCH ? slot_agent[env][slot] : slot;
+    int tagger = NOBODY;
+    if (still_in_the_game[env][self] && agent_types[self] != 1) {
+      const float x = loc_x[env][self], y = loc_y[env][self];
+      float nearest = REACH_SQUARED;
+      if (GRID_SEARCH) {
+        const float reach = REACH + MARGIN;
+        const int left = column_of(wd_clip(x - reach, 0.f, GRID_LENGTH));
+        const int right = column_of(wd_clip(x + reach, 0.f, GRID_LENGTH));
+        const int top = column_of(wd_clip(y + reach, 0.f, GRID_LENGTH));
+        for (int row = column_of(wd_clip(y - reach, 0.f, GRID_LENGTH)); row <= top; ++row) {
+          const int end = cell_start[env][row * CELLS_PER_SIDE + right + 1];
+          for (int i = cell_start[env][row * CELLS_PER_SIDE + left]; i < end; ++i) {
+            const int other = slot_agent[env][i];
+            const float distance = squared(slot_x[env][i] - x, slot_y[env][i] - y);
+            const bool is_nearer = distance < nearest || (distance == nearest && tagger != NOBODY && other < tagger);
+            if (is_nearer && agent_types[other] == 1) {
+              nearest = distance;
+              tagger = other;
+            }
+          }
+        }
+      } else {
+        for (int index = 0; index < N_TAGGERS; ++index) {
+          const int other = tagger_ids[index];
+          const float distance = squared(loc_x[env][other] - x, loc_y[env][other] - y);
+          if (distance < nearest) {
+            nearest = distance;
+            tagger = other;
+          }
+        }
+      }
+    }
+    is_tagged[env][self] = tagger != NOBODY;
+    if (tagger != NOBODY) {
+      WD_ATOMIC_ADD(&n_catches[env][tagger], 1);
+      if (RUNNER_EXITS) WD_ATOMIC_ADD(&num_runners[env], -1);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- observe
+
+// Squared distance and id in one integer: a float that is not negative sorts like its bits.
+WD_FN long long key_of(float distance, int id) { return static_cast<long long>(wd_bits(distance)) << 16 | id; }
+
+WD_FN float distance_of(long long key) { return wd_float(static_cast<unsigned>(key >> 16)); }
+
+// Keeps the SLOTS smallest keys after `last`, ascending.
+struct Nearest {
+  long long keys[SLOTS], last;
+};
+
+WD_FN void offer(Nearest& nearest, long long key) {
+  if (key >= nearest.keys[SLOTS - 1] || key <= nearest.last) return;
+#pragma unroll
+  for (int slot = SLOTS - 1; slot > 0; --slot) {
+    const long long pushed = nearest.keys[slot - 1] > key ? nearest.keys[slot - 1] : key;
+    nearest.keys[slot] = nearest.keys[slot] < pushed ? nearest.keys[slot] : pushed;
+  }
+  nearest.keys[0] = nearest.keys[0] < key ? nearest.keys[0] : key;
+}
+
+// Offers the agents in a run of cells of one row.
+WD_FN void search(Nearest& nearest, const int* start, const int* agents, const float* xs, const float* ys, int self,
+                  float x, float y, int row, int left, int right) {
+  const int end = start[row * CELLS_PER_SIDE + right + 1];
+  for (int i = start[row * CELLS_PER_SIDE + left]; i < end; ++i)
+    if (agents[i] != self) offer(nearest, key_of(squared(xs[i] - x, ys[i] - y), agents[i]));
+}
+
+// Searches square rings of cells around the agent until none farther out can hold a nearer one. MARGIN is more than
+// the rounding of positions, cells and distances together.
+WD_FN void search_rings(Nearest& nearest, const int* start, const int* agents, const float* xs, const float* ys,
+                        int self, float x, float y) {
+  const int column = column_of(x), row = column_of(y);
+  for (int ring = 1;; ++ring) {
+    const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
+    for (int at = bottom < 0 ? 0 : bottom; at <= top && at < CELLS_PER_SIDE; ++at) {
+      if (ring == 1 || at == bottom || at == top) {
+        const int last = right < CELLS_PER_SIDE ? right : CELLS_PER_SIDE - 1;
+        search(nearest, start, agents, xs, ys, self, x, y, at, left < 0 ? 0 : left, last);
+      } else {
+        if (left >= 0) search(nearest, start, agents, xs, ys, self, x, y, at, left, left);
+        if (right < CELLS_PER_SIDE) search(nearest, start, agents, xs, ys, self, x, y, at, right, right);
+      }
+    }
+    float unseen = 2.f * GRID_LENGTH;  // how near somebody who was not searched may be; here: there is nobody
+    if (left > 0) unseen = fminf(unseen, x - static_cast<float>(left) * CELL_LENGTH);
+    if (right < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
+    if (bottom > 0) unseen = fminf(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
+    if (top < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
+    if (unseen == 2.f * GRID_LENGTH) return;
+    unseen -= MARGIN;
+    if (unseen > 0.f && distance_of(nearest.keys[SLOTS - 1]) < unseen * unseen) return;
+  }
+}
+
+// Writes the rows of every environment, or only of those that restarted, THREADS agents at a time: each thread finds
+// one agent's neighbours, then all write these agents' rows. The last kernel of a restart: it counts the episode.
+WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS], const float (*speed)[N_AGENTS],
+                   const float (*direction)[N_AGENTS], const float (*acceleration)[N_AGENTS],
+                   const int (*still_in_the_game)[N_AGENTS], const int* agent_types, const int* num_runners,
+                   const int (*cell_start)[N_CELLS + 1], const int (*slot_agent)[N_AGENTS],
+                   const float (*slot_x)[N_AGENTS], const float (*slot_y)[N_AGENTS],
+                   float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
+                   const int* _timestep_, int* _done_, int* _episode_, const int* restarts, int restarted,
+                   int clears_done, int n_envs) {
+  WD_SHARED unsigned short neighbours[USE_FULL_OBSERVATION ? 1 : THREADS][ROW];
+  const int env = WD_FIRST_ENV;
+  if (env >= n_envs || (restarted && !restarts[env])) return;
+  const int timestep = _timestep_[env];
+  const bool is_final = AUTO_RESET && !restarted && (num_runners[env] == 0 || timestep >= EPISODE_LENGTH);
+  const float progress = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
+  const float* const feature[TYPE] = {loc_x[env], loc_y[env], speed[env], acceleration[env], direction[env]};
+  float (*const target)[N_FEATURES] = is_final ? final_observations[env] : observations[env];
+
+  for (int first = WD_FIRST_ITEM; first < WD_END_ITEM; first += THREADS) {
+    const int n_rows = wd_min(THREADS, WD_END_ITEM - first);
+    for (int round = 0; round < ROUNDS; ++round) {
+      if (!USE_FULL_OBSERVATION) {
+        for (int row = WD_THREAD; row < n_rows; row += WD_STRIDE) {
+          const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
+          const float x = loc_x[env][self], y = loc_y[env][self];
+          const int last = round == 0 ? NOBODY : neighbours[row][SLOTS - 1];
+          Nearest nearest;
+          nearest.last = last == NOBODY ? -1 : key_of(squared(loc_x[env][last] - x, loc_y[env][last] - y), last);
+#pragma unroll
+          for (int slot = 0; slot < SLOTS; ++slot) nearest.keys[slot] = key_of(TOO_FAR, NOBODY);
+          if (still_in_the_game[env][self] && (round == 0 || last != NOBODY)) {
+            if (GRID_SEARCH) {
+              search_rings(nearest, cell_start[env], slot_agent[env], slot_x[env], slot_y[env], self, x, y);
+            } else {
+              for (int other = 0; other < N_AGENTS; ++other)
+                if (other != self && still_in_the_game[env][other])
+                  offer(nearest, key_of(squared(loc_x[env][other] - x, loc_y[env][other] - y), other));
+            }
+          }
+#pragma unroll
+          for (int slot = 0; slot < SLOTS; ++slot)
+            neighbours[row][slot] = static_cast<unsigned short>(nearest.keys[slot] & 0xffff);
+        }
+        WD_SYNC();
+      }
+      for (int column = WD_THREAD % LANES; column < COLUMNS; column += LANES) {
+        const int kind = column / SLOTS, slot = column % SLOTS, rank = round * SLOTS + slot;
+        if (rank >= N_OBSERVED || (kind == TIME && round > 0)) continue;
+        for (int row = WD_THREAD / LANES; row < n_rows; row += WD_STRIDE / LANES) {
+          const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
+          const bool sees = still_in_the_game[env][self];
+          const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : neighbours[row][slot];
+          float seen = 0.f;
+          if (kind == TIME) {
+            seen = sees ? progress : 0.f;
+          } else if (other != NOBODY && kind >= TYPE) {
+            seen = (kind == TYPE ? agent_types[other] == 1 : still_in_the_game[env][other] != 0) ? 1.f : 0.f;
+          } else if (other != NOBODY && sees) {
+            seen = (feature[kind][other] - feature[kind][self]) * scale_of(kind);
+          }
+          target[self][kind * N_OBSERVED + rank] = seen;
+        }
+      }
+      WD_SYNC();
+    }
+  }
+  if (restarted && WD_PART == 0 && WD_THREAD == 0) {
+    _episode_[env] += 1;
+    if (clears_done) _done_[env] = 0;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- score
+
+WD_KERNEL(score)(const float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS],
+                 const int (*is_tagged)[N_AGENTS], const int (*n_catches)[N_AGENTS], const int* num_runners,
+                 const int* agent_types, const float* step_rewards, float (*rewards)[N_AGENTS], int* terminated,
+                 int* truncated, int* _done_, const int* _timestep_, int n_envs) {
+  WD_EACH_AGENT(local, env, agent) {
+    const bool nobody_left = num_runners[env] == 0, out_of_time = _timestep_[env] >= EPISODE_LENGTH;
+    const bool in_game = still_in_the_game[env][agent], tagged = is_tagged[env][agent];
+    const bool stays = in_game && !(RUNNER_EXITS && tagged);
+    const bool survives = stays && agent_types[agent] != 1 && out_of_time;
+    const float of_the_move = edge_hit_reward_penalty[env][agent] + step_rewards[agent];
+    rewards[env][agent] = reward(in_game, tagged, n_catches[env][agent], survives, of_the_move);
+    still_in_the_game[env][agent] = stays;
+    if (agent == 0) {
+      terminated[env] = nobody_left;
+      truncated[env] = out_of_time && !nobody_left;
+      _done_[env] = nobody_left || out_of_time;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- start
+
+// Puts the agents of environments that ended, or of all, at their start; `restarts` says which for what follows.
+WD_KERNEL(start)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
+                 float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
+                 float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,
+                 const float* start_x, const float* start_y, const float* start_direction,
+                 int (*cell_count)[N_CELLS + 1], const int* _done_, int* _timestep_, const int* _episode_,
+                 const int* _reset_seed_, int* restarts, int force, int n_envs) {
+  WD_EACH_AGENT(local, env, agent) {
+    const bool ends = force || _done_[env];
+    if (agent == 0) restarts[env] = ends;
+    if (!ends) continue;
+    const Agent first = started(_episode_[env], env, agent, _reset_seed_, start_x, start_y, start_direction);
+    loc_x[env][agent] = first.x;
+    loc_y[env][agent] = first.y;
+    direction[env][agent] = first.direction;
+    speed[env][agent] = acceleration[env][agent] = edge_hit_reward_penalty[env][agent] = 0.f;
+    still_in_the_game[env][agent] = 1;
+    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(true, first.x, first.y)], 1);
+    if (agent == 0) {
+      num_runners[env] = N_AGENTS - N_TAGGERS;
+      _timestep_[env] = 0;
+    }
+  }
+}

@@ -1,0 +1,99 @@
+"""One recorded episode of one environment: its arrays by name, and where they come from."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdrive_min.constants import TIMESTEP, Constants
+from warpdrive_min.errors import DataError, known
+from warpdrive_min.rendering.files import replacing
+
+Array = npt.NDArray[Any]
+
+FOLDER = "arrays/"
+"""Where the arrays are in a file, so that none can have the name of the rest."""
+ABOUT = "about"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Episode:
+    """One episode on the host. Frame 0 is before the first step, frame t is after step t."""
+
+    env_name: str
+    """The environment's ``name``."""
+    config: Mapping[str, Any]
+    """Its config by field, as JSON has it (tuples are lists)."""
+    backend: str
+    """Backend that stepped it."""
+    seed: int
+    """Seed of its starts."""
+    env_id: int
+    """Which of the copies it was."""
+    episode_length: int
+    """Steps after which an episode is cut off."""
+    arrays: Mapping[str, Array]
+    """``(n_frames, ...)`` by name. What only a step writes (actions, rewards, flags) is 0 in frame 0."""
+
+    def __getitem__(self, name: str) -> Array:
+        """Return an array, ``(n_frames, ...)``.
+
+        Raises:
+            DataError: It was not recorded; lists what was.
+        """
+        if name not in self.arrays:
+            raise DataError(
+                f"episode of {self.env_name!r}: array {name!r} was not recorded; known are {known(self.arrays)}"
+            )
+        return self.arrays[name]
+
+    @property
+    def n_frames(self) -> int:
+        """Steps, and the frame before them."""
+        return len(self[TIMESTEP])
+
+    @property
+    def scores(self) -> Array:
+        """Rewards so far, ``(n_frames, n_agents)`` float64."""
+        return np.cumsum(self[Constants.REWARDS], axis=0, dtype=np.float64)
+
+    @property
+    def outcome(self) -> str:
+        """How it ended: "terminated", "truncated", or "" while it goes on."""
+        return next((flag for flag in ("terminated", "truncated") if flag in self.arrays and self[flag][-1]), "")
+
+    def save(self, path: str | Path) -> None:
+        """Write a compressed ``.npz``; the file appears whole or not at all.
+
+        Raises:
+            DataError: The path does not end in ``.npz``.
+        """
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise DataError(f"episode: is saved as .npz (got {path})")
+        about = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "arrays"}
+        named: dict[str, Any] = {FOLDER + name: array for name, array in self.arrays.items()}
+        named[ABOUT] = np.array(json.dumps(about))
+        with replacing(path) as unfinished:
+            np.savez_compressed(unfinished, **named)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Episode:
+        """Read what `save` wrote.
+
+        Raises:
+            DataError: The file is no episode.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name.removeprefix(FOLDER): file[name] for name in file.files if name.startswith(FOLDER)}
+                return cls(**json.loads(file[ABOUT].item()), arrays=arrays)
+        except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+            raise DataError(f"episode: {path} was not written by Episode.save ({error}); record it again") from error

@@ -1,0 +1,157 @@
+"""Recording: an episode is kept on the device, step by step, and copied to the host once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from warpdrive_min.constants import DONE, RESET_SEED, TIMESTEP, Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, known
+from warpdrive_min.rendering.episode import Episode
+
+WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, "terminated", "truncated")
+"""Arrays that say nothing before the first step; all but the first are always recorded, where they are."""
+ALIGNMENT: Final = 16
+"""Bytes; no element is larger."""
+
+
+def record(
+    wrapper: EnvWrapper,
+    policy: Callable[[], None],
+    n_steps: int | None = None,
+    env_id: int = 0,
+    arrays: Sequence[str] | None = None,
+) -> Episode:
+    """Step a wrapper and return one of its environments' episodes, up to its end.
+
+    All steps are enqueued without a look at what they do; then everything recorded comes to the host in one copy,
+    which is the one call that synchronises. So every copy of the environment takes ``n_steps`` steps, also past the
+    end of an episode; call ``wrapper.reset()`` before going on.
+
+    Args:
+        wrapper: Started, with ``auto_reset`` off: a restart in the step would hide the last frame.
+        policy: Writes ``sampled_actions`` when called, like what `policies.random_policy` returns.
+        n_steps: Steps at most; None: ``episode_length``.
+        env_id: Which environment.
+        arrays: Names of what to record besides rewards, flags and the step counter; None: every array that has a row
+            for each environment, but for ``final_observations``, which is stale without ``auto_reset``.
+
+    Raises:
+        ConfigError: The wrapper restarts episodes itself, has no arrays, has not started, or its episode is over; or a
+            number is out of range.
+        DataError: An array has no row for each environment.
+        DeviceMemoryError: The record does not fit on the device.
+    """
+    n_steps = wrapper.episode_length if n_steps is None else n_steps
+    _check(wrapper, n_steps, env_id)
+    data = wrapper.cuda_data_manager
+    rows = {name: data.tensor(name)[env_id] for name in _names(wrapper, arrays)}
+    buffer, frames = _allocate(wrapper, rows, n_steps + 1)
+    frames[RESET_SEED].copy_(data.tensor(RESET_SEED))
+    for t in range(n_steps + 1):
+        if t > 0:
+            policy()
+            wrapper.step()
+        for name, row in rows.items():
+            frames[name][t].copy_(row)
+    return _episode(wrapper, env_id, buffer, frames)
+
+
+def _check(wrapper: EnvWrapper, n_steps: int, env_id: int) -> None:
+    name = wrapper.name
+    if not wrapper.vectorised:
+        raise ConfigError(f"record: environment {name!r} has no kernels for backend {wrapper.env_backend!r}")
+    if wrapper.auto_reset:
+        raise ConfigError(
+            f"record: environment {name!r} must not restart itself; make its EnvWrapper with auto_reset=False"
+        )
+    if wrapper.reset_on_host:
+        raise ConfigError(f"record: environment {name!r} has not started; call reset() first")
+    if n_steps < 1:
+        raise ConfigError(f"record.n_steps: must be at least 1 (got {n_steps})")
+    if not 0 <= env_id < wrapper.n_envs:
+        raise ConfigError(f"record.env_id: must be from 0 to n_envs - 1 = {wrapper.n_envs - 1} (got {env_id})")
+
+
+def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
+    """Return what is recorded; the push marks arrays that have a row for each environment by their number of copies."""
+    data = wrapper.cuda_data_manager
+    per_env = [name for name in data.array_names() if data.attribute(name, "n_copies") == wrapper.n_envs]
+    always = [TIMESTEP, DONE, *(name for name in WRITTEN_BY_STEPS[1:] if name in per_env)]
+    if wanted is None:
+        wanted = [name for name in per_env if name != "final_observations"]
+    for name in wanted:
+        if name not in (*per_env, *always):
+            raise DataError(
+                f"record.arrays: {name!r} has no row for each environment; known are {known([*per_env, *always])}"
+            )
+    return list(dict.fromkeys([*always, *wanted]))
+
+
+def _allocate(
+    wrapper: EnvWrapper, rows: Mapping[str, torch.Tensor], n_frames: int
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return one buffer of bytes on the device, and in it the frames of each array, and the words of the seed."""
+    data = wrapper.cuda_data_manager
+    words = data.tensor(RESET_SEED)
+    shapes = {name: (n_frames, *row.shape) for name, row in rows.items()} | {RESET_SEED: tuple(words.shape)}
+    dtypes = {name: row.dtype for name, row in rows.items()} | {RESET_SEED: words.dtype}
+    starts, size = {}, 0
+    for name, shape in shapes.items():
+        starts[name] = size
+        size += -(-math.prod(shape) * dtypes[name].itemsize // ALIGNMENT) * ALIGNMENT
+    if size > (free := data.free_bytes()):
+        raise DeviceMemoryError(
+            f"record: {n_frames} frames need {size:,} bytes on {data.device} (free are {free:,}); "
+            "record fewer steps, or name the arrays"
+        )
+    buffer = torch.zeros(size, dtype=torch.uint8, device=data.device)
+    views = {
+        name: buffer[starts[name] :][: math.prod(shape) * dtypes[name].itemsize].view(dtypes[name]).view(shape)
+        for name, shape in shapes.items()
+    }
+    return buffer, views
+
+
+def _episode(wrapper: EnvWrapper, env_id: int, buffer: torch.Tensor, views: Mapping[str, torch.Tensor]) -> Episode:
+    """Copy the buffer to the host and cut every array after the end of the episode."""
+    host = buffer.cpu()
+    arrays = {}
+    for name, view in views.items():
+        offset = view.storage_offset() * view.element_size()
+        part = host[offset : offset + view.numel() * view.element_size()]
+        arrays[name] = part.view(view.dtype).view(view.shape).numpy()
+    low, high = (int(word) & 0xFFFFFFFF for word in arrays.pop(RESET_SEED))
+    if arrays[DONE][0]:
+        raise ConfigError(f"record: the episode of environment {env_id} is over; call reset() first")
+    ends = np.flatnonzero(arrays[DONE])
+    n_frames = int(ends[0]) + 1 if len(ends) else len(arrays[DONE])
+    arrays = {name: array[:n_frames].copy() for name, array in arrays.items()}
+    for name in WRITTEN_BY_STEPS:
+        if name in arrays:
+            arrays[name][0] = 0
+    return Episode(
+        env_name=wrapper.name,
+        config=_config(wrapper.env),
+        backend=wrapper.env_backend,
+        seed=low | high << 32,
+        env_id=env_id,
+        episode_length=wrapper.episode_length,
+        arrays=arrays,
+    )
+
+
+def _config(env: Any) -> dict[str, Any]:
+    """Return an environment's config as JSON has it; {} if it has no dataclass ``config``."""
+    config = getattr(env, "config", None)
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return {}
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=lambda value: value.tolist()))
+    return plain
