@@ -47,6 +47,7 @@ def main(backend: str) -> None:
                 if not auto_reset:
                     wrapper.reset_only_done_envs()
     sample(backend)
+    add_noise(backend)
     reset(backend)
     torch.cuda.synchronize()
     print(f"every kernel of {backend} has run")
@@ -71,6 +72,24 @@ def sample(backend: str) -> None:
             sampler.sample(data, values, logits=logits)
             sampler.sample(data, values, logits=logits, mask=mask, log_prob=log_prob, entropy=entropy)
         sampler.sample(data, values, use_argmax=True)
+
+
+def add_noise(backend: str) -> None:
+    """Draw continuous actions around a mean, without noise, and uniformly."""
+    for n_envs, n_agents, n_types in ((33, 1, 1), (5, 7, 3), (2, 200, 2)):
+        functions = CUDAFunctionManager(n_agents, n_envs, backend=backend)
+        data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
+        feed = DataFeed()
+        feed.add_data("sampled_actions", np.zeros((n_envs, n_agents, n_types), np.float32))
+        data.push_data_to_device(feed)
+        sampler = CUDASampler(functions)
+        sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
+        sampler.init_random(1)
+        mean = torch.rand((n_envs, n_agents, n_types), device=data.device)
+        for _ in range(3):
+            sampler.sample(data, mean)
+        sampler.sample(data, mean, use_argmax=True)
+        sampler.sample_uniform(data, -mean[0], mean[0])
 
 
 def reset(backend: str) -> None:

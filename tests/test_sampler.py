@@ -291,7 +291,7 @@ def test_other_tensors_are_checked_too(name, given):
 @pytest.mark.parametrize(
     ("shape", "dtype", "categories", "options", "message"),
     [
-        ((2, 5, 1), np.int32, 3, {"is_deterministic": True}, "is continuous; .*use assign"),
+        ((2, 5, 1), np.int32, 3, {"is_deterministic": True}, r"must be float32 of shape \(2, n_agents, 3\) .got int32"),
         ((2, 5), np.int32, 3, {}, r"must be int32 of shape \(2, n_agents, 1\) .got int32 \(2, 5\)"),
         ((3, 5, 1), np.int32, 3, {}, r"got int32 \(3, 5, 1\)"),
         ((2, 5, 1), np.int32, (3, 2), {}, r"of shape \(2, n_agents, 2\)"),

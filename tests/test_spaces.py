@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.spaces import Box, Dict, Discrete, MultiDiscrete, category_counts, space_of
+from warpdrive_min.spaces import Box, Dict, Discrete, MultiDiscrete, action_bounds, category_counts, space_of
 
 
 def test_shapes_are_those_of_one_action():
@@ -35,7 +35,7 @@ def test_category_counts_reads_our_spaces_and_gymnasiums():
 
 def test_category_counts_refuses_a_continuous_space():
     """A box has no categories, and the error says what to do instead."""
-    with pytest.raises(ConfigError, match=r"Discrete or MultiDiscrete .got Box.; continuous"):
+    with pytest.raises(ConfigError, match=r"Discrete or MultiDiscrete .got Box.; a Box"):
         category_counts(Box(-1, 1, (2,)))
 
 
@@ -55,3 +55,18 @@ def test_space_of_bounds_fit_the_dtype(dtype):
     assert box.high <= largest < 2 * box.high
     assert box.low == -box.high
     assert np.log2(1e20 / box.high) % 1 == 0
+
+
+def test_action_bounds_are_those_of_every_agent_and_type():
+    """Choices count from 0; a box has its own bounds, and agents may differ in them."""
+    discrete = action_bounds([Discrete(3), Discrete(2)])
+    np.testing.assert_array_equal(discrete, [[[0], [0]], [[2], [1]]])
+    np.testing.assert_array_equal(action_bounds([MultiDiscrete([4, 2])]), [[[0, 0]], [[3, 1]]])
+    boxes = action_bounds([Box(-1, 1, (2,)), Box(-3, 0.5, (2,))])
+    np.testing.assert_array_equal(boxes, [[[-1, -1], [-3, -3]], [[1, 1], [0.5, 0.5]]])
+
+
+def test_action_bounds_refuse_agents_of_different_shapes():
+    """One array holds the actions of all agents."""
+    with pytest.raises(ConfigError, match="one shape for all agents"):
+        action_bounds([Discrete(2), MultiDiscrete([2, 2])])

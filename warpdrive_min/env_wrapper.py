@@ -27,7 +27,7 @@ from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
 from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, keeping
-from warpdrive_min.spaces import category_counts, space_of
+from warpdrive_min.spaces import action_bounds, space_of
 
 STEP_NAMES: dict[Language, str] = {"numpy": "NumPy{}Step", "cuda_c": "Cuda{}Step", "numba": "Numba{}Step"}
 """Names of step kernels after WarpDrive's convention; ``step`` goes before them."""
@@ -268,13 +268,14 @@ class EnvWrapper:
 
     def _check_actions(self) -> None:
         actions = self.cuda_data_manager.tensor(Constants.ACTIONS)
-        limits = torch.tensor([category_counts(space) for space in self.env.action_space.values()])
-        wrong = ((actions < 0) | (actions >= limits.to(actions.device))).nonzero()
+        low, high = torch.from_numpy(action_bounds(self.env.action_space.values())).to(actions.device)
+        wrong = ((actions < low) | (actions > high)).nonzero()
         if len(wrong):
             env, agent, kind = wrong[0].tolist()
             raise ActionError(
-                f"sampled_actions[{env}, {agent}, {kind}]: must be from 0 to {int(limits[agent, kind]) - 1} "
-                f"(got {int(actions[env, agent, kind])}; {len(wrong)} of {actions.numel()} actions are outside)"
+                f"sampled_actions[{env}, {agent}, {kind}]: must be from {low[agent, kind].item():g} to "
+                f"{high[agent, kind].item():g} (got {actions[env, agent, kind].item():g}; "
+                f"{len(wrong)} of {actions.numel()} actions are outside)"
             )
 
     def _require_arrays(self, who: str) -> None:

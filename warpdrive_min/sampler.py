@@ -1,11 +1,12 @@
-"""The sampler: draws discrete actions on the device, all action types of an array in one kernel."""
+"""The sampler: draws discrete and continuous actions on the device, all action types of an array in one kernel."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +21,51 @@ from warpdrive_min.rng import STREAM_ACTIONS, seed_words
 
 SEED: Final = "_sampler_seed_"
 """Low and high word of the sampler's seed, (2,) int32."""
+SILENT: Final = 1e-8
+"""A smaller scale of the noise is none."""
+
+
+class Choice(NamedTuple):
+    """Keywords of a draw of discrete actions."""
+
+    logits: bool = False
+    mask: torch.Tensor | None = None
+    log_prob: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+
+
+class Noise(NamedTuple):
+    """Keywords of a draw of continuous actions."""
+
+    damping: float = 0.15
+    stddev: float = 0.2
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Flags:
-    """What the sample kernel is compiled for."""
+class ActionArray:
+    """One registered array of actions."""
+
+    name: str
+    stream: int
+    n_agents: int
+    n_types: int
+    categories: tuple[int, ...]
+    """Choices of each type; none: continuous."""
+
+    @property
+    def draws(self) -> str:
+        """Name of the draw counters, (n_envs,) int32."""
+        return f"{self.name}_draws"
+
+    @property
+    def ou_state(self) -> str:
+        """Name of the noise of continuous actions, (n_envs, n_agents, n_types) float32."""
+        return f"{self.name}_ou_state"
+
+
+class Flags(NamedTuple):
+    """What the kernel of discrete actions is compiled for."""
 
     logits: bool
     masked: bool
@@ -33,20 +74,12 @@ class Flags:
     entropy: bool
 
 
-@dataclass(slots=True)
-class ActionArray:
-    """One registered array of actions."""
-
-    name: str
-    stream: int
-    n_agents: int
-    categories: tuple[int, ...]
-    draws: str
-    """Name of the draw counters, (n_envs,) int32."""
+Key = tuple[Any, ...]
+Keywords = TypeVar("Keywords", Choice, Noise)
 
 
 class CUDASampler:
-    """Draws actions from probabilities or logits.
+    """Draws discrete actions from probabilities or logits, and continuous ones around a mean.
 
     Draw ``d`` of agent ``a`` in environment ``e`` depends on the seed and ``(array, e, a, d)`` alone: every
     backend draws the same actions, for any number of environments. The counters live on the device, so a
@@ -59,14 +92,16 @@ class CUDASampler:
     def __init__(self, function_manager: CUDAFunctionManager) -> None:
         self._functions = function_manager
         self._arrays: dict[str, ActionArray] = {}
-        self._managers: dict[tuple[str, Flags], CUDAFunctionManager] = {}
-        self._prepared: dict[tuple[CUDADataManager, str, Flags], tuple[tuple[int, ...], Launch]] = {}
+        self._managers: dict[Key, CUDAFunctionManager] = {}
+        self._prepared: dict[Key, tuple[Key, Launch]] = {}
         self._seeds: list[torch.Tensor] = []
         self._draws: list[torch.Tensor] = []
         self._seed: tuple[int, int] | None = None
 
     def init_random(self, seed: int | None = None) -> None:
         """Set the seed, from the clock if None, and count draws from 0 again; synchronises.
+
+        Noise of continuous actions stays as it is: see `reset_noise`.
 
         Raises:
             ValueError: The seed is negative or has more than 64 bits.
@@ -79,6 +114,8 @@ class CUDASampler:
         for draws in self._draws:
             draws.zero_()
 
+    # -------------------------------------------------------------- registration
+
     def register_actions(
         self,
         data_manager: CUDADataManager,
@@ -86,36 +123,38 @@ class CUDASampler:
         num_actions: int | Sequence[int],
         is_deterministic: bool = False,
     ) -> None:
-        """Prepare an array of actions ``(n_envs, n_agents, n_types)`` int32 for `sample`.
+        """Prepare an array of actions ``(n_envs, n_agents, n_types)`` for `sample`.
+
+        Pushes ``<action_name>_draws`` and, for continuous actions, ``<action_name>_ou_state``, both 0.
 
         Args:
             data_manager: That holds the array.
             action_name: Its name.
-            num_actions: Choices of its one type, or of each.
-            is_deterministic: Continuous actions, which this sampler does not draw.
+            num_actions: Of an int32 array: choices of its one type, or of each. Of a continuous one: ``n_types``.
+            is_deterministic: A policy gives the actions themselves, not probabilities of choices: a float32 array of
+                continuous actions.
 
         Raises:
-            ConfigError: The array is no int32 array of that shape, is registered already, or is continuous.
+            ConfigError: The array has not that dtype and shape, or is registered already.
         """
-        if is_deterministic:
-            raise ConfigError(f"sampler: {action_name!r} is continuous; this sampler draws discrete ones, use assign()")
         if action_name in self._arrays:
             raise ConfigError(f"sampler: {action_name!r} is registered already")
-        counts = [num_actions] if isinstance(num_actions, int | np.integer) else num_actions
-        categories = tuple(int(n) for n in counts)
+        counts = tuple(int(n) for n in ([num_actions] if isinstance(num_actions, int | np.integer) else num_actions))
+        n_types, want = (sum(counts), "float32") if is_deterministic else (len(counts), "int32")
         shape, dtype = data_manager.get_shape(action_name), data_manager.get_dtype(action_name)
-        if dtype != "int32" or len(shape) != 3 or shape[0] != data_manager.n_envs or shape[2] != len(categories):
+        if dtype != want or len(shape) != 3 or shape[0] != data_manager.n_envs or shape[2] != n_types:
             raise ConfigError(
-                f"sampler: {action_name!r} must be int32 of shape ({data_manager.n_envs}, n_agents, {len(categories)}) "
-                f"(got {dtype} {shape})"
+                f"sampler: {action_name!r} must be {want} of shape ({data_manager.n_envs}, n_agents, {n_types}) "
+                f"(got {dtype} {shape}); is_deterministic=True is for float32 arrays, False for int32 ones"
             )
-        if min(categories) < 1:
-            raise ConfigError(f"sampler: every type of {action_name!r} needs at least one choice (got {categories})")
-        array = ActionArray(
-            action_name, STREAM_ACTIONS + len(self._arrays), shape[1], categories, f"{action_name}_draws"
-        )
+        if min(counts) < 1:
+            raise ConfigError(f"sampler: every type of {action_name!r} needs at least one choice (got {counts})")
+        stream = STREAM_ACTIONS + len(self._arrays)
+        array = ActionArray(action_name, stream, shape[1], n_types, () if is_deterministic else counts)
         feed = DataFeed()
         feed.add_data(array.draws, np.zeros(data_manager.n_envs, np.int32))
+        if is_deterministic:
+            feed.add_data(array.ou_state, np.zeros(shape, np.float32))
         if not data_manager.is_data_on_device(SEED):
             feed.add_data(SEED, np.zeros(2, np.int32))
         data_manager.push_data_to_device(feed)
@@ -125,102 +164,83 @@ class CUDASampler:
         self._draws.append(data_manager.tensor(array.draws))
         self._arrays[action_name] = array
 
+    # -------------------------------------------------------------- draws
+
     def sample(
         self,
         data_manager: CUDADataManager,
         distribution: torch.Tensor,
         action_name: str = Constants.ACTIONS,
         use_argmax: bool = False,
-        *,
-        logits: bool = False,
-        mask: torch.Tensor | None = None,
-        log_prob: torch.Tensor | None = None,
-        entropy: torch.Tensor | None = None,
+        **params: Any,
     ) -> None:
         """Enqueue one draw for every agent; does not synchronise.
 
+        Discrete actions. ``distribution`` is ``(n_envs, n_agents, sum of choices)`` float32: probabilities, which need
+        not sum to one, or logits. A choice of probability 0 is never drawn.
+
+        Continuous actions. ``distribution`` is the mean, shaped as the actions, float32. An Ornstein-Uhlenbeck
+        process goes around it: ``ou_state = (1 - damping) * ou_state + stddev * normal``, ``action = mean + scale *
+        ou_state``; with ``damping=1`` that is plain Gaussian noise. The actions are not clipped to their space. The
+        numbers go to the kernel by value, so a captured graph replays with those that it was captured with.
+
         Args:
             data_manager: That holds the array of actions.
-            distribution: ``(n_envs, n_agents, sum of choices)`` float32: probabilities, which need not sum to
-                one, or logits. A choice of probability 0 is never drawn.
+            distribution: As above.
             action_name: A registered array.
-            use_argmax: Take the first choice of the largest value instead; consumes no draw.
-            logits: ``distribution`` holds logits.
-            mask: As ``distribution``, int32; 0 forbids a choice.
-            log_prob: Filled with the log-probability of the actions, summed over types, ``(n_envs, n_agents)`` float32.
-            entropy: Filled with the entropy, summed over types, ``(n_envs, n_agents)`` float32.
+            use_argmax: Take the first choice of the largest value, or the mean itself; consumes no draw.
+            params: Of discrete actions
+                ``logits`` (False): ``distribution`` holds logits;
+                ``mask``: as ``distribution``, int32; 0 forbids a choice;
+                ``log_prob``: filled with the log-probability of the actions, summed over types, ``(n_envs, n_agents)``
+                float32;
+                ``entropy``: filled with the entropy, summed over types, ``(n_envs, n_agents)`` float32.
+                Of continuous actions ``damping`` (0.15), ``stddev`` (0.2), ``scale`` (1.0; below 1e-8 the action is the
+                mean, no draw is consumed and the noise stays).
 
         Raises:
-            ConfigError: Not seeded, or the array is not registered.
+            ConfigError: Not seeded, the array is not registered, a keyword is unknown, or a number is not finite.
             DataError: A tensor has another shape, dtype or device.
         """
-        if self._seed is None:
-            raise ConfigError("sampler: has no seed; call init_random(seed) before sample()")
-        if action_name not in self._arrays:
-            raise ConfigError(f"sampler: {action_name!r} is not registered; known are {known(self._arrays)}")
-        array = self._arrays[action_name]
-        flags = Flags(logits, mask is not None, use_argmax, log_prob is not None, entropy is not None)
-        rows = (data_manager.n_envs, array.n_agents)
-        wide = (*rows, sum(array.categories))
-        addresses = tuple(
-            _address(name, tensor, shape, dtype, data_manager.device)
-            for name, tensor, shape, dtype in (
-                ("distribution", distribution, wide, torch.float32),
-                ("mask", mask, wide, torch.int32),
-                ("log_prob", log_prob, rows, torch.float32),
-                ("entropy", entropy, rows, torch.float32),
-            )
-            if tensor is not None
-        )
-        key = (data_manager, action_name, flags)
-        if key not in self._prepared or self._prepared[key][0] != addresses:
-            launch = self._prepare(data_manager, array, flags, distribution, mask, log_prob, entropy)
-            self._prepared[key] = (addresses, launch)
-        self._prepared[key][1]()
+        array = self._seeded(action_name)
+        if array.categories:
+            self._choose(data_manager, array, distribution, use_argmax, _keywords(Choice, params, action_name))
+        else:
+            self._add_noise(data_manager, array, distribution, use_argmax, _keywords(Noise, params, action_name))
 
-    def _prepare(
+    def sample_uniform(
         self,
-        data: CUDADataManager,
-        array: ActionArray,
-        flags: Flags,
-        distribution: torch.Tensor,
-        mask: torch.Tensor | None,
-        log_prob: torch.Tensor | None,
-        entropy: torch.Tensor | None,
-    ) -> Launch:
-        # What the flags switch off is never touched: anything of the right rank and type stands in for it.
-        unused = torch.zeros((1, 1), device=data.device)
-        return self._manager(array, flags).bind(
-            "sample",
-            data,
-            distribution=distribution,
-            mask=torch.zeros((1, 1, 1), dtype=torch.int32, device=data.device) if mask is None else mask,
-            actions=data.tensor(array.name),
-            draws=data.tensor(array.draws),
-            seed=data.tensor(SEED),
-            log_prob=unused if log_prob is None else log_prob,
-            entropy=unused.clone() if entropy is None else entropy,
-            stream=array.stream,
-        )
+        data_manager: CUDADataManager,
+        low: torch.Tensor,
+        high: torch.Tensor,
+        action_name: str = Constants.ACTIONS,
+    ) -> None:
+        """Enqueue one uniform draw of continuous actions for every agent; does not synchronise.
 
-    def _manager(self, array: ActionArray, flags: Flags) -> CUDAFunctionManager:
-        key = (array.name, flags)
-        if key not in self._managers:
-            manager = CUDAFunctionManager(array.n_agents, self._functions.n_envs, backend=self._functions.backend)
-            constants: dict[str, Constant] = {
-                "CATEGORIES": array.categories,
-                "N_TYPES": len(array.categories),
-                "N_CATEGORIES": sum(array.categories),
-                "LOGITS": flags.logits,
-                "MASKED": flags.masked,
-                "ARGMAX": flags.argmax,
-                "LOG_PROB": flags.log_prob,
-                "ENTROPY": flags.entropy,
-                "EXACT": True,  # never contracted, so that every backend draws the same
-            }
-            manager.load(core_sources("sample"), constants)
-            self._managers[key] = manager
-        return self._managers[key]
+        Args:
+            data_manager: That holds the array of actions.
+            low: Least values, finite, ``(n_agents, n_types)`` float32.
+            high: Largest values, likewise.
+            action_name: A registered array of continuous actions, whose noise stays as it is.
+
+        Raises:
+            ConfigError: Not seeded, the array is not registered, or is discrete.
+            DataError: A tensor has another shape, dtype or device.
+        """
+        array = _continuous(self._seeded(action_name), "sample_uniform")
+        for name, bound in (("low", low), ("high", high)):
+            _check(name, bound, (array.n_agents, array.n_types), torch.float32, data_manager.device)
+        self._launch(data_manager, array, "uniform_actions", None, {"low": low, "high": high})
+
+    def reset_noise(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> None:
+        """Set the noise of continuous actions to 0; enqueues, does not synchronise.
+
+        Nothing else does: noise outlives episodes, as in WarpDrive.
+
+        Raises:
+            ConfigError: The array is not registered, or is discrete.
+        """
+        data_manager.tensor(_continuous(self._registered(action_name), "reset_noise").ou_state).zero_()
 
     def assign(self, data_manager: CUDADataManager, actions: np.ndarray | torch.Tensor, action_name: str) -> None:
         """Write actions into an array instead of drawing them.
@@ -237,12 +257,127 @@ class CUDASampler:
             )
         target.copy_(given)
 
+    # -------------------------------------------------------------- launches
 
-def _address(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> int:
-    """Return the address of a tensor that is as the kernel takes it."""
+    def _seeded(self, action_name: str) -> ActionArray:
+        if self._seed is None:
+            raise ConfigError("sampler: has no seed; call init_random(seed) before sample()")
+        return self._registered(action_name)
+
+    def _registered(self, action_name: str) -> ActionArray:
+        if action_name not in self._arrays:
+            raise ConfigError(f"sampler: {action_name!r} is not registered; known are {known(self._arrays)}")
+        return self._arrays[action_name]
+
+    def _choose(
+        self,
+        data: CUDADataManager,
+        array: ActionArray,
+        distribution: torch.Tensor,
+        use_argmax: bool,
+        choice: Choice,
+    ) -> None:
+        rows = (data.n_envs, array.n_agents)
+        wide = (*rows, sum(array.categories))
+        arguments = {
+            "distribution": distribution,
+            "mask": choice.mask,
+            "log_prob": choice.log_prob,
+            "entropy": choice.entropy,
+        }
+        for name, tensor in arguments.items():
+            if tensor is not None:
+                shape = wide if name in ("distribution", "mask") else rows
+                _check(name, tensor, shape, torch.int32 if name == "mask" else torch.float32, data.device)
+        flags = Flags(
+            logits=choice.logits,
+            masked=choice.mask is not None,
+            argmax=use_argmax,
+            log_prob=choice.log_prob is not None,
+            entropy=choice.entropy is not None,
+        )
+        self._launch(data, array, "sample", flags, arguments)
+
+    def _add_noise(
+        self, data: CUDADataManager, array: ActionArray, mean: torch.Tensor, use_argmax: bool, noise: Noise
+    ) -> None:
+        actions = data.tensor(array.name)
+        _check("distribution", mean, tuple(actions.shape), torch.float32, data.device)
+        numbers = noise._asdict()
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                raise ConfigError(f"sample: {name} of {array.name!r} must be finite (got {value})")
+        if use_argmax or noise.scale < SILENT:
+            actions.copy_(mean)
+        else:
+            state = data.tensor(array.ou_state)
+            self._launch(data, array, "noise", None, {"mean": mean, "ou_state": state, **numbers})
+
+    def _launch(
+        self,
+        data: CUDADataManager,
+        array: ActionArray,
+        kernel: str,
+        flags: Flags | None,
+        arguments: Mapping[str, torch.Tensor | float | None],
+    ) -> None:
+        """Enqueue a kernel of an array, prepared anew where another tensor or number is given than the last time."""
+        given = tuple(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments.values())
+        key = (data, array.name, kernel, flags)
+        if key not in self._prepared or self._prepared[key][0] != given:
+            launch = self._manager(array, flags).bind(
+                kernel,
+                data,
+                actions=data.tensor(array.name),
+                draws=data.tensor(array.draws),
+                seed=data.tensor(SEED),
+                stream=array.stream,
+                **{name: _unused(name, data.device) if value is None else value for name, value in arguments.items()},
+            )
+            self._prepared[key] = (given, launch)
+        self._prepared[key][1]()
+
+    def _manager(self, array: ActionArray, flags: Flags | None) -> CUDAFunctionManager:
+        key = (array.name, flags)
+        if key not in self._managers:
+            manager = CUDAFunctionManager(array.n_agents, self._functions.n_envs, backend=self._functions.backend)
+            # EXACT: never contracted, so that every backend draws the same.
+            constants: dict[str, Constant] = {"N_TYPES": array.n_types, "EXACT": True}
+            if flags is not None:
+                constants |= {"CATEGORIES": array.categories, "N_CATEGORIES": sum(array.categories)}
+                constants |= {name.upper(): value for name, value in flags._asdict().items()}
+            manager.load(core_sources("noise" if flags is None else "sample"), constants)
+            self._managers[key] = manager
+        return self._managers[key]
+
+
+def _keywords(kind: type[Keywords], params: Mapping[str, Any], action_name: str) -> Keywords:
+    for name in params:
+        if name not in kind._fields:
+            raise ConfigError(f"sample: {action_name!r} has no keyword {name!r}; known are {known(kind._fields)}")
+    return kind(**params)
+
+
+def _continuous(array: ActionArray, who: str) -> ActionArray:
+    if array.categories:
+        raise ConfigError(
+            f"{who}: {array.name!r} must be continuous (got discrete actions of {array.categories} choices); "
+            "register a float32 array with is_deterministic=True"
+        )
+    return array
+
+
+def _check(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    """Raise `DataError` unless a tensor is as the kernel takes it."""
     if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device or not tensor.is_contiguous():
         raise DataError(
             f"sample: {name} must be contiguous {dtype} of shape {shape} on {device} "
             f"(got {tensor.dtype} {tuple(tensor.shape)} on {tensor.device})"
         )
-    return tensor.data_ptr()
+
+
+def _unused(name: str, device: torch.device) -> torch.Tensor:
+    """Return what stands in for an argument that the flags switch off: right rank and type, never touched."""
+    if name == "mask":
+        return torch.zeros((1, 1, 1), dtype=torch.int32, device=device)
+    return torch.zeros((1, 1), device=device)

@@ -5,11 +5,12 @@ They have the names and attributes of Gymnasium's spaces, whose objects are acce
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from warpdrive_min.errors import ConfigError
 
@@ -74,8 +75,25 @@ def category_counts(space: Any) -> tuple[int, ...]:
         return (int(space.n),)
     raise ConfigError(
         f"action space: must be Discrete or MultiDiscrete (got {type(space).__name__}); "
-        "continuous actions are written into the action array directly"
+        "a Box has no choices: register its actions with is_deterministic=True"
     )
+
+
+def action_bounds(spaces: Iterable[Any]) -> npt.NDArray[np.float32]:
+    """Return the lowest and highest action of every agent, ``(2, n_agents, n_types)``.
+
+    Raises:
+        ConfigError: The agents' actions differ in shape.
+    """
+    bounds = [
+        [np.broadcast_to(getattr(space, side), space.shape).ravel() for side in ("low", "high")]
+        if hasattr(space, "low")
+        else [np.zeros(len(counts := category_counts(space))), np.array(counts) - 1]
+        for space in spaces
+    ]
+    if len({low.shape for low, _ in bounds}) != 1:
+        raise ConfigError(f"action space: must have one shape for all agents (got {[low.shape for low, _ in bounds]})")
+    return np.array(bounds, np.float32).swapaxes(0, 1)
 
 
 def space_of(observation: Any) -> Any:

@@ -1,0 +1,98 @@
+"""Continuous actions in Numba: the rules of `noise.cu`."""
+
+# mypy: ignore-errors
+# ruff: noqa: N806  (constants keep their names in all languages)
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32, int64, uint32
+
+from warpdrive_min.kernels.core_numba import clip, log, maths, philox, uniform, word
+
+ONE, TWO_PI = np.float32(1), np.float32(2 * math.pi)
+
+cos = maths(exact=True).cos
+
+
+@cuda.jit(device=True)
+def normal(first, second):
+    """Return a standard normal from two random words, by Box and Muller; at most 5.77 in magnitude."""
+    radius = float32(math.sqrt(float32(-2) * log(ONE - uniform(first))))
+    return radius * cos(TWO_PI * uniform(second))
+
+
+@cuda.jit(device=True)
+def number(draws, n_types, action_type):
+    """Return draws * n_types + action_type as uint32: the count wraps as in the other languages."""
+    return uint32((int64(draws) * int64(n_types) + int64(action_type)) & int64(0xFFFFFFFF))
+
+
+def build(c: Any) -> dict[str, Any]:
+    """Return the kernels ``noise`` and ``uniform_actions``."""
+    N_AGENTS, N_TYPES, ENVS_PER_BLOCK, THREADS = c.N_AGENTS, c.N_TYPES, c.ENVS_PER_BLOCK, c.THREADS
+
+    @cuda.jit(device=True)
+    def count(draws, n_envs):
+        cuda.syncthreads()
+        for local in range(cuda.threadIdx.x, ENVS_PER_BLOCK, THREADS):
+            env = cuda.blockIdx.x * ENVS_PER_BLOCK + local
+            if env < n_envs:
+                draws[env] += 1
+
+    @cuda.jit
+    def noise(
+        mean: float32[:, :, :],
+        ou_state: float32[:, :, :],
+        actions: float32[:, :, :],
+        draws: int32[:],
+        seed: int32[:],
+        damping: float32,
+        stddev: float32,
+        scale: float32,
+        stream: int32,
+        n_envs: int32,
+    ) -> None:
+        for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * N_AGENTS, THREADS):
+            env, agent = cuda.blockIdx.x * ENVS_PER_BLOCK + item // N_AGENTS, item % N_AGENTS
+            if env < n_envs:
+                words = (uint32(0), uint32(0), uint32(0), uint32(0))
+                for action_type in range(N_TYPES):
+                    index = number(draws[env], 2 * N_TYPES, 2 * action_type)
+                    is_upper = index & uint32(2) != 0  # the pair is the upper half of its block
+                    if action_type == 0 or not is_upper:
+                        words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
+                    drawn = normal(words[2], words[3]) if is_upper else normal(words[0], words[1])
+                    decay = ONE - float32(damping)
+                    state = float32(decay * ou_state[env, agent, action_type] + float32(stddev) * drawn)
+                    ou_state[env, agent, action_type] = state
+                    actions[env, agent, action_type] = mean[env, agent, action_type] + float32(scale) * state
+        count(draws, n_envs)
+
+    @cuda.jit
+    def uniform_actions(
+        low: float32[:, :],
+        high: float32[:, :],
+        actions: float32[:, :, :],
+        draws: int32[:],
+        seed: int32[:],
+        stream: int32,
+        n_envs: int32,
+    ) -> None:
+        for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * N_AGENTS, THREADS):
+            env, agent = cuda.blockIdx.x * ENVS_PER_BLOCK + item // N_AGENTS, item % N_AGENTS
+            if env < n_envs:
+                words = (uint32(0), uint32(0), uint32(0), uint32(0))
+                for action_type in range(N_TYPES):
+                    index = number(draws[env], N_TYPES, action_type)
+                    if action_type == 0 or index & uint32(3) == 0:
+                        words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
+                    weight = uniform(word(words, index & uint32(3)))
+                    least, most = low[agent, action_type], high[agent, action_type]
+                    actions[env, agent, action_type] = clip((ONE - weight) * least + weight * most, least, most)
+        count(draws, n_envs)
+
+    return {"noise": noise, "uniform_actions": uniform_actions}
