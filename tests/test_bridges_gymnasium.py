@@ -1,0 +1,359 @@
+"""The bridge to Gymnasium: against its own vector environments, checkers and wrappers."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from envs import CartPole, TagContinuous
+from envs.classic_control.pendulum import Pendulum
+from tests.environments.counter import Counter, PythonCounter
+from tests.support import BACKENDS_HERE, TAG_CONFIGS
+from warpdrive_min import EnvWrapper, spaces
+from warpdrive_min.errors import ActionError, ConfigError
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E402
+from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics  # noqa: E402
+
+from warpdrive_min.bridges.gymnasium import GymnasiumEnv, GymnasiumVectorEnv  # noqa: E402
+from warpdrive_min.bridges.packages import MissingPackage  # noqa: E402
+from warpdrive_min.bridges.spaces import to_gymnasium  # noqa: E402
+
+TAG = next(iter(TAG_CONFIGS.values()))
+
+# ------------------------------------------------------------------ spaces
+
+
+def test_spaces_become_gymnasiums():
+    """Each of ours by hand; one of Gymnasium's is kept, and what is no space is an error."""
+    box = gymnasium.spaces.Box(-1, 2, (3,), np.float32)
+    ours = spaces.Dict(
+        {"a": spaces.Discrete(4), "b": spaces.MultiDiscrete([2, 3]), "c": spaces.Box(-1, 2, (3,)), "d": box}
+    )
+    want = gymnasium.spaces.Dict(
+        {"a": gymnasium.spaces.Discrete(4), "b": gymnasium.spaces.MultiDiscrete([2, 3]), "c": box, "d": box}
+    )
+    assert to_gymnasium(ours) == want
+    assert to_gymnasium(box) is box
+    with pytest.raises(ConfigError, match=r"must get a Discrete, MultiDiscrete, Box or Dict .* .got int"):
+        to_gymnasium(4)
+
+
+@pytest.mark.parametrize("env_class", [CartPole, Pendulum])
+def test_vector_env_has_the_spaces_of_gymnasiums_own(env_class):
+    """Single and batched spaces equal those of a SyncVectorEnv of as many plain environments."""
+    got = GymnasiumVectorEnv(env_class(), num_envs=3)
+    want = SyncVectorEnv([lambda: GymnasiumEnv(env_class())] * 3)
+    for name in ("observation_space", "action_space", "single_observation_space", "single_action_space", "num_envs"):
+        assert getattr(got, name) == getattr(want, name)
+
+
+# ------------------------------------------------------------------ as Gymnasium's SyncVectorEnv
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_vector_env_does_what_gymnasiums_own_does(mode):
+    """With equal starts, 80 steps give a SyncVectorEnv's observations, rewards, ends and infos in both modes."""
+    config = {"reset_pool_size": 1, "episode_length": 14}
+    got = GymnasiumVectorEnv(
+        CartPole(**config), num_envs=4, auto_reset=mode is AutoresetMode.SAME_STEP, to_numpy=True, exact=True
+    )
+    want = SyncVectorEnv([lambda: GymnasiumEnv(CartPole(**config), exact=True)] * 4, autoreset_mode=mode)
+    assert got.metadata["autoreset_mode"] is mode
+    assert data_equivalence(got.reset(seed=1), want.reset(seed=1), exact=True)
+    got.action_space.seed(5)
+    n_terminated = n_truncated = 0
+    for step in range(80):
+        actions = got.action_space.sample()
+        seen, wanted = got.step(actions), want.step(actions)
+        for index in (0, 2, 3, 4):
+            assert data_equivalence(seen[index], wanted[index], exact=True), (step, seen, wanted)
+        assert seen[1].dtype == np.float32
+        np.testing.assert_array_equal(seen[1], wanted[1])
+        n_terminated += seen[2].sum()
+        n_truncated += seen[3].sum()
+        if mode is AutoresetMode.DISABLED and (ended := seen[2] | seen[3]).any():
+            again = [each.reset(options={"reset_mask": ended.copy()}) for each in (got, want)]
+            assert data_equivalence(*again, exact=True)
+    assert n_terminated > 5, "episodes must end by themselves"
+    assert n_truncated > 5, "episodes must run out of time"
+
+
+def test_plain_env_is_one_row_of_the_vector_env():
+    """The same seed and actions give row 0 of the vector environment, on Pendulum's continuous actions."""
+    plain, vector = GymnasiumEnv(Pendulum(), exact=True), GymnasiumVectorEnv(Pendulum(), num_envs=2, exact=True)
+    np.testing.assert_array_equal(plain.reset(seed=3)[0], vector.reset(seed=3)[0][0])
+    for torque in (-1.5, 0.25, 2.0):
+        observation, reward, *_ = plain.step(np.array([torque], np.float32))
+        observations, rewards, *_ = vector.step(torch.tensor([[torque], [0.0]]))
+        np.testing.assert_array_equal(observation, observations[0])
+        assert reward == rewards[0].item()
+
+
+@pytest.mark.parametrize("env_class", [CartPole, Pendulum])
+def test_plain_env_passes_gymnasiums_checker(env_class):
+    """check_env is content; it recommends action boxes within +-1, which Pendulum's is not."""
+    env = GymnasiumEnv(env_class())
+    if env_class is Pendulum:
+        with pytest.warns(UserWarning, match="we recommend using a symmetric and normalized space"):
+            check_env(env, skip_render_check=True)
+    else:
+        check_env(env, skip_render_check=True)
+
+
+def test_plain_env_truncates_and_restarts():
+    """Three steps of an episode of three: truncated, not terminated; after reset the next one goes on."""
+    env = GymnasiumEnv(CartPole(episode_length=3))
+    for _ in range(2):
+        env.reset()
+        assert [env.step(1)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def test_tensors_hold_what_the_numpy_arrays_hold():
+    """Without to_numpy the same numbers come as tensors, and final_obs and its mask in every step."""
+    config = {"episode_length": 9}
+    tensors = GymnasiumVectorEnv(CartPole(**config), num_envs=3, seed=4)
+    arrays = GymnasiumVectorEnv(CartPole(**config), num_envs=3, seed=4, to_numpy=True)
+    np.testing.assert_array_equal(tensors.reset()[0], arrays.reset()[0])
+    n_ended, kept = 0, []
+    for step in range(30):
+        actions = torch.full((3,), step % 2)
+        *got, infos = tensors.step(actions)
+        *want, wanted = arrays.step(actions.numpy())
+        assert all(isinstance(each, torch.Tensor) for each in got)
+        for each, array in zip(got, want, strict=True):
+            np.testing.assert_array_equal(each, array)
+        ended = infos["_final_obs"]
+        np.testing.assert_array_equal(ended, want[2] | want[3])
+        assert infos["final_obs"].shape == (3, 4)
+        assert ("final_obs" in wanted) == bool(ended.any())
+        for row in ended.nonzero()[:, 0]:
+            np.testing.assert_array_equal(infos["final_obs"][row], wanted["final_obs"][row])
+        n_ended += int(ended.sum())
+        kept.append((got[0], got[0].clone()))
+    assert n_ended >= 9
+    assert all(torch.equal(*each) for each in kept), "a later step must not write into what was returned"
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_vector_env_runs_on_every_backend(backend):
+    """Two copies of an episode of two steps: truncated in the second, and the next observation is a start."""
+    envs = GymnasiumVectorEnv(CartPole(episode_length=2), num_envs=2, env_backend=backend, seed=1)
+    first, _ = envs.reset(seed=6)
+    assert first.device == envs.wrapper.cuda_data_manager.device
+    truncated = [envs.step(np.array([0, 1]))[3].tolist() for _ in range(2)]
+    assert truncated == [[False, False], [True, True]]
+    observations, _, _, truncated, infos = envs.step(np.array([1, 1]))
+    assert not truncated.any()
+    assert not infos["_final_obs"].any()
+    assert observations.abs().max() < 0.5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["numba", "pycuda"])
+def test_step_and_reset_do_not_synchronise(backend):
+    """On a GPU, with tensors, torch sees no synchronising call."""
+    envs = GymnasiumVectorEnv(CartPole(episode_length=3), num_envs=64, env_backend=backend)
+    actions = torch.ones(64, dtype=torch.int64, device=envs.reset()[0].device)
+    mask = actions > 0
+    envs.step(actions)
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(5):
+            *_, infos = envs.step(actions)
+        envs.reset()
+        envs.reset(options={"reset_mask": mask})
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    assert "_final_obs" in infos
+
+
+# ------------------------------------------------------------------ seeds and restarts
+
+
+def test_seed_gives_the_starts():
+    """The same seed gives the same starts, each copy its own; without a seed the draws go on."""
+    envs = GymnasiumVectorEnv(CartPole(), num_envs=3, seed=11)
+    unseeded = envs.reset()[0]
+    starts = [envs.reset(seed=seed)[0] for seed in (11, 12)]
+    nexts = [envs.reset()[0] for _ in range(2)]
+    torch.testing.assert_close(unseeded, starts[0], rtol=0, atol=0)
+    assert not torch.equal(starts[0], starts[1])
+    assert len(torch.unique(starts[0], dim=0)) == 3
+    again = [envs.reset(seed=12)[0], envs.reset()[0], envs.reset()[0]]
+    for got, want in zip(again, [starts[1], *nexts], strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert not torch.equal(*nexts)
+
+
+def test_reset_mask_restarts_the_named_copies_alone():
+    """Copy 1 gets the first start of the seed, the others stay where they are."""
+    envs = GymnasiumVectorEnv(CartPole(), num_envs=3, auto_reset=False)
+    first, _ = envs.reset(seed=2)
+    for _ in range(4):
+        before = envs.step(torch.tensor([0, 1, 1]))[0]
+    options = {"reset_mask": torch.tensor([False, True, False])}
+    after, infos = envs.reset(seed=2, options=options)
+    assert infos == {}
+    assert "reset_mask" in options
+    torch.testing.assert_close(after[1], first[1], rtol=0, atol=0)
+    torch.testing.assert_close(after[[0, 2]], before[[0, 2]], rtol=0, atol=0)
+    assert envs.wrapper.cuda_data_manager.tensor("_timestep_").tolist() == [4, 0, 4]
+    for mask in (np.array([True, False]), np.ones(3)):
+        with pytest.raises(ConfigError, match=r"options\['reset_mask'\] must be bool of shape .3,. .got"):
+            envs.reset(options={"reset_mask": mask})
+
+
+# ------------------------------------------------------------------ Gymnasium's wrappers
+
+
+def test_record_episode_statistics_counts_episodes():
+    """Two episodes of five steps in each of three copies: six returns, each the sum of its rewards."""
+    envs = RecordEpisodeStatistics(GymnasiumVectorEnv(Pendulum(episode_length=5), num_envs=3, to_numpy=True))
+    envs.reset(seed=0)
+    returns = np.zeros((2, 3))
+    for step in range(10):
+        _, rewards, _, truncated, infos = envs.step(np.zeros((3, 1), np.float32))
+        returns[step // 5] += rewards
+        assert ("episode" in infos) == truncated.all() == (step % 5 == 4)
+    assert list(envs.length_queue) == [5] * 6
+    np.testing.assert_allclose(envs.return_queue, returns.ravel(), rtol=1e-6)
+    assert (returns < 0).all()
+
+
+def test_infos_become_a_list():
+    """DictInfoToList gives the copy that ended its final observation, and the others nothing."""
+    config = {"reset_pool_size": 1}
+    last = []
+    for envs in (
+        DictInfoToList(GymnasiumVectorEnv(CartPole(**config), num_envs=2, to_numpy=True)),
+        DictInfoToList(SyncVectorEnv([lambda: GymnasiumEnv(CartPole(**config))] * 2, autoreset_mode="SameStep")),
+    ):
+        envs.reset()
+        infos = [{}]
+        for step in range(40):
+            infos = envs.step(np.array([1, step % 2]))[4]
+            if infos[0]:
+                break
+        assert infos[0].keys() == {"final_obs", "final_info"}
+        assert infos[1] == {}
+        last.append(infos)
+    assert data_equivalence(*last)
+
+
+def test_numpy_to_torch_wraps_the_vector_env():
+    """Where Gymnasium can convert it (final observations it cannot, its own neither): tensors in, tensors out."""
+    pytest.importorskip("array_api_compat", reason="NumpyToTorch needs gymnasium[array-api]")
+    from gymnasium.wrappers.vector import NumpyToTorch
+
+    envs = NumpyToTorch(GymnasiumVectorEnv(CartPole(), num_envs=2, to_numpy=True, auto_reset=False))
+    assert isinstance(envs.reset(seed=1)[0], torch.Tensor)
+    *got, _ = envs.step(torch.tensor([0, 1]))
+    assert [each.dtype for each in got] == [torch.float32, torch.float32, torch.bool, torch.bool]
+
+
+# ------------------------------------------------------------------ several agents
+
+
+def test_agents_become_environments():
+    """Row ``env * n_agents + agent``; actions reach their agent, and the agents of an environment end together."""
+    envs = GymnasiumVectorEnv(Counter(episode_length=3), num_envs=2, agents_as_envs=True, auto_reset=False)
+    observations, _ = envs.reset()
+    assert (envs.num_envs, tuple(observations.shape)) == (6, (6, 2))
+    actions = torch.tensor([1, 0, 0, 0, 1, 1])
+    for _ in range(3):
+        observations, rewards, terminated, truncated, infos = envs.step(actions)
+    assert observations[:, 0].tolist() == [3, 0, 0, 0, 3, 3]
+    assert rewards.tolist() == [1.5, 0, 0, 0, 3, 4.5]  # weights 0.5, 1, 1.5
+    assert truncated.all()
+    assert not terminated.any()
+    assert infos == {}
+    observations, _ = envs.reset(options={"reset_mask": np.array([False, True, False, False, False, False])})
+    assert observations[:, 0].tolist() == [0, 0, 0, 0, 3, 3]
+
+
+def test_environment_without_reasons_terminates_before_its_time():
+    """WarpDrive's ``_done_`` alone: an end before the time is up is a termination."""
+    envs = GymnasiumVectorEnv(Counter(limit=2), num_envs=2, agents_as_envs=True, auto_reset=False)
+    envs.reset()
+    actions = torch.tensor([1, 0, 0, 0, 0, 0])
+    for _ in range(2):
+        _, _, terminated, truncated, _ = envs.step(actions)
+    assert terminated.tolist() == [True] * 3 + [False] * 3
+    assert not truncated.any()
+
+
+# ------------------------------------------------------------------ errors
+
+
+def test_several_agents_need_another_bridge():
+    """The error names them; the plain environment has no way out."""
+    match = r"must have 1 agent .got 5.; use PettingZooParallelEnv or TorchRLEnv, or .*agents_as_envs=True"
+    with pytest.raises(ConfigError, match=match):
+        GymnasiumVectorEnv(TagContinuous(**TAG))
+    with pytest.raises(ConfigError, match=r"GymnasiumEnv: .* must have 1 agent"):
+        GymnasiumEnv(TagContinuous(**TAG))
+
+
+def test_agents_must_have_the_same_spaces_to_share_a_batch():
+    """The error names the agents that differ."""
+    env = Counter()
+    env.action_space[1] = spaces.Discrete(3)
+    with pytest.raises(ConfigError, match=r"all agents must have the same action space .got .*n=2.* and .*n=3.* of"):
+        GymnasiumVectorEnv(env, agents_as_envs=True, auto_reset=False)
+
+
+def test_restarting_in_the_step_needs_final_observations():
+    """Counter has no kernel ``reset`` and keeps none."""
+    with pytest.raises(ConfigError, match=r"with auto_reset, environment 'Counter' needs .*; use auto_reset=False"):
+        GymnasiumVectorEnv(Counter(), agents_as_envs=True)
+
+
+def test_constructor_takes_a_wrapper_or_options():
+    """A wrapper keeps its way of restarting; options besides it, Python alone and wrong sizes are errors."""
+    wrapper = EnvWrapper(CartPole(), num_envs=5)
+    envs = GymnasiumVectorEnv(wrapper)
+    assert envs.wrapper is wrapper
+    assert (envs.num_envs, envs.metadata["autoreset_mode"]) == (5, AutoresetMode.DISABLED)
+    with pytest.raises(ConfigError, match=r"an EnvWrapper has its options already .got num_envs, seed"):
+        GymnasiumVectorEnv(wrapper, num_envs=5, seed=1)
+    with pytest.raises(ConfigError, match="environment 'PythonCounter' has no kernels for backend 'cpu'"):
+        GymnasiumVectorEnv(PythonCounter())
+    with pytest.raises(ConfigError, match=r"GymnasiumEnv: num_envs must be 1 .got 5"):
+        GymnasiumEnv(wrapper)
+    with pytest.raises(ConfigError, match=r"GymnasiumEnv: auto_reset must be False .got True"):
+        GymnasiumEnv(CartPole(), auto_reset=True)
+
+
+def test_actions_must_fit_their_space():
+    """Another shape, or real numbers for discrete actions, are not guessed at."""
+    envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
+    with pytest.raises(ActionError, match=r"actions must have shape .3,. .got .3, 1."):
+        envs.step(torch.zeros((3, 1), dtype=torch.int64))
+    with pytest.raises(ActionError, match=r"actions must be integers .got torch.float32"):
+        envs.step(torch.zeros(3))
+
+
+@pytest.mark.parametrize("package", ["gymnasium", "pettingzoo", "torchrl"])
+def test_missing_package_says_how_to_install_it(monkeypatch, package):
+    """The import of its bridge fails, as an ImportError of ours."""
+    name = f"warpdrive_min.bridges.{package}"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    for module in [each for each in sys.modules if each.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    match = rf"{name}: needs the package {package} .got .*; pip install \"warpdrive-min\[bridges\]\""
+    with pytest.raises(MissingPackage, match=match) as caught:
+        importlib.import_module(name)
+    assert isinstance(caught.value, ImportError)

@@ -1,0 +1,159 @@
+"""The bridge to PettingZoo: its own tests, and games by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envs import CartPole, TagContinuous
+from tests.environments.counter import Counter
+from tests.support import BACKENDS_HERE, TAG_CONFIGS, is_simulated
+from warpdrive_min import EnvWrapper
+from warpdrive_min.errors import ActionError, ConfigError
+
+pytest.importorskip("pettingzoo")
+
+from gymnasium.utils.env_checker import data_equivalence
+from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+from warpdrive_min.bridges.pettingzoo import PettingZooParallelEnv
+
+ONE_EACH = {
+    "num_taggers": 1,
+    "num_runners": 2,
+    "grid_length": 10.0,
+    "starting_directions": [0.0, 0.0, 0.0],
+    "starting_location_x": [1.0, 5.0, 9.0],
+    "starting_location_y": [5.0, 5.0, 5.0],
+    "tagging_distance": 0.1,
+    "tag_reward_for_tagger": 3.0,
+    "tag_penalty_for_runner": -2.0,
+    "episode_length": 6,
+}
+"""Three agents in a row; which of them tags, the seed says."""
+
+
+# ------------------------------------------------------------------ PettingZoo's own tests
+
+
+@pytest.mark.parametrize("mode", TAG_CONFIGS)
+def test_env_passes_pettingzoos_tests(mode):
+    """Interface and seeding, over episodes of 40 steps with tags, whether tagged runners leave or stay."""
+    config = {**TAG_CONFIGS[mode], "tagging_distance": 0.3}
+    env = PettingZooParallelEnv(TagContinuous(**config))
+    parallel_api_test(env, num_cycles=100)
+    parallel_seed_test(lambda: PettingZooParallelEnv(TagContinuous(**config)), num_cycles=50)
+    tags = env.wrapper.cuda_data_manager.tensor("still_in_the_game") == 0
+    assert bool(tags.any()) == config["runner_exits_game_after_tagged"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_env_runs_on_every_backend(backend):
+    """PettingZoo's test of the interface, and the `cpu` backend's observations to the bit of rounding."""
+    config = {**next(iter(TAG_CONFIGS.values())), "episode_length": 3 if is_simulated(backend) else 20}
+    env, oracle = (PettingZooParallelEnv(TagContinuous(**config), env_backend=each) for each in (backend, "cpu"))
+    parallel_api_test(env, num_cycles=20)
+    got, want = (each.reset(seed=5)[0] for each in (env, oracle))
+    assert got.keys() == want.keys()
+    for agent, observation in got.items():
+        np.testing.assert_allclose(observation, want[agent], rtol=0, atol=1e-6)
+
+
+def test_seed_fixes_whole_games():
+    """Two environments with the same seed and actions give the same three games; another seed gives others."""
+    config = {**next(iter(TAG_CONFIGS.values())), "tagging_distance": 0.3}
+    games = []
+    for seed in (7, 7, 8):
+        env, game = PettingZooParallelEnv(TagContinuous(**config)), []
+        for agent in env.possible_agents:
+            env.action_space(agent).seed(1)
+        for episode in range(3):
+            game.append(env.reset(seed=seed if episode == 0 else None))
+            while env.agents:
+                game.append(env.step({agent: env.action_space(agent).sample() for agent in env.agents}))
+        games.append(game)
+    assert len(games[0]) > 30
+    assert data_equivalence(games[0], games[1], exact=True)
+    assert not data_equivalence(games[0], games[2])
+
+
+# ------------------------------------------------------------------ by hand
+
+
+def test_agents_are_named_after_role_and_id():
+    """Taggers and runners where the environment tells them apart; else agents."""
+    env = TagContinuous(**ONE_EACH)
+    names = PettingZooParallelEnv(env).possible_agents
+    assert [name.split("_")[0] for name in names] == ["tagger" if t else "runner" for t in env.agent_types]
+    assert [name.split("_")[1] for name in names] == ["0", "1", "2"]
+    assert PettingZooParallelEnv(Counter()).possible_agents == ["agent_0", "agent_1", "agent_2"]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_tagged_runner_terminates_alone(leaves):
+    """Put next to the tagger, it gets its penalty and, if tagged runners leave, is gone; the others play on."""
+    env = PettingZooParallelEnv(TagContinuous(**ONE_EACH, runner_exits_game_after_tagged=leaves))
+    env.reset()
+    tagger, prey, other = sorted(env.agents, key=lambda name: (name.startswith("runner"), name))
+    x = env.wrapper.cuda_data_manager.tensor("loc_x")[0]
+    rows = {name: row for row, name in enumerate(env.possible_agents)}
+    x[rows[tagger]], x[rows[prey]], x[rows[other]] = 4.9, 5.0, 8.0
+    still = {agent: np.array([0, 0]) for agent in env.agents}
+    observations, rewards, terminations, truncations, infos = env.step(still)
+    assert rewards == {tagger: 3.0, prey: -2.0, other: 0.0}
+    assert terminations == {tagger: False, prey: leaves, other: False}
+    assert not any(truncations.values())
+    assert observations.keys() == infos.keys() == rewards.keys()
+    assert env.agents == [agent for agent in env.possible_agents if agent != prey or not leaves]
+    if leaves:
+        with pytest.raises(ActionError, match=f"needs one action for each of .* .got .*{prey}"):
+            env.step(still)
+    for step in range(2, 7):
+        _, _, terminations, truncations, _ = env.step({agent: still[agent] for agent in env.agents})
+        assert set(truncations.values()) == {step == 6}
+        assert not any(terminations.values())
+    assert env.agents == []
+    assert terminations.keys() == {tagger, other} | (set() if leaves else {prey})
+
+
+def test_actions_reach_their_agents():
+    """Counter by hand: agents 0 and 2 count; all terminate when one reaches the limit of 2."""
+    env = PettingZooParallelEnv(Counter(limit=2))
+    observations, infos = env.reset()
+    assert infos == {"agent_0": {}, "agent_1": {}, "agent_2": {}}
+    assert [row.tolist() for row in observations.values()] == [[0, 0.5]] * 3
+    for count in (1, 2):
+        actions = {"agent_2": 1, "agent_0": 1, "agent_1": 0}
+        observations, rewards, terminations, truncations, _ = env.step(actions)
+        assert [row[0] for row in observations.values()] == [count, 0, count]
+        assert rewards == {"agent_0": 0.5 * count, "agent_1": 0, "agent_2": 1.5 * count}
+        assert set(terminations.values()) == {count == 2}
+        assert not any(truncations.values())
+    assert env.agents == []
+
+
+# ------------------------------------------------------------------ errors
+
+
+def test_one_copy_restarted_by_reset():
+    """Several copies, or a step that restarts, are errors; one agent is not."""
+    with pytest.raises(ConfigError, match=r"PettingZooParallelEnv: num_envs must be 1 .got 2"):
+        PettingZooParallelEnv(EnvWrapper(TagContinuous(**ONE_EACH), num_envs=2))
+    with pytest.raises(ConfigError, match=r"PettingZooParallelEnv: auto_reset must be False .got True"):
+        PettingZooParallelEnv(TagContinuous(**ONE_EACH), auto_reset=True)
+    assert PettingZooParallelEnv(CartPole()).possible_agents == ["agent_0"]
+
+
+def test_step_needs_an_episode_and_an_action_for_each_agent():
+    """Before reset, and with missing, misshapen or real-numbered actions, the error says what is needed."""
+    env = PettingZooParallelEnv(TagContinuous(**ONE_EACH))
+    with pytest.raises(ConfigError, match=r"no episode is under way .*; call reset"):
+        env.step({})
+    env.reset()
+    first, *others = env.agents
+    with pytest.raises(ActionError, match=f"needs one action for each of {', '.join(env.agents)} .got none"):
+        env.step({})
+    for wrong, got in ((1, "int64 of shape ..,"), (np.zeros(2), "float64 of shape .2,.")):
+        actions = {agent: np.array([0, 0]) for agent in others} | {first: wrong}
+        with pytest.raises(ActionError, match=rf"the action of {first} must be of MultiDiscrete.* .got {got[:-1]}"):
+            env.step(actions)

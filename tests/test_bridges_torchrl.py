@@ -1,0 +1,154 @@
+"""The bridge to TorchRL: its checker, its rollouts, and partial restarts by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from envs import CartPole, TagContinuous
+from envs.classic_control.pendulum import Pendulum
+from tests.environments.counter import Counter
+from tests.support import BACKENDS_HERE, TAG_CONFIGS
+from warpdrive_min import Environment, EnvWrapper, spaces
+from warpdrive_min.errors import ConfigError
+
+pytest.importorskip("torchrl")
+
+from tensordict import TensorDict
+from torchrl.data import Bounded, Categorical, MultiCategorical
+from torchrl.envs import MarlGroupMapType, TransformedEnv
+from torchrl.envs.transforms import RewardSum
+from torchrl.envs.utils import check_env_specs, check_marl_grouping
+
+from warpdrive_min.bridges.torchrl import TorchRLEnv, spec_of
+
+TAG = next(iter(TAG_CONFIGS.values()))
+
+
+def environments() -> dict[str, Environment]:
+    """Return a discrete environment, a continuous one and one with several agents, with short episodes."""
+    return {
+        "cartpole": CartPole(episode_length=10),
+        "pendulum": Pendulum(episode_length=10),
+        "tag_continuous": TagContinuous(**{**TAG, "episode_length": 10}),
+    }
+
+
+# ------------------------------------------------------------------ specs
+
+
+@pytest.mark.parametrize("name", environments())
+def test_specs_pass_torchrls_checker(name):
+    """check_env_specs, with rollouts that stop at an end and that go on."""
+    check_env_specs(TorchRLEnv(environments()[name], num_envs=5), break_when_any_done="both", seed=3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_env_runs_on_every_backend(backend):
+    """The data lie on the backend's device, as the specs say."""
+    env = TorchRLEnv(environments()["cartpole"], num_envs=2, env_backend=backend)
+    assert env.device == env.wrapper.cuda_data_manager.device
+    check_env_specs(env)
+
+
+def test_specs_say_shapes_and_kinds():
+    """By hand: flat entries of one agent, a group of several."""
+    flat, group = (TorchRLEnv(environments()[name], num_envs=3) for name in ("pendulum", "tag_continuous"))
+    assert flat.batch_size == group.batch_size == (3,)
+    assert isinstance(flat.action_spec, Bounded)
+    assert (flat.action_spec.shape, flat.action_spec.low.min(), flat.action_spec.high.max()) == ((3, 1), -2, 2)
+    assert flat.full_observation_spec["observation"].shape == (3, 3)
+    assert flat.reward_spec.shape == flat.full_done_spec["truncated"].shape == (3, 1)
+    action = group.full_action_spec["agents", "action"]
+    assert isinstance(action, MultiCategorical)
+    assert (action.shape, action.dtype) == ((3, 5, 2), torch.int64)
+    assert group.full_observation_spec["agents", "observation"].shape[:2] == (3, 5)
+    assert group.full_reward_spec["agents", "reward"].shape == (3, 5, 1)
+    assert group.full_done_spec["done"].shape == (3, 1)
+    assert group.group_map.keys() == {"agents"}
+    check_marl_grouping(group.group_map, group.group_map["agents"])
+    assert MarlGroupMapType.ALL_IN_ONE_GROUP.get_group_map(group.group_map["agents"]) == group.group_map
+    discrete = spec_of(spaces.Discrete(4), torch.Size((2,)), torch.device("cpu"))
+    assert isinstance(discrete, Categorical)
+    assert (discrete.n, discrete.shape, discrete.dtype) == (4, (2,), torch.int64)
+    with pytest.raises(ConfigError, match=r"actions must be Discrete, MultiDiscrete or Box .got Dict"):
+        spec_of(spaces.Dict(), torch.Size((2,)), torch.device("cpu"))
+
+
+# ------------------------------------------------------------------ rollouts and restarts
+
+
+@pytest.mark.parametrize("name", environments())
+def test_rollout_goes_over_ends(name):
+    """25 steps of episodes of at most 10: every end is marked, followed by a start, and time is truncation."""
+    env = TorchRLEnv(environments()[name], num_envs=4)
+    env.set_seed(1)
+    torch.manual_seed(0)
+    data = env.rollout(25, break_when_any_done=False)
+    done = data["next", "done"][..., 0]
+    assert (done == (data["next", "terminated"] | data["next", "truncated"])[..., 0]).all()
+    assert data["next", "truncated"].any()
+    key = "observation" if name != "tag_continuous" else ("agents", "observation")
+    here, there = data[key][:, 1:].flatten(2), data["next", key][:, :-1].flatten(2)
+    goes_on = ~done[:, :-1]
+    torch.testing.assert_close(here[goes_on], there[goes_on], rtol=0, atol=0)
+    assert (here[~goes_on] != there[~goes_on]).any(-1).all()
+    for row in done:
+        ends = row.nonzero()[:, 0]
+        assert len(ends) >= 2
+        assert ends.diff(prepend=torch.tensor([-1])).max() <= 10
+
+
+def test_partial_restart_touches_the_named_copies_alone():
+    """``_reset`` of copy 1: it starts anew and the others keep their step."""
+    env = TorchRLEnv(CartPole(), num_envs=3)
+    data = env.rollout(4)[:, -1]["next"].exclude("reward")
+    assert not data["done"].any()
+    before = data["observation"].clone()
+    data["_reset"] = torch.tensor([[False], [True], [False]])
+    after = env.reset(data)
+    torch.testing.assert_close(after["observation"][[0, 2]], before[[0, 2]], rtol=0, atol=0)
+    assert after["observation"][1].abs().max() <= 0.05
+    assert env.wrapper.cuda_data_manager.tensor("_timestep_").tolist() == [4, 0, 4]
+
+
+def test_agents_keep_their_rewards_and_actions():
+    """Counter by hand: actions and rewards stand in the agents' columns, and all end together."""
+    env = TorchRLEnv(Counter(limit=2), num_envs=2)
+    data = env.reset()
+    actions = torch.tensor([[1, 0, 1], [0, 0, 0]])
+    for count in (1, 2):
+        data["agents", "action"] = actions
+        step = env.step(data)["next"]
+        assert step["agents", "observation"][..., 0].tolist() == [[count, 0, count], [0, 0, 0]]
+        assert step["agents", "reward"][..., 0].tolist() == [[0.5 * count, 0, 1.5 * count], [0, 0, 0]]
+        assert step["terminated"][:, 0].tolist() == [count == 2, False]
+        data = TensorDict({}, batch_size=[2])
+
+
+def test_transforms_see_episodes():
+    """RewardSum over CartPole: one for each step, from the restart on."""
+    env = TransformedEnv(TorchRLEnv(CartPole(episode_length=3), num_envs=2), RewardSum())
+    sums = env.rollout(7, break_when_any_done=False)["next", "episode_reward"][..., 0]
+    assert sums.tolist() == [[1, 2, 3, 1, 2, 3, 1]] * 2
+
+
+def test_seed_gives_the_starts():
+    """The next reset after set_seed gives the seed's starts; without one the draws go on."""
+    env = TorchRLEnv(CartPole(), num_envs=3)
+    starts = []
+    for seed in (4, None, 4, 5):
+        if seed is not None:
+            env.set_seed(seed)
+        starts.append(env.reset()["observation"])
+    torch.testing.assert_close(starts[0], starts[2], rtol=0, atol=0)
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[3])
+
+
+def test_torchrl_restarts_itself():
+    """A wrapper whose step restarts is an error; one that does not is taken."""
+    with pytest.raises(ConfigError, match=r"TorchRLEnv: auto_reset must be False .got True"):
+        TorchRLEnv(EnvWrapper(CartPole(), num_envs=2, auto_reset=True))
+    wrapper = EnvWrapper(CartPole(), num_envs=2)
+    assert TorchRLEnv(wrapper).wrapper is wrapper

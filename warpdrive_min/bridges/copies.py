@@ -1,0 +1,184 @@
+"""What the bridges share: the copies of an environment as batched tensors, with actions, seeds and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import torch
+
+from warpdrive_min.constants import DONE, EPISODE, TIMESTEP, Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import seed_resets
+from warpdrive_min.errors import ActionError, ConfigError
+from warpdrive_min.resetter import OWN_KERNEL
+from warpdrive_min.spaces import Dict
+
+FINAL_OBSERVATIONS = "final_observations"
+
+
+class Copies:
+    """The copies of an environment; no method but `restart` with a seed synchronises.
+
+    Args:
+        who: The bridge, for errors.
+        env: A wrapper; or an environment, with
+        options: keyword arguments of `EnvWrapper`.
+
+    Raises:
+        ConfigError: Options besides a wrapper, no kernels for the backend, or observations that are several arrays.
+        DataError: The environment has no ``observations``, ``sampled_actions`` or ``rewards``.
+    """
+
+    def __init__(self, who: str, env: Any, options: Mapping[str, Any]) -> None:
+        if isinstance(env, EnvWrapper) and options:
+            raise ConfigError(
+                f"{who}: an EnvWrapper has its options already (got {', '.join(options)}); give them to the EnvWrapper"
+            )
+        self.who = who
+        self.wrapper = env if isinstance(env, EnvWrapper) else EnvWrapper(env, **options)
+        if not self.wrapper.vectorised:
+            raise ConfigError(
+                f"{who}: environment {self.wrapper.name!r} has no kernels for backend {self.wrapper.env_backend!r}, "
+                "only Python; name a source in kernel_sources"
+            )
+        self.n_envs, self.n_agents = self.wrapper.n_envs, self.wrapper.n_agents
+        self.agents: list[Hashable] = list(self.wrapper.env.action_space)
+        self.action_spaces: Mapping[Hashable, Any] = self.wrapper.env.action_space
+        self.observation_spaces: Mapping[Hashable, Any] = self.wrapper.env.observation_space
+        if any(isinstance(space, Dict) for space in self.observation_spaces.values()):
+            raise ConfigError(
+                f"{who}: environment {self.wrapper.name!r} must have one array of observations (got several, in a dict)"
+            )
+        self.data = self.wrapper.cuda_data_manager
+        self.device = self.data.device
+        if self.wrapper.reset_on_host:
+            self.wrapper.reset()
+            self.data.tensor(EPISODE).zero_()  # so that the first `restart` starts the first episode again
+        self._actions = self.data.tensor(Constants.ACTIONS)
+        self._observations = self.data.tensor(Constants.OBSERVATIONS)
+        self._rewards = self.data.tensor(Constants.REWARDS)
+        self._has_reasons = self.data.is_data_on_device("terminated") and self.data.is_data_on_device("truncated")
+
+    # -------------------------------------------------------------- what a bridge may ask for
+
+    @property
+    def action_space(self) -> Any:
+        """The action space that all agents share."""
+        return self._shared(self.action_spaces, "action")
+
+    @property
+    def observation_space(self) -> Any:
+        """The observation space that all agents share."""
+        return self._shared(self.observation_spaces, "observation")
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of the array of actions, ``(n_envs, n_agents, n_types)``."""
+        return tuple(self._actions.shape)
+
+    @property
+    def action_dtype(self) -> str:
+        """NumPy's name of its dtype: int32, or float32 for continuous actions."""
+        return self.data.get_dtype(Constants.ACTIONS)
+
+    def _shared(self, spaces: Mapping[Hashable, Any], what: str) -> Any:
+        first = spaces[self.agents[0]]
+        for agent, space in spaces.items():
+            if space != first:
+                raise ConfigError(
+                    f"{self.who}: all agents must have the same {what} space (got {first} of agent {self.agents[0]!r} "
+                    f"and {space} of agent {agent!r}); use PettingZooParallelEnv"
+                )
+        return first
+
+    def require(
+        self, *, n_envs: int | None = None, n_agents: int | None = None, auto_reset: bool | None = None
+    ) -> None:
+        """Raise `ConfigError` unless the numbers and the way of restarting are these."""
+        if n_envs is not None and self.n_envs != n_envs:
+            raise ConfigError(f"{self.who}: num_envs must be {n_envs} (got {self.n_envs})")
+        if n_agents is not None and self.n_agents != n_agents:
+            raise ConfigError(
+                f"{self.who}: environment {self.wrapper.name!r} must have {n_agents} agent (got {self.n_agents}); "
+                "use PettingZooParallelEnv or TorchRLEnv, or GymnasiumVectorEnv(..., agents_as_envs=True)"
+            )
+        if auto_reset is not None and self.wrapper.auto_reset != auto_reset:
+            raise ConfigError(f"{self.who}: auto_reset must be {auto_reset} (got {self.wrapper.auto_reset})")
+
+    def require_final_observations(self) -> None:
+        """Raise `ConfigError` if a step that restarts an environment does not keep how its episode ended."""
+        keeps = self._has_reasons and self.data.is_data_on_device(FINAL_OBSERVATIONS)
+        if not (keeps and self.wrapper.cuda_function_manager.has_function(OWN_KERNEL)):
+            raise ConfigError(
+                f"{self.who}: with auto_reset, environment {self.wrapper.name!r} needs a kernel 'reset' and the arrays "
+                f"{FINAL_OBSERVATIONS!r}, 'terminated' and 'truncated'; use auto_reset=False"
+            )
+
+    def agent_names(self) -> list[str]:
+        """Return a name for each agent: its role if the environment tells taggers from runners, and its id."""
+        roles = {agent: role for role in ("tagger", "runner") for agent in getattr(self.wrapper.env, f"{role}s", ())}
+        return [f"{roles.get(agent, 'agent')}_{agent}" for agent in self.agents]
+
+    # -------------------------------------------------------------- restart and step
+
+    def restart(self, seed: int | None = None, mask: torch.Tensor | None = None) -> None:
+        """Start new episodes, with a seed the first ones of that seed; a seed synchronises.
+
+        Args:
+            seed: Of the starts of all copies; None: go on drawing.
+            mask: ``(n_envs,)`` bool, on the device: which copies restart; None: all.
+        """
+        if seed is not None:
+            seed_resets(self.data, seed)
+            episode = self.data.tensor(EPISODE)
+            episode.masked_fill_(torch.ones_like(episode, dtype=torch.bool) if mask is None else mask, 0)
+        if mask is not None:
+            self.data.tensor(DONE).copy_(mask)
+        self.wrapper.env_resetter.reset_when_done(self.data, "force_reset" if mask is None else "if_done")
+
+    def step(self, actions: Any, shape: tuple[int, ...]) -> None:
+        """Write the actions and take one step.
+
+        Args:
+            actions: An array or tensor; one that lies on another device than the environments is copied there first.
+            shape: What it must have: ``(n_envs, n_agents, n_types)``, with some axes merged or left out.
+
+        Raises:
+            ActionError: Another shape, or real numbers for discrete actions.
+        """
+        given = torch.as_tensor(actions, device=self.device)
+        if tuple(given.shape) != shape:
+            raise ActionError(f"{self.who}.step: actions must have shape {shape} (got {tuple(given.shape)})")
+        if given.is_floating_point() and not self._actions.is_floating_point():
+            raise ActionError(f"{self.who}.step: actions must be integers (got {given.dtype})")
+        self._actions.copy_(given.reshape(self._actions.shape))
+        self.wrapper.step()
+
+    # -------------------------------------------------------------- what the last step gave
+
+    def observations(self) -> torch.Tensor:
+        """Return a copy of what the agents see, ``(n_envs, n_agents, n_features)``."""
+        return self._observations.clone()
+
+    def final_observations(self) -> torch.Tensor:
+        """Return a copy of the last observations of ended episodes, shaped alike; stale where none ended."""
+        return self.data.tensor(FINAL_OBSERVATIONS).clone()
+
+    def rewards(self) -> torch.Tensor:
+        """Return a copy of the rewards, ``(n_envs, n_agents)``."""
+        return self._rewards.clone()
+
+    def ended(self) -> torch.Tensor:
+        """Tell which episodes the step ended, ``(n_envs,)`` bool."""
+        return self.data.tensor(DONE) != 0
+
+    def terminated_and_truncated(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tell which episodes the step ended by the dynamics, and which by the time limit; both ``(n_envs,)`` bool.
+
+        An environment without arrays of these names counts as truncated when its time is up.
+        """
+        if self._has_reasons:
+            return self.data.tensor("terminated") != 0, self.data.tensor("truncated") != 0
+        out_of_time = self.data.tensor(TIMESTEP) >= self.wrapper.episode_length
+        return self.ended() & ~out_of_time, self.ended() & out_of_time

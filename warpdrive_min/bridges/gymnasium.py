@@ -1,0 +1,188 @@
+"""Environments as Gymnasium's: all copies as a vector environment, or one of them as a plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from warpdrive_min.bridges.copies import Copies
+from warpdrive_min.bridges.packages import needed_by
+from warpdrive_min.bridges.spaces import to_gymnasium
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError
+
+with needed_by(__name__, "gymnasium"):
+    import gymnasium
+    from gymnasium.vector import AutoresetMode
+    from gymnasium.vector.utils import batch_space
+
+
+class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """All copies of an environment as a vector environment of Gymnasium.
+
+    ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``: then
+    ``reset(options={"reset_mask": mask})`` restarts the copies that ended.
+
+    Observations, rewards (float32), terminations and truncations are fresh tensors on the device of the environments;
+    actions may be a tensor there too. Then `step`, and `reset` without a seed, enqueue and do not synchronise. With
+    ``to_numpy`` all of them are NumPy arrays, and every call synchronises.
+
+    In ``SAME_STEP`` infos tell how episodes ended. With ``to_numpy`` they are exactly Gymnasium's: ``final_obs``,
+    ``_final_obs``, ``final_info`` and ``_final_info``, in steps in which an episode ended. As tensors, which cannot
+    know that without synchronising, ``final_obs`` (batched like the observations) and its mask ``_final_obs`` are
+    there in every step, and rows outside the mask mean nothing.
+
+    Args:
+        env: An environment with arrays; or an `EnvWrapper` of one.
+        to_numpy: Return NumPy arrays, as Gymnasium's wrappers expect.
+        agents_as_envs: Show every agent as an environment, row ``env * n_agents + agent``; agents of one environment
+            end together, and a reset mask restarts those of which it names any agent.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is none; ``auto_reset`` is True unless given.
+
+    Raises:
+        ConfigError: Several agents without ``agents_as_envs``, agents whose spaces differ, or an environment that
+            does not keep the final observations that ``auto_reset`` needs.
+    """
+
+    def __init__(self, env: Any, *, to_numpy: bool = False, agents_as_envs: bool = False, **options: Any) -> None:
+        if not isinstance(env, EnvWrapper):
+            options = {"auto_reset": True, **options}
+        self._copies = copies = Copies("GymnasiumVectorEnv", env, options)
+        self._to_numpy = to_numpy
+        self._restarts_itself = copies.wrapper.auto_reset
+        if not agents_as_envs:
+            copies.require(n_agents=1)
+        if self._restarts_itself:
+            copies.require_final_observations()
+        self.num_envs = copies.n_envs * copies.n_agents
+        self.single_observation_space = to_gymnasium(copies.observation_space)
+        self.single_action_space = to_gymnasium(copies.action_space)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        mode = AutoresetMode.SAME_STEP if self._restarts_itself else AutoresetMode.DISABLED
+        self.metadata = {"autoreset_mode": mode, "render_modes": []}
+
+    @property
+    def wrapper(self) -> EnvWrapper:
+        """The wrapper that runs the copies."""
+        return self._copies.wrapper
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start new episodes; a seed gives its first ones and synchronises.
+
+        Args:
+            seed: Of all starts; each copy draws its own. None: go on drawing.
+            options: ``"reset_mask"``, ``(num_envs,)`` bool, an array or a tensor, restarts these copies alone.
+
+        Returns:
+            The observations, and no infos.
+
+        Raises:
+            ConfigError: The mask has another shape or dtype.
+        """
+        super().reset(seed=seed)
+        self._copies.restart(seed, self._mask((options or {}).get("reset_mask")))
+        return self._rows(self._copies.observations()), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take one step in every copy.
+
+        Args:
+            actions: Of the shape of ``action_space``; a tensor on the device of the environments is not copied to it.
+
+        Returns:
+            Observations, rewards, terminations, truncations and infos. Rows come as the class says.
+
+        Raises:
+            ActionError: Another shape, or real numbers for discrete actions.
+        """
+        shape = self.action_space.shape
+        assert shape is not None
+        copies = self._copies
+        copies.step(actions, shape)
+        terminated, truncated = (self._rows(self._of_agents(ends)) for ends in copies.terminated_and_truncated())
+        infos = self._final(terminated | truncated) if self._restarts_itself else {}
+        return self._rows(copies.observations()), self._rows(copies.rewards()), terminated, truncated, infos
+
+    def _final(self, ended: Any) -> dict[str, Any]:
+        if not self._to_numpy:
+            return {"final_obs": self._rows(self._copies.final_observations()), "_final_obs": ended}
+        infos: dict[str, Any] = {}
+        if ended.any():
+            final = self._rows(self._copies.final_observations())
+            for row in np.flatnonzero(ended):
+                infos = self._add_info(infos, {"final_obs": final[row], "final_info": {}}, int(row))
+        return infos
+
+    def _mask(self, given: Any) -> torch.Tensor | None:
+        if given is None:
+            return None
+        mask = torch.as_tensor(given, device=self._copies.device)
+        if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
+            raise ConfigError(
+                f"GymnasiumVectorEnv.reset: options['reset_mask'] must be bool of shape ({self.num_envs},) "
+                f"(got {mask.dtype} {tuple(mask.shape)})"
+            )
+        return mask.reshape(self._copies.n_envs, self._copies.n_agents).any(1)
+
+    def _of_agents(self, per_env: torch.Tensor) -> torch.Tensor:
+        return per_env[:, None].expand(-1, self._copies.n_agents)
+
+    def _rows(self, per_agent: torch.Tensor) -> Any:
+        """Merge the axes of environments and agents."""
+        rows = per_agent.flatten(0, 1)
+        return rows.cpu().numpy() if self._to_numpy else rows
+
+
+class GymnasiumEnv(gymnasium.Env[npt.NDArray[Any], Any]):
+    """One copy of an environment with one agent as a plain environment of Gymnasium; every call synchronises.
+
+    It speaks NumPy and restarts by ``reset()`` alone. ``reset(seed=...)`` takes no options.
+
+    Args:
+        env: An environment with arrays; or an `EnvWrapper` with one copy of one.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
+
+    Raises:
+        ConfigError: Several agents or copies, or ``auto_reset``.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
+
+    def __init__(self, env: Any, **options: Any) -> None:
+        self._copies = Copies("GymnasiumEnv", env, options)
+        self._copies.require(n_envs=1, n_agents=1, auto_reset=False)
+        self.observation_space = to_gymnasium(self._copies.observation_space)
+        self.action_space = to_gymnasium(self._copies.action_space)
+
+    @property
+    def wrapper(self) -> EnvWrapper:
+        """The wrapper that runs the copy."""
+        return self._copies.wrapper
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Start a new episode, with a seed the first one of that seed, and return its first observation."""
+        super().reset(seed=seed)
+        self._copies.restart(seed)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[npt.NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """Take one step and return observation, reward, terminated, truncated and no infos.
+
+        Raises:
+            ActionError: The action has another shape than its space, or is a real number where that is discrete.
+        """
+        shape = self.action_space.shape
+        assert shape is not None
+        self._copies.step(action, shape)
+        terminated, truncated = (bool(ends.item()) for ends in self._copies.terminated_and_truncated())
+        return self._observation(), float(self._copies.rewards().item()), terminated, truncated, {}
+
+    def _observation(self) -> npt.NDArray[Any]:
+        observation: npt.NDArray[Any] = self._copies.observations()[0, 0].cpu().numpy()
+        return observation

@@ -1,0 +1,133 @@
+"""One copy of an environment with several agents as PettingZoo's parallel environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdrive_min.bridges.copies import Copies
+from warpdrive_min.bridges.packages import needed_by
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ActionError, ConfigError
+
+with needed_by(__name__, "pettingzoo"):
+    import pettingzoo  # type: ignore[import-untyped]
+
+    from warpdrive_min.bridges.spaces import to_gymnasium
+
+IN_GAME = "still_in_the_game"
+"""Array ``(n_envs, n_agents)`` by which an environment tells who has left the game."""
+
+Array = npt.NDArray[Any]
+
+
+class PettingZooParallelEnv(pettingzoo.ParallelEnv[str, Array, Any]):  # type: ignore[misc]
+    """One copy of an environment, its agents by name; every call synchronises and speaks NumPy.
+
+    Agents are named after their role and id, ``"tagger_3"`` or ``"runner_0"``, where the environment has mappings
+    ``taggers`` and ``runners``; else ``"agent_0"``.
+
+    Who leaves the game terminates in that step, with the observation and reward of it, and is gone from ``agents``:
+    where the environment has the array ``still_in_the_game``. Else all stay until the episode ends for all, by
+    termination or by truncation.
+
+    Args:
+        env: An environment with arrays; or an `EnvWrapper` with one copy of one.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
+
+    Raises:
+        ConfigError: Several copies, or ``auto_reset``.
+    """
+
+    def __init__(self, env: Any, **options: Any) -> None:
+        self._copies = copies = Copies("PettingZooParallelEnv", env, options)
+        copies.require(n_envs=1, auto_reset=False)
+        names = copies.agent_names()
+        self._rows = {name: row for row, name in enumerate(names)}
+        self.metadata = {"name": copies.wrapper.name, "render_modes": []}
+        self.render_mode = None
+        self.possible_agents = names
+        self.agents: list[str] = []
+        self.observation_spaces = self._by_name(copies.observation_spaces)
+        self.action_spaces = self._by_name(copies.action_spaces)
+
+    def _by_name(self, spaces: Any) -> dict[str, Any]:
+        return {name: to_gymnasium(spaces[self._copies.agents[row]]) for name, row in self._rows.items()}
+
+    @property
+    def wrapper(self) -> EnvWrapper:
+        """The wrapper that runs the copy."""
+        return self._copies.wrapper
+
+    def observation_space(self, agent: str) -> Any:
+        """Return the observation space of an agent."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        """Return the action space of an agent."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
+        """Start a new episode, with a seed the first one of that seed; return first observations and no infos."""
+        self._copies.restart(seed)
+        self.agents = list(self.possible_agents)
+        return self._observations(), {agent: {} for agent in self.agents}
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+        """Take one step.
+
+        Args:
+            actions: One for each of ``agents``.
+
+        Returns:
+            Observations, rewards, terminations, truncations and no infos of the agents that acted.
+
+        Raises:
+            ConfigError: No episode is under way.
+            ActionError: An agent has no action, an action no agent, or one has another shape or kind than its space.
+        """
+        if not self.agents:
+            raise ConfigError("PettingZooParallelEnv.step: no episode is under way (got no agents); call reset()")
+        self._copies.step(self._action_array(actions), self._copies.action_shape)
+        terminated, truncated = (bool(ends.item()) for ends in self._copies.terminated_and_truncated())
+        has_left = self._has_left()
+        acted, reward = self.agents, self._copies.rewards()[0].tolist()
+        terminations = {agent: terminated or has_left[self._rows[agent]] for agent in acted}
+        truncations = dict.fromkeys(acted, truncated)
+        observations, rewards = self._observations(), {agent: reward[self._rows[agent]] for agent in acted}
+        self.agents = [agent for agent in acted if not (terminations[agent] or truncated)]
+        return observations, rewards, terminations, truncations, {agent: {} for agent in acted}
+
+    def _action_array(self, actions: dict[str, Any]) -> Array:
+        """Return the actions of all agents; those that left the game do nothing."""
+        if actions.keys() != set(self.agents):
+            raise ActionError(
+                f"PettingZooParallelEnv.step: needs one action for each of {', '.join(self.agents)} "
+                f"(got {', '.join(map(str, actions)) or 'none'})"
+            )
+        array = np.zeros(self._copies.action_shape, self._copies.action_dtype)
+        for agent, action in actions.items():
+            given, space = np.asarray(action), self.action_spaces[agent]
+            if given.shape != space.shape or not np.can_cast(given.dtype, array.dtype, "same_kind"):
+                raise ActionError(
+                    f"PettingZooParallelEnv.step: the action of {agent} must be of {space} "
+                    f"(got {given.dtype} of shape {given.shape})"
+                )
+            array[0, self._rows[agent]] = given
+        return array
+
+    def _has_left(self) -> list[bool]:
+        if not self._copies.data.is_data_on_device(IN_GAME):
+            return [False] * self._copies.n_agents
+        has_left: list[bool] = (self._copies.data.tensor(IN_GAME)[0] == 0).tolist()
+        return has_left
+
+    def _observations(self) -> dict[str, Array]:
+        observations = self._copies.observations()[0].cpu().numpy()
+        return {agent: observations[self._rows[agent]] for agent in self.agents}

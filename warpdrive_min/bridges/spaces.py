@@ -1,0 +1,35 @@
+"""Our spaces as Gymnasium's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warpdrive_min import spaces
+from warpdrive_min.bridges.packages import needed_by
+from warpdrive_min.errors import ConfigError
+
+with needed_by(__name__, "gymnasium"):
+    import gymnasium
+
+
+def to_gymnasium(space: Any) -> gymnasium.Space[Any]:
+    """Return Gymnasium's space of one of ours; one of Gymnasium's own comes back as it is.
+
+    Raises:
+        ConfigError: It is no space.
+    """
+    match space:
+        case gymnasium.Space() as own:
+            return own
+        case spaces.Discrete(n=n):
+            return gymnasium.spaces.Discrete(n)
+        case spaces.MultiDiscrete(nvec=nvec):
+            return gymnasium.spaces.MultiDiscrete(list(nvec))
+        case spaces.Box(low=low, high=high, shape=shape, dtype=dtype):
+            return gymnasium.spaces.Box(low, high, shape, dtype)
+        case spaces.Dict():
+            return gymnasium.spaces.Dict({key: to_gymnasium(value) for key, value in space.items()})
+    raise ConfigError(
+        f"to_gymnasium: must get a Discrete, MultiDiscrete, Box or Dict of warpdrive_min.spaces, "
+        f"or a space of Gymnasium (got {type(space).__name__})"
+    )

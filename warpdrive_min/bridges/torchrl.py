@@ -1,0 +1,126 @@
+"""Copies of an environment as an environment of TorchRL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from warpdrive_min.bridges.copies import Copies
+from warpdrive_min.bridges.packages import needed_by
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError
+
+with needed_by(__name__, "torchrl"):
+    from tensordict import TensorDict, TensorDictBase
+    from torchrl.data import (  # type: ignore[import-untyped]
+        Bounded,
+        Categorical,
+        Composite,
+        MultiCategorical,
+        Unbounded,
+    )
+    from torchrl.envs import EnvBase  # type: ignore[import-untyped]
+
+GROUP = "agents"
+"""Where the entries of several agents lie."""
+
+
+class TorchRLEnv(EnvBase):  # type: ignore[misc]
+    """All copies of an environment as one of TorchRL with ``batch_size`` ``(n_envs,)``, on their device.
+
+    | entry | shape |
+    |---|---|
+    | ``"observation"`` | ``(n_envs, n_features)`` |
+    | ``"action"`` | ``(n_envs,)``, or ``(n_envs, n_types)`` |
+    | ``"reward"`` | ``(n_envs, 1)`` |
+    | ``"done"``, ``"terminated"``, ``"truncated"`` | ``(n_envs, 1)`` |
+
+    With several agents the first three lie in the group ``"agents"`` and have the axis of agents after that of
+    environments: ``("agents", "observation")`` is ``(n_envs, n_agents, n_features)``. Agents end together. Discrete
+    actions are categories, int64, not one-hot. ``group_map`` names the agents.
+
+    TorchRL restarts what ended, through the entry ``_reset``. Here stepping and restarting enqueue and do not
+    synchronise, but the first restart after `set_seed` does, and TorchRL's own loops, to see whether anything ended.
+
+    Args:
+        env: An environment with arrays; or an `EnvWrapper` of one.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
+
+    Raises:
+        ConfigError: ``auto_reset``, or agents whose spaces differ.
+    """
+
+    def __init__(self, env: Any, **options: Any) -> None:
+        copies = Copies("TorchRLEnv", env, options)
+        copies.require(auto_reset=False)
+        batch = (copies.n_envs,)
+        super().__init__(device=copies.device, batch_size=torch.Size(batch))
+        self._copies = copies
+        self.group_map = {GROUP: copies.agent_names()}
+        self._rows = rows = torch.Size(batch if copies.n_agents == 1 else (*batch, copies.n_agents))
+        self._action_key = "action" if copies.n_agents == 1 else (GROUP, "action")
+        shape, device = copies.observation_space.shape, copies.device
+        self._observation_shape = torch.Size((*rows, *shape))
+        self._next_seed: int | None = None
+        self.observation_spec = self._grouped(observation=Unbounded(self._observation_shape, device, torch.float32))
+        self.action_spec = self._grouped(action=spec_of(copies.action_space, rows, device))
+        self.reward_spec = self._grouped(reward=Unbounded((*rows, 1), device, torch.float32))
+        flag = Categorical(2, torch.Size((*batch, 1)), device, torch.bool)
+        flags = {name: flag.clone() for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(flags, shape=batch, device=device)
+
+    @property
+    def wrapper(self) -> EnvWrapper:
+        """The wrapper that runs the copies."""
+        return self._copies.wrapper
+
+    def _grouped(self, **specs: Any) -> Composite:
+        if self._copies.n_agents > 1:
+            specs = {GROUP: Composite(specs, shape=self._rows, device=self.device)}
+        return Composite(specs, shape=self.batch_size, device=self.device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Let the next restart give the first starts of a seed; None changes nothing."""
+        self._next_seed = seed
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **options: Any) -> TensorDictBase:
+        """Restart the copies that the entry ``_reset`` names, or all."""
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        self._copies.restart(self._next_seed, None if mask is None else mask.reshape(self.batch_size))
+        self._next_seed = None
+        return self._data(observation=self._observation())
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = tensordict.get(self._action_key)
+        self._copies.step(action, tuple(self.full_action_spec[self._action_key].shape))
+        data = self._data(observation=self._observation(), reward=self._copies.rewards().reshape(*self._rows, 1))
+        terminated, truncated = self._copies.terminated_and_truncated()
+        ends = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
+        return data.update({name: flags[:, None] for name, flags in ends.items()})
+
+    def _observation(self) -> torch.Tensor:
+        return self._copies.observations().reshape(self._observation_shape)
+
+    def _data(self, **entries: torch.Tensor) -> TensorDict:
+        data: dict[str, Any] = dict(entries)
+        if self._copies.n_agents > 1:
+            data = {GROUP: TensorDict(data, self._rows, device=self.device)}
+        return TensorDict(data, self.batch_size, device=self.device)
+
+
+def spec_of(space: Any, rows: torch.Size, device: torch.device) -> Any:
+    """Return TorchRL's spec of an action space, for rows of actions.
+
+    Raises:
+        ConfigError: It is neither Discrete, MultiDiscrete nor Box.
+    """
+    if hasattr(space, "nvec"):
+        return MultiCategorical([int(n) for n in space.nvec], torch.Size((*rows, *space.shape)), device)
+    if hasattr(space, "n"):
+        return Categorical(int(space.n), rows, device)
+    if hasattr(space, "low"):
+        shape = torch.Size((*rows, *space.shape))
+        low, high = (torch.as_tensor(bound, dtype=torch.float32).expand(shape) for bound in (space.low, space.high))
+        return Bounded(low, high, shape, device, torch.float32)
+    raise ConfigError(f"TorchRLEnv: actions must be Discrete, MultiDiscrete or Box (got {type(space).__name__})")
