@@ -143,6 +143,8 @@ class Environment(CUDAEnvironmentContext):
     name: ClassVar[str]
     episode_length: int
     action_space: Mapping[Hashable, Any]
+    tolerance: ClassVar[float] = 1e-5
+    """Largest error of a step from the same state that rounding explains, in the unit of each array."""
     seed: int = 0
     """Seed of the starts of the single environment in Python."""
 

@@ -34,12 +34,12 @@ class LaunchShape:
     """Above 1: that many blocks share each environment, which has no barrier but the end of a kernel."""
 
     @classmethod
-    def of(cls, n_agents: int, blocks_per_env: int = 1) -> LaunchShape:
-        """Choose the shape for environments of ``n_agents`` agents, over so many blocks each."""
+    def of(cls, n_agents: int, blocks_per_env: int | None = None) -> LaunchShape:
+        """Choose the shape for environments of ``n_agents`` agents, each spread over so many blocks if given."""
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
-            if value < 1:
+            if value is not None and value < 1:
                 raise ConfigError(f"{name}: must be positive (got {value})")
-        if blocks_per_env > 1:
+        if blocks_per_env is not None:
             share = -(-n_agents // blocks_per_env)
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
         if n_agents >= BLOCK_FROM_AGENTS:
@@ -102,7 +102,7 @@ class CUDAFunctionManager:
         self.n_agents, self.n_envs = num_agents, num_envs
         self.blocks_per_env = blocks_per_env
         self.process_id = process_id
-        self.shape = LaunchShape.of(num_agents, blocks_per_env if spread else 1)
+        self.shape = LaunchShape.of(num_agents, blocks_per_env if spread else None)
         self._kernels: dict[str, Kernel] = {}
         self._sequences: dict[str, Sequence[Stage]] = {}
 
@@ -132,20 +132,25 @@ class CUDAFunctionManager:
                 f"backend {self.backend.name!r}: runs {language} kernels, and there is no source of one; "
                 f"sources: {known(sources)}"
             )
-        return self._keep(self.backend.compile(sources[language], self.with_defaults(constants or {})))
+        return self.keep(self.backend.compile(sources[language], self.with_defaults(constants or {})))
 
     def load_binary(self, binary: Path, source: Path, constants: Mapping[str, Constant] | None = None) -> list[str]:
         """Keep the kernels of a compiled file (cubin, fatbin) whose signatures ``source`` declares; `pycuda` only."""
         load = getattr(self.backend, "load", None)
         if load is None:
             raise ConfigError(f"backend {self.backend.name!r}: loads no compiled file (got {binary}); use 'pycuda'")
-        return self._keep(load(Path(binary), Path(source), self.with_defaults(constants or {})))
+        return self.keep(load(Path(binary), Path(source), self.with_defaults(constants or {})))
 
     def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
         """Return the constants with those that every kernel has."""
         return {"N_AGENTS": self.n_agents, "EXACT": False, **self.shape.constants(), **constants}
 
-    def _keep(self, kernels: Mapping[str, Kernel]) -> list[str]:
+    def keep(self, kernels: Mapping[str, Kernel]) -> list[str]:
+        """Add compiled kernels; returns their names.
+
+        Raises:
+            CompileError: A name is taken.
+        """
         for name in kernels:
             self._require_free(name)
         self._kernels.update(kernels)
@@ -226,7 +231,12 @@ class CUDAFunctionManager:
         """
         if name in self._sequences:
             launches = [self.bind(stage, data_manager, **{**given, **own}) for stage, own in self._sequences[name]]
-            return lambda: [launch() for launch in launches] and None
+
+            def launch_all() -> None:
+                for launch in launches:
+                    launch()
+
+            return launch_all
         kernel = self.kernel(name)
         arguments: list[Argument] = []
         for parameter in kernel.parameters:

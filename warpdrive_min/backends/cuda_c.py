@@ -129,19 +129,81 @@ def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
     return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
 
 
+# ------------------------------------------------------------------ WarpDrive's vocabulary
+
+_WARP_DRIVE = re.compile(r"\b(?:wk[A-Z]\w*|getEnvID|getAgentID|get_flattened_array_index|__sync_env_threads)\b")
+
+MAX_CLUSTER = 8
+"""Blocks of the largest thread block cluster that every GPU with clusters can run."""
+
+
+def speaks_warp_drive(text: str) -> bool:
+    """Tell whether a source uses a word that `warp_drive.cuh` explains."""
+    return _WARP_DRIVE.search(text) is not None
+
+
+def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int) -> dict[str, Constant]:
+    """Return WarpDrive's constants that a source needs, by name; none where it uses no word of its vocabulary."""
+    if not speaks_warp_drive(text):
+        return {}
+    sizes: dict[str, Constant] = {"wkNumberAgents": n_agents, "wkBlocksPerEnv": blocks_per_env}
+    if "wkNumberEnvs" in text:  # else every number of environments would compile anew
+        sizes["wkNumberEnvs"] = n_envs
+    return sizes
+
+
+def _blocks_per_env(constants: Mapping[str, Constant]) -> int:
+    value = constants.get("wkBlocksPerEnv", 1)
+    assert isinstance(value, int)
+    return value
+
+
+def _check_cluster(source: Path, blocks: int, architecture: str) -> None:
+    if blocks > MAX_CLUSTER:
+        raise CompileError(
+            f"{source}: an environment can have at most {MAX_CLUSTER} blocks, which are a thread block cluster "
+            f"(got blocks_per_env={blocks}); use fewer"
+        )
+    if blocks > 1 and int(architecture.removeprefix("sm_").rstrip("af")) < 90:
+        raise CompileError(
+            f"{source}: several blocks for an environment are a thread block cluster, which needs sm_90 or newer "
+            f"(got blocks_per_env={blocks} for {architecture}); use 1"
+        )
+
+
 # ------------------------------------------------------------------ compilers
 
 
 def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> str:
     """Return the whole text of one translation unit; messages name the lines of ``source``."""
-    return f'{prelude(constants)}#line 1 "{source}"\n{source.read_text()}\n{after}'
+    text = source.read_text()
+    before = prelude(constants)
+    if speaks_warp_drive(text):
+        if _blocks_per_env(constants) > 1:
+            before += "#define WD_CLUSTER\n"
+        before += '#include "warp_drive.cuh"\n'
+    return f'{before}#line 1 "{source}"\n{text}\n{after}'
 
 
 def key(text: str, source: Path, **more: object) -> dict[str, object]:
-    """Return the cache key of a unit: its text, the headers it may include, and what else may change the code."""
-    folders = {HEADERS, source.parent}
-    headers = sorted(path for folder in folders for suffix in ("*.cuh", "*.h") for path in folder.glob(suffix))
-    return {"text": text, "headers": [(path.name, path.read_text()) for path in headers], **more}
+    """Return the cache key of a unit: its text, the headers that it includes, and what else may change the code."""
+    return {"text": text, "headers": [(path.name, path.read_text()) for path in headers(text, source.parent)], **more}
+
+
+def headers(text: str, folder: Path) -> list[Path]:
+    """Return the files that a text includes by ``"name"``, and those that they include, each once."""
+    found: dict[Path, None] = {}
+    pending = [(name, folder) for name in _INCLUDE.findall(text)]
+    while pending:
+        name, folder = pending.pop()
+        path = next((path for at in (folder, HEADERS) if (path := (at / name).resolve()).is_file()), None)
+        if path is not None and path not in found:  # a missing one is the compiler's to report
+            found[path] = None
+            pending += [(inner, path.parent) for inner in _INCLUDE.findall(path.read_text())]
+    return sorted(found)
+
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture: str) -> Path:
@@ -150,9 +212,11 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
     Needs no GPU.
 
     Raises:
-        CompileError: With the compiler's message, or because there is no compiler.
+        CompileError: With the compiler's message, because there is no compiler, or because the architecture cannot
+            run that many blocks for an environment.
     """
     text = unit(source, constants)
+    _check_cluster(source, _blocks_per_env(constants), architecture)
     exact = bool(constants.get("EXACT"))
     compiler = gpu_compiler()
     if compiler is None:

@@ -76,22 +76,31 @@ class NumbaBackend(Backend):
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Build the kernels; machine code is made at the first `prepare`."""
+        self.enter()
+        exact = bool(constants.get("EXACT"))
+        return {name: NumbaKernel(name, kernel, exact) for name, kernel in build_module(source, constants).items()}
+
+    def enter(self) -> None:
+        """Make torch's context Numba's, so that kernels can be built.
+
+        Raises:
+            BackendUnavailable: With the reason and what to install.
+        """
         self.require()
         if not simulated():
             torch.cuda.init()  # type: ignore[no-untyped-call]
             _use_torch_context()
-        exact = bool(constants.get("EXACT"))
-        return {name: NumbaKernel(name, kernel, exact) for name, kernel in build_module(source, constants).items()}
 
 
 class NumbaKernel:
     """A Numba-CUDA kernel, bound to torch's current stream at each launch."""
 
-    owns_environments = True
-
-    def __init__(self, name: str, kernel: Any, exact: bool) -> None:
+    def __init__(self, name: str, kernel: Any, exact: bool, owns_environments: bool = True) -> None:
         self.name = name
-        self.parameters: tuple[Parameter, ...] = read_annotations(getattr(kernel, "py_func", None) or kernel.fn)
+        self.owns_environments = owns_environments
+        self._is_compiled = bool(getattr(kernel, "signatures", ()))
+        """Declared with explicit signatures, for which its decorator compiled it; it then compiles for no others."""
+        self.parameters: tuple[Parameter, ...] = declared_parameters(kernel)
         self._kernel = kernel
         self._exact = exact
 
@@ -104,14 +113,14 @@ class NumbaKernel:
         from numba import cuda  # noqa: PLC0415  (optional)
         from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
-        scalars: dict[str, Callable[[Any], Any]] = {"float32": np.float32, "int32": np.int32, "uint32": np.uint32}
         values = [
             cuda.as_cuda_array(argument.detach())
             if isinstance(argument, torch.Tensor)
-            else scalars.get(parameter.dtype or "", lambda value: value)(argument)
+            else scalar(argument, parameter.dtype)
             for argument, parameter in zip(arguments, self.parameters, strict=True)
         ]
-        self._build(values)
+        if not self._is_compiled:
+            self._build(values)
         launchers: dict[int, Any] = {}
 
         def launch() -> None:
@@ -135,6 +144,36 @@ class NumbaKernel:
                 self._kernel.compile(tuple(self._kernel.typeof_pyval(value) for value in values))
         except NumbaError as error:
             raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{error}") from error
+
+
+SCALARS: dict[str, Callable[[Any], Any]] = {
+    "float32": np.float32,
+    "int32": np.int32,
+    "uint32": np.uint32,
+    "bool": np.bool_,
+}
+
+
+def scalar(value: float, dtype: str | None) -> Any:
+    """Return a number as it is declared, else 32 bits wide, as the data manager keeps scalars.
+
+    Numba would take a Python number for 64 bits wide.
+    """
+    if dtype in SCALARS:
+        return SCALARS[dtype](value)
+    return np.float32(value) if isinstance(value, float) else np.int32(value)
+
+
+def declared_parameters(kernel: Any) -> tuple[Parameter, ...]:
+    """Read a kernel's parameters: names from its function, types from its one explicit signature or its annotations."""
+    parameters = read_annotations(getattr(kernel, "py_func", None) or kernel.fn)
+    signatures: Any = getattr(kernel, "signatures", ())
+    if len(signatures) != 1:
+        return parameters
+    return tuple(
+        Parameter(parameter.name, str(getattr(declared, "dtype", declared)), getattr(declared, "ndim", 0))
+        for parameter, declared in zip(parameters, signatures[0], strict=True)
+    )
 
 
 def simulated() -> bool:

@@ -61,7 +61,7 @@ class PyCudaBackend(Backend):
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
         """Make current a stream that PyCUDA made: it cannot launch on another library's."""
-        driver = _driver()
+        driver = loaded_driver()
         own = driver.Stream(1)  # 1: does not wait for the default stream, as a capture requires
         _streams[own.handle] = own
         stream = torch.cuda.ExternalStream(own.handle)  # type: ignore[no-untyped-call]
@@ -77,7 +77,7 @@ class PyCudaBackend(Backend):
 
     def load(self, binary: Path, source: Path, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares."""
-        module = _driver().module_from_buffer(binary.read_bytes())
+        module = loaded_driver().module_from_buffer(binary.read_bytes())
         declared = cuda_c.signatures(source.read_text(), constants, str(source))
         return {name: PyCudaKernel(signature, module) for name, signature in declared.items()}
 
@@ -132,7 +132,7 @@ def _current_stream() -> Any:
 
 
 @functools.cache
-def _driver() -> Any:
+def loaded_driver() -> Any:
     """Return `pycuda.driver` with torch's primary context current, popped again at exit."""
     import pycuda.driver as driver  # noqa: PLC0415  (optional)
 

@@ -1,6 +1,5 @@
 """Continuous actions in Numba: the rules of `noise.cu`."""
 
-# mypy: ignore-errors
 # ruff: noqa: N806  (constants keep their names in all languages)
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def render(
     policy: Annotated[str, typer.Option(help=f"Who acts: {', '.join(POLICIES)}.")] = "random",
     backend: Annotated[str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps at most; by default the whole episode.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of starts and actions.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and actions.")] = 0,
     n_envs: Annotated[int, typer.Option(min=1, help="Copies of the environment.")] = 1,
     env_id: Annotated[int, typer.Option(min=0, help="Which copy is drawn.")] = 0,
     fps: Annotated[int, typer.Option(help="Frames a second.")] = 20,

@@ -153,5 +153,9 @@ def _config(env: Any) -> dict[str, Any]:
     config = getattr(env, "config", None)
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return {}
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=lambda value: value.tolist()))
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=_plain))
     return plain
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,0 +1,238 @@
+"""WarpDrive's managers, step by step as its tutorials use them, on Numba; compiled files with a fake driver."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+
+import numpy as np
+import pytest
+import torch
+from warp_drive.managers.numba_managers.numba_data_manager import NumbaDataManager
+from warp_drive.managers.numba_managers.numba_function_manager import (
+    NumbaEnvironmentReset,
+    NumbaFunctionManager,
+    NumbaLogController,
+    NumbaSampler,
+)
+from warp_drive.managers.pycuda_managers.pycuda_data_manager import CudaTensorHolder, PyCUDADataManager
+from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
+from warp_drive.utils.data_feed import DataFeed
+
+from tests.compat.walkers import CUDA_SOURCE, Walkers
+from warpdrive_min import BACKENDS, EnvironmentRegistrar
+from warpdrive_min.backends import pycuda_driver
+from warpdrive_min.backends.base import Availability
+from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
+from warpdrive_min.compat import managers
+from warpdrive_min.errors import BackendUnavailable, CompileError, ConfigError
+
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for the driver")
+
+
+def feed(**entries):
+    """Return a feed of arrays that resets restore and the logger records, and of scalars."""
+    result = DataFeed()
+    for name, value in entries.items():
+        is_array = isinstance(value, list)
+        result.add_data(name, value, is_array, is_array)
+    return result
+
+
+# ------------------------------------------------------------------ a run by hand
+
+
+@needs_numba
+def test_kernel_log_and_reset_work_together():
+    """The sequence of WarpDrive's own test: launch, log, reset, with copies that finish at different times."""
+    data = NumbaDataManager(num_agents=5, num_envs=2, episode_length=2)
+    functions = NumbaFunctionManager(int(data.meta_info("n_agents")), int(data.meta_info("n_envs")))
+    functions.import_numba_from_source_code("tests.compat.double_numba")
+    functions.initialize_functions(["double"])
+    logger, resetter = NumbaLogController(function_manager=functions), NumbaEnvironmentReset(function_manager=functions)
+    data.push_data_to_device(feed(x=[[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]], factor=2.0))
+    data.push_data_to_device(feed(y=[[6, 7, 8, 9, 10], [1, 2, 3, 4, 5]]))
+    assert data.scalar_data_list == ["factor"]
+    assert sorted(data.host_data)[-3:] == ["factor", "x", "y"]
+    double = functions.get_function("double")
+
+    def step(target, number):
+        resetter.reset_when_done(data)
+        double[functions.grid, functions.block](
+            *(data.device_data(name) for name in ("x", "y", "_done_", "factor")),
+            np.int32(target),
+            np.int32(number),
+            data.meta_info("episode_length"),
+        )
+
+    logger.reset_log(data_manager=data, env_id=0)
+    for number in (1, 2):
+        step(100, number)
+        logger.update_log(data_manager=data, step=number)
+    log = logger.fetch_log(data_manager=data, names=["x", "y"])
+    np.testing.assert_allclose(log["x_for_log"].mean(1), [0.3, 0.15, 0.075], rtol=1e-6)
+    np.testing.assert_array_equal(log["y_for_log"].mean(1), [8, 16, 32])
+    assert data.pull_data_from_device("_done_").tolist() == [1, 1]
+
+    resetter.reset_when_done(data)
+    assert data.pull_data_from_device("y").tolist() == [[6, 7, 8, 9, 10], [1, 2, 3, 4, 5]]
+    step(15, 1)
+    assert data.pull_data_from_device("_done_").tolist() == [1, 0], "only copy 0 has a value of 15 or more"
+    step(15, 2)
+    np.testing.assert_array_equal(data.pull_data_from_device("y").mean(1), [16, 12])
+
+
+@needs_numba
+def test_sampler_draws_what_is_certain():
+    """init_random, register_actions and sample in WarpDrive's order; probabilities 0 and 1 leave no choice."""
+    data = NumbaDataManager(num_agents=3, num_envs=2, episode_length=1)
+    functions = NumbaFunctionManager(num_agents=3, num_envs=2)
+    functions.import_numba_from_source_code("warp_drive.numba_includes.test_build")
+    sampler = NumbaSampler(function_manager=functions)
+    sampler.init_random(seed=None)
+    actions = DataFeed()
+    actions.add_data("sampled_actions_a", [[[0], [0], [0]], [[0], [0], [0]]])
+    data.push_data_to_device(actions, torch_accessible=True)
+    sampler.register_actions(data, "sampled_actions_a", 3)
+    want = np.array([[0, 2, 1], [2, 1, 0]])
+    distribution = torch.from_numpy(np.eye(3, dtype=np.float32)[want]).to(data.device)
+    sampler.sample(data, distribution, action_name="sampled_actions_a")
+    assert data.pull_data_from_device("sampled_actions_a")[:, :, 0].tolist() == want.tolist()
+
+
+# ------------------------------------------------------------------ loading
+
+
+@needs_numba
+def test_environment_without_a_source_is_an_error():
+    """The message says where sources are registered."""
+    functions = NumbaFunctionManager(2, 2)
+    with pytest.raises(ConfigError, match="'Nowhere': has no source for 'numba' in the registrar"):
+        functions.dynamic_import_numba("Nowhere", "header", "runner")
+
+
+def test_pycuda_managers_need_a_gpu():
+    """Without one the error is the backend's, with what is missing."""
+    if BACKENDS["pycuda"].availability().available:
+        pytest.skip("there is a GPU")
+    with pytest.raises(BackendUnavailable, match="backend 'pycuda'"):
+        PyCUDADataManager(num_agents=1, num_envs=1, episode_length=1)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Let the PyCUDA manager be made without a GPU; returns what it compiles: (text, constants)."""
+    calls = []
+    monkeypatch.setattr(type(BACKENDS["pycuda"]), "availability", lambda self: Availability(True))
+    monkeypatch.setattr(
+        type(BACKENDS["pycuda"]),
+        "compile",
+        lambda self, path, constants: calls.append((path.read_text(), constants)) or {},
+    )
+    return calls
+
+
+@without_gpu
+def test_pycuda_manager_compiles_text_and_registered_files(compiled):
+    """Both get WarpDrive's sizes where they use its words, and nothing where they do not."""
+    registrar = EnvironmentRegistrar()
+    registrar.add_cuda_env_src_path(Walkers.name, str(CUDA_SOURCE))
+    functions = PyCUDAFunctionManager(num_agents=6, num_envs=3, blocks_per_env=2)
+    functions.load_cuda_from_source_code('extern "C" __global__ void f(float* x) {}', default_functions_included=False)
+    functions.compile_and_load_cuda("Walkers", "header.h", "runner.cu", customized_env_registrar=registrar)
+    (plain, plain_constants), (walkers, constants) = compiled
+    assert plain.endswith("void f(float* x) {}")
+    assert "wkNumberAgents" not in plain_constants
+    assert walkers == CUDA_SOURCE.read_text()
+    assert [constants[name] for name in ("wkNumberEnvs", "wkNumberAgents", "wkBlocksPerEnv")] == [3, 6, 2]
+    assert (functions.block, functions.grid) == ((3, 1, 1), (6, 1))
+
+
+class Driver:
+    """Stands in for PyCUDA's driver with one compiled file that has the kernel ``known``."""
+
+    LogicError = KeyError
+
+    def __init__(self):
+        self.launches = []
+
+    def module_from_buffer(self, binary):
+        assert binary == b"cubin"
+        return self
+
+    def get_function(self, name):
+        if name != "known":
+            raise self.LogicError(name)
+        return self
+
+    def get_global(self, name):
+        raise self.LogicError(name)
+
+    def _launch_kernel(self, grid, block, packed, shared, stream):
+        self.launches.append((grid, block, packed))
+
+
+@without_gpu
+def test_kernels_of_a_compiled_file_take_what_they_are_given(compiled, monkeypatch, tmp_path):
+    """Arrays go as addresses, ints and floats as 32 bits, in both launch forms."""
+    driver = Driver()
+    for module in (pycuda_driver, managers):
+        monkeypatch.setattr(module, "_driver", lambda: driver)
+    monkeypatch.setattr(pycuda_driver, "_current_stream", lambda: None)
+    monkeypatch.setattr(type(BACKENDS["pycuda"]), "device", torch.device("cpu"))
+    path = tmp_path / "test_build.fatbin"
+    path.write_bytes(b"cubin")
+    functions = PyCUDAFunctionManager(num_agents=5, num_envs=2)
+    functions.load_cuda_from_binary_file(str(path))
+    functions.initialize_functions(["known"])
+    array = torch.zeros(3)
+    known = functions.get_function("known")
+    known(array, 7, 0.5, np.int32(-1), np.float32(2), block=functions.block, grid=functions.grid)
+    known[functions.grid, functions.block](True, array)
+    first, second = driver.launches
+    assert first == ((2, 1), (5, 1, 1), struct.pack("Pifif", array.data_ptr(), 7, 0.5, -1, 2.0))
+    assert second[2] == struct.pack("iP", 1, array.data_ptr())
+    with pytest.raises(CompileError, match="'unknown': is not in the compiled file"):
+        functions.initialize_functions(["unknown"])
+    with pytest.raises(ConfigError, match="must get a file"):
+        functions.load_cuda_from_binary_file(tmp_path / "nothing.fatbin")
+
+
+def test_tensor_holder_is_a_pointer():
+    """The holder keeps the tensor and tells its address."""
+    tensor = torch.zeros(2)
+    holder = CudaTensorHolder(tensor)
+    assert holder.gpudata == holder.get_pointer() == tensor.data_ptr()
+
+
+# ------------------------------------------------------------------ what Numba is given
+
+
+@needs_numba
+def test_explicit_signature_declares_the_parameters():
+    """Types of the one signature give dtype and rank; several signatures, or none, declare nothing."""
+    from numba import boolean, float32, int32
+
+    def kernel(states, is_full, length):
+        pass
+
+    class Dispatcher:
+        py_func = staticmethod(kernel)
+        signatures = [(float32[:, ::1], boolean, int32)]  # noqa: RUF012
+
+    got = declared_parameters(Dispatcher())
+    assert [(each.name, each.dtype, each.rank) for each in got] == [
+        ("states", "float32", 2),
+        ("is_full", "bool", 0),
+        ("length", "int32", 0),
+    ]
+    Dispatcher.signatures = Dispatcher.signatures * 2
+    assert [each.dtype for each in declared_parameters(Dispatcher())] == [None] * 3
+
+
+def test_scalars_are_32_bits_wide():
+    """Numba would make a Python number 64 bits wide, and arithmetic with it too."""
+    for value, dtype, want in ((1, None, "int32"), (True, None, "int32"), (0.5, None, "float32"), (1, "bool", "bool")):
+        assert scalar(value, dtype).dtype == want
+    assert scalar(2, "float32").dtype == "float32"

@@ -1,0 +1,309 @@
+"""A user's environment with a thread for each agent, in Python, Numba and CUDA C."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.managers.numba_managers.numba_data_manager import NumbaDataManager
+from warp_drive.managers.numba_managers.numba_function_manager import NumbaFunctionManager
+from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
+from warp_drive.utils.env_registrar import EnvironmentRegistrar
+
+from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE, CUDAWalkers, Walkers
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.compat.numba_modules import CONFIG
+from warpdrive_min.errors import CompileError, ConfigError
+
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
+needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+
+BLOCKS = [
+    pytest.param("numba", 1, marks=needs_numba),
+    *(pytest.param("pycuda", b, marks=pytest.mark.gpu) for b in (1, 2)),
+]
+
+
+@pytest.fixture(autouse=True)
+def registrar() -> EnvironmentRegistrar:
+    """The registrar, which knows the user's sources."""
+    registrar = EnvironmentRegistrar()
+    registrar.add_cuda_env_src_path(Walkers.name, NUMBA_SOURCE, "numba")
+    registrar.add_cuda_env_src_path(Walkers.name, str(CUDA_SOURCE), "pycuda")
+    return registrar
+
+
+def start(backend: str, n_envs: int = 2, blocks: int | None = None, **config: int) -> EnvWrapper:
+    """Return a started wrapper with the arrays that a trainer pushes."""
+    wrapper = EnvWrapper(CUDAWalkers(**config), num_envs=n_envs, env_backend=backend, blocks_per_env=blocks)
+    wrapper.reset_all_envs()
+    create_and_push_data_placeholders(wrapper, push_data_batch_placeholders=False)
+    if backend == "pycuda":
+        wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": wrapper.env.step_actions})
+        wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
+    return wrapper
+
+
+# ------------------------------------------------------------------ running
+
+
+@pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
+def test_walkers_step_as_worked_by_hand(backend, blocks):
+    """Agents at cells 0, 2, 4 of 6 step +1, -1, 0 in copy 0 and meet at 1; in copy 1 agent 0 goes round to 5."""
+    wrapper = start(backend, blocks=blocks)
+    data = wrapper.cuda_data_manager
+    data.data_on_device_via_torch("sampled_actions")[:, :, 0] = torch.tensor([[1, 2, 0], [2, 0, 1]])
+    wrapper.step_all_envs()
+    np.testing.assert_array_equal(data.pull_data_from_device("cell"), [[1, 1, 4], [5, 2, 5]])
+    np.testing.assert_array_equal(data.pull_data_from_device("rewards"), [[0.5, 0.5, 0], [0.5, 0, 0.5]])
+    want = np.float32(
+        [[[1 / 6, 1, 0.25], [1 / 6, 1, 0.25], [4 / 6, 0, 0.25]], [[5 / 6, 1, 0.25], [2 / 6, 0, 0.25], [5 / 6, 1, 0.25]]]
+    )
+    np.testing.assert_allclose(data.pull_data_from_device("observations"), want, rtol=1e-6)
+    np.testing.assert_array_equal(data.pull_data_from_device("_timestep_"), [1, 1])
+
+
+@pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
+def test_walkers_restart_where_they_started(backend, blocks):
+    """A finished episode sets the flag, and a reset restores cells, step counter and observations."""
+    wrapper = start(backend, blocks=blocks, episode_length=2)
+    data = wrapper.cuda_data_manager
+    data.data_on_device_via_torch("sampled_actions").fill_(1)
+    for _ in range(2):
+        wrapper.step()
+    np.testing.assert_array_equal(data.pull_data_from_device("_done_"), [1, 1])
+    np.testing.assert_array_equal(data.pull_data_from_device("cell"), [[2, 4, 0]] * 2)
+    wrapper.reset_only_done_envs()
+    np.testing.assert_array_equal(data.pull_data_from_device("cell"), [[0, 2, 4]] * 2)
+    np.testing.assert_array_equal(data.pull_data_from_device("_done_"), [0, 0])
+    np.testing.assert_allclose(data.pull_data_from_device("observations")[1], list(Walkers().reset().values()))
+
+
+@pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
+def test_consistency_checker_runs_the_users_classes(backend, blocks, registrar):
+    """The checker pushes observations, actions and rewards itself, and finds the two classes equal."""
+    checker = EnvironmentCPUvsGPU(
+        cpu_env_class=Walkers,
+        cuda_env_class=CUDAWalkers,
+        env_configs={"three": {"num_agents": 3, "episode_length": 2}},
+        num_envs=2,
+        blocks_per_env=blocks,
+        num_episodes=2,
+        gpu_env_backend=backend,
+        env_registrar=registrar,
+    )
+    assert checker.test_env_reset_and_step(seed=1) < 1e-6
+
+
+@needs_numba
+def test_consistency_checker_finds_a_difference():
+    """A Python class that pays twice as much is caught at the first meeting."""
+
+    class Generous(Walkers):
+        def __init__(self, **config):
+            super().__init__(**config)
+            self.reward_per_meeting = 1.0
+
+    checker = EnvironmentCPUvsGPU(
+        Generous, CUDAWalkers, env_configs={"two": {"num_agents": 2}}, num_envs=3, gpu_env_backend="numba"
+    )
+    with pytest.raises(AssertionError, match="rewards"):
+        checker.test_env_reset_and_step(seed=0)
+
+
+def test_python_class_runs_on_the_cpu():
+    """Without a GPU the wrapper steps the one Python environment with a dict of actions."""
+    wrapper = EnvWrapper(CUDAWalkers(), env_backend="cpu")
+    assert list(wrapper.reset()) == [0, 1, 2]
+    _, rewards, done, _ = Walkers.step(wrapper.env, {0: 1, 1: 2, 2: 0})
+    assert rewards == {0: 0.5, 1: 0.5, 2: 0.0}
+    assert done == {"__all__": False}
+
+
+@pytest.mark.gpu
+def test_large_environment_over_eight_blocks_agrees_with_python():
+    """5,000 agents over 8 blocks: every agent sees all moves, which the barrier of the cluster orders."""
+    wrapper = start("pycuda", n_envs=3, blocks=8, num_agents=5000)
+    data, reference = wrapper.cuda_data_manager, Walkers(num_agents=5000)
+    reference.reset()
+    generator = np.random.default_rng(0)
+    for _ in range(4):
+        actions = generator.integers(0, 3, 5000, dtype=np.int32)
+        data.data_on_device_via_torch("sampled_actions")[:, :, 0] = torch.from_numpy(actions).cuda()
+        wrapper.step()
+        observations, rewards, _, _ = reference.step(dict(enumerate(actions)))
+        assert max(rewards.values()) > 0
+        for env in range(3):
+            np.testing.assert_array_equal(data.pull_data_from_device("rewards")[env], list(rewards.values()))
+        np.testing.assert_allclose(data.pull_data_from_device("observations")[2], list(observations.values()))
+
+
+# ------------------------------------------------------------------ Numba's config
+
+
+def _sizes(n_agents: int, n_envs: int, load: str = "import") -> list[int]:
+    functions = NumbaFunctionManager(num_agents=n_agents, num_envs=n_envs)
+    data = NumbaDataManager(num_agents=n_agents, num_envs=n_envs, episode_length=1)
+    if load == "import":
+        functions.import_numba_from_source_code(NUMBA_SOURCE)
+    else:
+        functions.dynamic_import_numba(Walkers.name, "template_env_config.txt", "template_env_runner.txt")
+    functions.initialize_functions(["sizes", "NumbaWalkersStep"])
+    from warp_drive.utils.data_feed import DataFeed
+
+    feed = DataFeed()
+    feed.add_data("out", np.zeros(4, np.int32))
+    data.push_data_to_device(feed)
+    functions.get_function("sizes")[1, 1](data.device_data("out"))
+    return data.pull_data_from_device("out").tolist()
+
+
+@needs_numba
+def test_several_sizes_live_in_one_process():
+    """Each load has its own sizes, in the helper module too, and an earlier wrapper keeps its own (quirk Q2)."""
+    small, large = start("numba", num_agents=2), start("numba", n_envs=1, num_agents=4)
+    for wrapper in (small, large, small):
+        data = wrapper.cuda_data_manager
+        data.data_on_device_via_torch("sampled_actions").fill_(2)
+        wrapper.step()
+    np.testing.assert_array_equal(small.cuda_data_manager.pull_data_from_device("cell"), [[2, 0]] * 2)
+    np.testing.assert_array_equal(large.cuda_data_manager.pull_data_from_device("cell"), [[7, 1, 3, 5]])
+
+
+@needs_numba
+@pytest.mark.parametrize("load", ["import", "registered"])
+def test_step_module_sees_the_managers_sizes(load):
+    """wkNumberEnvs, wkNumberAgents and wkBlocksPerEnv are the manager's at each load."""
+    assert _sizes(3, 7, load) == [7, 3, 1, 1]
+    assert _sizes(5, 2, load) == [2, 5, 1, 1]
+
+
+@needs_numba
+def test_device_functions_are_no_kernels():
+    """What kernels call cannot be launched, and its name stays free."""
+    functions = NumbaFunctionManager(num_agents=2, num_envs=2)
+    functions.import_numba_from_source_code(NUMBA_SOURCE)
+    assert functions.has_function("sizes")
+    assert not functions.has_function("wrap")
+
+
+@needs_numba
+def test_config_is_there_while_a_module_loads_only():
+    """Afterwards neither the config nor what depends on it can be imported by chance."""
+    _sizes(3, 2)
+    helper = "tests.compat.walkers_moves_numba"
+    assert not {CONFIG, NUMBA_SOURCE, helper} & set(sys.modules)
+    with pytest.raises(ImportError, match="env_config"):
+        importlib.import_module(helper)
+
+
+@needs_numba
+def test_numba_environment_has_one_block():
+    """Several blocks have no barrier in Numba."""
+    functions = NumbaFunctionManager(num_agents=4, num_envs=2, blocks_per_env=2)
+    with pytest.raises(ConfigError, match=r"one block for an environment \(got blocks_per_env=2 for 4 agents\)"):
+        functions.import_numba_from_source_code(NUMBA_SOURCE)
+
+
+# ------------------------------------------------------------------ CUDA C
+
+
+def _constants(blocks: int) -> dict[str, int]:
+    text = CUDA_SOURCE.read_text()
+    shape = {"N_AGENTS": 5, "THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
+    return {**shape, **cuda_c.warp_drive_sizes(text, n_envs=2, n_agents=5, blocks_per_env=blocks)}
+
+
+@needs_cuda_compiler
+@pytest.mark.parametrize("blocks", [1, 2, 8])
+def test_cuda_source_compiles_for_the_gpu(blocks):
+    """The source gives machine code for every number of blocks that a cluster can have, with its signatures read."""
+    cubin = cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), "sm_90")
+    assert cubin.read_bytes()[:4] == b"\x7fELF"
+    declared = cuda_c.signatures(CUDA_SOURCE.read_text(), {}, "walkers_step.cu")
+    assert list(declared) == ["CudaWalkersStep", "CudaWalkersReset"]
+    step = declared["CudaWalkersStep"]
+    assert not step.owns_environments
+    assert [parameter.dtype for parameter in step.parameters] == ["int32"] * 2 + ["float32"] * 2 + ["int32"] * 2 + [
+        "float32",
+        "int32",
+    ]
+
+
+@needs_cuda_compiler
+def test_source_may_use_what_nvcc_includes(tmp_path):
+    """WarpDrive compiles with nvcc, so sources use names of the host's headers, which NVRTC does not have."""
+    source = tmp_path / "user.cu"
+    source.write_text(
+        'extern "C" __global__ void f(float* x, int* n) {\n'
+        "  const int32_t agent = getAgentID(threadIdx.x, blockIdx.x, blockDim.x);\n"
+        "  int shape[] = {gridDim.x, wkNumberAgents};\n"
+        "  assert(agent < INT_MAX);\n"
+        "  x[agent] = pow(n[0] - n[1], 2) + pow(x[0], 2.0) + pow(x[0], 2) + pow(n[0], 0.5);\n"
+        "  x[0] = M_PI * shape[0] + INFINITY;\n"
+        "}\n"
+    )
+    constants = {**_constants(1), **cuda_c.warp_drive_sizes(source.read_text(), 2, 5, 1)}
+    assert cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="found no nvcc")
+@pytest.mark.parametrize(
+    ("blocks", "wants"),
+    [
+        (1, ["bar.sync"]),
+        (3, [".reqnctapercluster 3, 1, 1", "barrier.cluster.arrive.release", "barrier.cluster.wait.acquire"]),
+    ],
+)
+def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
+    """One block has the block's barrier; several are launched as one cluster, with the cluster's barrier."""
+    unit, ptx = tmp_path / "unit.cu", tmp_path / "unit.ptx"
+    unit.write_text(cuda_c.unit(CUDA_SOURCE, _constants(blocks)))
+    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_c.HEADERS}", "-o", str(ptx), str(unit)]
+    subprocess.run(command, check=True, capture_output=True)
+    text = ptx.read_text()
+    assert all(want in text for want in wants)
+    assert ("cluster" in text) == (blocks > 1)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "architecture", "message"),
+    [
+        (9, "sm_90", r"at most 8 blocks.*got blocks_per_env=9"),
+        (2, "sm_80", r"needs sm_90.*got blocks_per_env=2 for sm_80"),
+    ],
+)
+def test_clusters_have_limits(blocks, architecture, message):
+    """More than eight blocks, or several on a GPU without clusters, are refused before anything is compiled."""
+    with pytest.raises(CompileError, match=message):
+        cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), architecture)
+
+
+def test_only_sources_that_speak_warp_drive_get_its_vocabulary(tmp_path):
+    """Other sources are compiled as before, so that their cached code stays valid."""
+    own = tmp_path / "own.cu"
+    own.write_text("WD_KERNEL(own)(int* x, int n_envs) {}\n")
+    assert cuda_c.warp_drive_sizes(own.read_text(), 2, 3, 1) == {}
+    assert "warp_drive.cuh" not in cuda_c.unit(own, {})
+    assert "warp_drive.cuh" in cuda_c.unit(CUDA_SOURCE, _constants(1))
+    without_envs = cuda_c.warp_drive_sizes("getEnvID(blockIdx.x)", 2, 3, 1)
+    assert without_envs == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1}
+
+
+def test_host_refuses_a_thread_for_each_agent():
+    """On the host a block is a call, which has no threads to give to the agents."""
+    with pytest.raises(CompileError, match="'CudaWalkersStep' is declared __global__, with a thread for each agent"):
+        EnvWrapper(CUDAWalkers(), num_envs=2, env_backend="host")
+
+
+def test_source_lies_where_the_registrar_says(registrar):
+    """Backends of one language share a source."""
+    assert Path(registrar.get_cuda_env_src_path("walkers", "host")) == CUDA_SOURCE

@@ -1,0 +1,14 @@
+"""Runs code that was written for WarpDrive 2.7: importing this package offers its modules under their own names.
+
+After ``import warpdrive_min.compat``, ``import warp_drive...`` and ``import example_envs...`` reach this project;
+``python -m warpdrive_min.compat script.py arguments...`` runs a script so, unchanged. `docs/compat.md` says what is
+supported and what differs.
+"""
+
+from __future__ import annotations
+
+from warpdrive_min.compat.modules import NAMES, NotInCompatError, install
+
+__all__ = ["NAMES", "NotInCompatError", "install"]
+
+install()

@@ -1,0 +1,72 @@
+"""WarpDrive's wrapper and consistency checker: the core's, for environments that WarpDrive's users wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from warpdrive_min import consistency, env_wrapper
+from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.compat import numba_modules
+from warpdrive_min.compat.placeholders import create_and_push_data_placeholders
+from warpdrive_min.environment import Observations
+
+
+class EnvWrapper(env_wrapper.EnvWrapper):
+    """The core's wrapper, which also loads WarpDrive's step modules in Numba; arguments as there."""
+
+    first_observations: Observations
+    """Observations by agent of the reset whose state every copy started from."""
+
+    def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
+        own = getattr(self.env, "kernel_sources", {}).get("numba")
+        if self.backend.language == "numba" and sources["numba"] != own:
+            module = numba_modules.execute(self.cuda_function_manager, str(sources["numba"]))
+            if not hasattr(module, "build"):
+                numba_modules.keep(self.cuda_function_manager, module)
+                return
+        super()._load(sources, binary)
+
+    def reset_all_envs(self) -> Observations:
+        """Start a new episode in every copy, as in the core."""
+        is_first = self.reset_on_host
+        observations = super().reset_all_envs()
+        if is_first:
+            self.first_observations = observations
+        return observations
+
+    reset = reset_all_envs
+
+
+class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
+    """The core's checker, which pushes what WarpDrive's environments leave to the trainer; arguments as there."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        chosen = self._wrapper_class
+        self._wrapper_class = _with_placeholders(EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen)
+
+
+def _with_placeholders(wrapper: type[env_wrapper.EnvWrapper]) -> type[env_wrapper.EnvWrapper]:
+    """Return a wrapper whose first reset pushes what a trainer would, and the table of actions if there is one."""
+
+    class Checked(wrapper):  # type: ignore[misc, valid-type]  # a class that is a variable
+        def reset_all_envs(self) -> Observations:
+            """Start a new episode in every copy."""
+            is_first = self.reset_on_host
+            observations: Observations = super().reset_all_envs()
+            if is_first and self.vectorised:
+                create_and_push_data_placeholders(self, push_data_batch_placeholders=False)
+                if hasattr(self.env, "step_actions") and self.env_backend == "pycuda":
+                    self.cuda_data_manager.add_shared_constants({ACTION_TABLE: self.env.step_actions})
+                    self.cuda_function_manager.initialize_shared_constants(self.cuda_data_manager, [ACTION_TABLE])
+            return observations
+
+        reset = reset_all_envs
+
+    return Checked
+
+
+ACTION_TABLE = "kIndexToActionArr"
+"""Name under which WarpDrive's CUDA C reads the moves of the actions."""

@@ -1,0 +1,295 @@
+"""WarpDrive's data and function managers of each backend: the core's, under WarpDrive's names and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from warpdrive_min.backends.base import ANY_RANK, Parameter, dtype_name
+from warpdrive_min.backends.cache import cached
+from warpdrive_min.backends.cuda_c import Signature, warp_drive_sizes
+from warpdrive_min.backends.pycuda_driver import PyCudaKernel, loaded_driver
+from warpdrive_min.compat import numba_modules
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.function_manager import CUDAFunctionManager
+from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
+
+# ------------------------------------------------------------------ data
+
+
+class _DataManager(CUDADataManager):
+    """What WarpDrive's data managers offer beside the core's methods."""
+
+    @property
+    def scalar_data_list(self) -> list[str]:
+        """Names of the scalars, which kernels get by value."""
+        return list(self._scalars)
+
+    @property
+    def host_data(self) -> Mapping[str, Any]:
+        """What was pushed, by name."""
+        return {**self._scalars, **self._host}
+
+
+class PyCUDADataManager(_DataManager):
+    """The data manager of backend `pycuda`; arguments as for `CUDADataManager`."""
+
+    def __init__(
+        self,
+        num_agents: int | None = None,
+        num_envs: int | None = None,
+        blocks_per_env: int = 1,
+        episode_length: int | None = None,
+    ) -> None:
+        super().__init__(num_agents, num_envs, blocks_per_env, episode_length, backend="pycuda")
+
+
+class NumbaDataManager(_DataManager):
+    """The data manager of backend `numba`; arguments as for `CUDADataManager`."""
+
+    def __init__(
+        self,
+        num_agents: int | None = None,
+        num_envs: int | None = None,
+        blocks_per_env: int = 1,
+        episode_length: int | None = None,
+    ) -> None:
+        super().__init__(num_agents, num_envs, blocks_per_env, episode_length, backend="numba")
+
+
+class CudaTensorHolder:
+    """A torch tensor as a pointer that PyCUDA's own functions take.
+
+    Args:
+        t: The tensor, which the holder keeps alive.
+    """
+
+    def __init__(self, t: torch.Tensor) -> None:
+        self.t = t
+        self.gpudata = t.data_ptr()
+
+    def get_pointer(self) -> int:
+        """Return the address of the tensor's memory."""
+        return self.t.data_ptr()
+
+
+# ------------------------------------------------------------------ functions
+
+
+class PyCUDAFunctionManager(CUDAFunctionManager):
+    """Compiles CUDA C with a thread for each agent, and launches it.
+
+    Args:
+        num_agents: Agents in each environment.
+        num_envs: Environments.
+        blocks_per_env: Blocks that share an environment; above 1 they are a thread block cluster.
+        process_id: Accepted; the cache of compiled code needs no coordination.
+    """
+
+    def __init__(self, num_agents: int = 1, num_envs: int = 1, blocks_per_env: int = 1, process_id: int = 0) -> None:
+        super().__init__(num_agents, num_envs, blocks_per_env, process_id, backend="pycuda")
+        self._binary: Any = None
+        self._undeclared: set[str] = set()
+
+    def load_cuda_from_source_code(self, code: str, default_functions_included: bool = True) -> None:
+        """Compile CUDA C text and keep its kernels.
+
+        Args:
+            code: The text, whose kernels are ``extern "C" __global__ void``.
+            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+
+        Raises:
+            CompileError: With the compiler's message.
+        """
+        self._load_file(cached({"code": code}, ".cu", lambda path: _write(path, code)))
+
+    def load_cuda_from_binary_file(self, cubin: str | Path, default_functions_included: bool = True) -> None:
+        """Load compiled code (cubin, fatbin); `initialize_functions` names its kernels.
+
+        Args:
+            cubin: The file.
+            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+
+        Raises:
+            ConfigError: There is no such file.
+        """
+        path = Path(cubin)
+        if not path.is_file():
+            raise ConfigError(
+                f"load_cuda_from_binary_file: must get a file (got {path}); build it with nvcc, or load the source"
+            )
+        self._binary = loaded_driver().module_from_buffer(path.read_bytes())
+
+    def compile_and_load_cuda(
+        self,
+        env_name: str,
+        template_header_file: str | None = None,
+        template_runner_file: str | None = None,
+        template_path: str | Path | None = None,
+        default_functions_included: bool = True,
+        customized_env_registrar: EnvironmentRegistrar | None = None,
+        event_messenger: Any = None,
+    ) -> None:
+        """Compile the registered source of an environment and keep its kernels.
+
+        Args:
+            env_name: Environment.
+            template_header_file: Accepted: the sizes are compiled in without a template.
+            template_runner_file: Likewise.
+            template_path: Likewise.
+            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+            customized_env_registrar: Where the source is looked up; None: the shared registrar.
+            event_messenger: Accepted: the cache of compiled code needs no coordination.
+
+        Raises:
+            ConfigError: No source is registered under that name.
+            CompileError: With the compiler's message.
+        """
+        self._load_file(Path(_registered(env_name, "pycuda", customized_env_registrar)))
+
+    def _load_file(self, path: Path) -> None:
+        sizes = warp_drive_sizes(path.read_text(), self.n_envs, self.n_agents, self.blocks_per_env)
+        self.load({"cuda_c": path}, sizes)
+
+    def initialize_functions(self, names: Sequence[str]) -> None:
+        """Check that the kernels of these names are loaded, and look them up in a compiled file.
+
+        Raises:
+            CompileError: There is no kernel of a name.
+        """
+        for name in names:
+            if self._binary is not None and not self.has_function(name):
+                self.keep({name: _undeclared_kernel(name, self._binary)})
+                self._undeclared.add(name)
+        super().initialize_functions(names)
+
+    def get_function(self, name: str) -> Any:
+        """Return a handle that launches the kernel."""
+        function = super().get_function(name)
+        return UndeclaredFunction(self, name, self._binary) if name in self._undeclared else function
+
+
+class NumbaFunctionManager(CUDAFunctionManager):
+    """Loads Numba modules whose kernels have a thread for each agent, and launches them.
+
+    Args:
+        num_agents: Agents in each environment.
+        num_envs: Environments.
+        blocks_per_env: Must be 1 once a module is loaded.
+        process_id: Accepted; nothing here needs coordination.
+    """
+
+    def __init__(self, num_agents: int = 1, num_envs: int = 1, blocks_per_env: int = 1, process_id: int = 0) -> None:
+        super().__init__(num_agents, num_envs, blocks_per_env, process_id, backend="numba")
+
+    def import_numba_from_source_code(self, numba_path: str, default_functions_included: bool = True) -> None:
+        """Execute a module for this manager's sizes and keep its kernels.
+
+        Args:
+            numba_path: Dotted name of the module.
+            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+
+        Raises:
+            ConfigError: ``blocks_per_env`` is above 1.
+            CompileError: A kernel with explicit signatures does not compile, or a name is taken.
+        """
+        numba_modules.load(self, numba_path)
+
+    def import_numba_env_config(
+        self, template_header_file: str | None = None, template_path: str | Path | None = None
+    ) -> None:
+        """Do nothing: each module that is loaded finds a config of this manager's sizes."""
+
+    def dynamic_import_numba(
+        self,
+        env_name: str,
+        template_header_file: str | None = None,
+        template_runner_file: str | None = None,
+        template_path: str | Path | None = None,
+        default_functions_included: bool = True,
+        customized_env_registrar: EnvironmentRegistrar | None = None,
+        event_messenger: Any = None,
+    ) -> None:
+        """Execute the registered module of an environment for this manager's sizes and keep its kernels.
+
+        Args:
+            env_name: Environment.
+            template_header_file: Accepted: the config needs no template.
+            template_runner_file: Likewise.
+            template_path: Likewise.
+            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+            customized_env_registrar: Where the module is looked up; None: the shared registrar.
+            event_messenger: Accepted: nothing here needs coordination.
+
+        Raises:
+            ConfigError: No module is registered under that name, or ``blocks_per_env`` is above 1.
+            CompileError: A kernel with explicit signatures does not compile, or a name is taken.
+        """
+        numba_modules.load(self, str(_registered(env_name, "numba", customized_env_registrar)))
+
+
+def _registered(env_name: str, backend: str, registrar: EnvironmentRegistrar | None) -> str | Path:
+    source = (registrar or env_registrar).get_cuda_env_src_path(env_name, backend)
+    if source is None:
+        raise ConfigError(
+            f"environment {env_name!r}: has no source for {backend!r} in the registrar; add it with "
+            "add_cuda_env_src_path. The environments of example_envs load through EnvWrapper"
+        )
+    return source
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+# ------------------------------------------------------------------ kernels of a compiled file
+
+
+class UndeclaredFunction:
+    """A kernel of a compiled file: its parameters are taken to be what it is launched with, unchecked.
+
+    Has both of WarpDrive's forms: ``f(*arguments, block=, grid=)`` and ``f[grid, block](*arguments)``.
+    """
+
+    def __init__(self, functions: CUDAFunctionManager, name: str, module: Any) -> None:
+        self.name = name
+        self._functions = functions
+        self._module = module
+
+    def __call__(self, *arguments: Any, block: Any = None, grid: Any = None) -> None:
+        """Enqueue one launch; does not synchronise."""
+        parameters = tuple(_taken(str(index), argument) for index, argument in enumerate(arguments))
+        kernel = PyCudaKernel(Signature(self.name, parameters, owns_environments=False), self._module)
+        plain = [each if isinstance(each, torch.Tensor) else each.item() for each in map(_sized, arguments)]
+        self._functions.prepare(kernel, plain, grid, block)()
+
+    def __getitem__(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
+        """Return the launch with Numba's ``[grid, block]``."""
+        grid, block = configuration[:2]
+        return lambda *arguments: self(*arguments, block=block, grid=grid)
+
+
+def _sized(argument: Any) -> Any:
+    """Return a tensor as it is, and a number as a NumPy scalar of 32 bits where it says no size itself."""
+    if isinstance(argument, torch.Tensor | np.generic):
+        return argument
+    return np.float32(argument) if isinstance(argument, float) else np.int32(argument)
+
+
+def _taken(name: str, argument: Any) -> Parameter:
+    value = _sized(argument)
+    if isinstance(value, torch.Tensor):
+        return Parameter(name, dtype_name(value.dtype), ANY_RANK)
+    return Parameter(name, str(value.dtype), 0)
+
+
+def _undeclared_kernel(name: str, module: Any) -> PyCudaKernel:
+    try:
+        return PyCudaKernel(Signature(name, (), owns_environments=False), module)
+    except loaded_driver().LogicError as error:
+        raise CompileError(f"kernel {name!r}: is not in the compiled file ({error})") from error

@@ -1,0 +1,1 @@
+"""The starter of a new environment: `command.new_env` fills the files of `template/`."""

@@ -1,0 +1,72 @@
+"""`python -m warpdrive_min new-env NAME`: write a small working environment to change into one's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import tempfile
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from warpdrive_min.errors import ConfigError, WarpDriveError
+
+TEMPLATE = Path(__file__).with_name("template")
+SUFFIX = ".template"
+
+
+def new_env(
+    name: Annotated[str, typer.Argument(help="Name of the package: a Python identifier.")],
+    folder: Annotated[Path, typer.Argument(help="Folder in which the package is made.")] = Path(),
+) -> None:
+    """Write a starter package NAME with kernels in NumPy, CUDA C and Numba, and a test; overwrites nothing."""
+    try:
+        package = write_starter(name, folder)
+    except WarpDriveError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    for path in sorted(package.iterdir()):
+        typer.echo(f"wrote {path}")
+    inside = "" if folder == Path() else f"cd {folder} && "
+    typer.echo("next:")
+    typer.echo(f"  {inside}pytest {name}")
+    typer.echo(f"  {inside}python -m warpdrive_min validate {name}")
+
+
+def write_starter(name: str, folder: Path) -> Path:
+    """Write the package ``folder/name`` and return its path; it appears whole or not at all.
+
+    Raises:
+        ConfigError: The name is no identifier or another module's, the folder is missing, or the package exists.
+    """
+    check_name(name)
+    package = folder / name
+    if not folder.is_dir():
+        raise ConfigError(f"new-env: the folder must exist (got {folder}); make it first")
+    if package.exists():
+        raise ConfigError(f"new-env: {package} exists already; take another name or move it away")
+    if importlib.util.find_spec(name) is not None:
+        raise ConfigError(f"new-env: the name must not be that of an installed module (got {name!r}); take another one")
+    words = {"name": name, "title": class_name(name)}
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch:
+        unfinished = Path(scratch) / name
+        unfinished.mkdir()
+        for template in TEMPLATE.glob(f"*{SUFFIX}"):
+            target = unfinished / Template(template.name.removesuffix(SUFFIX)).substitute(words)
+            target.write_text(Template(template.read_text()).substitute(words))
+        unfinished.rename(package)
+    return package
+
+
+def check_name(name: str) -> None:
+    """Raise `ConfigError` unless ``name`` can name a package and, in capitals, a class."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"new-env: the name must be a Python identifier that begins with a letter (got {name!r})")
+
+
+def class_name(name: str) -> str:
+    """Return the name of the package's class: ``ring_walk`` gives ``RingWalk``."""
+    return "".join(word[:1].upper() + word[1:] for word in name.split("_"))

@@ -1,0 +1,215 @@
+"""`python -m warpdrive_min validate PATH`: check an environment's kernels and show how fast they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from warpdrive_min import backends
+from warpdrive_min.backends.numba_cuda import simulated
+from warpdrive_min.errors import ConfigError, WarpDriveError, known
+from warpdrive_min.validation.card import Speed, measure
+from warpdrive_min.validation.checks import CHECKS, Result, run_checks
+from warpdrive_min.validation.subject import Case, load_class
+
+SIMULATED_ENVS, SIMULATED_STEPS = 3, 5
+"""At most so much in Numba's simulator, which does some thousand threads a second."""
+WIDE = 140
+CARD_FACTORS = (1, 10, 100)
+STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
+
+Finding = tuple[Case, Result]
+
+
+def validate(
+    path: Annotated[str, typer.Argument(help="Folder of a package, path of a module, or package.module:ClassName.")],
+    backend: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
+    config: Annotated[list[str] | None, typer.Option(help="Argument of the class, KEY=VALUE; VALUE is JSON.")] = None,
+    class_name: Annotated[str | None, typer.Option("--class", help="The class, where there are several.")] = None,
+    envs: Annotated[int, typer.Option(min=2, help="Environments.")] = 37,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a run.")] = 40,
+    configs: Annotated[int, typer.Option(min=1, help="Repetitions, each with its own seed and random config.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of starts, actions and random configs.")] = 0,
+    tolerance: Annotated[float, typer.Option(help="Largest difference from the reference if not exact.")] = 1e-4,
+    check: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
+    card: Annotated[bool, typer.Option(help="Measure speeds too.")] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
+) -> None:
+    """Check every kernel of an environment; exits with 1 if a check failed, with 2 if nothing could be checked.
+
+    Each check runs on every backend for which the environment has kernels. An environment class may offer a static
+    method random_config(generator) that returns keyword arguments; --configs then draws that many of them.
+    """
+    console = Console()
+    if console.width < WIDE:
+        console = Console(width=WIDE)  # the table needs it; a narrower terminal wraps
+    try:
+        cls = load_class(path, class_name)
+        names = _checks(check)
+        chosen = _backends(backend)
+        given = [_pair(text) for text in config or []]
+        first = Case(
+            target=path, cls=cls, backend="cpu", config=dict(given), n_envs=envs, n_steps=steps, tolerance=tolerance
+        )
+        cases = list(_cases(first, configs, seed))
+    except WarpDriveError as error:
+        console.print(str(error), soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(2) from error
+    findings: list[Finding] = []
+    speeds: list[Speed] = []
+    for name in chosen:
+        on_backend = [_on(name, case) for case in cases]
+        found = _check_all(on_backend, names)
+        findings += found
+        if card and all(result.status == "passed" for _, result in found if result.status != "skipped"):
+            speeds += _speeds(on_backend[0])
+    _show(console, cls.__name__, findings, speeds)
+    if json_file is not None:
+        _write(json_file, _report(path, cls.__name__, findings, speeds))
+    if any(result.status == "failed" for _, result in findings):
+        raise typer.Exit(1)
+    if not any(result.status == "passed" for _, result in findings):
+        raise typer.Exit(2)
+
+
+# ------------------------------------------------------------------ what to run
+
+
+def _checks(names: Sequence[str] | None) -> list[str]:
+    for name in names or []:
+        if name not in CHECKS:
+            raise ConfigError(f"validate: unknown check (got {name!r}); known are {', '.join(CHECKS)}")
+    return [name for name in CHECKS if not names or name in names]
+
+
+def _backends(names: Sequence[str] | None) -> list[str]:
+    """Return the named backends, or those that can run here."""
+    if names:
+        return [backends.get(name).name for name in names]
+    return [name for name, state in backends.availability().items() if state.available]
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """Split KEY=VALUE; a value that is no JSON is text."""
+    key, is_pair, value = text.partition("=")
+    if not is_pair or not key:
+        raise ConfigError(f"validate --config: must be KEY=VALUE (got {text!r})")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
+
+
+def _cases(first: Case, n: int, seed: int) -> Iterator[Case]:
+    """Repeat the case with other seeds and, where the class offers them, random configs under the given one."""
+    draw = getattr(first.cls, "random_config", None)
+    for index in range(n):
+        drawn: Mapping[str, Any] = draw(np.random.default_rng(seed + index)) if draw and n > 1 else {}
+        yield replace(first, config={**drawn, **first.config}, seed=seed + index)
+
+
+def _on(backend: str, case: Case) -> Case:
+    case = replace(case, backend=backend)
+    if not _is_simulated(backend):
+        return case
+    return replace(case, n_envs=min(case.n_envs, SIMULATED_ENVS), n_steps=min(case.n_steps, SIMULATED_STEPS))
+
+
+def _is_simulated(backend: str) -> bool:
+    return backend == "numba" and simulated()
+
+
+def _check_all(cases: Sequence[Case], names: Sequence[str]) -> list[Finding]:
+    case = cases[0]
+    if case.language not in case.cls.kernel_sources:
+        reason = f"the environment has no {case.language} kernels (it has {known(case.cls.kernel_sources)})"
+        return [(case, Result(name, "skipped", reason)) for name in names]
+    return [(each, result) for each in cases for result in run_checks(each, names)]
+
+
+def _speeds(case: Case) -> list[Speed]:
+    if case.language not in case.cls.kernel_sources or _is_simulated(case.backend):
+        return []
+    return [measure(case, factor * case.n_envs) for factor in CARD_FACTORS]
+
+
+# ------------------------------------------------------------------ what to say
+
+
+def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
+    table = Table("backend", "check", "result", "detail", title=title, title_justify="left")
+    for backend, result, n_runs in _summary(findings):
+        style = STYLES[result.status]
+        count = f" ({n_runs} runs)" if n_runs > 1 else ""
+        table.add_row(backend, result.name, f"[{style}]{result.status}[/]{count}", escape(result.detail))
+    console.print(table)
+    for name, state in backends.availability().items():
+        if not state.available:
+            console.print(f"backend {name} is {state}", highlight=False, markup=False, soft_wrap=True)
+    if speeds:
+        speed_table = Table("backend", "environments", "env-steps/s", "GB/s", title="speed", title_justify="left")
+        for speed in speeds:
+            rate = "" if speed.bytes_per_s is None else f"{speed.bytes_per_s / 1e9:.3g}"
+            speed_table.add_row(speed.backend, f"{speed.n_envs:,}", f"{speed.env_steps_per_s:,.0f}", rate)
+        console.print(speed_table)
+        console.print("a rough measure of one run; `python -m bench` is the tool for numbers to publish")
+
+
+def _summary(findings: Sequence[Finding]) -> Iterator[tuple[str, Result, int]]:
+    """Sum up each check on each backend: the first failure with its config and seed, else the first run."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for case, result in findings:
+        groups.setdefault((case.backend, result.name), []).append((case, result))
+    for (backend, _), group in groups.items():
+        failed = [each for each in group if each[1].status == "failed"]
+        passed = [each for each in group if each[1].status == "passed"]
+        case, result = (failed or passed or group)[0]
+        if failed and len(group) > 1:
+            more = f"{len(failed)} of {len(group)} runs, first with seed {case.seed} and config {dict(case.config)}"
+            result = replace(result, detail=f"{result.detail} ({more})")
+        yield backend, result, len(group)
+
+
+def _report(path: str, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> dict[str, Any]:
+    return {
+        "path": path,
+        "class": title,
+        "backends": {name: str(state) for name, state in backends.availability().items()},
+        "results": [
+            {
+                "backend": case.backend,
+                "check": result.name,
+                "status": result.status,
+                "detail": result.detail,
+                "config": dict(case.config),
+                "seed": case.seed,
+                "n_envs": case.n_envs,
+                "n_steps": case.n_steps,
+            }
+            for case, result in findings
+        ],
+        "speeds": [asdict(speed) for speed in speeds],
+    }
+
+
+def _write(file: Path, report: Mapping[str, Any]) -> None:
+    """Write JSON; the file is replaced when the new one is whole."""
+    descriptor, unfinished = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            json.dump(report, stream, indent=1, default=str)
+        os.replace(unfinished, file)
+    except BaseException:
+        Path(unfinished).unlink()
+        raise
