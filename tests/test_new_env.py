@@ -1,0 +1,102 @@
+"""The starter of a new environment: it works as it is written, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import warpdrive_min
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.new_env import command
+from warpdrive_min.new_env.command import class_name, new_env, write_starter
+
+ROOT = Path(warpdrive_min.__file__).parents[1]
+
+
+def files(folder: Path) -> set[str]:
+    """Return the names in a folder, hidden ones included."""
+    return {path.name for path in folder.iterdir()}
+
+
+def test_starter_passes_its_own_test(tmp_path):
+    """What the command writes passes pytest with warnings as errors, on the reference and on `host`."""
+    app = typer.Typer()
+    app.command()(new_env)
+    result = CliRunner().invoke(app, ["lake_walk", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert f"python -m warpdrive_min validate {'lake_walk'}" in result.output
+    assert files(tmp_path) == {"lake_walk"}
+    assert files(tmp_path / "lake_walk") == {
+        "__init__.py",
+        "env.py",
+        "reference.py",
+        "kernel.cu",
+        "kernel_numba.py",
+        "run_config.yaml",
+        "test_lake_walk.py",
+        "README.md",
+    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}  # the simulator takes too long
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "lake_walk"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "passed" in run.stdout
+
+
+def test_starter_leaves_no_placeholder(tmp_path):
+    """Every name is filled in, in file names and in files."""
+    package = write_starter("two_words", tmp_path)
+    texts = {path.name: path.read_text() for path in package.iterdir()}
+    assert "class TwoWords(Environment)" in texts["env.py"]
+    assert not [name for name, text in texts.items() if "$" in name + text]
+
+
+@pytest.mark.parametrize(("name", "title"), [("ring", "Ring"), ("ring_race2", "RingRace2"), ("ringRace", "RingRace")])
+def test_class_name_is_in_capitals(name, title):
+    """The class takes the words of the package's name."""
+    assert class_name(name) == title
+
+
+@pytest.mark.parametrize("name", ["2d", "my-env", "my env", "class", "_", "", "a.b", "../up", "json", "numpy"])
+def test_name_must_be_free_and_an_identifier(name, tmp_path):
+    """Neither what Python cannot import nor the name of another module is taken, and nothing is written."""
+    with pytest.raises(ConfigError, match="new-env: the name must"):
+        write_starter(name, tmp_path)
+    assert files(tmp_path) == set()
+
+
+def test_what_exists_stays(tmp_path):
+    """A folder or file of that name is refused and left alone; so is a folder that is missing."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        write_starter("taken", tmp_path)
+    assert (tmp_path / "taken" / "notes").read_text() == "mine"
+    assert files(tmp_path) == {"taken"}
+    with pytest.raises(ConfigError, match="the folder must exist"):
+        write_starter("walk", tmp_path / "missing")
+
+
+def test_failure_leaves_nothing(tmp_path, monkeypatch):
+    """If a file cannot be written, none is there."""
+    templates, target = tmp_path / "templates", tmp_path / "target"
+    for folder in (templates, target):
+        folder.mkdir()
+    (templates / "a.py.template").write_text("${name}")
+    (templates / "b.py.template").write_text("${unknown}")
+    monkeypatch.setattr(command, "TEMPLATE", templates)
+    with pytest.raises(KeyError, match="unknown"):
+        write_starter("walk", target)
+    assert files(target) == set()

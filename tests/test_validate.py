@@ -1,0 +1,302 @@
+"""The checks of an environment: a right one passes, and each planted fault is caught where it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.support import BACKENDS_HERE, is_simulated
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.new_env.command import write_starter
+from warpdrive_min.validation import CHECKS, Case, exercise, load_class, run_checks
+from warpdrive_min.validation.checks import python_class
+from warpdrive_min.validation.command import validate
+
+APP = typer.Typer()
+APP.command()(validate)
+QUICK = ("--backend", "cpu", "--no-card", "--check", "flags", "--check", "finite")
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Return what writes a starter package; what validation imports is forgotten afterwards."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield lambda name="ring": write_starter(name, tmp_path)
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in {path.stem for path in tmp_path.iterdir()}:
+            del sys.modules[name]
+
+
+def case_of(package, backend="host", **options):
+    """Return a case of a package's environment."""
+    return Case(
+        **{"target": str(package), "cls": load_class(str(package)), "backend": backend, "n_steps": 20, **options}
+    )
+
+
+def check(case, *names):
+    """Run checks; returns their results by name."""
+    return {result.name: result for result in run_checks(case, names or CHECKS)}
+
+
+# ------------------------------------------------------------------ what is right passes
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_starter_passes(backend, write):
+    """The starter passes every check on every backend, and what is skipped says why."""
+    case = case_of(write(), backend)
+    if is_simulated(backend):
+        simulated = replace(case, n_envs=2, n_steps=2, config={"n_agents": 2})
+        results = check(simulated, "build", "consistency", "flags")
+    else:
+        results = check(case)
+    assert not [result for result in results.values() if result.status == "failed"], results
+    skipped = {name: result.detail for name, result in results.items() if result.status == "skipped"}
+    if backend == "cpu":
+        assert set(skipped) == {"bounds", "consistency", "bit-identity"}
+        assert all(skipped.values())
+    else:
+        assert not skipped
+        assert "0 of" in results["consistency"].detail
+        assert "no episode ended" not in results["consistency"].detail, "the run must end episodes"
+
+
+def test_python_class_is_the_reference_without_numpy_kernels():
+    """An environment in WarpDrive's style is held against its Python class; what needs NumPy kernels is skipped."""
+    target = "tests.environments.counter:PlainCounter"
+    cls = load_class(target)
+    assert python_class(cls) is cls, "one class for both modes"
+    results = check(
+        Case(target=target, cls=cls, backend="host", n_steps=8), "consistency", "bit-identity", "auto-reset"
+    )
+    assert results["consistency"].status == "passed", results
+    assert "Python class" in results["consistency"].detail
+    assert results["bit-identity"].status == "skipped"
+    assert results["auto-reset"].status == "passed", results
+
+
+def test_python_class_is_the_base_of_a_cuda_class():
+    """Where a CUDA class derives from a Python one, that one is the reference."""
+    cls = load_class("tests.environments.counter:PlainCounter")
+
+    class Python:
+        def step(self, actions=None):
+            return actions
+
+    assert python_class(type("Cuda", (Python, cls), {"step": lambda self: None})) is Python
+
+
+# ------------------------------------------------------------------ what is wrong is caught
+
+REWARD = "    rewards[env][agent] ="
+FAULTS = {
+    "wrong sign": ("- MOVE_COST * moved", "+ MOVE_COST * moved", "consistency", "rewards of environment"),
+    "no barrier": (
+        "  }\n  WD_SYNC();  // everyone has moved\n  WD_EACH_AGENT(local, env, agent) {\n",
+        "",
+        "bit-identity",
+        "observations of environment",
+    ),
+    "write after": (
+        REWARD,
+        "    if (env == n_envs - 1) rewards[env + 1][agent] = 7.f;\n" + REWARD,
+        "bounds",
+        "written outside the array: rewards 1 elements after it",
+    ),
+    "hidden state": (
+        REWARD,
+        "    static int calls = 0;\n    if (++calls % 1000 == 0) seen[3] += 1.f;\n" + REWARD,
+        "determinism",
+        "observations of environment",
+    ),
+    "number of environments": (
+        "wd_below(words.x, N_CELLS)",
+        "wd_below(words.x + 77777777 * n_envs, N_CELLS)",
+        "independence",
+        "position of environment",
+    ),
+    "not reset": (
+        "      position[env][agent] = wd_below(words.x, N_CELLS);\n",
+        "",
+        "reset",
+        "(not reset: position, observations)",
+    ),
+    "stale observations": (
+        "    if (_done_[env] || force) observe(position[env], goal[env], agent, observations[env][agent]);\n",
+        "    (void)agent;\n",
+        "reset",
+        "observations of environment",
+    ),
+    "all restart": (
+        "_reset_seed_, force, n_envs);\n  WD_SYNC()",
+        "_reset_seed_, 1, n_envs);\n  WD_SYNC()",
+        "partial-reset",
+        "an environment that is not done changed: _timestep_",
+    ),
+    "final observations": (
+        "= observations[env][agent][feature]",
+        "= 0.5f + observations[env][agent][feature]",
+        "auto-reset",
+        "final_observations of environment",
+    ),
+    "not a number": (
+        "seen[1] = static_cast<float>(left)",
+        "seen[1] = static_cast<float>(left) / static_cast<float>(left)",
+        "finite",
+        "observations of environment 0, agent 0, element 1: want a finite number, got nan",
+    ),
+    "flag of two": (
+        "_done_[env] = reached | out_of_time",
+        "_done_[env] = 2 * (reached | out_of_time)",
+        "flags",
+        "_done_ of environment",
+    ),
+    "late end": (">= EPISODE_LENGTH", "> EPISODE_LENGTH", "truncation", "_done_ of environment 0: want 1, got 0"),
+    "no kernel": ("WD_KERNEL(step)(int ", "WD_KERNEL(step)(short ", "build", "cannot bind the parameter"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_caught(fault, write):
+    """A fault in kernel.cu fails its check, which names the array."""
+    old, new, name, message = FAULTS[fault]
+    package = write()
+    source = package / "kernel.cu"
+    text = source.read_text()
+    assert text.count(old) == 1, "the fault must be planted"
+    source.write_text(text.replace(old, new))
+    result = check(case_of(package), name)[name]
+    assert result.status == "failed", result
+    assert message in result.detail
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            REWARD,
+            "    if (env == 0) goal[-2] = agent;\n" + REWARD,
+            "written outside the array: goal 2 elements before it",
+        ),
+        (
+            "position[env][agent] == goal[env],",
+            "position[env][agent] == goal[env + (env == n_envs - 1)],",
+            "read outside an array: what lies there shows in rewards",
+        ),
+    ],
+)
+def test_guard_zones_tell_writes_and_reads(old, new, message, write):
+    """A write into a guard zone is located; a read of one is told by the influence of what lies there."""
+    source = write() / "kernel.cu"
+    text = source.read_text()
+    assert text.count(old) == 1, "the fault must be planted"
+    source.write_text(text.replace(old, new))
+    assert message in exercise.main(case_of(source.parent))
+
+
+def test_kernels_that_crash_are_not_run_further(write):
+    """A crash is caught in a process of its own, and the other checks are skipped."""
+    source = write() / "kernel.cu"
+    source.write_text(source.read_text().replace(REWARD, "    rewards[env + 1000000000][agent] = 7.f;\n" + REWARD))
+    results = check(case_of(source.parent), "bounds", "flags")
+    assert "the kernels broke their process (SIGSEGV)" in results["bounds"].detail
+    assert results["flags"].status == "skipped"
+    assert "bounds failed" in results["flags"].detail
+
+
+def test_flag_that_is_never_cleared_is_caught_in_the_reference_too(write):
+    """The reference is checked against itself: a reset that forgets a flag fails on `cpu`."""
+    source = write() / "reference.py"
+    text = source.read_text()
+    assert "        _done_[envs] = 0\n" in text
+    source.write_text(text.replace("        _done_[envs] = 0\n", ""))
+    result = check(case_of(source.parent, "cpu"), "reset")["reset"]
+    assert result.status == "failed"
+    assert "after a forced reset: _done_ of environment 0: want 0, got 1" in result.detail
+
+
+# ------------------------------------------------------------------ the command
+
+
+def run(*arguments):
+    """Call the command."""
+    return CliRunner().invoke(APP, [str(each) for each in arguments])
+
+
+def test_command_reports_as_table_and_json(write, tmp_path):
+    """All passed: status 0, a table, and a JSON file that holds every run with its random config and seed."""
+    report = tmp_path / "report.json"
+    result = run(write(), *QUICK, "--configs", 2, "--seed", 5, "--config", "n_agents=3", "--json", report)
+    assert result.exit_code == 0, result.output
+    assert "passed (2 runs)" in result.output
+    found = json.loads(report.read_text())
+    assert found["class"] == "Ring"
+    assert [(each["check"], each["seed"]) for each in found["results"]] == [
+        ("finite", 5),
+        ("flags", 5),
+        ("finite", 6),
+        ("flags", 6),
+    ]
+    configs = [each["config"] for each in found["results"]]
+    assert configs[0]["n_agents"] == configs[2]["n_agents"] == 3, "the given config goes before a random one"
+    assert configs[0]["n_cells"] != configs[2]["n_cells"]
+    assert {path.name for path in tmp_path.iterdir()} == {"ring", "report.json"}
+
+
+def test_command_shows_speeds(write):
+    """The card has one line for each number of environments, and names the tool for publishing."""
+    result = run(write(), "--backend", "cpu", "--check", "flags", "--envs", 2)
+    assert result.exit_code == 0, result.output
+    assert all(f" {n} " in result.output for n in (2, 20, 200))
+    assert "python -m bench" in result.output
+
+
+def test_command_fails_with_a_check(write):
+    """A failed check gives status 1 and its detail."""
+    source = write() / "reference.py"
+    source.write_text(source.read_text().replace("_done_[:] = terminated", "_done_[:] = 3 * terminated"))
+    result = run(source.parent, *QUICK)
+    assert result.exit_code == 1
+    assert "want 0 or 1, got 3" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no/such/folder"], "the path must exist"),
+        (["no_such_module:Ring"], "cannot import"),
+        (["tests.environments.counter"], "name one with --class"),
+        (["tests.environments.counter", "--class", "Nobody"], "has no environment 'Nobody'"),
+        (["tests.environments.counter:Counter", "--backend", "abacus"], "unknown backend"),
+        (["tests.environments.counter:Counter", "--check", "taste"], "unknown check"),
+        (["tests.environments.counter:Counter", "--config", "limit"], "must be KEY=VALUE"),
+    ],
+)
+def test_command_says_what_it_cannot_check(arguments, message):
+    """What cannot be checked at all gives status 2 and says why."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+
+
+def test_package_with_the_name_of_another_is_refused(tmp_path, monkeypatch):
+    """A folder that cannot be imported under its name, because another module has it, is an error."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "__init__.py").write_text("")
+    with pytest.raises(ConfigError, match="must not have the name of another module"):
+        load_class(str(tmp_path / "json"))
+
+
+def test_module_inside_a_package_is_found_with_its_siblings(write):
+    """A path to a module, or to a folder, gives the same class under its dotted name."""
+    package = write()
+    assert load_class(str(package / "env.py")) is load_class(str(package))
+    assert load_class(str(package)).__module__ == "ring.env"
