@@ -26,14 +26,32 @@ CHECKED_STEPS: Final = 8
 CHECKED_AGENTS: Final = 2_000
 """Agents of the environments that are stepped beside the oracle; the first ones of the point."""
 
-TOLERANCES: Final = {"cartpole": 1e-5, "tag_continuous": 2e-5}
-"""Largest error against the oracle in one step from the same state, in the unit of each array."""
+EPISODE_LENGTHS: Final = {
+    "cartpole": 500,
+    "mountain_car": 500,
+    "continuous_mountain_car": 1_000,
+    "acrobot": 500,
+    "pendulum": 500,
+}
+"""Of the environments of one agent, as in WarpDrive's run configs."""
+FULLY_OBSERVED_AGENTS: Final = 110
+"""Agents up to which those of Tag GridWorld observe all others; above, the observations would fill the memory."""
 
 
-def env_config(env: str, n_agents: int) -> dict[str, Any]:
+def env_config(env: str, n_agents: int, neighbor_search: str = "auto") -> dict[str, Any]:
     """Return the config of a benchmarked environment: the published run configs, Tag with a tagger in eleven agents."""
-    if env == "cartpole":
-        return {"episode_length": 500}
+    if env in EPISODE_LENGTHS:
+        return {"episode_length": EPISODE_LENGTHS[env]}
+    if env == "tag_gridworld":
+        return {
+            "num_taggers": n_agents - 1,
+            "grid_length": 100,
+            "episode_length": 100,
+            "wall_hit_penalty": 0.1,
+            "tag_penalty_for_runner": 5.0,
+            "use_full_observation": n_agents <= FULLY_OBSERVED_AGENTS,
+            "seed": 20,
+        }
     n_taggers = max(1, n_agents // 11)
     return {
         "num_taggers": n_taggers,
@@ -48,6 +66,7 @@ def env_config(env: str, n_agents: int) -> dict[str, Any]:
         "num_turn_levels": 20,
         "use_full_observation": False,
         "num_other_agents_observed": min(10, n_agents - 1),
+        "neighbor_search": neighbor_search,
         "tagging_distance": 0.02,
         "tag_reward_for_tagger": 10.0,
         "tag_penalty_for_runner": -10.0,
@@ -82,7 +101,7 @@ def env_step(point: Point) -> Prepared:
     def check() -> Correctness:
         seen = step_by_step(wrapper, oracle, draw, CHECKED_STEPS)
         return Correctness(
-            passed=seen.max_error <= TOLERANCES[point["env"]],
+            passed=seen.max_error <= wrapper.env.tolerance,
             max_error=seen.max_error,
             oracle=f"NumPy, {n_checked} environments, {CHECKED_STEPS} steps from the same state",
             detail=str(seen),
@@ -105,7 +124,7 @@ def env_step(point: Point) -> Prepared:
 
 def start_env(point: Point, backend: str, n_envs: int) -> EnvWrapper:
     """Build and start the environment of a point."""
-    config = env_config(point["env"], point["n_agents"])
+    config = env_config(point["env"], point["n_agents"], point.get("neighbor_search", "auto"))
     wrapper = EnvWrapper(
         ENVS[point["env"]](**config),
         num_envs=n_envs,
@@ -120,7 +139,10 @@ def start_env(point: Point, backend: str, n_envs: int) -> EnvWrapper:
 
 def sampler_bytes(wrapper: EnvWrapper) -> int:
     """Bytes a draw must move for one environment: the distribution, the actions and the counter in and out."""
-    categories = category_counts(next(iter(wrapper.env.action_space.values())))
+    space = next(iter(wrapper.env.action_space.values()))
+    if hasattr(space, "low"):  # uniform between bounds that all environments share
+        return 4 * wrapper.n_agents * space.shape[0] + 8
+    categories = category_counts(space)
     return 4 * wrapper.n_agents * (sum(categories) + len(categories)) + 8
 
 
@@ -235,27 +257,17 @@ def check_frequencies(
 
 def env_step_points(preset: Preset) -> list[Point]:
     """Environments x backends x sizes; NumPy is spared the sizes at which a step takes it seconds."""
-    if preset == "smoke":
-        sizes = {("cartpole", 1): [64], ("tag_continuous", 5): [4]}
-    else:
-        sizes = {("cartpole", 1): [1, 100, 10_000, 100_000], ("tag_continuous", 110): [1, 10, 100]}
-    on_gpu = torch.cuda.is_available() and preset != "smoke"
-    if on_gpu or preset == "full":
-        sizes["cartpole", 1].append(1_000_000)
-        sizes["tag_continuous", 110] += [1_000, 2_000]
-    if preset == "full":
-        sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
-        sizes["tag_continuous", 1_000] = [10, 100]
+    counts = env_step_sizes(preset)
     points: list[Point] = [
         {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, "exact": False}
-        for (env, n_agents), counts in sizes.items()
-        for n_envs in counts
+        for (env, n_agents), sizes in counts.items()
+        for n_envs in sizes
         for backend in BACKENDS
         if backend != "cpu" or n_envs * n_agents**2 <= NUMPY_PAIRS
     ]
     if preset != "smoke":
         points += [
-            {"env": env, "backend": backend, "n_envs": sizes[env, n_agents][-1], "n_agents": n_agents, "exact": True}
+            {"env": env, "backend": backend, "n_envs": counts[env, n_agents][-1], "n_agents": n_agents, "exact": True}
             for env, n_agents in (("cartpole", 1), ("tag_continuous", 110))
             for backend in BACKENDS
             if backend != "cpu"
@@ -263,8 +275,48 @@ def env_step_points(preset: Preset) -> list[Point]:
     return points
 
 
+def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
+    """Return the numbers of environments that are measured, by environment and number of agents."""
+    classic = [(env, 1) for env in EPISODE_LENGTHS]
+    tags = [("tag_gridworld", 5), ("tag_continuous", 110)]
+    if preset == "smoke":
+        return {key: [64] for key in classic} | {("tag_gridworld", 5): [4], ("tag_continuous", 5): [4]}
+    on_gpu = torch.cuda.is_available() or preset == "full"
+    sizes = {key: [1, 100, 10_000] + ([1_000_000] if on_gpu else []) for key in classic}
+    sizes["cartpole", 1] = [1, 100, 10_000, 100_000] + ([1_000_000] if on_gpu else [])
+    sizes |= {key: [1, 10, 100] + ([1_000, 2_000] if on_gpu else []) for key in tags}
+    if preset == "full":
+        sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
+        sizes["tag_gridworld", 5] = [*sizes["tag_gridworld", 5], 100_000]
+    crowds = CROWDS if on_gpu else [n for n in CROWDS if n <= 1_000]
+    return sizes | {(env, n): [AMONG] for env, _ in tags for n in crowds if (env, n) not in sizes}
+
+
+CROWDS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
+"""Agents in each of `AMONG` environments."""
+AMONG: Final = 100
+
 NUMPY_PAIRS: Final = 1_300_000
 """Pairs of agents in all environments up to which NumPy is measured."""
+
+
+def neighbor_search_points(preset: Preset) -> list[Point]:
+    """Return Tag Continuous with cells and with all pairs, in so many environments that a GPU is full."""
+    on_gpu = torch.cuda.is_available()
+    crowds = [] if preset == "smoke" else [500, 1_000, 2_000, 5_000, 10_000] if on_gpu else [500, 1_000]
+    return [
+        {
+            "env": "tag_continuous",
+            "backend": backend,
+            "n_envs": AMONG if on_gpu else 1,
+            "n_agents": n_agents,
+            "neighbor_search": search,
+        }
+        for n_agents in crowds
+        for backend in BACKENDS
+        if BACKENDS[backend].language != "numpy" and (backend != "host" or n_agents <= 1_000)
+        for search in ("all_pairs", "grid")
+    ]
 
 
 def sampler_points(preset: Preset) -> list[Point]:
@@ -293,6 +345,14 @@ CASES: Final[dict[str, Case]] = {
             scope="env",
             version=1,
             points=env_step_points,
+            setup=env_step,
+        ),
+        Case(
+            name="neighbor_search",
+            summary="step Tag Continuous, looking for neighbours among all pairs of agents or in a grid of cells",
+            scope="env",
+            version=1,
+            points=neighbor_search_points,
             setup=env_step,
         ),
         Case(

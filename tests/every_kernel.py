@@ -12,27 +12,23 @@ import numpy as np
 import torch
 
 from tests.agreement import start
-from tests.support import TAG_CONFIGS
+from tests.support import SCENARIOS, TAG_CONFIGS
 from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed
 from warpdrive_min.policies import random_policy
 
-TAG = TAG_CONFIGS["partial, exits"]
-RUNS = [
+TAG = {**TAG_CONFIGS["partial, exits"], "episode_length": 3}
+RUNS = [(name, {**config, "episode_length": 3}, 37) for name, config in SCENARIOS.values()] + [
     ("cartpole", {"episode_length": 3}, 300),
-    ("cartpole", {"episode_length": 3, "reset_pool_size": 4}, 7),
-    ("tag_continuous", {**TAG, "episode_length": 3}, 37),
-    ("tag_continuous", {**TAG, "episode_length": 3, "use_full_observation": True}, 5),
-    (
-        "tag_continuous",
-        {**TAG, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10, "episode_length": 3},
-        3,
-    ),
-    (
-        "tag_continuous",
-        {**TAG, "num_taggers": 30, "num_runners": 300, "num_other_agents_observed": 20, "episode_length": 2},
-        2,
-    ),
+    ("tag_continuous", {**TAG, "use_full_observation": True}, 5),
+    ("tag_continuous", {**TAG, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10}, 3),
+    ("tag_continuous", {**TAG, "num_taggers": 30, "num_runners": 220, "num_other_agents_observed": 20}, 2),
+    ("tag_continuous", {**TAG, "num_taggers": 60, "num_runners": 600, "num_other_agents_observed": 20}, 2),
+    ("tag_continuous", {**TAG, "num_taggers": 9, "num_runners": 60, "neighbor_search": "grid"}, 3),
+    ("tag_continuous", {**TAG, "num_taggers": 99, "num_runners": 999, "neighbor_search": "all_pairs"}, 1),
+    ("tag_gridworld", {"num_taggers": 300, "grid_length": 9, "episode_length": 3}, 2),
+    ("tag_gridworld", {"num_taggers": 3000, "grid_length": 99, "episode_length": 3, "use_full_observation": False}, 2),
 ]
+"""Environment, config and number of copies."""
 
 
 def main(backend: str) -> None:

@@ -75,6 +75,29 @@ TAG_CONFIGS: dict[str, dict[str, Any]] = {
 }
 """Five agents in the four modes of WarpDrive's own test: full or partial observation, runners exit or stay."""
 
+SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cartpole": ("cartpole", {"episode_length": 30}),
+    "cartpole, pool": ("cartpole", {"episode_length": 30, "reset_pool_size": 4}),
+    "mountain_car": ("mountain_car", {"episode_length": 30}),
+    "continuous_mountain_car": ("continuous_mountain_car", {"episode_length": 30, "reset_pool_size": 4}),
+    "acrobot": ("acrobot", {"episode_length": 30}),
+    "pendulum": ("pendulum", {"episode_length": 30}),
+    "tag_gridworld": ("tag_gridworld", {"num_taggers": 4, "grid_length": 6, "episode_length": 30}),
+    "tag_gridworld, partial, pool": (
+        "tag_gridworld",
+        {
+            "num_taggers": 4,
+            "grid_length": 6,
+            "episode_length": 30,
+            "use_full_observation": False,
+            "reset_pool_size": 5,
+        },
+    ),
+    "tag_continuous": ("tag_continuous", TAG_CONFIGS["partial, exits"]),
+    "tag_continuous, crowd": ("tag_continuous", {**TAG_CONFIGS["partial, exits"], "neighbor_search": "grid"}),
+}
+"""Every shipped environment in the forms that its kernels have, with short episodes: its name in `ENVS` and config."""
+
 
 def random_tag_config(seed: int) -> dict[str, Any]:
     """Draw a config in which somebody is soon tagged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envs import ENVS
-from tests.support import TAG_CONFIGS
+from tests.support import SCENARIOS
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.function_manager import LaunchShape, core_sources
@@ -25,13 +25,20 @@ def test_core_sources_compile_for_the_gpu():
         assert cubin.read_bytes()[:4] == b"\x7fELF"
 
 
+CROWD = {"num_taggers": 500, "num_runners": 4500, "num_other_agents_observed": 10, "use_full_observation": False}
+
+
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(
-    ("name", "config"), [("cartpole", {}), ("tag_continuous", TAG_CONFIGS["full, exits"]), ("tag_continuous", TAG_110)]
+    ("name", "config"),
+    [*SCENARIOS.values(), ("tag_continuous", TAG_110), ("tag_continuous", CROWD)],
+    ids=[*SCENARIOS, "tag_continuous, 110", "tag_continuous, 5000"],
 )
 def test_environments_compile_for_the_gpu(name, config, exact):
     """Each environment's kernels give machine code, in both builds."""
     env = ENVS[name](**config)
-    constants = environment_constants(env, auto_reset=True, exact=exact) | LaunchShape.of(env.num_agents).constants()
+    blocks = env.settle_blocks(None, "cuda_c")
+    shape = LaunchShape.of(env.num_agents, blocks if env.kernel_sequences(auto_reset=True) else None)
+    constants = environment_constants(env, auto_reset=True, exact=exact) | shape.constants()
     cubin = cuda_c.compile_cubin(env.kernel_sources["cuda_c"], constants, "sm_90")
     assert cubin.read_bytes()[:4] == b"\x7fELF"

@@ -235,6 +235,7 @@ class TagContinuous(Environment):
     """
 
     name = "TagContinuous"
+    tolerance = 2e-5
     kernel_sources: Mapping[Language, Source] = {
         "numpy": "envs.tag_continuous.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),

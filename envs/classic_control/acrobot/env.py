@@ -138,6 +138,7 @@ class Acrobot(Environment):
     """
 
     name = "Acrobot"
+    tolerance = 1e-4
     kernel_sources: ClassVar[dict[Language, Source]] = {
         "numpy": "envs.classic_control.acrobot.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),

@@ -98,6 +98,7 @@ class Pendulum(Environment):
     """
 
     name = "Pendulum"
+    tolerance = 5e-5
     kernel_sources: ClassVar[dict[Language, Source]] = {
         "numpy": "envs.classic_control.pendulum.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),

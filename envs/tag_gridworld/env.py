@@ -1,0 +1,254 @@
+"""Tag GridWorld: its config, arrays and spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.tag_gridworld.scene import draw
+from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.environment import Environment
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.rendering import Episode, Scene
+from warpdrive_min.spaces import Discrete
+
+N_ACTIONS: Final = 5
+"""Stay, and a step along x or y, up or down."""
+MAX_GRID_LENGTH: Final = 2**15 - 1
+"""Kernels keep squared distances in 31 bits."""
+
+POSITIVE: Final = ("num_taggers", "grid_length", "episode_length")
+NOT_NEGATIVE: Final = ("wall_hit_penalty", "tag_reward_for_tagger", "tag_penalty_for_runner", "step_cost_for_tagger")
+COORDINATES: Final = ("starting_location_x", "starting_location_y")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TagGridWorldConfig:
+    """Config of Tag GridWorld; positions are cells, from 0 to ``grid_length`` inclusive."""
+
+    num_taggers: int = 10
+    """Agents that tag; one more agent, the last one, runs."""
+    grid_length: int = 10
+    """Last cell along x and along y."""
+    episode_length: int = 100
+    """Steps after which an episode is cut off."""
+    starting_location_x: Sequence[int] | None = None
+    """Cell along x where each agent starts; None: taggers at half of ``grid_length``, rounded down, the runner at 0."""
+    starting_location_y: Sequence[int] | None = None
+    """Cell along y where each agent starts; None: as along x."""
+    reset_pool_size: int = 0
+    """Starts: 0, always the same one; from 2 on, a row of a pool of that size for each environment and episode."""
+    seed: int | None = None
+    """Seed of the pool; None: 0."""
+    wall_hit_penalty: float = 0.1
+    """Subtracted from the reward of who runs into the wall."""
+    tag_reward_for_tagger: float = 10.0
+    """Reward of every tagger when the runner is tagged."""
+    tag_penalty_for_runner: float = 2.0
+    """Subtracted from the runner's reward when it is tagged."""
+    step_cost_for_tagger: float = 0.01
+    """What a step without a tag costs every tagger and earns the runner."""
+    use_full_observation: bool = True
+    """Observe all agents; False: a tagger observes the runner, and the runner the nearest tagger."""
+
+    def __post_init__(self) -> None:
+        for name in (*POSITIVE, "reset_pool_size"):
+            self._require(name, isinstance(getattr(self, name), int | np.integer), "must be an integer")
+        for name in POSITIVE:
+            self._require(name, getattr(self, name) > 0, "must be positive")
+        for name in NOT_NEGATIVE:
+            self._require(name, getattr(self, name) >= 0, "must not be negative", "costs and penalties are subtracted")
+        self._require("grid_length", self.grid_length <= MAX_GRID_LENGTH, f"must be at most {MAX_GRID_LENGTH:,}")
+        self._require("seed", (self.seed or 0) >= 0, "must not be negative")
+        self._require(
+            "reset_pool_size", self.reset_pool_size == 0 or self.reset_pool_size >= 2, "must be 0 or at least 2"
+        )
+        if self.reset_pool_size:
+            self._require("grid_length", self.grid_length >= 2, "must be at least 2, as a pool's taggers stand off it")
+        for name in COORDINATES:
+            if getattr(self, name) is not None:
+                self._check_start(name)
+
+    def _check_start(self, name: str) -> None:
+        given = np.asarray(getattr(self, name))
+        self._require(
+            name, self.reset_pool_size == 0, "must be None with a pool", "drop it, or set reset_pool_size to 0"
+        )
+        if given.shape != (self.n_agents,):
+            raise ConfigError(
+                f"tag_gridworld.{name}: must have one entry for each of n_agents = {self.n_agents} "
+                f"(got shape {given.shape})"
+            )
+        on_grid = given.dtype.kind in "iu" and given.min() >= 0 and given.max() <= self.grid_length
+        self._require(name, bool(on_grid), f"must be integers from 0 to grid_length = {self.grid_length}")
+
+    def _require(self, name: str, holds: bool, rule: str, advice: str = "") -> None:
+        if not holds:
+            value = getattr(self, name)
+            raise ConfigError(f"tag_gridworld.{name}: {rule} (got {value!r})" + (f"; {advice}" if advice else ""))
+
+    @property
+    def n_agents(self) -> int:
+        """Taggers and the runner."""
+        return self.num_taggers + 1
+
+    @property
+    def n_features(self) -> int:
+        """Entries of an observation: four for each agent and the time, or six."""
+        return 4 * self.n_agents + 1 if self.use_full_observation else 6
+
+    @property
+    def n_starts(self) -> int:
+        """Starts among which an episode's is drawn."""
+        return max(1, self.reset_pool_size)
+
+    @property
+    def starts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Cells along x and along y where the agents start, each ``(n_starts, n_agents)``; the runner is the last.
+
+        In a pool the taggers are uniform over the cells from 1 to ``grid_length - 1``, and the runner is at (0, 0).
+        """
+        shape = (2, self.n_starts, self.num_taggers)
+        if self.reset_pool_size:
+            taggers = np.random.default_rng(self.seed or 0).integers(1, self.grid_length, shape)
+        else:
+            taggers = np.full(shape, self.grid_length // 2)
+        x, y = np.concatenate([taggers, np.zeros((2, self.n_starts, 1), int)], axis=2).astype(np.int32)
+        for cells, name in ((x, COORDINATES[0]), (y, COORDINATES[1])):
+            if getattr(self, name) is not None:
+                cells[:] = getattr(self, name)
+        return x, y
+
+
+class TagGridWorld(Environment):
+    """Taggers chase one runner over a grid, one cell a step; the runner is the agent of the highest id.
+
+    | action | meaning |
+    |---|---|
+    | 0 | stay |
+    | 1, 2 | x + 1, x - 1 |
+    | 3, 4 | y + 1, y - 1 |
+
+    All move at once. Who would leave the grid stays on it and has hit the wall. The runner is tagged if a tagger is
+    then on its cell.
+
+    | full observation, N agents | unit |
+    |---|---|
+    | 0 to N-1: x of each agent | ``grid_length`` |
+    | N to 2N-1: y of each agent | ``grid_length`` |
+    | 2N to 3N-1: type of each agent | 0 tagger, 1 runner |
+    | 3N to 4N-1: is it oneself | 0 or 1 |
+    | 4N: steps done | ``episode_length`` |
+
+    | partial observation | unit |
+    |---|---|
+    | 0, 1: own x and y | ``grid_length`` |
+    | 2, 3: x and y of the runner; for the runner of the nearest tagger, the lowest id among equals | ``grid_length`` |
+    | 4: own type | 0 tagger, 1 runner |
+    | 5: steps done | ``episode_length`` |
+
+    | reward | tagger | runner |
+    |---|---|---|
+    | runner tagged | ``tag_reward_for_tagger`` | -``tag_penalty_for_runner`` |
+    | not tagged | -``step_cost_for_tagger`` | ``step_cost_for_tagger`` |
+    | who hit the wall, further | -``wall_hit_penalty`` | -``wall_hit_penalty`` |
+
+    Terminated when the runner is tagged, truncated at ``episode_length``.
+
+    Starts: taggers at half the grid, the runner at (0, 0); or as given, or drawn from a pool.
+
+    Source: Lan, Srinivasa, Wang, Zheng 2021, "WarpDrive: Extremely Fast End-to-End Deep Multi-Agent Reinforcement
+    Learning on a GPU", and WarpDrive's TagGridWorld. Different from it: a row of the pool is drawn for both coordinates
+    together, and observations after a restart show the new state.
+    """
+
+    name = "TagGridWorld"
+    kernel_sources: ClassVar[dict[Language, Source]] = {
+        "numpy": "envs.tag_gridworld.reference",
+        "cuda_c": Path(__file__).with_name("kernel.cu"),
+        "numba": "envs.tag_gridworld.kernel_numba",
+    }
+
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
+        """Take the fields of `TagGridWorldConfig` as keyword arguments."""
+        super().__init__(env_backend)
+        self.config = TagGridWorldConfig(**config)
+        self.seed = self.config.seed or 0
+        self.num_agents = self.config.n_agents
+        self.episode_length = self.config.episode_length
+        self.action_space = {agent: Discrete(N_ACTIONS) for agent in range(self.num_agents)}
+        self.taggers = dict.fromkeys(range(self.config.num_taggers), True)
+        self.runners = {self.config.num_taggers: True}
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Words of 4 bytes, each counted once.
+
+        An agent: 3 read (position, action), 3 written (position, reward) and the observation. An environment: 1 read
+        (time), 4 written (time and three flags).
+        """
+        return 4 * (self.num_agents * (6 + self.config.n_features) + 5)
+
+    @property
+    def ops_per_step(self) -> int:
+        """An agent: 6 of its move, 6 of its distance to the runner, 1 of its reward, 2 to scale its position."""
+        return 15 * self.num_agents
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show the cells, the taggers, the runner, and where they came from."""
+        return draw(self.config, episode)
+
+    def get_constants(self) -> dict[str, Constant]:
+        """Return what is compiled in."""
+        config = self.config
+        return {
+            "N_FEATURES": config.n_features,
+            "N_STARTS": config.n_starts,
+            "GRID_LENGTH": int(config.grid_length),
+            "USE_FULL_OBSERVATION": config.use_full_observation,
+            "WALL_HIT_PENALTY": float(config.wall_hit_penalty),
+            "TAG_REWARD": float(config.tag_reward_for_tagger),
+            "TAG_PENALTY": float(config.tag_penalty_for_runner),
+            "STEP_COST": float(config.step_cost_for_tagger),
+        }
+
+    def get_data_dictionary(self) -> DataFeed:
+        """Positions, and the one start where there is no pool to draw from."""
+        feed = DataFeed()
+        for name in ("loc_x", "loc_y"):
+            cells = np.zeros(self.num_agents, np.int32)
+            feed.add_data(name, cells, per_env=True, log_data_across_episode=True)
+        if not self.config.reset_pool_size:
+            for name, start in self._starts().items():
+                feed.add_data(name, start)
+        return feed
+
+    def get_tensor_dictionary(self) -> DataFeed:
+        """What a trainer reads and writes."""
+        feed = DataFeed()
+        row = np.zeros((self.num_agents, self.config.n_features), np.float32)
+        feed.add_data("observations", row, per_env=True)
+        feed.add_data("final_observations", row, per_env=True)
+        feed.add_data("sampled_actions", np.zeros((self.num_agents, 1), np.int32), per_env=True)
+        feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
+        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
+        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
+        return feed
+
+    def get_reset_pool_dictionary(self) -> DataFeed:
+        """Return the pools of starts, whose rows belong together, if there are any to draw from."""
+        feed = DataFeed()
+        if self.config.reset_pool_size:
+            for name, pool in self._starts().items():
+                feed.add_pool_for_reset(name, pool, reset_target=name.removesuffix("_reset_pool"))
+        return feed
+
+    def _starts(self) -> dict[str, NDArray[np.int32]]:
+        x, y = self.config.starts
+        return {"loc_x_reset_pool": x, "loc_y_reset_pool": y}

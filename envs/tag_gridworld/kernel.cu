@@ -1,0 +1,214 @@
+// Tag GridWorld. Phases as in reference.py: move, approach, score, observe, start.
+//
+// A block owns its environments and its threads stride over their agents, however many: agents read each other's cells
+// in global memory after a barrier, so that shared memory holds a few words an environment. The nearest tagger is found
+// by minima of integers, whose order of arrival does not matter: first the distance, then the lowest id at it.
+// Observations, most of the traffic, are written by LANES neighbouring threads a row, to consecutive addresses.
+
+constexpr int RUNNER = N_AGENTS - 1;
+constexpr int FAR = 0x7fffffff;  // no squared distance reaches it
+
+// Minima that are taken apart first, so that the threads of a warp do not queue up at one address.
+constexpr int BINS = N_AGENTS < 32 ? 1 : 32;
+
+// Threads that write one row of the observations.
+constexpr int LANES = WD_STRIDE < 32 ? 1 : N_FEATURES > 16 ? 32 : N_FEATURES > 8 ? 16 : 8;
+static_assert(WD_STRIDE % LANES == 0, "tag_gridworld: THREADS must be a multiple of 32");
+
+struct Game {
+  int approached[ENVS_PER_BLOCK][BINS];  // squared distances of the runner to the nearest of some taggers
+  int distance[ENVS_PER_BLOCK];          // the least of them
+  int nearest[ENVS_PER_BLOCK];           // the tagger at it, the lowest id among equals; with partial observations
+  float progress[ENVS_PER_BLOCK];        // share of the episode that is over
+  unsigned char ended[ENVS_PER_BLOCK];
+};
+
+WD_FN void lower(int& least, int value) {
+#if defined(__CUDACC__)
+  atomicMin(&least, value);
+#else
+  least = wd_min(least, value);
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------- approach
+
+WD_FN int squared_distance(const int* x, const int* y, int tagger) {
+  const int dx = x[tagger] - x[RUNNER], dy = y[tagger] - y[RUNNER];
+  return dx * dx + dy * dy;
+}
+
+// Afterwards the block waits.
+WD_FN void clear(Game& game, int local) {
+  for (int bin = 0; bin < BINS; ++bin) game.approached[local][bin] = FAR;
+  game.nearest[local] = N_AGENTS;
+}
+
+// How near taggers are. Afterwards the block waits.
+WD_FN void approach(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS]) {
+  WD_EACH_AGENT(local, env, agent) {
+    if (agent != RUNNER)
+      lower(game.approached[local][agent % BINS], squared_distance(loc_x[env], loc_y[env], agent));
+  }
+}
+
+// How near the nearest one is. Afterwards the block waits.
+WD_FN int settle(Game& game, int local) {
+  int least = FAR;
+  for (int bin = 0; bin < BINS; ++bin) least = wd_min(least, game.approached[local][bin]);
+  return game.distance[local] = least;
+}
+
+// Who that is. Afterwards the block waits.
+WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS]) {
+  WD_EACH_AGENT(local, env, agent) {
+    if (agent != RUNNER && squared_distance(loc_x[env], loc_y[env], agent) == game.distance[local])
+      lower(game.nearest[local], agent);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- observe
+
+WD_FN float share(int cell) { return static_cast<float>(cell) / static_cast<float>(GRID_LENGTH); }
+
+// One entry of an observation of `self`.
+WD_FN float seen(const Game& game, int local, const int* x, const int* y, int self, int column) {
+  if (column == N_FEATURES - 1) return game.progress[local];
+  if (USE_FULL_OBSERVATION) {
+    if (column < 2 * N_AGENTS) return share(column < N_AGENTS ? x[column] : y[column - N_AGENTS]);
+    return column == 2 * N_AGENTS + RUNNER || column == 3 * N_AGENTS + self ? 1.f : 0.f;
+  }
+  if (column == 4) return self == RUNNER ? 1.f : 0.f;
+  const int agent = column < 2 ? self : self == RUNNER ? game.nearest[local] : RUNNER;
+  return share((column % 2 == 0 ? x : y)[agent]);
+}
+
+// Writes the rows of every environment, or only of those that restarted.
+WD_FN void observe(const Game& game, int n_envs, bool restarted, const int (*loc_x)[N_AGENTS],
+                   const int (*loc_y)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
+                   float (*final_observations)[N_AGENTS][N_FEATURES]) {
+  for (int row = WD_THREAD / LANES; row < ENVS_PER_BLOCK * N_AGENTS; row += WD_STRIDE / LANES) {
+    const int local = row / N_AGENTS, self = row % N_AGENTS, env = WD_BLOCK * ENVS_PER_BLOCK + local;
+    if (env >= n_envs || (restarted && !game.ended[local])) continue;
+    const bool is_final = AUTO_RESET && !restarted && game.ended[local];
+    float* target = is_final ? final_observations[env][self] : observations[env][self];
+#if !defined(__CUDACC__)
+    if (USE_FULL_OBSERVATION && self > 0) {  // the row before, but for who is oneself
+      std::memcpy(target, target - N_FEATURES, sizeof(float) * N_FEATURES);
+      target[3 * N_AGENTS + self - 1] = 0.f;
+      target[3 * N_AGENTS + self] = 1.f;
+      continue;
+    }
+#endif
+    for (int column = WD_THREAD % LANES; column < N_FEATURES; column += LANES)
+      target[column] = seen(game, local, loc_x[env], loc_y[env], self, column);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- start
+
+// True for all threads of the block alike.
+WD_FN bool any_ended(const Game& game, int n_envs) {
+  bool any = false;
+  for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
+    any |= game.ended[local] != 0;
+  return any;
+}
+
+// Starts the next episode of the environments of this block that ended. The block has waited before; it has again when
+// this returns.
+WD_FN void start(Game& game, int n_envs, int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS],
+                 const int (*loc_x_reset_pool)[N_AGENTS], const int (*loc_y_reset_pool)[N_AGENTS], int* _timestep_,
+                 int* _episode_, const int* _reset_seed_) {
+  WD_EACH_AGENT(local, env, agent) {
+    if (!game.ended[local]) continue;
+    const int row = wd_pool_row(_episode_[env], env, _reset_seed_[0], _reset_seed_[1], N_STARTS);
+    loc_x[env][agent] = loc_x_reset_pool[row][agent];
+    loc_y[env][agent] = loc_y_reset_pool[row][agent];
+  }
+  WD_SYNC();
+  WD_EACH_ENV(local, env) {
+    if (!game.ended[local]) continue;
+    _timestep_[env] = 0;
+    _episode_[env] += 1;
+    game.progress[local] = 0.f;
+    clear(game, local);
+  }
+  WD_SYNC();
+  if (USE_FULL_OBSERVATION) return;
+  // Of environments that go on the same minima are taken once more.
+  approach(game, n_envs, loc_x, loc_y);
+  WD_SYNC();
+  WD_EACH_ENV(local, env) settle(game, local);
+  WD_SYNC();
+  name_nearest(game, n_envs, loc_x, loc_y);
+  WD_SYNC();
+}
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_x_reset_pool)[N_AGENTS],
+                const int (*loc_y_reset_pool)[N_AGENTS], const int (*sampled_actions)[N_AGENTS][1],
+                float (*rewards)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
+                float (*final_observations)[N_AGENTS][N_FEATURES], int* terminated, int* truncated, int* _done_,
+                int* _timestep_, int* _episode_, const int* _reset_seed_, int n_envs) {
+  WD_SHARED Game game;
+
+  // move: until the score the rewards hold what the wall costs
+  WD_EACH_ENV(local, env) {
+    const int timestep = _timestep_[env] += 1;
+    game.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
+    game.ended[local] = timestep >= EPISODE_LENGTH;
+    clear(game, local);
+  }
+  WD_EACH_AGENT(local, env, agent) {
+    const int action = sampled_actions[env][agent][0];
+    const int new_x = loc_x[env][agent] + (action == 1) - (action == 2);
+    const int new_y = loc_y[env][agent] + (action == 3) - (action == 4);
+    const bool hits_wall = new_x < 0 || new_x > GRID_LENGTH || new_y < 0 || new_y > GRID_LENGTH;
+    rewards[env][agent] = hits_wall ? -WALL_HIT_PENALTY : 0.f;
+    loc_x[env][agent] = new_x < 0 ? 0 : wd_min(new_x, GRID_LENGTH);
+    loc_y[env][agent] = new_y < 0 ? 0 : wd_min(new_y, GRID_LENGTH);
+  }
+  WD_SYNC();
+  approach(game, n_envs, loc_x, loc_y);
+  WD_SYNC();
+
+  // score
+  WD_EACH_ENV(local, env) {
+    const bool is_tagged = settle(game, local) == 0, out_of_time = game.ended[local];
+    terminated[env] = is_tagged;
+    truncated[env] = out_of_time && !is_tagged;
+    _done_[env] = game.ended[local] = is_tagged || out_of_time;
+  }
+  WD_SYNC();
+  WD_EACH_AGENT(local, env, agent) {
+    const bool is_tagged = game.distance[local] == 0;
+    const float for_tagger = is_tagged ? TAG_REWARD : -STEP_COST, for_runner = is_tagged ? -TAG_PENALTY : STEP_COST;
+    rewards[env][agent] += agent == RUNNER ? for_runner : for_tagger;
+  }
+  if (!USE_FULL_OBSERVATION) name_nearest(game, n_envs, loc_x, loc_y);
+  WD_SYNC();
+
+  observe(game, n_envs, false, loc_x, loc_y, observations, final_observations);
+  if (AUTO_RESET && any_ended(game, n_envs)) {
+    WD_SYNC();  // the old cells have been observed
+    start(game, n_envs, loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_);
+    observe(game, n_envs, true, loc_x, loc_y, observations, final_observations);
+  }
+}
+
+WD_KERNEL(reset)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_x_reset_pool)[N_AGENTS],
+                 const int (*loc_y_reset_pool)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES], int* _done_,
+                 int* _timestep_, int* _episode_, const int* _reset_seed_, int force, int n_envs) {
+  WD_SHARED Game game;
+  WD_EACH_ENV(local, env) {
+    game.ended[local] = force != 0 || _done_[env] != 0;
+    _done_[env] = 0;
+    clear(game, local);
+  }
+  WD_SYNC();
+  if (!any_ended(game, n_envs)) return;
+  start(game, n_envs, loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_);
+  observe(game, n_envs, true, loc_x, loc_y, observations, nullptr);
+}

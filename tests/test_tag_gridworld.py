@@ -1,0 +1,512 @@
+"""Tag GridWorld: WarpDrive's values, worked examples, and every backend against the reference."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs.tag_continuous import TagContinuous, TagContinuousConfig
+from envs.tag_gridworld import TagGridWorld, TagGridWorldConfig
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
+from warpdrive_min import EnvWrapper
+from warpdrive_min.backends.base import build_module, read_annotations
+from warpdrive_min.backends.cuda_c import signatures
+from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.environment import environment_constants
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.policies import random_policy
+
+ROOT = Path(__file__).parents[1]
+
+here = pytest.mark.parametrize("backend", BACKENDS_HERE)
+others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+
+FIVE = {"num_taggers": 4, "grid_length": 4, "episode_length": 10}
+CASE_1 = {"starting_location_x": [0, 0, 0, 0, 1], "starting_location_y": [0, 0, 0, 0, 1]}
+CASE_2 = {"starting_location_x": [1, 3, 3, 1, 0], "starting_location_y": [1, 1, 3, 3, 1]}
+TYPES = [0, 0, 0, 0, 1]
+
+
+def started(backend: str = "cpu", n_envs: int = 1, **config: Any) -> EnvWrapper:
+    """Build and start a wrapper; `auto_reset` and `exact` are its own, the rest is the environment's, `seed` both's."""
+    options = {name: config.pop(name) for name in ("auto_reset", "exact") if name in config}
+    wrapper = EnvWrapper(
+        TagGridWorld(**config), num_envs=n_envs, env_backend=backend, seed=config.get("seed", 0), **options
+    )
+    wrapper.reset_all_envs()
+    return wrapper
+
+
+def put(wrapper: EnvWrapper, **arrays: Any) -> None:
+    """Write arrays of every environment, broadcasting over them."""
+    for name, values in arrays.items():
+        tensor = wrapper.cuda_data_manager.tensor(name)
+        tensor.copy_(torch.as_tensor(np.array(values)).expand_as(tensor))
+
+
+def act(wrapper: EnvWrapper, actions: Any) -> None:
+    """Step every environment with actions ``(n_agents,)`` or ``(n_envs, n_agents)``."""
+    put(wrapper, sampled_actions=np.array(actions)[..., None])
+    wrapper.step()
+
+
+def got(wrapper: EnvWrapper, name: str, env: int = 0) -> np.ndarray:
+    """Return the row of an environment."""
+    return wrapper.cuda_data_manager.pull_data_from_device(name)[env]
+
+
+def cells(wrapper: EnvWrapper, env: int = 0) -> tuple[list[int], list[int]]:
+    """Return where the agents of an environment are."""
+    return got(wrapper, "loc_x", env).tolist(), got(wrapper, "loc_y", env).tolist()
+
+
+def why(wrapper: EnvWrapper, env: int = 0) -> tuple[int, int, int]:
+    """Return the flags of an environment."""
+    return tuple(int(got(wrapper, name, env)) for name in ("terminated", "truncated", "_done_"))
+
+
+def rewarded(wrapper: EnvWrapper, want: list[float], env: int = 0) -> None:
+    """Fail unless an environment has these rewards."""
+    np.testing.assert_allclose(got(wrapper, "rewards", env), want, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ WarpDrive's values
+
+
+@here
+def test_first_case_of_warpdrive_is_reproduced(backend):
+    """A tag pays every tagger and costs the runner; who hit a wall pays for it; the observations are those cells."""
+    wrapper = started(backend, **FIVE, **CASE_1)
+    act(wrapper, [2, 0, 3, 4, 2])
+    x, y = cells(wrapper)
+    assert (x, y) == ([0, 0, 0, 0, 0], [0, 0, 1, 0, 1])
+    rewarded(wrapper, [9.9, 10, 10, 9.9, -2])
+    assert why(wrapper) == (1, 0, 1)
+    want = [[*np.array(x) / 4, *np.array(y) / 4, *TYPES, *np.eye(5)[agent], 0.1] for agent in range(5)]
+    np.testing.assert_array_equal(got(wrapper, "observations"), np.float32(want))
+
+
+@here
+def test_second_case_of_warpdrive_is_reproduced(backend):
+    """Two steps: the first tags nobody, the second ends with a tagger on the runner's cell."""
+    wrapper = started(backend, **FIVE, **CASE_2)
+    act(wrapper, [1, 3, 2, 4, 1])
+    assert cells(wrapper) == ([2, 3, 2, 1, 1], [1, 2, 3, 2, 1])
+    rewarded(wrapper, [-0.01, -0.01, -0.01, -0.01, 0.01])
+    assert why(wrapper) == (0, 0, 0)
+    act(wrapper, [2, 1, 0, 4, 0])
+    assert cells(wrapper) == ([1, 4, 2, 1, 1], [1, 2, 3, 1, 1])
+    rewarded(wrapper, [10, 10, 10, 10, -2])
+    assert why(wrapper) == (1, 0, 1)
+
+
+@here
+def test_kernel_case_of_warpdrive_is_reproduced(backend):
+    """Two environments at a time, episodes of one step: each restarts, and the next step starts from there."""
+    wrapper = started(backend, 2, auto_reset=True, **{**FIVE, "episode_length": 1}, **CASE_1)
+    second = {"loc_x": CASE_2["starting_location_x"], "loc_y": CASE_2["starting_location_y"]}
+
+    def move_second() -> None:
+        put(wrapper, **{name: np.stack([got(wrapper, name), values]) for name, values in second.items()})
+
+    move_second()
+    act(wrapper, [[2, 0, 3, 4, 2], [1, 3, 2, 4, 1]])
+    rewarded(wrapper, [9.9, 10, 10, 9.9, -2], env=0)
+    rewarded(wrapper, [-0.01, -0.01, -0.01, -0.01, 0.01], env=1)
+    assert (why(wrapper, 0), why(wrapper, 1)) == ((1, 0, 1), (0, 1, 1))
+    x, y = np.array([2, 3, 2, 1, 1]) / 4, np.array([1, 2, 3, 2, 1]) / 4
+    want = [[*x, *y, *TYPES, *np.eye(5)[agent], 1] for agent in range(5)]
+    np.testing.assert_array_equal(got(wrapper, "final_observations", 1), np.float32(want))
+    for env in (0, 1):
+        assert cells(wrapper, env) == ([0, 0, 0, 0, 1], [0, 0, 0, 0, 1])
+
+    move_second()
+    act(wrapper, [[1, 2, 3, 4, 3], [2, 1, 0, 4, 0]])
+    rewarded(wrapper, [-0.01, -0.11, -0.01, -0.11, 0.01], env=0)
+    rewarded(wrapper, [10, 10, 10, 10, -2], env=1)
+
+
+@here
+@pytest.mark.parametrize(("full", "first_sum", "last_sum"), [(True, 30.0, 33.33333), (False, 6.0, 10.83333)])
+def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
+    """WarpDrive's actions give its returns, last cells and sums of the first and last observations."""
+    config = {"num_taggers": 4, "grid_length": 6, "episode_length": 20, "use_full_observation": full}
+    wrapper = started(backend, **config)
+    np.testing.assert_allclose(got(wrapper, "observations").sum(), first_sum, rtol=1e-6)
+    returns, agent = np.zeros(5), np.arange(5)
+    for step in range(1, 21):
+        assert why(wrapper) == (0, 0, 0)
+        act(wrapper, (agent * agent + 2 * step + agent * step) % 5)
+        returns += got(wrapper, "rewards")
+    assert why(wrapper) == (0, 1, 1)
+    np.testing.assert_allclose(returns, [-0.2, -0.2, -0.2, -1.9, 0.1], atol=1e-5)
+    assert cells(wrapper) == ([3, 3, 3, 3, 1], [3, 3, 3, 0, 0])
+    np.testing.assert_allclose(got(wrapper, "observations").sum(), last_sum, atol=1e-5)
+
+
+# ------------------------------------------------------------------ worked by hand
+
+
+@here
+def test_two_taggers_on_the_runner_tag_it_once(backend):
+    """However many taggers reach the runner's cell, each earns one reward and the runner pays one penalty."""
+    start = {"starting_location_x": [1, 2, 0, 1], "starting_location_y": [2, 1, 0, 1]}
+    wrapper = started(backend, num_taggers=3, grid_length=4, **start)
+    act(wrapper, [4, 2, 0, 0])
+    assert cells(wrapper) == ([1, 1, 0, 1], [1, 1, 0, 1])
+    rewarded(wrapper, [10, 10, 10, -2])
+    assert why(wrapper) == (1, 0, 1)
+
+
+@here
+def test_agents_that_swap_cells_do_not_meet(backend):
+    """Only cells after the move count: a tagger and the runner that pass each other go on."""
+    wrapper = started(backend, num_taggers=1, grid_length=4, starting_location_x=[1, 2], starting_location_y=[3, 3])
+    act(wrapper, [1, 2])
+    assert cells(wrapper) == ([2, 1], [3, 3])
+    rewarded(wrapper, [-0.01, 0.01])
+    assert why(wrapper) == (0, 0, 0)
+
+
+@here
+def test_every_wall_stops_and_costs(backend):
+    """Who would leave the grid stays on it for the penalty; along a wall, away from it, or staying is free."""
+    x, y = [0, 4, 2, 2, 0, 4, 4, 2], [2, 2, 0, 4, 0, 4, 3, 2]
+    wrapper = started(backend, num_taggers=7, grid_length=4, starting_location_x=x, starting_location_y=y)
+    act(wrapper, [2, 1, 4, 3, 3, 2, 0, 0])
+    assert cells(wrapper) == ([0, 4, 2, 2, 0, 3, 4, 2], [2, 2, 0, 4, 1, 4, 3, 2])
+    rewarded(wrapper, [-0.11] * 4 + [-0.01] * 3 + [0.01])
+
+
+@here
+def test_tag_in_the_last_step_is_no_truncation(backend):
+    """At the time limit an episode is truncated, unless it ends with a tag."""
+    start = {"starting_location_x": [0, 2], "starting_location_y": [0, 0]}
+    wrapper = started(backend, 2, num_taggers=1, grid_length=4, episode_length=2, **start)
+    act(wrapper, [[1, 0], [0, 0]])
+    assert (why(wrapper, 0), why(wrapper, 1)) == ((0, 0, 0), (0, 0, 0))
+    act(wrapper, [[1, 0], [0, 0]])
+    assert (why(wrapper, 0), why(wrapper, 1)) == ((1, 0, 1), (0, 1, 1))
+
+
+@here
+def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(backend):
+    """Of five taggers, three equally near, the runner sees the lowest id of them; taggers see the runner."""
+    x, y = [8, 3, 5, 4, 4, 4], [8, 4, 4, 7, 3, 4]
+    wrapper = started(
+        backend, num_taggers=5, grid_length=8, starting_location_x=x, starting_location_y=y, use_full_observation=False
+    )
+    want = [[x[agent] / 8, y[agent] / 8, 0.5, 0.5, 0, 0] for agent in range(5)]
+    np.testing.assert_array_equal(got(wrapper, "observations"), [*want, [0.5, 0.5, 3 / 8, 0.5, 1, 0]])
+    act(wrapper, [0, 2, 0, 0, 0, 0])  # the first of the three steps away: now the second one is seen
+    np.testing.assert_array_equal(
+        got(wrapper, "observations")[5], np.float32([0.5, 0.5, 5 / 8, 0.5, 1, np.float32(1) / np.float32(100)])
+    )
+
+
+@here
+@pytest.mark.parametrize("full", [True, False])
+def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(full, backend):
+    """After a restart `observations` show the start, `final_observations` the end, and the copy is done for a step."""
+    start = {"starting_location_x": [0, 2, 3], "starting_location_y": [0, 1, 3]}
+    config = {"num_taggers": 2, "grid_length": 4, "episode_length": 2, "use_full_observation": full, **start}
+    wrapper, plain = (started(backend, 3, auto_reset=auto, **config) for auto in (True, False))
+    first = got(wrapper, "observations")
+    for _ in range(2):
+        act(wrapper, [1, 3, 4])
+        act(plain, [1, 3, 4])
+    np.testing.assert_array_equal(got(wrapper, "final_observations", 2), got(plain, "observations", 2))
+    np.testing.assert_array_equal(got(wrapper, "observations", 2), first)
+    assert (got(wrapper, "final_observations") != first).any()
+    assert why(wrapper) == (0, 1, 1)
+    assert [int(got(wrapper, name)) for name in ("_timestep_", "_episode_")] == [0, 2]
+    plain.reset_only_done_envs()
+    np.testing.assert_array_equal(got(plain, "observations", 2), first)
+    assert int(got(plain, "_done_")) == 0
+
+
+def test_python_contract_is_warpdrives():
+    """One environment in dicts by agent: the last agent runs, and a tag ends the episode."""
+    env = TagGridWorld(**FIVE, **CASE_1)
+    assert (env.name, env.num_agents, env.taggers, env.runners) == (
+        "TagGridWorld",
+        5,
+        dict.fromkeys(range(4), True),
+        {4: True},
+    )
+    assert {space.n for space in env.action_space.values()} == {5}
+    observations = env.reset()
+    assert [observations[agent].shape for agent in range(5)] == [(21,)] * 5
+    _, rewards, done, info = env.step(dict(enumerate([2, 0, 3, 4, 2])))
+    np.testing.assert_allclose([rewards[agent] for agent in range(5)], [9.9, 10, 10, 9.9, -2], rtol=1e-6)
+    assert (done, info) == ({"__all__": True}, {})
+
+
+# ------------------------------------------------------------------ starts
+
+
+@here
+def test_start_is_warpdrives(backend):
+    """Taggers start at half the grid, rounded down, the runner at the corner, in every environment and episode."""
+    wrapper = started(backend, 3, num_taggers=2, grid_length=7)
+    for _ in range(2):
+        for env in range(3):
+            assert cells(wrapper, env) == ([3, 3, 0], [3, 3, 0])
+        wrapper.reset_all_envs()
+    assert cells(started(backend, num_taggers=2, grid_length=7, starting_location_y=[1, 2, 5])) == (
+        [3, 3, 0],
+        [1, 2, 5],
+    )
+
+
+def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
+    """Rows of a pool are uniform over the cells from 1 to grid_length - 1, by the config's seed; the runner is at 0."""
+    x, y = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).starts
+    assert x.shape == y.shape == (200, 41)
+    assert (x[:, -1] == 0).all()
+    assert (y[:, -1] == 0).all()
+    cells, counts = np.unique(np.stack([x[:, :-1], y[:, :-1]], -1).reshape(-1, 2), axis=0, return_counts=True)
+    np.testing.assert_array_equal(
+        cells, np.stack(np.meshgrid(range(1, 5), range(1, 5), indexing="ij"), -1).reshape(-1, 2)
+    )
+    assert ((counts - 500) ** 2 / 500).sum() < 37.7  # chi-square, 15 degrees of freedom, 0.1 %
+    again = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).starts
+    np.testing.assert_array_equal(again, (x, y))
+    assert (TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=4).starts[0] != x).any()
+
+
+@here
+def test_pool_rows_are_joint_and_uniform(backend):
+    """Both coordinates of a start are of one row, each row is as frequent as the others, and the start is observed."""
+    n_envs, n_resets = (5, 2) if is_simulated(backend) else (1000, 4)
+    wrapper = started(backend, n_envs, num_taggers=3, grid_length=50, reset_pool_size=5, seed=2)
+    data = wrapper.cuda_data_manager
+    pool = np.concatenate([data.pull_data_from_device(f"loc_{axis}_reset_pool") for axis in "xy"], axis=1)
+    assert len(np.unique(pool[:, :3], axis=0)) == len(np.unique(pool[:, 4:7], axis=0)) == 5
+    drawn = []
+    for _ in range(n_resets):
+        start = np.concatenate([data.pull_data_from_device(f"loc_{axis}") for axis in "xy"], axis=1)
+        is_row = (start[:, None] == pool).all(-1)
+        assert (is_row.sum(1) == 1).all()
+        drawn.append(is_row.argmax(1))
+        seen = data.pull_data_from_device("observations")[:, 0, :8]
+        np.testing.assert_array_equal(seen, start.astype(np.float32) / np.float32(50))
+        wrapper.reset_all_envs()
+    assert (drawn[0] != drawn[1]).any()
+    if not is_simulated(backend):
+        counts = np.bincount(np.concatenate(drawn), minlength=5)
+        assert ((counts - 800) ** 2 / 800).sum() < 18.5  # chi-square, 4 degrees of freedom, 0.1 %
+
+
+# ------------------------------------------------------------------ backends
+
+
+def compare(
+    backend: str, config: dict[str, Any], *, n_envs: int, n_steps: int, exact: bool = True
+) -> tuple[Agreement, int]:
+    """Step a backend and the oracle from the backend's state; exact builds restart in the step.
+
+    Returns: What was seen, and how many episodes ended with a tag.
+    """
+    tested, oracle = (started(each, n_envs, exact=exact, auto_reset=exact, **config) for each in (backend, "cpu"))
+    draw, result, n_tags = random_policy(tested, config.get("seed", 0)), Agreement(), 0
+    for _ in range(n_steps):
+        result.add(step_by_step(tested, oracle, draw, 1))
+        n_tags += int(oracle.cuda_data_manager.tensor("terminated").sum())
+    return result, n_tags
+
+
+def random_config(seed: int) -> dict[str, Any]:
+    """Draw a config of few agents on a grid so small that somebody is soon tagged.
+
+    Ten in a row differ in starts and seed alone, so that they share one compilation.
+    """
+    generator = np.random.default_rng(seed // 10)
+    num_taggers, grid_length = (int(n) for n in generator.integers((1, 2), (12, 5)))
+    config = {
+        "num_taggers": num_taggers,
+        "grid_length": grid_length,
+        "episode_length": int(generator.integers(3, 40)),
+        "wall_hit_penalty": float(generator.uniform(0, 1)),
+        "tag_reward_for_tagger": float(generator.uniform(0, 10)),
+        "tag_penalty_for_runner": float(generator.uniform(0, 10)),
+        "step_cost_for_tagger": float(generator.uniform(0, 1)),
+        "use_full_observation": bool(generator.integers(2)),
+        "seed": seed,
+    }
+    if generator.integers(2):
+        return {**config, "reset_pool_size": int(generator.integers(2, 9))}
+    starts = np.random.default_rng(seed).integers(0, grid_length + 1, (2, num_taggers + 1))
+    return {**config, "starting_location_x": starts[0].tolist(), "starting_location_y": starts[1].tolist()}
+
+
+@others
+@pytest.mark.parametrize("first_seed", range(0, 200, 25))
+def test_gridworld_agrees_in_random_configs(first_seed, backend):
+    """200 random configs (one of each lot of 25 in the simulator), built exact or not, give the oracle's values."""
+    n_envs, n_steps = (2, 3) if is_simulated(backend) else (32, 20)
+    for seed in range(first_seed, first_seed + (1 if is_simulated(backend) else 25)):
+        config = random_config(seed)
+        result, n_tags = compare(backend, config, n_envs=n_envs, n_steps=n_steps, exact=seed // 10 % 2 == 0)
+        assert result.max_error == 0, f"seed {seed}, {config}: {result}"
+        assert result.n_in_doubt == 0
+        assert n_tags > 0 or is_simulated(backend), f"seed {seed}, {config}: the run must exercise a tag"
+
+
+@others
+def test_tags_agree_in_few_steps(backend):
+    """On four cells the runner is soon tagged, in the few steps of the simulator too, with the oracle's values."""
+    config = {"num_taggers": 5, "grid_length": 1, "use_full_observation": False}
+    result, n_tags = compare(backend, config, n_envs=3, n_steps=4)
+    assert result.max_error == 0, str(result)
+    assert n_tags > 0
+
+
+@others
+@pytest.mark.parametrize(("num_taggers", "full"), [(9_999, False), (299, True), (63, False), (40, True)])
+def test_many_agents_agree_with_the_reference(num_taggers, full, backend):
+    """Agents beyond the threads of a block, and every size of the search for the nearest, give the oracle's values."""
+    if is_simulated(backend):
+        pytest.skip("hundreds of agents take minutes in the simulator")
+    config = {
+        "num_taggers": num_taggers,
+        "grid_length": 2 * round(num_taggers**0.5),
+        "episode_length": 6,
+        "use_full_observation": full,
+        "reset_pool_size": 3,
+    }
+    result, n_tags = compare(backend, config, n_envs=3, n_steps=12)
+    assert result.max_error == 0, str(result)
+    assert result.n_done > n_tags, "the run must end episodes by time"
+
+
+@others
+@pytest.mark.parametrize("full", [True, False])
+def test_free_runs_are_bit_identical(full, backend):
+    """With auto-reset and pools, built ordinary, every array has the oracle's bits at the end."""
+    n_envs, n_steps = (3, 4) if is_simulated(backend) else (300, 200)
+    config = {"num_taggers": 3, "grid_length": 3, "episode_length": 9, "use_full_observation": full}
+    ends = []
+    for each in (backend, "cpu"):
+        wrapper = started(each, n_envs, seed=4, auto_reset=True, reset_pool_size=4, **config)
+        draw, data = random_policy(wrapper, 4), wrapper.cuda_data_manager
+        for _ in range(n_steps):
+            draw()
+            wrapper.step()
+        ends.append({name: data.pull_data_from_device(name) for name in data.array_names()})
+    assert ends[1]["_episode_"].max() > 10 or is_simulated(backend), "the run must restart episodes"
+    for name, want in ends[1].items():
+        np.testing.assert_array_equal(ends[0][name].view(np.int32), want.view(np.int32), err_msg=name)
+
+
+@here
+def test_environment_does_not_depend_on_how_many_there_are(backend):
+    """The first environments of a larger run go through the same states."""
+    n_few, n_steps = (2, 3) if is_simulated(backend) else (7, 40)
+    runs = []
+    for n_envs in (n_few, 3 * n_few + 1):
+        wrapper = started(backend, n_envs, auto_reset=True, num_taggers=3, grid_length=3, reset_pool_size=3)
+        draw = random_policy(wrapper, 1)
+        for _ in range(n_steps):
+            draw()
+            wrapper.step()
+        runs.append(wrapper.cuda_data_manager)
+    for name in ("observations", "final_observations", "rewards", "loc_x", "loc_y", "_timestep_", "_episode_"):
+        few, more = (data.pull_data_from_device(name)[:n_few] for data in runs)
+        np.testing.assert_array_equal(more, few, err_msg=name)
+
+
+def test_languages_take_the_same_parameters():
+    """Each kernel has the same parameters in the same order in all three languages."""
+    pytest.importorskip("numba")
+    env = TagGridWorld()
+    constants = {**environment_constants(env), "THREADS": 32, "ENVS_PER_BLOCK": 2}
+    cuda_c = signatures(env.kernel_sources["cuda_c"].read_text(), constants, "kernel.cu")
+    assert sorted(cuda_c) == ["reset", "step"]
+    for language in ("numpy", "numba"):
+        for name, kernel in build_module(env.kernel_sources[language], constants).items():
+            function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
+            names = [parameter.name for parameter in read_annotations(function)]
+            assert names == [parameter.name for parameter in cuda_c[name].parameters], f"{language} {name}"
+
+
+# ------------------------------------------------------------------ config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_taggers": 0}, r"tag_gridworld\.num_taggers: must be positive \(got 0\)"),
+        ({"grid_length": 10.0}, r"tag_gridworld\.grid_length: must be an integer \(got 10\.0\)"),
+        ({"grid_length": 40_000}, r"tag_gridworld\.grid_length: must be at most 32,767 \(got 40000\)"),
+        ({"episode_length": 0}, r"tag_gridworld\.episode_length: must be positive \(got 0\)"),
+        (
+            {"tag_penalty_for_runner": -2.0},
+            r"tag_penalty_for_runner: must not be negative \(got -2\.0\); costs and pen",
+        ),
+        ({"reset_pool_size": 1}, r"tag_gridworld\.reset_pool_size: must be 0 or at least 2 \(got 1\)"),
+        ({"reset_pool_size": 5, "grid_length": 1}, r"tag_gridworld\.grid_length: must be at least 2.*\(got 1\)"),
+        ({"seed": -1}, r"tag_gridworld\.seed: must not be negative \(got -1\)"),
+        (
+            {"starting_location_x": [1, 2]},
+            r"tag_gridworld\.starting_location_x: must have one entry for each of n_agents = 11 \(got shape \(2,\)\)",
+        ),
+        (
+            {"num_taggers": 1, "starting_location_y": [0, 11]},
+            r"tag_gridworld\.starting_location_y: must be integers from 0 to grid_length = 10 \(got \[0, 11\]\)",
+        ),
+        (
+            {"num_taggers": 1, "starting_location_y": [0, 1], "reset_pool_size": 2},
+            r"tag_gridworld\.starting_location_y: must be None with a pool \(got \[0, 1\]\); drop it",
+        ),
+    ],
+)
+def test_config_names_the_broken_rule(config, message):
+    """A wrong value is an error that names the key, the rule and the value."""
+    with pytest.raises(ConfigError, match=message):
+        TagGridWorld(**config)
+
+
+def test_sizes_follow_from_the_config():
+    """Features, bytes and operations of a step are those counted by hand for two agents."""
+    full, partial = (TagGridWorld(num_taggers=1, use_full_observation=full) for full in (True, False))
+    assert (full.config.n_features, partial.config.n_features) == (9, 6)
+    assert full.bytes_per_step == 4 * (2 * (6 + 9) + 5)
+    assert full.ops_per_step == 30
+
+
+@pytest.mark.parametrize(
+    ("path", "cls"),
+    [
+        ("tag_gridworld/run_config.yaml", TagGridWorld),
+        ("tag_gridworld/run_config_reset_pool.yaml", TagGridWorld),
+        ("tag_continuous/run_config.yaml", TagContinuous),
+    ],
+)
+def test_run_configs_build_their_environment(path, cls):
+    """A run config names its environment's folder, builds it, and has a policy for every agent, with whole batches."""
+    yaml = pytest.importorskip("yaml")
+    config = yaml.safe_load((ROOT / "envs" / path).read_text())
+    assert config["name"] == path.split("/")[0]
+    env = cls(**config["env"])
+    assert isinstance(env, cls)
+    assert set(config) == {"name", "env", "trainer", "policy", "saving"}
+    assert set(config["policy"]) in ({"shared"}, {"tagger", "runner"})
+    assert config["trainer"]["train_batch_size"] % config["trainer"]["num_envs"] == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "config"), [("tag_gridworld", TagGridWorldConfig), ("tag_continuous", TagContinuousConfig)]
+)
+def test_page_lists_every_key_of_the_config(page, config):
+    """The page of an environment has a row for each key of its config, and for no other."""
+    text = (ROOT / "docs" / "environments" / f"{page}.md").read_text().split("## Config")[1].split("\n## ")[0]
+    listed = [
+        key.strip(" `") for row in text.splitlines() if row.startswith("| `") for key in row.split("|")[1].split(",")
+    ]
+    assert sorted(listed) == sorted(field.name for field in fields(config))
