@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -168,7 +169,9 @@ def test_step_and_reset_do_not_synchronise(backend):
     mask = actions > 0
     envs.step(actions)
     mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the mode is a prototype, it says
+        torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(5):
             *_, infos = envs.step(actions)

@@ -392,13 +392,13 @@ def test_uniform_draws_leave_the_noise():
     [
         ([Box(-np.inf, 1.0, (1,))], "needs finite bounds"),
         ([Box(0.0, np.inf, (1,))], "needs finite bounds"),
-        ([Box(0.0, 1.0, (1,)), Box(0.0, 1.0, (2,))], "box of the same shape"),
-        ([Box(0.0, 1.0, ()), Discrete(2)], "box of the same shape"),
+        ([Box(0.0, 1.0, (1,)), Box(0.0, 1.0, (2,))], "one kind and shape"),
+        ([Box(0.0, 1.0, ()), Discrete(2)], "one kind and shape"),
     ],
 )
 def test_random_policy_needs_bounded_boxes_of_one_shape(spaces, message):
     """There is no uniform distribution over an unbounded box."""
-    with pytest.raises(ConfigError, match=rf"random policy: .*{message}.*got \[Box"):
+    with pytest.raises(ConfigError, match=rf"{message}.*got \[Box"):
         policy_of("cpu", spaces, 1)
 
 

@@ -12,7 +12,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
@@ -417,6 +416,7 @@ def test_gif_has_every_frame_and_the_speed(film, tmp_path):
 
 def test_mp4_has_every_frame_and_the_speed(film, tmp_path):
     """FFmpeg reads back nine frames, ten a second, in the size of the pictures."""
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "tag.mp4"
     write(film[1], path, fps=10)
     assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (9, 0.9)

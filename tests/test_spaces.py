@@ -68,5 +68,5 @@ def test_action_bounds_are_those_of_every_agent_and_type():
 
 def test_action_bounds_refuse_agents_of_different_shapes():
     """One array holds the actions of all agents."""
-    with pytest.raises(ConfigError, match="one shape for all agents"):
+    with pytest.raises(ConfigError, match="one kind and shape for all agents"):
         action_bounds([Discrete(2), MultiDiscrete([2, 2])])

@@ -85,15 +85,16 @@ def action_bounds(spaces: Iterable[Any]) -> npt.NDArray[np.float32]:
     Raises:
         ConfigError: The agents' actions differ in shape.
     """
+    spaces = list(spaces)
     bounds = [
         [np.broadcast_to(getattr(space, side), space.shape).ravel() for side in ("low", "high")]
         if hasattr(space, "low")
         else [np.zeros(len(counts := category_counts(space))), np.array(counts) - 1]
         for space in spaces
     ]
-    if len({low.shape for low, _ in bounds}) != 1:
-        raise ConfigError(f"action space: must have one shape for all agents (got {[low.shape for low, _ in bounds]})")
-    return np.array(bounds, np.float32).swapaxes(0, 1)
+    if len({(hasattr(space, "low"), len(low)) for space, (low, _) in zip(spaces, bounds, strict=True)}) != 1:
+        raise ConfigError(f"action space: must be of one kind and shape for all agents (got {spaces})")
+    return np.array([[agent[side] for agent in bounds] for side in (0, 1)], np.float32)
 
 
 def space_of(observation: Any) -> Any:

@@ -178,7 +178,7 @@ def test_kernels_of_a_compiled_file_take_what_they_are_given(compiled, monkeypat
     """Arrays go as addresses, ints and floats as 32 bits, in both launch forms."""
     driver = Driver()
     for module in (pycuda_driver, managers):
-        monkeypatch.setattr(module, "_driver", lambda: driver)
+        monkeypatch.setattr(module, "loaded_driver", lambda: driver)
     monkeypatch.setattr(pycuda_driver, "_current_stream", lambda: None)
     monkeypatch.setattr(type(BACKENDS["pycuda"]), "device", torch.device("cpu"))
     path = tmp_path / "test_build.fatbin"

@@ -120,6 +120,7 @@ class NumbaKernel:
             for argument, parameter in zip(arguments, self.parameters, strict=True)
         ]
         if not self._is_compiled:
+            self._kernel.targetoptions.setdefault("launch_bounds", threads)  # else it may take too many registers
             self._build(values)
         launchers: dict[int, Any] = {}
 
