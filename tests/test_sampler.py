@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import BACKENDS_HERE, is_simulated, managers, push
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated, managers, push
 from warpdrive_min import CUDADataManager, CUDASampler
 from warpdrive_min.errors import ConfigError, DataError
 
@@ -69,6 +69,22 @@ def test_frequencies_are_the_probabilities(backend, n_agents):
         possible = expected > 0
         assert not counts[~possible].any()
         assert ((counts - expected)[possible] ** 2 / expected[possible]).sum() < 18.4
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+def test_blocks_that_share_an_environment_draw_the_same(backend):
+    """More agents than one block takes: the oracle's actions, one draw counted for each environment."""
+    n_envs, n_agents, n_draws = (1, 257, 2) if is_simulated(backend) else (3, 1500, 9)
+    weights = torch.from_numpy(np.random.default_rng(4).random((n_envs, n_agents, 3), np.float32))
+    drawn = []
+    for each in (backend, "cpu"):
+        data, sampler = sampler_of(each, 3, n_envs, seed=6, n_agents=n_agents)
+        drawn.append(draw(data, sampler, weights.to(data.device), n_draws))
+        assert data.pull_data_from_device("sampled_actions_draws").tolist() == [n_draws] * n_envs
+        sampler.sample(data, weights.to(data.device), use_argmax=True)
+        assert data.pull_data_from_device("sampled_actions_draws").tolist() == [n_draws] * n_envs
+    np.testing.assert_array_equal(*drawn)
+    assert (drawn[0][0] != drawn[0][1]).any()
 
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])])

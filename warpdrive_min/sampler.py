@@ -16,11 +16,15 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DataError, known
-from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.function_manager import CUDAFunctionManager, Stage, core_sources
 from warpdrive_min.rng import STREAM_ACTIONS, seed_words
 
 SEED: Final = "_sampler_seed_"
 """Low and high word of the sampler's seed, (2,) int32."""
+SPREAD_FROM: Final = 256
+"""Agents above which blocks share an environment's draws."""
+ROWS_OF_A_BLOCK: Final = 128
+"""Agents of such a block: their probabilities fit its shared memory at once, up to 64 choices."""
 SILENT: Final = 1e-8
 """A smaller scale of the noise is none."""
 
@@ -296,7 +300,7 @@ class CUDASampler:
             log_prob=choice.log_prob is not None,
             entropy=choice.entropy is not None,
         )
-        self._launch(data, array, "sample", flags, arguments)
+        self._launch(data, array, "draw", flags, arguments)
 
     def _add_noise(
         self, data: CUDADataManager, array: ActionArray, mean: torch.Tensor, use_argmax: bool, noise: Noise
@@ -340,13 +344,19 @@ class CUDASampler:
     def _manager(self, array: ActionArray, flags: Flags | None) -> CUDAFunctionManager:
         key = (array.name, flags)
         if key not in self._managers:
-            manager = CUDAFunctionManager(array.n_agents, self._functions.n_envs, backend=self._functions.backend)
+            backend, n_envs, n_agents = self._functions.backend, self._functions.n_envs, array.n_agents
+            is_spread = flags is not None and n_agents > SPREAD_FROM and backend.language != "numpy"
+            n_blocks = -(-n_agents // ROWS_OF_A_BLOCK) if is_spread else 1
+            manager = CUDAFunctionManager(n_agents, n_envs, n_blocks, backend=backend, spread=is_spread)
             # EXACT: never contracted, so that every backend draws the same.
             constants: dict[str, Constant] = {"N_TYPES": array.n_types, "EXACT": True}
             if flags is not None:
                 constants |= {"CATEGORIES": array.categories, "N_CATEGORIES": sum(array.categories)}
                 constants |= {name.upper(): value for name, value in flags._asdict().items()}
             manager.load(core_sources("noise" if flags is None else "sample"), constants)
+            if flags is not None:
+                counts: list[Stage] = [("count", {})] if is_spread and not flags.argmax else []
+                manager.define_sequence("draw", [("sample", {}), *counts])
             self._managers[key] = manager
         return self._managers[key]
 

@@ -96,8 +96,8 @@ WD_FN wd_drawn draw(float* const row, const int* const mask, const int n, const 
 WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_AGENTS][N_TYPES], int* draws,
                   const int* seed, float* log_prob, float* entropy, int stream, int n_envs) {
   WD_SHARED float tile[TILE_ROWS * ROW_STRIDE];
-  const int first_row = WD_BLOCK * ENVS_PER_BLOCK * N_AGENTS;
-  const int n_block_rows = wd_min(ENVS_PER_BLOCK, n_envs - WD_BLOCK * ENVS_PER_BLOCK) * N_AGENTS;
+  const int first_row = WD_FIRST_ENV * N_AGENTS + WD_FIRST_ITEM;
+  const int n_block_rows = wd_min(WD_END_ITEM, (n_envs - WD_FIRST_ENV) * N_AGENTS) - WD_FIRST_ITEM;
   for (int tile_start = 0; tile_start < n_block_rows; tile_start += TILE_ROWS) {
     const int n_rows = wd_min(TILE_ROWS, n_block_rows - tile_start);
     const long long start = static_cast<long long>(first_row + tile_start) * N_CATEGORIES;
@@ -127,5 +127,10 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
     }
     WD_SYNC();
   }
-  if (!ARGMAX) WD_EACH_ENV(local, env) draws[env] += 1;
+  if (!ARGMAX && BLOCKS_PER_ENV == 1) WD_EACH_ENV(local, env) draws[env] += 1;
+}
+
+// Counts a draw whose blocks shared an environment, after all have read the count.
+WD_KERNEL(count)(int* draws, int n_envs) {
+  WD_EACH_ENV(local, env) draws[env] += 1;
 }

@@ -24,13 +24,14 @@ def split(index, size):
 
 
 def build(c: Any) -> dict[str, Any]:
-    """Return the kernel ``sample``.
+    """Return the kernels ``sample`` and ``count``.
 
     Raises:
         ValueError: A row of categories does not fit a tile.
     """
     N_AGENTS, N_TYPES, N_CATEGORIES = c.N_AGENTS, c.N_TYPES, c.N_CATEGORIES
-    ENVS_PER_BLOCK, THREADS = c.ENVS_PER_BLOCK, c.THREADS
+    ENVS_PER_BLOCK, BLOCKS_PER_ENV, THREADS = c.ENVS_PER_BLOCK, c.BLOCKS_PER_ENV, c.THREADS
+    SHARE = -(-ENVS_PER_BLOCK * N_AGENTS // BLOCKS_PER_ENV)  # rows of a block
     LOGITS, MASKED, ARGMAX, LOG_PROB, ENTROPY = c.LOGITS, c.MASKED, c.ARGMAX, c.LOG_PROB, c.ENTROPY
     CATEGORIES = np.array(c.CATEGORIES, np.int32)
     WEIGHED = not ARGMAX or LOG_PROB or ENTROPY
@@ -62,11 +63,12 @@ def build(c: Any) -> dict[str, Any]:
     ) -> None:
         tile = cuda.shared.array((TILE_ROWS, ROW_STRIDE), float32)
         thread = cuda.threadIdx.x
-        first_env = cuda.blockIdx.x * ENVS_PER_BLOCK
+        first_env = cuda.blockIdx.x // BLOCKS_PER_ENV * ENVS_PER_BLOCK
         n_block_envs = min(ENVS_PER_BLOCK, n_envs - first_env)
-        n_block_rows = n_block_envs * N_AGENTS
-        for tile_start in range(0, n_block_rows, TILE_ROWS):
-            n_rows = min(TILE_ROWS, n_block_rows - tile_start)
+        first_row = cuda.blockIdx.x % BLOCKS_PER_ENV * SHARE
+        end_row = min(first_row + SHARE, n_block_envs * N_AGENTS)
+        for tile_start in range(first_row, end_row, TILE_ROWS):
+            n_rows = min(TILE_ROWS, end_row - tile_start)
             for i in range(thread, n_rows * N_CATEGORIES, THREADS):
                 r, k = split(i, N_CATEGORIES)
                 env, agent = place(first_env, tile_start + r)
@@ -139,8 +141,14 @@ def build(c: Any) -> dict[str, Any]:
                 if ENTROPY:
                     entropy[env, agent] = row_entropy
             cuda.syncthreads()
-        if not ARGMAX:
+        if not ARGMAX and BLOCKS_PER_ENV == 1:
             for local in range(thread, n_block_envs, THREADS):
                 draws[first_env + local] += 1
 
-    return {"sample": sample}
+    @cuda.jit
+    def count(draws: int32[:], n_envs: int32) -> None:
+        """Count a draw whose blocks shared an environment, after all have read the count."""
+        if cuda.threadIdx.x == 0 and cuda.blockIdx.x % BLOCKS_PER_ENV == 0:
+            draws[cuda.blockIdx.x // BLOCKS_PER_ENV] += 1
+
+    return {"sample": sample, "count": count}
