@@ -32,7 +32,15 @@ BACKEND_STYLE: Final[dict[str, dict[str, Any]]] = {
     "pycuda": {"color": "#D55E00", "marker": "D", "linestyle": "-"},
 }
 BACKEND_NAME: Final = {"cpu": "NumPy", "host": "C++", "numba": "Numba-CUDA", "pycuda": "CUDA C (PyCUDA)"}
-ENV_NAME: Final = {"cartpole": "CartPole", "tag_continuous": "Tag Continuous"}
+ENV_NAME: Final = {
+    "cartpole": "CartPole",
+    "mountain_car": "MountainCar",
+    "continuous_mountain_car": "Continuous MountainCar",
+    "acrobot": "Acrobot",
+    "pendulum": "Pendulum",
+    "tag_gridworld": "Tag GridWorld",
+    "tag_continuous": "Tag Continuous",
+}
 
 
 class PlotError(ValueError):
@@ -116,17 +124,8 @@ def speedup(records: Sequence[Record]) -> Figure | None:
     baseline = {_size(record): record for record in steps if record.point["backend"] == "cpu"}
 
     def value(record: Record) -> Metric | None:
-        base, own = baseline.get(_size(record)), _metric(record, "env_steps_per_s")
-        reference = base and _metric(base, "env_steps_per_s")
-        if own is None or not reference or record.point["backend"] == "cpu":
-            return None
-        return Metric(
-            value=own.value / reference.value,
-            unit="x",
-            direction="higher",
-            low=own.low / reference.high,
-            high=own.high / reference.low,
-        )
+        base = baseline.get(_size(record))
+        return _times(record, base) if base and record.point["backend"] != "cpu" else None
 
     threads = {record.threads for record in baseline.values()}
     numpy = f"NumPy, {', '.join(f'{n} thread' + 's' * (n != 1) for n in sorted(threads, key=str))}"
@@ -134,6 +133,74 @@ def speedup(records: Sequence[Record]) -> Figure | None:
     for axes in figure.axes if figure else ():
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     return figure
+
+
+def agents(records: Sequence[Record]) -> Figure | None:
+    """Draw throughput over the number of agents, in as many environments each."""
+    steps = [record for record in latest(records) if record.case == "env_step" and not record.point["exact"]]
+    panels = []
+    for env in ENV_NAME:
+        by_count: dict[int, list[Record]] = {}
+        for record in steps:
+            if record.point["env"] == env:
+                by_count.setdefault(int(record.point["n_envs"]), []).append(record)
+        n_envs = max(by_count, key=lambda n: len({r.point["n_agents"] for r in by_count[n]}), default=0)
+        if len({record.point["n_agents"] for record in by_count.get(n_envs, [])}) > 1:
+            panels.append((f"{ENV_NAME[env]}, {_count(n_envs, 'environment')}", by_count[n_envs]))
+    if not panels:
+        return None
+    figure = _figure(min(2, len(panels)), 2.7)
+    labels: dict[str, Any] = {}
+    for axes, (title, found) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        labels |= _lines(axes, [(record, _metric(record, "agent_steps_per_s")) for record in found], "n_agents")
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("agents in each environment")
+        axes.set_ylabel("agent steps per second")
+    _legend(figure, labels)
+    return figure
+
+
+def neighbors(records: Sequence[Record]) -> Figure | None:
+    """Draw the search for neighbours in a grid of cells beside that of all pairs, and how many times faster it is."""
+    found = [record for record in latest(records) if record.case == "neighbor_search"]
+    pairs = {_place(record): record for record in found if record.point["neighbor_search"] == "all_pairs"}
+    grids = [r for r in found if r.point["neighbor_search"] == "grid" and _place(r) in pairs]
+    if not grids:
+        return None
+    figure = _figure(2, 2.7)
+    rates, factors = figure.subplots(1, 2)
+    both = [(record, _metric(record, "agent_steps_per_s")) for record in grids]
+    labels = {f"{name}, cells": line for name, line in _lines(rates, both, "n_agents").items()}
+    every = [(pairs[_place(record)], _metric(pairs[_place(record)], "agent_steps_per_s")) for record in grids]
+    look = {"linestyle": ":", "markerfacecolor": "none"}
+    labels |= {f"{name}, all pairs": line for name, line in _lines(rates, every, "n_agents", **look).items()}
+    rates.set_ylabel("agent steps per second")
+    _lines(factors, [(record, _times(record, pairs[_place(record)])) for record in grids], "n_agents")
+    factors.set_ylabel("times all pairs")
+    factors.axhline(1, color="0.5", linewidth=0.8, zorder=0)
+    n_envs = sorted({int(record.point["n_envs"]) for record in grids})
+    for axes in (rates, factors):
+        axes.set_title(f"Tag Continuous, {_count(n_envs[0], 'environment')}", loc="left")
+        axes.set_xlabel("agents in each environment")
+    _legend(figure, labels)
+    return figure
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    return (record.run_id, *(record.point[axis] for axis in ("backend", "n_envs", "n_agents")))
+
+
+def _times(record: Record, base: Record) -> Metric | None:
+    own, reference = _metric(record, "agent_steps_per_s"), _metric(base, "agent_steps_per_s")
+    if own is None or reference is None:
+        return None
+    return Metric(
+        value=own.value / reference.value,
+        unit="x",
+        direction="higher",
+        low=own.low / reference.high,
+        high=own.high / reference.low,
+    )
 
 
 def samplers(records: Sequence[Record]) -> Figure | None:
@@ -188,6 +255,8 @@ def _count(number: int, what: str) -> str:
 FIGURES: Final[dict[str, Callable[[Sequence[Record]], Figure | None]]] = {
     "throughput": throughput,
     "speedup": speedup,
+    "agents": agents,
+    "neighbors": neighbors,
     "sampler": samplers,
 }
 """What is drawn, by the last part of the files' names."""
@@ -204,7 +273,13 @@ def _panels(
         for record in records
         if record.case == "env_step" and not record.point["exact"] and (metric := value(record)) is not None
     ]
-    keys = sorted({(str(record.point["env"]), int(record.point["n_agents"])) for record, _ in found})
+    counts: dict[tuple[str, int], set[int]] = {}
+    for record, _ in found:
+        key = (str(record.point["env"]), int(record.point["n_agents"]))
+        counts.setdefault(key, set()).add(int(record.point["n_envs"]))
+    # Sizes of one number of environments only are for the figure over agents, if there are others.
+    keys = [key for key in counts if len(counts[key]) > 1] or list(counts)
+    keys.sort(key=lambda key: (list(ENV_NAME).index(key[0]) if key[0] in ENV_NAME else len(ENV_NAME), *key))
     if not keys:
         return None
     columns = min(2, len(keys))
@@ -216,37 +291,49 @@ def _panels(
         axes.remove()
     for axes, (env, n_agents) in zip(panels.flat, keys, strict=False):
         axes.n_agents = n_agents
-        for backend, look in BACKEND_STYLE.items():
-            points = sorted(
-                ((int(r.point["n_envs"]), m, r) for r, m in found if _belongs(r, env, n_agents, backend)),
-                key=lambda point: point[0],
-            )
-            if not points:
-                continue
-            counts, values = [count for count, _, _ in points], [metric for _, metric, _ in points]
-            (line,) = axes.plot(counts, [metric.value for metric in values], **look)
-            band = [metric.low for metric in values], [metric.high for metric in values]
-            axes.fill_between(counts, *band, color=look["color"], alpha=0.2, linewidth=0)
-            labels.setdefault(_backend_label(points[0][2]), line)
-        agents = f", {_count(n_agents, 'agent')}" if n_agents > 1 else ""
-        axes.set_title(f"{ENV_NAME.get(env, env)}{agents}", loc="left")
-        _log_axes(axes)
+        of_panel = [(r, m) for r, m in found if (r.point["env"], r.point["n_agents"]) == (env, n_agents)]
+        labels |= _lines(axes, of_panel, "n_envs")
+        name = f", {_count(n_agents, 'agent')}" if n_agents > 1 else ""
+        axes.set_title(f"{ENV_NAME.get(env, env)}{name}", loc="left")
         axes.set_xlabel("environments")
     for axes in panels[:, 0]:
         axes.set_ylabel(ylabel)
-    ncols = min(len(labels), 2 * columns)
-    figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=ncols, frameon=False)
+    _legend(figure, labels)
     return figure
+
+
+def _lines(axes: Axes, found: Iterable[tuple[Record, Metric | None]], axis: str, **look: Any) -> dict[str, Any]:
+    """Draw a line for each backend over an axis of the points, with its interval; returns the lines by their labels."""
+    labels = {}
+    points = [(record, metric) for record, metric in found if metric is not None]
+    for backend, own in BACKEND_STYLE.items():
+        line = sorted(
+            (
+                (int(record.point[axis]), metric, record)
+                for record, metric in points
+                if record.point["backend"] == backend
+            ),
+            key=lambda point: point[0],
+        )
+        if line:
+            sizes, values = [size for size, _, _ in line], [metric for _, metric, _ in line]
+            (drawn,) = axes.plot(sizes, [metric.value for metric in values], **own | look)
+            band = [metric.low for metric in values], [metric.high for metric in values]
+            axes.fill_between(sizes, *band, color=own["color"], alpha=0.2, linewidth=0)
+            labels.setdefault(_backend_label(line[0][2]), drawn)
+    _log_axes(axes)
+    return labels
+
+
+def _legend(figure: Figure, labels: dict[str, Any]) -> None:
+    columns = min(len(labels), 4)
+    figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=columns, frameon=False)
 
 
 def _figure(columns: int, height_in: float) -> Figure:
     """Return an empty figure of one or two columns of a paper, or as much larger as the style's font."""
     scale = mpl.rcParams["font.size"] / PAPER_FONT
     return Figure(figsize=(WIDTH_IN[columns] * scale, height_in * scale), layout="constrained")
-
-
-def _belongs(record: Record, env: str, n_agents: int, backend: str) -> bool:
-    return (record.point["env"], record.point["n_agents"], record.point["backend"]) == (env, n_agents, backend)
 
 
 def _log_axes(axes: Axes) -> None:

@@ -84,7 +84,33 @@ def samplers(records: Sequence[Record]) -> Table:
     return table
 
 
-TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {"env_step": env_steps, "sampler": samplers}
+def neighbor_searches(records: Sequence[Record]) -> Table:
+    """Return the search in a grid of cells over that of all pairs."""
+    axes = ("env", "backend", "n_envs", "n_agents")
+    baseline = {_same(r, *axes): r for r in records if r.point["neighbor_search"] == "all_pairs"}
+    columns = ["env", "agents", "envs", "backend", "search", "env-steps/s", "+-", "agent-steps/s", "x all pairs"]
+    table = _table("neighbor_search: env_step, neighbours from cells or from all pairs", columns)
+    for record in sorted(records, key=lambda record: _same(record, "n_agents", "backend", "neighbor_search")):
+        point, metrics = record.point, record.metrics or {}
+        table.add_row(
+            str(point["env"]),
+            f"{point['n_agents']:,}",
+            f"{point['n_envs']:,}",
+            _backend(record),
+            str(point["neighbor_search"]),
+            number(metrics["env_steps_per_s"].value),
+            _half_width(metrics["env_steps_per_s"]),
+            number(metrics["agent_steps_per_s"].value),
+            _ratio(record, baseline.get(_same(record, *axes)), "env_steps_per_s"),
+        )
+    return table
+
+
+TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
+    "env_step": env_steps,
+    "neighbor_search": neighbor_searches,
+    "sampler": samplers,
+}
 """The table of each case."""
 
 
@@ -163,7 +189,7 @@ def _half_width(metric: Metric) -> str:
 
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
-    words = {"env", "backend", "implementation"}
+    words = {"env", "backend", "implementation", "search"}
     for column in columns:
         table.add_column(column, justify="left" if column in words else "right", no_wrap=True)
     return table

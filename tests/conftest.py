@@ -7,6 +7,8 @@ import os
 import pytest
 import torch
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin between kernels would slow each other down
+
 HAS_GPU = torch.cuda.is_available()
 
 if not HAS_GPU:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, push
-from warpdrive_min import EnvironmentCPUvsGPU
-from warpdrive_min.consistency import copy_state, difference, generate_random_actions
+from warpdrive_min import CUDAEnvironmentContext, EnvironmentCPUvsGPU, EnvWrapper
+from warpdrive_min.compat.placeholders import create_and_push_data_placeholders
+from warpdrive_min.consistency import Tolerance, copy_state, difference, generate_random_actions, step_by_step
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
 
@@ -31,15 +35,8 @@ def test_difference_is_the_largest_and_says_where():
     """Index and both values belong to the largest error."""
     got = difference(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.5, 2.0], [3.0, 2.0]]))
     assert (got.error, got.index, got.want, got.got) == (2.0, (1, 1), 4.0, 2.0)
-    assert str(got) == "at [1, 1]: want 4, got 2, error 2"
-
-
-def test_difference_can_be_relative_above_one():
-    """Below a magnitude of 1 it stays absolute, so that a reference of 0 is no trap."""
-    want, got = np.array([0.0, 200.0]), np.array([0.01, 201.0])
-    assert difference(want, got).index == (1,)
-    found = difference(want, got, relative=True)
-    assert (found.index, found.error) == ((0,), pytest.approx(0.01))
+    assert got.ulps == 2 / 2**-21
+    assert str(got) == "at [1, 1]: want 4, got 2, error 2 (50 %, 4.19e+06 ulps)"
 
 
 def test_difference_of_angles_is_taken_around_the_circle():
@@ -57,6 +54,116 @@ def test_difference_counts_nan_as_infinite():
     assert difference(np.zeros((0, 3)), np.zeros((0, 3))).error == 0
 
 
+def test_difference_of_equal_infinities_is_none():
+    """Equal is equal; infinities of two signs are as far apart as can be, as angles too."""
+    inf = np.array([np.inf])
+    assert difference(inf, inf).error == 0
+    assert difference(inf, -inf).error == difference(inf, -inf, period=1.0).error == np.inf
+
+
+# ------------------------------------------------------------------ tolerance
+
+
+def agrees(want: float, got: float, tolerance: Tolerance, period: float = 0.0) -> bool:
+    """Tell whether two single values agree."""
+    return tolerance.compare(np.array([want]), np.array([got]), period).n_wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "ok"),
+    [
+        (0, 0.0099, True),
+        (0, 0.0101, False),
+        (0.5, 0.4901, True),
+        (200, 201.9, True),
+        (200, 202.1, False),
+        (-200, -198.1, True),
+        (-200, -197.9, False),
+        (np.inf, np.inf, True),
+        (np.inf, 1e30, False),
+        (np.nan, np.nan, False),
+    ],
+)
+def test_tolerance_is_one_per_cent_of_one_or_of_the_reference(want, got, ok):
+    """Without arguments it is WarpDrive's."""
+    assert agrees(want, got, Tolerance()) is ok
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6) | st.floats(-0.02, 0.02), st.floats(0.001, 50))
+def test_tolerance_is_the_rule_of_warp_drive(want, error, percent):
+    """Any two values agree exactly if WarpDrive's formula says so."""
+    got = want + error
+    distance = abs(got - want)
+    rule = distance < percent / 100 or 100 * distance / abs(1e-10 + want) < percent
+    assert agrees(want, got, Tolerance(percent)) is (rule or got == want)
+
+
+def test_tolerance_of_zero_asks_for_equality():
+    """One unit in the last place is too far."""
+    one, above = np.float32(1), np.nextafter(np.float32(1), np.float32(2))
+    assert agrees(one, one, Tolerance(0))
+    assert not agrees(one, above, Tolerance(0))
+
+
+def test_tolerance_takes_an_absolute_bound():
+    """It replaces the share of one, in the array's unit."""
+    assert agrees(0, 0.4, Tolerance(absolute=0.5))
+    assert not agrees(0, 0.009, Tolerance(absolute=0.001))
+    assert agrees(100, 100.9, Tolerance(absolute=0.001))
+
+
+@given(st.integers(1, 254), st.integers(0, 2**22), st.integers(1, 1000), st.sampled_from([1, -1]))
+def test_tolerance_counts_units_in_the_last_place(exponent, fraction, n_ulps, sign):
+    """So many floats further on in the reference's binade is so many units."""
+    bits = (exponent << 23) + fraction
+    want, got = sign * np.array([bits, bits + n_ulps], np.int32).view(np.float32)
+    assert agrees(want, got, Tolerance(0, ulps=n_ulps))
+    assert not agrees(want, got, Tolerance(0, ulps=n_ulps - 1))
+
+
+def test_tolerance_in_units_needs_another_bound_around_zero():
+    """A float next to 0 is a billion units away from it."""
+    assert not agrees(0.0, 1e-9, Tolerance(0, ulps=1000))
+    assert agrees(0.0, 1e-9, Tolerance(0, absolute=1e-8, ulps=1000))
+
+
+def test_tolerance_goes_around_the_circle():
+    """Angles on both sides of 0 agree, in units of the larger one; as plain numbers they do not."""
+    turn = 2 * np.pi
+    want, got = np.float32(1e-7), np.float32(turn - 1e-7)
+    assert agrees(want, got, Tolerance(0, ulps=1), turn)
+    assert agrees(want, got, Tolerance(), turn)
+    assert not agrees(want, got, Tolerance())
+    assert not agrees(want, np.float32(turn - 0.02), Tolerance(), turn)
+
+
+def test_comparison_counts_all_and_keeps_the_five_worst():
+    """Of ten wrong elements the largest errors are kept, in order; the relative error is that of the whole array."""
+    want, got = np.full((3, 4), 2.0), np.full((3, 4), 2.0)
+    got.flat[:10] += np.arange(1, 11)
+    found = Tolerance().compare(want, got)
+    assert (found.n_elements, found.n_wrong, found.relative_error) == (12, 10, 5.0)
+    assert [(each.index, each.error) for each in found.worst] == [
+        ((2, 1), 10),
+        ((2, 0), 9),
+        ((1, 3), 8),
+        ((1, 2), 7),
+        ((1, 1), 6),
+    ]
+    assert Tolerance().compare(np.zeros((0, 3)), np.zeros((0, 3))).n_wrong == 0
+
+
+@pytest.mark.parametrize("bound", [{"relative_pct": -1}, {"absolute": -0.1}, {"ulps": float("nan")}])
+def test_tolerance_is_checked(bound):
+    """A negative bound or NaN would let nothing pass, and say so nowhere."""
+    (name,) = bound
+    with pytest.raises(ConfigError, match=f"{name} must be 0 or more"):
+        Tolerance(**bound)
+
+
+# ------------------------------------------------------------------ copies of the state
+
+
 def test_copy_state_takes_the_first_environments():
     """A smaller copy gets the rows of its environments, and whatever is shared whole."""
     many, few = managers("cpu", n_envs=5)[0], managers("cpu", n_envs=2)[0]
@@ -69,6 +176,28 @@ def test_copy_state_takes_the_first_environments():
     copy_state(many, few)
     assert few.tensor("row").tolist() == [[0, 0, 0], [1, 1, 1]]
     assert few.tensor("shared").tolist() == [7] * 4
+
+
+class Working(Counter):
+    """Counter with a workspace of its kernels, in which nothing means anything between two steps."""
+
+    def get_data_dictionary(self):
+        feed = super().get_data_dictionary()
+        feed.add_data("workspace", np.zeros(2, np.int32), per_env=True, scratch=True)
+        return feed
+
+
+def test_scratch_is_neither_copied_nor_compared():
+    """What lies in it may differ, and stays where it is."""
+    pair = [EnvWrapper(Working(), num_envs=2) for _ in range(2)]
+    for value, wrapper in enumerate(pair):
+        wrapper.reset()
+        wrapper.cuda_data_manager.tensor("workspace").fill_(value)
+    seen = step_by_step(*pair, lambda: None, 2)
+    assert seen.max_error == 0
+    assert "count" in seen.largest
+    assert "workspace" not in seen.largest
+    assert pair[1].cuda_data_manager.tensor("workspace").tolist() == [[1, 1]] * 2
 
 
 # ------------------------------------------------------------------ agreement
@@ -138,15 +267,76 @@ class Elsewhere(Counter):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (Heavier, r"scenario 'short', step \d: rewards at \[\d, \d\]: want .*, got .*, error"),
-        (Later, r"scenario 'limit', step \d: _done_ at \[\d\]: want 1, got 0"),
-        (Elsewhere, r"scenario 'short', step 0: observations at \[0, 0, 1\]: want 0.5, got 0.75, error 0.25"),
+        (Heavier, r"scenario 'short', step \d: rewards of environment \d, agent 2: want .*, got .*, error .* \(10 %"),
+        (Later, r"scenario 'limit', step \d: _done_ of environment \d: want 1, got 0"),
+        (Elsewhere, r"step 0: observations of environment 0, agent 0, component 1: want 0.5, got 0.75, error 0.25"),
     ],
 )
 def test_planted_fault_is_found_and_named(reference, wrong, message):
     """Scenario, step, array, element and both values are told, whichever the reference is."""
     check = checker(dual_mode_env_class=None, cpu_env_class=reference, cuda_env_class=wrong)
     with pytest.raises(AssertionError, match=message):
+        check.test_env_reset_and_step(seed=0)
+
+
+def against_counter(wrong: type, **arguments: object) -> EnvironmentCPUvsGPU:
+    """Return a checker of a class with a fault."""
+    return checker(dual_mode_env_class=None, cpu_env_class=Counter, cuda_env_class=wrong, **arguments)
+
+
+def report_of(check: EnvironmentCPUvsGPU, *arguments: object, **named: object) -> str:
+    """Return the report of a checker that must find something."""
+    with pytest.raises(AssertionError) as caught:
+        check.test_env_reset_and_step(*arguments, **named)
+    return str(caught.value)
+
+
+def test_report_says_everything():
+    """A start that is off by a quarter for each of 3 agents in 3 copies, in one of 2 components."""
+    values = "want 0.5, got 0.75, error 0.25 (50 %, 4.19e+06 ulps)"
+    assert report_of(against_counter(Elsewhere), seed=7).splitlines() == [
+        f"scenario 'short', step 0: observations of environment 0, agent 0, component 1: {values}",
+        "  9 of 18 elements of observations differ; the next:",
+        f"    environment 0, agent 1, component 1: {values}",
+        f"    environment 0, agent 2, component 1: {values}",
+        f"    environment 1, agent 0, component 1: {values}",
+        f"    environment 1, agent 1, component 1: {values}",
+        "  environment 'Counter' on backend 'cpu', config {'episode_length': 3, 'limit': 100}",
+        "  run it again with seed=7",
+    ]
+
+
+def test_report_names_a_seed_that_repeats_it():
+    """Without a seed one is drawn, another one each time, and told."""
+    check = against_counter(Heavier)
+    report = report_of(check)
+    seed = int(re.search(r"run it again with seed=(\d+)", report)[1])
+    assert report_of(check, seed=seed) == report
+    assert f"seed={seed}" not in report_of(check)
+
+
+def test_flag_that_outlives_the_reset_is_found():
+    """A reset that does not clear the flags would restart the environment again after the next step."""
+
+    class Forgetful(EnvWrapper):
+        def reset_only_done_envs(self, undo_done_after_reset=False):
+            return super().reset_only_done_envs(undo_done_after_reset=False)
+
+    report = report_of(checker(env_wrapper=Forgetful), seed=0)
+    assert report.startswith("scenario 'short', step 3, after the reset: _done_ of environment 0: want 0, got 1")
+
+
+def test_shape_that_differs_is_told():
+    """An observation that the kernels cut short is no matter of values."""
+
+    class Narrow(PlainCounter):
+        def observe(self):
+            return super().observe()[:, :1]
+
+    check = checker(dual_mode_env_class=None, cpu_env_class=Narrow, cuda_env_class=Counter)
+    with pytest.raises(
+        ConfigError, match=r"'observations' must have the reference's shape \(3, 3, 1\) \(got \(3, 3, 2\)\)"
+    ):
         check.test_env_reset_and_step(seed=0)
 
 
@@ -162,6 +352,293 @@ def test_difference_within_the_tolerance_is_returned():
         check.test_env_reset_and_step(0.1, seed=0)
 
 
+def test_units_in_the_last_place_are_a_bound_of_their_own():
+    """Rewards two or three units too large fail at 0 per cent, pass at 4 units, and fail again at 1."""
+
+    class Rounding(Heavier):
+        factor = 1 + 2**-22
+
+    check = against_counter(Rounding)
+    assert 0 < check.test_env_reset_and_step(0, seed=0, max_ulps=4) < 1e-6
+    assert "rewards" in report_of(check, 0, seed=0)
+    assert "2 ulps" in report_of(check, 0, seed=0, max_ulps=1)
+
+
+# ------------------------------------------------------------------ resynchronised
+
+
+class Changing(Counter):
+    """Its step changes an array of some environments besides."""
+
+    array, change = "label", 1
+    envs = slice(None)
+
+    def launch(self, arguments):
+        super().launch(arguments)
+        self.cuda_data_manager.tensor(self.array)[self.envs] += self.change
+
+
+def test_resynchronised_run_compares_the_state():
+    """A wrong array that no observation shows would be copied from step to step; free-running it is not looked at."""
+    check = against_counter(Changing)
+    assert check.test_env_reset_and_step(seed=0) == 0
+    report = report_of(check, seed=0, resynchronise=True)
+    assert report.startswith("scenario 'short', step 1: label of environment 0, component 0: want 0, got 1")
+
+
+def test_resynchronised_errors_do_not_pile_up():
+    """0.006 a step is within 0.01 at each step, but not after two."""
+
+    class Drifting(Changing):
+        array, change = "place", 0.006
+
+    check = against_counter(Drifting)
+    assert "step 3: observations" in report_of(check, seed=0)
+    assert check.test_env_reset_and_step(seed=0, resynchronise=True) == pytest.approx(0.006, rel=1e-3)
+
+
+def test_resynchronised_run_leaves_out_what_rounding_decides():
+    """A row that the environment puts in doubt may differ; in an exact build none may."""
+
+    class Doubtful(Counter):
+        def rounding_decides(self, before, after):
+            return np.arange(len(after["_done_"])) == 1, np.zeros((len(after["_done_"]), self.num_agents), bool)
+
+    class Wrong(Doubtful, Changing):
+        envs = 1
+
+    arguments = {"dual_mode_env_class": None, "cpu_env_class": Doubtful, "cuda_env_class": Wrong}
+    assert checker(**arguments).test_env_reset_and_step(seed=0, resynchronise=True) == 0
+    report = report_of(checker(exact=True, **arguments), seed=0, resynchronise=True)
+    assert "label of environment 1, component 0" in report
+
+
+def test_integers_of_the_state_must_be_equal():
+    """Half a per cent of a large count is an error all the same: integers have no rounding."""
+
+    class Miscounting(Changing):
+        array = "_episode_"
+
+        def launch(self, arguments):
+            self.cuda_data_manager.tensor("_episode_").fill_(200)
+            super().launch(arguments)
+
+    class Counting(Miscounting):
+        change = 0
+
+    check = checker(dual_mode_env_class=None, cpu_env_class=Counting, cuda_env_class=Miscounting)
+    assert "_episode_ of environment 0: want 200, got 201" in report_of(check, seed=0, resynchronise=True)
+
+
+# ------------------------------------------------------------------ drawn configs
+
+
+def draw_config(generator: np.random.Generator) -> dict[str, int]:
+    """Draw a config of Counter."""
+    return {
+        "num_agents": int(generator.integers(1, 4)),
+        "episode_length": int(generator.integers(1, 5)),
+        "limit": int(generator.integers(1, 6)),
+    }
+
+
+@pytest.mark.parametrize("resynchronise", [False, True])
+def test_configs_can_be_drawn(resynchronise):
+    """As many as asked are run, all of them different, and the same for the same seed."""
+    drawn: list[str] = []
+
+    def recorded(generator):
+        config = draw_config(generator)
+        drawn.append(str(config))
+        return config
+
+    check = checker(env_configs=recorded, num_configs=7)
+    assert check.test_env_reset_and_step(seed=3, resynchronise=resynchronise) == 0
+    assert len(drawn) == 7
+    assert len(set(drawn)) > 4
+    check.test_env_reset_and_step(seed=4)
+    assert drawn[7:13] == drawn[1:7], "each config must have a seed of its own"
+
+
+def test_drawn_config_that_fails_can_be_repeated():
+    """Only some configs show the fault; the report names the seed of the first, with which it comes alone."""
+
+    class LateInLongEpisodes(Later):
+        def get_constants(self):
+            return {"LIMIT": self.limit + (self.limit < self.episode_length and self.num_agents == 3)}
+
+    report = report_of(against_counter(LateInLongEpisodes, env_configs=draw_config, num_configs=40), seed=0)
+    assert "'num_agents': 3" in report
+    seed = int(re.search(r"scenario drawn with seed (\d+)", report)[1])
+    assert seed > 0, "the first config must pass, or nothing is shown"
+    assert f"run it again with num_configs=1 and seed={seed}" in report
+    assert report_of(against_counter(LateInLongEpisodes, env_configs=draw_config, num_configs=1), seed=seed) == report
+
+
+def test_environment_that_raises_is_told_with_its_config():
+    """Whatever it raises comes through, with the scenario and how to repeat it."""
+
+    class Picky(Counter):
+        def step(self, actions=None):
+            if self.limit == 5:
+                raise ZeroDivisionError("limit 5")
+            super().step(actions)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        checker(dual_mode_env_class=Picky, env_configs=draw_config, num_configs=40).test_env_reset_and_step(seed=0)
+    (note,) = caught.value.__notes__
+    assert re.fullmatch(
+        r"scenario drawn with seed \d+, config {.*'limit': 5}; run again with num_configs=1 and .*", note
+    )
+
+
+# ------------------------------------------------------------------ spaces, policies and layouts
+
+SPACES = {"discrete": Discrete(3), "several": MultiDiscrete([2, 5]), "box": Box(-1.0, 2.0, (2,))}
+POLICIES = {"one": ["x"], "two": ["z", "y"]}
+
+
+class Summing:
+    """Every agent observes the sum of its actions so far; the reward is the sum over its types of actions."""
+
+    name = "Summing"
+
+    def __init__(self, space: str = "box", is_dict: bool = False, episode_length: int = 3) -> None:
+        self.num_agents, self.episode_length, self.is_dict = 3, episode_length, is_dict
+        self.action_space = dict.fromkeys("xyz", SPACES[space])
+
+    def reset(self):
+        self.timestep = 0
+        n_types = 1 if isinstance(self.action_space["x"], Discrete) else 2
+        self.total = {agent: np.zeros(n_types, np.float32) for agent in self.action_space}
+        return self.observe()
+
+    def observe(self):
+        return {
+            agent: {"sum": total, "half": total / 2} if self.is_dict else total for agent, total in self.total.items()
+        }
+
+    def step(self, actions=None):
+        self.timestep += 1
+        self.total = {agent: total + actions[agent] for agent, total in self.total.items()}
+        rewards = {agent: total.sum() for agent, total in self.total.items()}
+        return self.observe(), rewards, {"__all__": self.timestep == self.episode_length}, {}
+
+
+class SummingInKernels(Summing, CUDAEnvironmentContext):
+    """Summing, whose kernels are `build`; the arrays are pushed by `Placed`."""
+
+    kernel_sources = {"numpy": __name__}  # noqa: RUF012  (as in a manual)
+    layout = "shared"
+    error_of_z = 0.0
+
+    def __init__(self, **config: object) -> None:
+        super().__init__(**config)
+        CUDAEnvironmentContext.__init__(self)
+
+    def get_constants(self):
+        return {"LAYOUT": ["dict", "shared", "first", "last"].index(self.layout), "ERROR_OF_Z": self.error_of_z}
+
+    def step(self, actions=None):
+        self.cuda_step()
+
+
+def build(c):
+    """Return the step of Summing in NumPy, for arrays of all agents, or of each policy."""
+
+    def count(_timestep_, _done_):
+        _timestep_ += 1
+        _done_[_timestep_ >= c.EPISODE_LENGTH] = 1
+
+    def shared(sampled_actions, observations, rewards, _timestep_, _done_):
+        observations += sampled_actions
+        rewards[:] = observations.sum(-1)
+        count(_timestep_, _done_)
+
+    def of_dicts(sampled_actions, observations_sum, observations_half, rewards, _timestep_, _done_):
+        shared(sampled_actions, observations_sum, rewards, _timestep_, _done_)
+        observations_half[:] = observations_sum / 2
+
+    def separate(
+        sampled_actions_one,
+        sampled_actions_two,
+        observations_one,
+        observations_two,
+        rewards_one,
+        rewards_two,
+        _timestep_,
+        _done_,
+    ):
+        observations_one += sampled_actions_one
+        by_agent = observations_two.swapaxes(1, 2) if c.LAYOUT == 3 else observations_two
+        by_agent += sampled_actions_two
+        by_agent[:, 0, 1] += c.ERROR_OF_Z
+        rewards_one[:], rewards_two[:] = observations_one.sum(-1), by_agent.sum(-1)
+        count(_timestep_, _done_)
+
+    return {"step": [of_dicts, shared, separate, separate][c.LAYOUT]}
+
+
+class Placed(EnvWrapper):
+    """A wrapper that pushes placeholders as a trainer would."""
+
+    def reset_all_envs(self):
+        is_first = self.reset_on_host
+        observations = super().reset_all_envs()
+        if is_first:
+            layout = self.env.layout
+            is_separate = layout in ("first", "last")
+            create_and_push_data_placeholders(
+                self,
+                policy_tag_to_agent_id_map=POLICIES if is_separate else None,
+                create_separate_placeholders_for_each_policy=is_separate,
+                obs_dim_corresponding_to_num_agents="last" if layout == "last" else "first",
+                push_data_batch_placeholders=False,
+            )
+        return observations
+
+
+def summing_checker(layout: str = "shared", error_of_z: float = 0.0, **config: object) -> EnvironmentCPUvsGPU:
+    """Return a checker of Summing's kernels against its Python class."""
+    wrong = type("Wrong", (SummingInKernels,), {"layout": layout, "error_of_z": error_of_z})
+    is_separate = layout in ("first", "last")
+    return EnvironmentCPUvsGPU(
+        Summing,
+        wrong,
+        env_configs={"sums": config},
+        gpu_env_backend="cpu",
+        env_wrapper=Placed,
+        policy_tag_to_agent_id_map=POLICIES if is_separate else None,
+        create_separate_placeholders_for_each_policy=is_separate,
+        obs_dim_corresponding_to_num_agents="last" if layout == "last" else "first",
+    )
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_every_kind_of_action_is_drawn_and_written(space, monkeypatch):
+    """One choice, several choices or continuous values reach both sides, and are not all alike."""
+    sums = []
+    step = Summing.step
+    monkeypatch.setattr(Summing, "step", lambda self, actions: (step(self, actions), sums.append(self.total["y"]))[0])
+    assert summing_checker(space=space).test_env_reset_and_step(seed=0) < 1e-6
+    assert len(np.unique(sums)) > 4
+
+
+@pytest.mark.parametrize("layout", ["dict", "first", "last"])
+def test_arrays_of_each_policy_and_entry_are_compared(layout):
+    """Observations that are dicts, and placeholders of each policy with the agents first or last, agree."""
+    assert summing_checker(layout, is_dict=layout == "dict").test_env_reset_and_step(seed=0) < 1e-6
+
+
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_fault_in_an_array_of_a_policy_names_the_agent(layout):
+    """Agent z is the first of its policy, and the last of all; its component is told whatever the layout."""
+    report = report_of(summing_checker(layout, error_of_z=0.5), seed=0)
+    assert report.startswith("scenario 'sums', step 1: observations_two of environment ")
+    assert re.search(r"environment \d, agent 'z', component 1: want .*, error 0.5 ", report)
+    assert "3 of 12 elements of observations_two differ" in report
+
+
 # ------------------------------------------------------------------ arguments
 
 
@@ -171,8 +648,12 @@ def test_difference_within_the_tolerance_is_returned():
         ({"dual_mode_env_class": None}, "needs dual_mode_env_class, or cpu_env_class and cuda_env_class"),
         ({"dual_mode_env_class": None, "cpu_env_class": Counter}, "needs dual_mode_env_class"),
         ({"env_configs": {}}, "env_configs must have at least one scenario"),
-        ({"create_separate_placeholders_for_each_policy": True}, "leave separate placeholders off"),
-        ({"obs_dim_corresponding_to_num_agents": "last"}, "agents' axis first"),
+        ({"env_configs": draw_config, "num_configs": 0}, r"num_configs must be at least 1 \(got 0\)"),
+        (
+            {"create_separate_placeholders_for_each_policy": True},
+            r"of more than one policy \(got None\); leave them off",
+        ),
+        ({"obs_dim_corresponding_to_num_agents": "middle"}, r"must be 'first' or 'last' \(got 'middle'\)"),
     ],
 )
 def test_arguments_are_checked(arguments, message):
@@ -222,3 +703,10 @@ def test_random_actions_lie_in_their_spaces():
     assert -1 <= c.min() < -0.9 < 1.9 < c.max() <= 2
     assert c.dtype == np.float32
     np.testing.assert_array_equal(generate_random_actions(env, 5)["c"], generate_random_actions(env, 5)["c"])
+
+
+def test_random_actions_need_bounds():
+    """A box without an end has no uniform distribution."""
+    env = SimpleNamespace(action_space={0: Box(-np.inf, 1.0, (2,))})
+    with pytest.raises(ConfigError, match=r"need finite bounds \(got Box.*use a bounded Box"):
+        generate_random_actions(env, 0)

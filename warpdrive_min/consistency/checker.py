@@ -1,0 +1,439 @@
+"""The checker of whole scenarios, and the report of the first disagreement."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from warpdrive_min.consistency.arrays import Array, Comparison, Tolerance
+from warpdrive_min.consistency.steps import Agreement, step_from_same_state
+from warpdrive_min.constants import DONE, Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.registrar import EnvironmentRegistrar
+from warpdrive_min.spaces import action_bounds, category_counts
+
+log = logging.getLogger(__name__)
+
+Config = Mapping[str, Any]
+
+EQUAL: Final = Tolerance(0)
+
+
+class EnvironmentCPUvsGPU:
+    """Steps an environment on the CPU and on a backend with the same random actions, and compares.
+
+    An environment with NumPy kernels is compared copy by copy with them; another one with ``num_envs``
+    objects of its Python class, which must start as the kernels do.
+
+    Args:
+        cpu_env_class: Python class of the reference; with
+        cuda_env_class: its subclass for the backend; or
+        dual_mode_env_class: one class for both.
+        env_configs: Keyword arguments of the class, by name of the scenario; or a function that draws them with a
+            NumPy generator.
+        num_envs: Copies to compare.
+        blocks_per_env: As for `EnvWrapper`.
+        assert_equal_num_agents_per_block: Require that blocks share the agents evenly.
+        num_episodes: Episodes to run.
+        gpu_env_backend: Backend to check.
+        use_gpu_testing_mode: As ``testing_mode`` of `EnvWrapper`.
+        testing_bin_filename: As for `EnvWrapper`.
+        env_registrar: As for `EnvWrapper`.
+        env_wrapper: Class of the wrapper.
+        policy_tag_to_agent_id_map: Agents of each policy; every agent exactly once.
+        create_separate_placeholders_for_each_policy: Each policy has arrays of its own, ``observations_<policy>``,
+            ``sampled_actions_<policy>`` and ``rewards_<policy>``, which the environment or the wrapper pushes.
+        obs_dim_corresponding_to_num_agents: Axis of the agents in an observation array: ``"first"`` after that of the
+            environments, or ``"last"``.
+        exact: As for `EnvWrapper`, on both sides.
+        num_configs: How many configs a function draws.
+
+    Raises:
+        ConfigError: A class is missing, or an argument has a value that is not supported.
+    """
+
+    def __init__(
+        self,
+        cpu_env_class: Any = None,
+        cuda_env_class: Any = None,
+        dual_mode_env_class: Any = None,
+        env_configs: Mapping[str, Config] | Callable[[np.random.Generator], Config] | None = None,
+        num_envs: int = 3,
+        blocks_per_env: int | None = None,
+        assert_equal_num_agents_per_block: bool = False,
+        num_episodes: int = 2,
+        gpu_env_backend: str = "pycuda",
+        use_gpu_testing_mode: bool = False,
+        testing_bin_filename: str | Path | None = None,
+        env_registrar: EnvironmentRegistrar | None = None,
+        env_wrapper: type[EnvWrapper] = EnvWrapper,
+        policy_tag_to_agent_id_map: Mapping[str, Sequence[Hashable]] | None = None,
+        create_separate_placeholders_for_each_policy: bool = False,
+        obs_dim_corresponding_to_num_agents: str = "first",
+        *,
+        exact: bool = False,
+        num_configs: int = 20,
+    ) -> None:
+        self._cpu_class = dual_mode_env_class or cpu_env_class
+        self._gpu_class = dual_mode_env_class or cuda_env_class
+        if self._cpu_class is None or self._gpu_class is None:
+            raise ConfigError("consistency: needs dual_mode_env_class, or cpu_env_class and cuda_env_class")
+        if not env_configs:
+            raise ConfigError("consistency: env_configs must have at least one scenario, or be a function")
+        if num_configs < 1:
+            raise ConfigError(f"consistency: num_configs must be at least 1 (got {num_configs})")
+        if create_separate_placeholders_for_each_policy and len(policy_tag_to_agent_id_map or ()) < 2:
+            raise ConfigError(
+                "consistency: separate placeholders need a policy_tag_to_agent_id_map of more than one policy "
+                f"(got {policy_tag_to_agent_id_map}); leave them off"
+            )
+        if obs_dim_corresponding_to_num_agents not in ("first", "last"):
+            raise ConfigError(
+                "consistency: obs_dim_corresponding_to_num_agents must be 'first' or 'last' "
+                f"(got {obs_dim_corresponding_to_num_agents!r})"
+            )
+        self._configs, self._num_configs = env_configs, num_configs
+        self._num_envs, self._num_episodes, self._backend = num_envs, num_episodes, gpu_env_backend
+        self._policies = policy_tag_to_agent_id_map
+        self._separate = create_separate_placeholders_for_each_policy
+        self._agents_axis = obs_dim_corresponding_to_num_agents
+        self._even_blocks = assert_equal_num_agents_per_block
+        self._exact = exact
+        self._wrapper_class = env_wrapper
+        self._wrapper_arguments: dict[str, Any] = {
+            "blocks_per_env": blocks_per_env,
+            "testing_mode": use_gpu_testing_mode,
+            "testing_bin_filename": testing_bin_filename,
+            "env_registrar": env_registrar,
+        }
+
+    def test_env_reset_and_step(
+        self,
+        consistency_threshold_pct: float = 1,
+        seed: int | None = None,
+        *,
+        resynchronise: bool = False,
+        max_ulps: float | None = None,
+    ) -> float:
+        """Run every scenario and return the largest relative error; synchronises.
+
+        Observations, rewards and other floats agree within `Tolerance`, flags and integers if they are equal. The
+        error is relative to the reference where its magnitude is above 1.
+
+        Args:
+            consistency_threshold_pct: Per cent of one, or of the reference's value.
+            seed: Of drawn configs, of the actions, drawn afresh each step, and of the starts; None: from the
+                operating system. The drawn config ``i`` is run with ``seed + i``.
+            resynchronise: Step the reference from the kernels' state each time, so that errors cannot pile up, and
+                compare every array, leaving out rows that rounding decides (NumPy kernels only).
+            max_ulps: Units in the last place that an element may be off besides; with a threshold of 0, at most.
+
+        Raises:
+            AssertionError: Its text names scenario, config, backend, step, array, environment, agent, component and
+                both values, says how many elements differ, and how to repeat it.
+            ConfigError: An argument does not fit the environment.
+        """
+        tolerance = Tolerance(consistency_threshold_pct, ulps=max_ulps)
+        if seed is None:
+            seed = int(np.random.default_rng().integers(2**31))
+        return max(self._check(scenario, tolerance, resynchronise) for scenario in self._scenarios(seed))
+
+    def _scenarios(self, seed: int) -> Iterator[_Scenario]:
+        if isinstance(self._configs, Mapping):
+            for name, config in self._configs.items():
+                yield _Scenario(repr(name), config, np.random.default_rng(seed), f"seed={seed}")
+            return
+        for each in range(seed, seed + self._num_configs):
+            generator = np.random.default_rng(each)
+            config = self._configs(generator)
+            yield _Scenario(f"drawn with seed {each}", config, generator, f"num_configs=1 and seed={each}")
+
+    def _check(self, scenario: _Scenario, tolerance: Tolerance, resynchronise: bool) -> float:
+        largest = 0.0
+        for run, moment in self._play(scenario, resynchronise):
+            found = (tolerance if moment.may_round else EQUAL).compare(moment.want, moment.got, moment.period)
+            if found.n_wrong:
+                raise AssertionError(self._report(scenario, run, moment, found))
+            largest = max(largest, found.relative_error)
+        return largest
+
+    def _play(self, scenario: _Scenario, resynchronise: bool) -> Iterator[tuple[_Run, _Moment]]:
+        try:
+            run = self._start(scenario)
+            if run.oracle is None and resynchronise:
+                raise ConfigError(f"consistency: {run.wrapper.name!r} has no NumPy kernels to resynchronise")
+            for moment in run.play(scenario.generator, self._num_episodes, resynchronise):
+                yield run, moment
+        except Exception as error:  # whatever the environment raises
+            error.add_note(f"scenario {scenario.name}, config {dict(scenario.config)}; run again with {scenario.again}")
+            raise
+        if resynchronise:
+            log.info("scenario %s: %d of %d rows in doubt", scenario.name, run.counts.n_in_doubt, run.counts.n_rows)
+
+    def _start(self, scenario: _Scenario) -> _Run:
+        seed = int(scenario.generator.integers(2**31))
+
+        def wrap(cls: Any, backend: str, **arguments: Any) -> EnvWrapper:
+            env = cls(**scenario.config)
+            wrapper = self._wrapper_class(
+                env, num_envs=self._num_envs, env_backend=backend, seed=seed, exact=self._exact, **arguments
+            )
+            wrapper.reset_all_envs()
+            return wrapper
+
+        wrapper = wrap(self._gpu_class, self._backend, **self._wrapper_arguments)
+        if not wrapper.vectorised:
+            raise ConfigError(
+                f"consistency: environment {wrapper.name!r} has no kernels for {self._backend!r} to check"
+            )
+        groups = self._groups(wrapper)
+        registrar = {"env_registrar": self._wrapper_arguments["env_registrar"]}
+        if "numpy" in getattr(self._cpu_class, "kernel_sources", {}):
+            return _Run(wrapper, groups, oracle=wrap(self._cpu_class, "cpu", **registrar))
+        return _Run(wrapper, groups, objects=[self._cpu_class(**scenario.config) for _ in range(self._num_envs)])
+
+    def _groups(self, wrapper: EnvWrapper) -> list[_Group]:
+        """Check the arguments that speak of agents, and return which agents share arrays."""
+        n_agents, blocks = wrapper.n_agents, wrapper.blocks_per_env
+        if self._even_blocks and n_agents % blocks:
+            raise ConfigError(f"consistency: {n_agents} agents must divide over blocks_per_env (got {blocks})")
+        agents: list[Hashable] = list(wrapper.env.action_space)
+        policies = self._policies or {"all": agents}
+        mapped = [agent for members in policies.values() for agent in members]
+        if len(mapped) != len(agents) or set(mapped) != set(agents):
+            raise ConfigError(f"consistency: policy_tag_to_agent_id_map must hold every agent once (got {mapped})")
+        space, is_last = wrapper.env.observation_space, self._agents_axis == "last"
+        if not self._separate:
+            return [_Group("", agents, space[agents[0]], is_last)]
+        return [_Group(f"_{policy}", members, space[members[0]], is_last) for policy, members in policies.items()]
+
+    def _report(self, scenario: _Scenario, run: _Run, moment: _Moment, found: Comparison) -> str:
+        first, *others = (f"{run.place(moment, each.index)}: {each.values}" for each in found.worst)
+        return "\n".join(
+            [
+                f"scenario {scenario.name}, {moment.when}: {moment.name} of {first}",
+                f"  {found.n_wrong} of {found.n_elements} elements of {moment.name} differ"
+                + ("; the next:" if others else ""),
+                *(f"    {other}" for other in others),
+                f"  environment {run.wrapper.name!r} on backend {self._backend!r}, config {dict(scenario.config)}",
+                f"  run it again with {scenario.again}",
+            ]
+        )
+
+
+def generate_random_actions(env: Any, generator: np.random.Generator | int | None = None) -> dict[Hashable, Any]:
+    """Draw a uniform action for each agent of an environment.
+
+    Args:
+        env: With an ``action_space`` by agent.
+        generator: Generator, or the seed of a new one.
+
+    Raises:
+        ConfigError: A box has no finite bounds.
+    """
+    if not isinstance(generator, np.random.Generator):
+        generator = np.random.default_rng(generator)
+    return {agent: _draw(space, generator) for agent, space in env.action_space.items()}
+
+
+def _draw(space: Any, generator: np.random.Generator) -> Any:
+    if hasattr(space, "low"):
+        low, high = action_bounds([space])[:, 0]
+        if not np.isfinite([low, high]).all():
+            raise ConfigError(f"random actions: need finite bounds (got {space}); use a bounded Box")
+        return generator.uniform(low, high).astype(np.float32).reshape(space.shape)
+    choices = generator.integers(0, category_counts(space)).astype(np.int32)
+    return choices if hasattr(space, "nvec") else choices[0]
+
+
+# ------------------------------------------------------------------ one scenario
+
+
+@dataclass(frozen=True, slots=True)
+class _Scenario:
+    """What is run."""
+
+    name: str
+    config: Config
+    generator: np.random.Generator
+    """Of the starts and the actions."""
+    again: str
+    """Arguments that repeat it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Agents that share arrays."""
+
+    suffix: str
+    """End of the arrays' names."""
+    agents: Sequence[Hashable]
+    observation_space: Any
+    is_last: bool
+    """The agents' axis is the last one of an observation array, not the one after the environments'."""
+
+    @property
+    def rewards(self) -> str:
+        """Name of the array of rewards."""
+        return Constants.REWARDS + self.suffix
+
+    @property
+    def observation_keys(self) -> dict[str, Hashable | None]:
+        """Names of the observation arrays, and what each has of an observation that is a dict."""
+        name = Constants.OBSERVATIONS + self.suffix
+        spaces = getattr(self.observation_space, "spaces", None)
+        return {name: None} if spaces is None else {f"{name}_{key}": key for key in spaces}
+
+    @property
+    def agents_axes(self) -> dict[str, int]:
+        """Names of the arrays that are compared, and which axis is that of the agents."""
+        axis = -1 if self.is_last and len(self.agents) > 1 else 1
+        return {self.rewards: 1, **dict.fromkeys(self.observation_keys, axis)}
+
+    def observations(self, rows: Sequence[Mapping[Hashable, Any]]) -> dict[str, Array]:
+        """Return the arrays of observations by agent, of a row for each environment."""
+        arrays = {}
+        for name, key in self.observation_keys.items():
+            array = self.stack([{a: row[a] if key is None else row[a][key] for a in self.agents} for row in rows])
+            arrays[name] = np.swapaxes(array, 1, self.agents_axes[name])
+        return arrays
+
+    def stack(self, rows: Sequence[Mapping[Hashable, Any]]) -> Array:
+        """Return values by agent, of a row for each environment, as an array ``(n_envs, n_agents, ...)``."""
+        return np.stack([np.stack([np.asarray(row[agent]) for agent in self.agents]) for row in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """One array at one time."""
+
+    when: str
+    name: str
+    want: Array
+    got: Array
+    period: Any
+    may_round: bool
+    """The tolerance applies; else values must be equal."""
+
+
+class _Run:
+    """One scenario: the wrapper under test beside its oracle, or beside objects of a Python class."""
+
+    def __init__(
+        self,
+        wrapper: EnvWrapper,
+        groups: Sequence[_Group],
+        oracle: EnvWrapper | None = None,
+        objects: Sequence[Any] = (),
+    ) -> None:
+        self.wrapper = wrapper
+        self.oracle = oracle
+        self.counts = Agreement()
+        """What the resynchronised steps left out."""
+        self._groups = groups
+        self._axes = {name: (group.agents, axis) for group in groups for name, axis in group.agents_axes.items()}
+        self._objects = objects
+        self._rows = [each.reset() for each in objects]
+        """Each object's last observations by agent."""
+
+    def play(self, generator: np.random.Generator, n_episodes: int, resynchronise: bool) -> Iterator[_Moment]:
+        """Step both sides with fresh random actions, and yield what must agree."""
+        yield from self._compare("step 0", self._observations())
+        for step in range(1, n_episodes * self.wrapper.episode_length + 1):
+            when = f"step {step}"
+            if resynchronise:
+                yield from self._step_from_same_state(when, generator)
+            else:
+                outcome = self._step(self._draw(generator))
+                yield from self._compare(when, self._observations() | outcome)
+            if self._reset_done():
+                none_done = {DONE: np.zeros(self.wrapper.n_envs, bool)}
+                yield from self._compare(f"{when}, after the reset", self._observations() | none_done)
+
+    def _step_from_same_state(self, when: str, generator: np.random.Generator) -> Iterator[_Moment]:
+        assert self.oracle is not None
+        counts, arrays = step_from_same_state(
+            self.wrapper, self.oracle, lambda: self._write(self.wrapper, self._draw(generator))
+        )
+        self.counts.add(counts)
+        for name, (want, got) in arrays.items():
+            yield self._moment(when, name, want, got)
+
+    def _draw(self, generator: np.random.Generator) -> list[dict[Hashable, Any]]:
+        return [generate_random_actions(self.wrapper.env, generator) for _ in range(self.wrapper.n_envs)]
+
+    def _write(self, wrapper: EnvWrapper, actions: Sequence[Mapping[Hashable, Any]]) -> None:
+        for group in self._groups:
+            target = wrapper.cuda_data_manager.tensor(Constants.ACTIONS + group.suffix)
+            target.copy_(torch.from_numpy(group.stack(actions).reshape(target.shape)))
+
+    def _step(self, actions: Sequence[Mapping[Hashable, Any]]) -> dict[str, Array]:
+        """Step both sides; returns the reference's rewards and flags."""
+        self._write(self.wrapper, actions)
+        self.wrapper.step_all_envs()
+        if self.oracle is not None:
+            self._write(self.oracle, actions)
+            self.oracle.step_all_envs()
+            data = self.oracle.cuda_data_manager
+            rewards = {group.rewards: data.tensor(group.rewards).numpy() for group in self._groups}
+            return rewards | {DONE: data.tensor(DONE).numpy() > 0}
+        results = [each.step(row) for each, row in zip(self._objects, actions, strict=True)]
+        self._rows = [result[0] for result in results]
+        rewards = {group.rewards: group.stack([result[1] for result in results]) for group in self._groups}
+        return rewards | {DONE: np.array([bool(result[2]["__all__"]) for result in results])}
+
+    def _reset_done(self) -> bool:
+        """Restart finished environments on both sides; tells whether there were any."""
+        done = self.wrapper.cuda_data_manager.tensor(DONE).cpu().numpy() > 0
+        self.wrapper.reset_only_done_envs()
+        if self.oracle is not None:
+            self.oracle.reset_only_done_envs()
+        for env in np.flatnonzero(done).tolist() if self._objects else ():
+            self._rows[env] = self._objects[env].reset()
+        return bool(done.any())
+
+    def _observations(self) -> dict[str, Array]:
+        """Return the reference's observations."""
+        if self.oracle is None:
+            return {name: array for group in self._groups for name, array in group.observations(self._rows).items()}
+        data = self.oracle.cuda_data_manager
+        return {name: data.tensor(name).numpy() for group in self._groups for name in group.observation_keys}
+
+    def _compare(self, when: str, reference: Mapping[str, Array]) -> Iterator[_Moment]:
+        for name, want in reference.items():
+            got = self.wrapper.cuda_data_manager.tensor(name).cpu().numpy()
+            # A kernel may set any flag that is not 0.
+            yield self._moment(when, name, want, got > 0 if name == DONE else got)
+
+    def _moment(self, when: str, name: str, want: Array, got: Array) -> _Moment:
+        # A value may be a scalar on one side and an array of one element on the other.
+        if [n for n in want.shape if n != 1] != [n for n in got.shape if n != 1]:
+            raise ConfigError(
+                f"consistency: array {name!r} must have the reference's shape {want.shape} (got {got.shape})"
+            )
+        period = self.wrapper.cuda_data_manager.attribute(name, "period", 0.0)
+        may_round = name in self._axes or got.dtype.kind == "f"
+        return _Moment(when, name, want.reshape(got.shape), got, period, may_round)
+
+    def place(self, moment: _Moment, index: Sequence[int]) -> str:
+        """Say which environment, agent and component an index means."""
+        shape, component, words = moment.got.shape, list(index), []
+        agents, axis = self._axes.get(moment.name, (list(self.wrapper.env.action_space), 1))
+        if shape[:1] == (self.wrapper.n_envs,):
+            words.append(f"environment {index[0]}")
+            if len(shape) > 1 and shape[axis] == len(agents):
+                words.append(f"agent {agents[index[axis]]!r}")
+                del component[axis]
+            del component[0]
+        else:
+            words.append("all environments")
+        if component:
+            words.append(f"component {component[0] if len(component) == 1 else component}")
+        return ", ".join(words)
