@@ -303,7 +303,7 @@ NUMPY_PAIRS: Final = 1_300_000
 def neighbor_search_points(preset: Preset) -> list[Point]:
     """Return Tag Continuous with cells and with all pairs, in so many environments that a GPU is full."""
     on_gpu = torch.cuda.is_available()
-    crowds = [] if preset == "smoke" else [500, 1_000, 2_000, 5_000, 10_000] if on_gpu else [500, 1_000]
+    crowds = [60] if preset == "smoke" else [500, 1_000, 2_000, 5_000, 10_000] if on_gpu else [500, 1_000]
     return [
         {
             "env": "tag_continuous",

@@ -45,11 +45,24 @@ class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         chosen = self._wrapper_class
-        self._wrapper_class = _with_placeholders(EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen)
+        arrays = {
+            "policy_tag_to_agent_id_map": self._policies,
+            "create_separate_placeholders_for_each_policy": self._separate,
+            "obs_dim_corresponding_to_num_agents": self._agents_axis,
+            "push_data_batch_placeholders": False,
+        }
+        self._wrapper_class = _with_placeholders(EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen, arrays)
 
 
-def _with_placeholders(wrapper: type[env_wrapper.EnvWrapper]) -> type[env_wrapper.EnvWrapper]:
-    """Return a wrapper whose first reset pushes what a trainer would, and the table of actions if there is one."""
+def _with_placeholders(
+    wrapper: type[env_wrapper.EnvWrapper], arrays: Mapping[str, Any]
+) -> type[env_wrapper.EnvWrapper]:
+    """Return a wrapper whose first reset pushes what a trainer would, and the table of actions if there is one.
+
+    Args:
+        wrapper: Class to derive from.
+        arrays: Keyword arguments of `create_and_push_data_placeholders`.
+    """
 
     class Checked(wrapper):  # type: ignore[misc, valid-type]  # a class that is a variable
         def reset_all_envs(self) -> Observations:
@@ -57,7 +70,7 @@ def _with_placeholders(wrapper: type[env_wrapper.EnvWrapper]) -> type[env_wrappe
             is_first = self.reset_on_host
             observations: Observations = super().reset_all_envs()
             if is_first and self.vectorised:
-                create_and_push_data_placeholders(self, push_data_batch_placeholders=False)
+                create_and_push_data_placeholders(self, **arrays)
                 if hasattr(self.env, "step_actions") and self.env_backend == "pycuda":
                     self.cuda_data_manager.add_shared_constants({ACTION_TABLE: self.env.step_actions})
                     self.cuda_function_manager.initialize_shared_constants(self.cuda_data_manager, [ACTION_TABLE])

@@ -1,0 +1,1 @@
+"""Environments of real size in the style of WarpDrive's users: they know `warp_drive` only."""

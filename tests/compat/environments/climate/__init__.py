@@ -1,0 +1,1 @@
+"""A world economy in a warming climate; see `climate.py`."""

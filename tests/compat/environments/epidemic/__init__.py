@@ -1,0 +1,1 @@
+"""An epidemic in the states of a federation; see `epidemic.py`."""

@@ -1,0 +1,430 @@
+"""Environments of real size, written for `warp_drive` alone: they load, step and reset as they are.
+
+`epidemic` is one class for all backends with two policies of their own arrays, `climate` a Python class with a subclass
+for the kernels; see their folders.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+if importlib.util.find_spec("gymnasium") is None:
+    pytest.skip("the environments take their action spaces from gymnasium", allow_module_level=True)
+
+from example_envs.tag_continuous.tag_continuous import TagContinuous
+from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU, generate_random_actions
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.managers.function_manager import CUDALogController, CUDASampler
+from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
+from warp_drive.utils.env_registrar import EnvironmentRegistrar
+
+from tests.compat.environments.climate.climate import ACCEPTANCE, EXPORT, MITIGATION, PROPOSAL, Climate, CUDAClimate
+from tests.compat.environments.epidemic.epidemic import Epidemic
+from tests.support import BACKENDS_HERE, TAG_CONFIGS
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.function_manager import LaunchShape
+
+FOLDER = Path(__file__).parent / "environments"
+BACKENDS = [each for each in BACKENDS_HERE if each.values[0] in ("numba", "pycuda")]
+
+SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
+FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
+
+
+@pytest.fixture(autouse=True)
+def registrar() -> EnvironmentRegistrar:
+    """The registrar, which knows classes and sources."""
+    registrar = EnvironmentRegistrar()
+    registrar.add(["cpu", "numba", "pycuda"])(Epidemic)
+    registrar.add("cpu")(Climate)
+    registrar.add(["numba", "pycuda"])(CUDAClimate)
+    for name in ("epidemic", "climate"):
+        registrar.add_cuda_env_src_path(name, str(FOLDER / name / f"{name}_step.cu"), env_backend="pycuda")
+        module = f"tests.compat.environments.{name}.{name}_step_numba"
+        registrar.add_cuda_env_src_path(name, module, env_backend="numba")
+    return registrar
+
+
+def start(env: Any, backend: str, n_envs: int = 2, **arguments: Any) -> EnvWrapper:
+    """Return a started wrapper with the arrays that a trainer pushes."""
+    wrapper = EnvWrapper(env_obj=env, num_envs=n_envs, env_backend=backend)
+    wrapper.reset_all_envs()
+    push_placeholders(wrapper, **{"push_data_batch_placeholders": False, **arguments})
+    return wrapper
+
+
+def push_placeholders(wrapper: EnvWrapper, **arguments: Any) -> None:
+    """Push what a trainer would; the epidemic's policies have arrays of their own."""
+    policies = getattr(wrapper.env, "policy_tag_to_agent_id_map", None)
+    create_and_push_data_placeholders(
+        wrapper,
+        policy_tag_to_agent_id_map=policies,
+        create_separate_placeholders_for_each_policy=policies is not None,
+        **arguments,
+    )
+
+
+def pull(wrapper: EnvWrapper, name: str) -> np.ndarray:
+    """Return a copy of an array."""
+    return wrapper.cuda_data_manager.pull_data_from_device(name)
+
+
+def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> None:
+    """Write actions into their array, the same in every copy where only one copy's are given."""
+    target = wrapper.cuda_data_manager.data_on_device_via_torch(name)
+    target.copy_(torch.as_tensor(np.asarray(actions, np.int32)))
+
+
+# ------------------------------------------------------------------ worked by hand
+
+
+@pytest.mark.parametrize("backend", ["cpu", *BACKENDS])
+def test_epidemic_without_contacts_dies_out_geometrically(backend):
+    """Infected of step t are first * 0.8^t, of which 1.5 per cent died; nobody is lost, and totals are sums."""
+    env = Epidemic(**SMALL, vaccination_share=0.01)
+    env.transmission[:] = 0
+    n_steps = 4
+    if backend == "cpu":
+        env.reset()
+        for _ in range(n_steps):
+            env.step(dict.fromkeys(range(4), 0))
+        got = {name: value[None] for name, value in env.state.items()}
+    else:
+        wrapper = start(env, backend)
+        for _ in range(n_steps):
+            wrapper.step_all_envs()
+        got = {name: pull(wrapper, name) for name in env.state}
+    infected = env.first_cases * 0.8**n_steps
+    np.testing.assert_allclose(got["infected"][:, :3], [infected] * len(got["infected"]), rtol=1e-5)
+    np.testing.assert_allclose(got["deaths"][0, :3], 0.015 * (env.first_cases - infected), rtol=1e-5)
+    np.testing.assert_allclose(got["vaccinated"][0, :3], 2 * 0.01 * env.population, rtol=1e-5)  # in steps 3 and 4
+    people = sum(got[name] for name in ("susceptible", "infected", "recovered", "deaths"))
+    np.testing.assert_allclose(people[0, :3], env.population, rtol=1e-5)
+    for values in (got[name] for name in ("infected", "deaths", "output")):
+        np.testing.assert_allclose(values[:, 3], values[:, :3].sum(1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_climate_treaties_as_worked_by_hand(backend):
+    """Offers 5, 6 and 9 lie within 2 for the first two regions only; the fourth offers 6 but does not join."""
+    wrapper = start(CUDAClimate(**FOUR), backend)
+    actions = np.zeros((4, 5), int)
+    actions[:, PROPOSAL], actions[:, ACCEPTANCE] = [5, 6, 9, 6], [1, 1, 1, 0]
+    act(wrapper, actions)
+    wrapper.step()
+    pairs = np.zeros((4, 4), int)
+    pairs[0, 1] = pairs[1, 0] = 1
+    for env in range(2):
+        np.testing.assert_array_equal(pull(wrapper, "treaties")[env], pairs)
+        np.testing.assert_array_equal(pull(wrapper, "mitigation_floor")[env], [5, 5, 0, 0])
+    mask = pull(wrapper, "observations_action_mask")[1, :, 10:20]
+    np.testing.assert_array_equal(mask[:2], [[0] * 5 + [1] * 5] * 2)
+    assert mask[2:].all()
+    np.testing.assert_array_equal(pull(wrapper, "observations_features")[0, :, 9], [0.25, 0.25, 0, 0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_climate_keeps_carbon_and_goods(backend):
+    """Fully mitigated, no carbon is added, and what is exported arrives: consumption adds up to net output."""
+    wrapper = start(CUDAClimate(**FOUR), backend)
+    actions = np.zeros((4, 5), int)
+    actions[:, MITIGATION], actions[:, EXPORT] = 9, [9, 0, 5, 2]
+    carbon, warmth = pull(wrapper, "carbon"), pull(wrapper, "temperature")[:, :1]
+    for _ in range(2):
+        act(wrapper, actions)
+        warmth = pull(wrapper, "temperature")[:, :1]
+        wrapper.step()
+    assert np.abs(pull(wrapper, "carbon") - carbon).max() > 1, "carbon moved between the boxes"
+    np.testing.assert_allclose(pull(wrapper, "carbon").sum(1), carbon.sum(1), rtol=1e-6)
+    assert not pull(wrapper, "emissions").any()
+    damage = 1 + wrapper.env.vulnerability * warmth**2
+    net = pull(wrapper, "gross_output") * (1 - 0.08) / damage  # all levels abated, nothing saved
+    assert pull(wrapper, "exports").max() > 0
+    np.testing.assert_allclose(pull(wrapper, "consumption").sum(1), net.sum(1), rtol=1e-5)
+
+
+# ------------------------------------------------------------------ Python and kernels, step by step
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_kernels_agree_with_python_beside_other_environments(backend, registrar):
+    """Two sizes of the epidemic, the climate and Tag Continuous live in one process, each with its own sizes.
+
+    The larger epidemic has the agents on the last axis of the states' observations.
+    """
+    earlier = start(Epidemic(**SMALL), backend)
+    tag = EnvWrapper(TagContinuous(**TAG_CONFIGS["full, exits"]), num_envs=2, env_backend=backend)
+    tag.reset_all_envs()
+    five = {"num_states": 5, "episode_length": 2, "closing_delay": 1, "agents_last": True, "seed": 4}
+    two = {"num_regions": 2, "episode_length": 2, "seed": 5}
+    assert epidemic_checker(SMALL, backend, registrar).test_env_reset_and_step(seed=0) < 1e-4
+    assert epidemic_checker(five, backend, registrar).test_env_reset_and_step(seed=0) < 1e-4
+    climate = climate_checker({"four": FOUR, "two": two}, backend, registrar, num_episodes=1)
+    assert climate.test_env_reset_and_step(seed=0) < 1e-4
+    tag.step_all_envs()
+    assert pull(tag, "_timestep_").tolist() == [1, 1]
+    follow(earlier, 2)
+
+
+def epidemic_checker(config: dict[str, Any], backend: str, registrar: Any, **arguments: Any) -> EnvironmentCPUvsGPU:
+    """Return the checker of the class for all backends."""
+    return EnvironmentCPUvsGPU(
+        dual_mode_env_class=Epidemic,
+        env_configs={"epidemic": config},
+        num_envs=2,
+        gpu_env_backend=backend,
+        env_registrar=registrar,
+        policy_tag_to_agent_id_map=Epidemic(**config).policy_tag_to_agent_id_map,
+        create_separate_placeholders_for_each_policy=True,
+        obs_dim_corresponding_to_num_agents="last" if config.get("agents_last") else "first",
+        **arguments,
+    )
+
+
+def climate_checker(
+    configs: dict[str, dict[str, Any]], backend: str, registrar: Any, **arguments: Any
+) -> EnvironmentCPUvsGPU:
+    """Return the checker of the two classes."""
+    return EnvironmentCPUvsGPU(
+        cpu_env_class=Climate,
+        cuda_env_class=CUDAClimate,
+        env_configs=configs,
+        num_envs=2,
+        gpu_env_backend=backend,
+        env_registrar=registrar,
+        **arguments,
+    )
+
+
+def follow(wrapper: EnvWrapper, n_steps: int) -> None:
+    """Step an epidemic and a Python object with the same random actions, and compare states and rewards."""
+    reference = Epidemic(**SMALL)
+    reference.reset()
+    generator = np.random.default_rng(3)
+    for _ in range(n_steps):
+        actions = generate_random_actions(reference, generator)
+        act(wrapper, [[actions[0]], [actions[1]], [actions[2]]], "sampled_actions_state")
+        act(wrapper, [[actions[3]]], "sampled_actions_federal")
+        wrapper.step_all_envs()
+        _, rewards, _, _ = reference.step(actions)
+        for env in range(wrapper.n_envs):
+            for name, want in reference.state.items():
+                np.testing.assert_allclose(pull(wrapper, name)[env], want, rtol=1e-4, atol=1e-5)
+            got = np.append(pull(wrapper, "rewards_state")[env], pull(wrapper, "rewards_federal")[env])
+            np.testing.assert_allclose(got, list(rewards.values()), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("parameter", "array"), [("max_subsidy_per_person", "observations_state"), ("debt_weight", "rewards_federal")]
+)
+def test_checker_finds_a_planted_difference(parameter, array, backend, registrar):
+    """A Python class with another parameter is caught, in the observations or in the second kernel's rewards."""
+
+    class Other(Epidemic):
+        def __init__(self, **config):
+            super().__init__(**config)
+            setattr(self, parameter, np.float32(0.5))
+
+    checker = EnvironmentCPUvsGPU(
+        cpu_env_class=Other,
+        cuda_env_class=Epidemic,
+        env_configs={"epidemic": SMALL},
+        num_envs=2,
+        gpu_env_backend=backend,
+        env_registrar=registrar,
+        policy_tag_to_agent_id_map={"state": [0, 1, 2], "federal": [3]},
+        create_separate_placeholders_for_each_policy=True,
+    )
+    with pytest.raises(AssertionError, match=array):
+        checker.test_env_reset_and_step(seed=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("backend", "blocks"), [("numba", 1), ("pycuda", 1), ("pycuda", 2)])
+def test_full_size_agrees_with_python(backend, blocks, registrar):
+    """51 states and 27 regions, two whole episodes, on one block for an environment or on a cluster of two."""
+    arguments = {"blocks_per_env": blocks, "num_episodes": 2}
+    assert (
+        epidemic_checker({"seed": 1, "agents_last": True}, backend, registrar, **arguments).test_env_reset_and_step(
+            seed=1
+        )
+        < 0.01
+    )
+    assert (
+        climate_checker({"full": {"seed": 1}}, backend, registrar, **arguments).test_env_reset_and_step(seed=1) < 0.01
+    )
+
+
+# ------------------------------------------------------------------ a whole run
+
+
+@pytest.mark.parametrize(("name", "config"), [("Epidemic", SMALL), ("Climate", FOUR)])
+def test_python_classes_run_in_the_wrapper(name, config, registrar):
+    """Without a GPU, also by the old argument, the wrapper steps the one environment with actions by agent."""
+    with pytest.warns(DeprecationWarning, match="use_cuda"):
+        wrapper = EnvWrapper(env_name=name, env_registrar=registrar, env_config=config, use_cuda=False)
+    first = wrapper.reset()
+    assert list(first) == list(wrapper.env.action_space)
+    actions = generate_random_actions(wrapper.env, 0)
+    for step in range(1, wrapper.episode_length + 1):
+        observations, rewards, done, _ = wrapper.step(actions)
+        assert observations.keys() == rewards.keys() == first.keys()
+        assert done == {"__all__": step == 4}
+    again = wrapper.reset()
+    for agent, observation in first.items():
+        np.testing.assert_equal(again[agent], observation)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_epidemic_runs_from_sampler_to_log(backend, registrar):
+    """Made by its registered name, sampled, logged and restarted: the log is what Python computes for those actions."""
+    wrapper = EnvWrapper(
+        env_name="Epidemic", env_registrar=registrar, env_config=SMALL, num_envs=2, env_backend=backend
+    )
+    first = wrapper.reset_all_envs()
+    data = wrapper.cuda_data_manager
+    sampler = CUDASampler(wrapper.cuda_function_manager)
+    sampler.init_random(seed=3)
+    push_placeholders(wrapper, action_sampler=sampler, training_batch_size_per_env=4)
+    assert data.get_shape("processed_observations_batch_state") == (4, 2, 3, 10)
+    assert data.get_shape("processed_observations_batch_federal") == (4, 2, 1, 13)
+    assert data.get_shape("sampled_actions_batch_federal") == (4, 2, 1, 1)
+    logger = CUDALogController(wrapper.cuda_function_manager)
+    reference = Epidemic(**SMALL)
+    reference.reset()
+    want = [dict(reference.state)]
+    chances = {
+        "state": torch.full((2, 3, 10), 0.1, device=data.device),
+        "federal": torch.full((2, 1, 20), 0.05, device=data.device),
+    }
+    seen = set()
+
+    logger.reset_log(data, env_id=1)
+    for step in range(1, 5):
+        for policy, distribution in chances.items():
+            sampler.sample(data, distribution, action_name=f"sampled_actions_{policy}")
+        actions = [*pull(wrapper, "sampled_actions_state")[1, :, 0], *pull(wrapper, "sampled_actions_federal")[1, :, 0]]
+        seen.update(actions)
+        wrapper.step_all_envs()
+        logger.update_log(data, step)
+        reference.step(dict(enumerate(actions)))
+        want.append(dict(reference.state))
+    assert len(seen) > 5, "the sampler drew many levels"
+    log = logger.fetch_log(data, names=["infected", "deaths", "debt"])
+    assert log["infected_for_log"].shape == (5, 4)
+    for name in ("infected", "deaths", "debt"):
+        values = [state[name] for state in want]
+        np.testing.assert_allclose(log[f"{name}_for_log"], values, rtol=1e-4, atol=1e-5)
+    assert log["debt_for_log"][-1, 3] > 0
+
+    assert pull(wrapper, "_done_").tolist() == [1, 1]
+    wrapper.reset_only_done_envs()
+    assert pull(wrapper, "_done_").tolist() == pull(wrapper, "_timestep_").tolist() == [0, 0]
+    assert not pull(wrapper, "stringency").any()
+    np.testing.assert_array_equal(pull(wrapper, "observations_state"), [[first[state] for state in range(3)]] * 2)
+    np.testing.assert_array_equal(pull(wrapper, "observations_federal"), [[first[3]]] * 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_climate_runs_with_masks_and_its_own_reset(backend):
+    """Actions sampled under the mask respect the treaties; finished copies alone restart; so does all by the kernel."""
+    wrapper = EnvWrapper(env_obj=CUDAClimate(**FOUR), num_envs=2, env_backend=backend)
+    first = wrapper.reset_all_envs()
+    assert set(first[0]) == {"features", "action_mask"}
+    data = wrapper.cuda_data_manager
+    sampler = CUDASampler(wrapper.cuda_function_manager)
+    sampler.init_random(seed=7)
+    push_placeholders(wrapper, action_sampler=sampler, training_batch_size_per_env=4)
+    assert data.get_shape("processed_observations_batch_shared") == (4, 2, 4, 11), "the mask does not count"
+    assert data.is_data_on_device_via_torch("reward_weight")
+    data.data_on_device_via_torch("reward_weight").fill_(2)
+    actions = data.data_on_device_via_torch("sampled_actions")
+    reference = Climate(**FOUR)
+    reference.reset()
+
+    n_bound = 0
+    for step in range(2):
+        mask = data.data_on_device_via_torch("observations_action_mask")
+        floor = pull(wrapper, "mitigation_floor")
+        n_bound += (floor > 0).sum()
+        for kind, allowed in enumerate(mask.float().split(reference.action_nvec, dim=-1)):
+            sampler.sample(data, allowed / allowed.sum(-1, keepdim=True), action_name=f"sampled_actions_{kind}")
+            actions[:, :, kind] = data.data_on_device_via_torch(f"sampled_actions_{kind}")[:, :, 0]
+        if step == 0:
+            actions[:, :2, PROPOSAL], actions[:, :2, ACCEPTANCE] = 7, 1  # so that there is a treaty
+        chosen = pull(wrapper, "sampled_actions")
+        assert (chosen[:, :, MITIGATION] >= floor).all()
+        wrapper.step_all_envs()
+        observations, rewards, _, _ = reference.step(dict(enumerate(chosen[0])))
+        got = pull(wrapper, "observations_features")[0]
+        np.testing.assert_allclose(got, [observations[region]["features"] for region in range(4)], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(pull(wrapper, "rewards")[0], 2 * np.array(list(rewards.values())), rtol=1e-3)
+    assert n_bound >= 4, "two regions of each copy were bound"
+
+    data.data_on_device_via_torch("_timestep_")[1] = 3
+    wrapper.step_all_envs()
+    assert pull(wrapper, "_done_").tolist() == [0, 1]
+    warm = pull(wrapper, "temperature")
+    wrapper.reset_only_done_envs()
+    np.testing.assert_array_equal(pull(wrapper, "temperature"), [warm[0], [1.0, np.float32(0.1)]])
+    assert pull(wrapper, "_timestep_").tolist() == [3, 0]
+
+    data.data_on_device_via_torch("reward_weight").fill_(3)
+    wrapper.custom_reset_all_envs(args=CUDAClimate.reset_arguments())
+    assert (pull(wrapper, "reward_weight") == 3).all(), "this reset leaves the weights alone"
+    assert pull(wrapper, "_timestep_").tolist() == [0, 0]
+    names = [name for name in data.reset_data_list if name != "reward_weight"]
+    restored = {name: pull(wrapper, name) for name in names}
+    np.testing.assert_array_equal(
+        restored["observations_features"][0], [first[region]["features"] for region in range(4)]
+    )
+    wrapper.reset_all_envs()
+    assert (pull(wrapper, "reward_weight") == 1).all()
+    assert {"capital", "treaties", "carbon", "observations_action_mask"} <= set(names)
+    for name in names:
+        np.testing.assert_array_equal(pull(wrapper, name), restored[name], err_msg=name)
+
+
+# ------------------------------------------------------------------ sources
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "n_agents", "kernels"),
+    [
+        ("epidemic", 52, {"CudaEpidemicStep": 35, "CudaEpidemicRewards": 8}),
+        ("climate", 27, {"CudaClimateStep": 30, "CudaClimateStepNegotiate": 7, "CudaClimateReset": 31}),
+    ],
+)
+def test_cuda_sources_compile_for_the_gpu(name, n_agents, kernels, blocks):
+    """Each source gives machine code as it is, with the parameters of every kernel read."""
+    source = FOLDER / name / f"{name}_step.cu"
+    text = source.read_text()
+    declared = cuda_c.signatures(text, {}, source.name)
+    assert {each.name: len(each.parameters) for each in declared.values()} == kernels
+    sizes = cuda_c.warp_drive_sizes(text, n_envs=3, n_agents=n_agents, blocks_per_env=blocks)
+    constants = {"N_AGENTS": n_agents, "EXACT": False, **LaunchShape.of(n_agents).constants(), **sizes}
+    cubin = cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()
+    assert cubin[:4] == b"\x7fELF"
+    assert all(kernel.encode() in cubin for kernel in kernels)
+
+
+def test_environments_know_warp_drive_only():
+    """No file of theirs imports this project."""
+    imported = set()
+    for path in FOLDER.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module).partition(".")[0])
+    assert imported == {"gymnasium", "math", "numba", "numpy", "warp_drive"}
