@@ -109,7 +109,7 @@ def test_smoke_points_of_every_case_are_measured_and_right(name, context, tmp_pa
     """The real cases run on the CPU backends, pass their checks and give figures."""
     todo = sweep.jobs("smoke", {"case": [name], "backend": ["cpu", "host"]})
     records = list(sweep.run(todo, context, tmp_path / "r.jsonl"))
-    assert len(records) >= 4
+    assert len(records) >= 2
     assert [record.reason for record in records if not record.is_evidence] == []
     assert all(min(metric.value for metric in record.metrics.values()) > 0 for record in records)
 

@@ -120,8 +120,7 @@ class NumbaKernel:
             for argument, parameter in zip(arguments, self.parameters, strict=True)
         ]
         if not self._is_compiled:
-            self._kernel.targetoptions.setdefault("launch_bounds", threads)  # else it may take too many registers
-            self._build(values)
+            self._build(values, threads)
         launchers: dict[int, Any] = {}
 
         def launch() -> None:
@@ -135,11 +134,13 @@ class NumbaKernel:
 
         return launch
 
-    def _build(self, values: Sequence[Any]) -> None:
+    def _build(self, values: Sequence[Any], threads: int) -> None:
         from numba.core.errors import NumbaError  # noqa: PLC0415  (optional)
 
         from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
 
+        if self._kernel.targetoptions.get("launch_bounds") is None:
+            self._kernel.targetoptions["launch_bounds"] = threads  # else it may take more registers than a block has
         try:
             with contraction_off() if self._exact else contextlib.nullcontext():
                 self._kernel.compile(tuple(self._kernel.typeof_pyval(value) for value in values))
