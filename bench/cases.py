@@ -23,6 +23,8 @@ GRAPH_STEPS: Final = 50
 EAGER_STEPS: Final = 4
 """Steps of a run on a CPU: one Philox block serves four draws, so that every run costs the same."""
 CHECKED_STEPS: Final = 8
+CHECKED_STEPS_OF_MANY: Final = 2
+"""Of more agents than `CHECKED_AGENTS`, whose pairs take the oracle seconds a step."""
 CHECKED_AGENTS: Final = 2_000
 """Agents of the environments that are stepped beside the oracle; the first ones of the point."""
 
@@ -96,14 +98,15 @@ def env_step(point: Point) -> Prepared:
     steps(1)()
     run = capture(backend, steps(n_steps)) if mode == "graph" else steps(n_steps)
     n_checked = max(1, min(point["n_envs"], CHECKED_AGENTS // point["n_agents"]))
+    checked_steps = CHECKED_STEPS if point["n_agents"] <= CHECKED_AGENTS else CHECKED_STEPS_OF_MANY
     oracle = start_env(point, "cpu", n_checked)
 
     def check() -> Correctness:
-        seen = step_by_step(wrapper, oracle, draw, CHECKED_STEPS)
+        seen = step_by_step(wrapper, oracle, draw, checked_steps)
         return Correctness(
             passed=seen.max_error <= wrapper.env.tolerance,
             max_error=seen.max_error,
-            oracle=f"NumPy, {n_checked} environments, {CHECKED_STEPS} steps from the same state",
+            oracle=f"NumPy, {n_checked} environments, {checked_steps} steps from the same state",
             detail=str(seen),
         )
 

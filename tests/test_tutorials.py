@@ -1,0 +1,187 @@
+"""The documentation runs: every Python block of every page, and what it prints is what the page shows."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import tutorial
+from warpdrive_min import BACKENDS, EnvironmentRegistrar
+from warpdrive_min.backends import Availability
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = ROOT / "docs" / "tutorials"
+PAGES = {str(page.relative_to(ROOT)): page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+
+
+def pages_with_blocks(needs_gpu):
+    """Return the names of the pages that have a block to run which needs a GPU, or one which does not."""
+    return [
+        name
+        for name, page in PAGES.items()
+        if any(block.runs and block.needs_gpu == needs_gpu for block in tutorial.blocks(page))
+    ]
+
+
+NEEDS = {"docs/bridges.md": ("gymnasium", "pettingzoo", "tensordict", "torchrl")}
+"""Optional packages that the blocks of a page import."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty current folder from which modules can be imported; what a page changes ends with the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for table in ("_classes", "_sources"):
+        monkeypatch.setattr(EnvironmentRegistrar, table, dict(getattr(EnvironmentRegistrar, table)))
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine threads wait for each other far longer than these pages run
+    with torch.random.fork_rng(devices=[]):
+        yield tmp_path
+    torch.set_num_threads(n_threads)
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.fixture
+def namespace(monkeypatch):
+    """The names of a module of its own, which classes and dataclasses of a page look up."""
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    return vars(module)
+
+
+@pytest.mark.parametrize("name", pages_with_blocks(needs_gpu=False))
+def test_page_runs(name, folder, namespace):
+    """Without a GPU every block that needs none runs and prints what the page shows."""
+    for package in NEEDS.get(name, ()):
+        pytest.importorskip(package)
+    want = sum(block.runs and not block.needs_gpu for block in tutorial.blocks(PAGES[name]))
+    assert tutorial.run(PAGES[name], folder, namespace, has_gpu=False) == want
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", pages_with_blocks(needs_gpu=True))
+def test_page_runs_on_a_gpu(name, folder, namespace):
+    """On a GPU every block runs, those that need one included."""
+    for package in NEEDS.get(name, ()):
+        pytest.importorskip(package)
+    want = sum(block.runs for block in tutorial.blocks(PAGES[name]))
+    assert tutorial.run(PAGES[name], folder, namespace, has_gpu=True) == want
+
+
+@pytest.mark.parametrize("name", ["basics", "custom_environment_cuda_c", "scaling_up"])
+def test_pages_that_choose_a_backend_run_without_a_gpu_package(name, folder, namespace, monkeypatch):
+    """Pages that ask `availability()` take another backend where neither Numba nor PyCUDA can run."""
+    absent = Availability(False, "is not here", "install it")
+    for backend in ("numba", "pycuda"):
+        monkeypatch.setattr(type(BACKENDS[backend]), "availability", lambda _: absent)
+    assert tutorial.run(TUTORIALS / f"{name}.md", folder, namespace, has_gpu=False) > 0
+    chosen = {namespace.get("backend", "host"), *namespace.get("here", ())}
+    assert chosen <= {"cpu", "host"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_links_lead_somewhere(name):
+    """Every relative link of a page is to a file or folder that is there."""
+    for target in tutorial.links(PAGES[name]):
+        if not target.startswith(("http://", "https://", "#")):
+            assert (PAGES[name].parent / target.partition("#")[0]).exists(), f"{name}: {target}"
+
+
+def test_tutorials_are_all_listed_and_run():
+    """The list names every tutorial, and each has blocks that run without a GPU."""
+    listed, run = (TUTORIALS / "README.md").read_text(), pages_with_blocks(needs_gpu=False)
+    pages = sorted(TUTORIALS.glob("[!R]*.md"))
+    assert len(pages) == 7
+    for page in pages:
+        assert f"({page.name})" in listed
+        assert str(page.relative_to(ROOT)) in run
+
+
+# ------------------------------------------------------------------ the runner
+
+PAGE = """
+# A page
+
+```python
+x = 1
+```
+
+```c title="answer.txt"
+42
+```
+
+```python
+from pathlib import Path
+
+print(x + int(Path("answer.txt").read_text()))
+```
+
+```text
+43
+```
+
+```python gpu
+x = 100
+print(x)
+```
+
+```python excerpt
+x = undefined
+```
+
+```python
+print(x)
+```
+"""
+
+
+def test_runner_knows_every_fence(folder, namespace):
+    """Blocks share names, files are written, and of those that do not run nothing is seen."""
+    page = folder / "page.md"
+    page.write_text(PAGE)
+    assert tutorial.run(page, folder, namespace, has_gpu=False) == 3
+    assert namespace["x"] == 1
+    assert tutorial.run(page, folder, namespace, has_gpu=True) == 4
+    assert namespace["x"] == 100
+
+
+def test_runner_starts_where_the_page_before_ends(folder, namespace):
+    """A page that continues another one has its names."""
+    (folder / "first.md").write_text(PAGE)
+    (folder / "second.md").write_text("<!-- continues first.md -->\n```python\nx += 1\n```\n")
+    assert tutorial.run(folder / "second.md", folder, namespace, has_gpu=False) == 4
+    assert namespace["x"] == 2
+
+
+def test_runner_refuses_another_output(folder, namespace):
+    """A page that shows what its block does not print fails, and the error names the line."""
+    page = folder / "page.md"
+    page.write_text(PAGE.replace("\n43\n", "\n44\n"))
+    with pytest.raises(AssertionError, match=r"page\.md:13"):
+        tutorial.run(page, folder, namespace, has_gpu=False)
+
+
+def test_runner_refuses_unknown_words(folder, namespace):
+    """A misspelt word after the language is an error, not a block that runs where it should not."""
+    page = folder / "page.md"
+    page.write_text("```python gup\nx = 1\n```\n")
+    with pytest.raises(AssertionError, match=r"page\.md:2: unknown words \['gup'\]"):
+        tutorial.run(page, folder, namespace, has_gpu=False)
+
+
+def test_runner_names_lines_of_the_page(folder, namespace):
+    """An error in a block points to the line of the page, and an excerpt must compile."""
+    page = folder / "page.md"
+    page.write_text("text\n\n```python\n\nx = 1 / 0\n```\n")
+    with pytest.raises(ZeroDivisionError) as raised:
+        tutorial.run(page, folder, namespace, has_gpu=False)
+    assert raised.traceback[-1].lineno + 1 == 5
+    page.write_text("```python excerpt\nx = = 1\n```\n")
+    with pytest.raises(SyntaxError):
+        tutorial.run(page, folder, namespace, has_gpu=False)
