@@ -320,3 +320,53 @@ def test_shared_constants_are_copied_to_symbols(tmp_path):
     assert data.pull_data_from_device("out").tolist() == [5, 6]
     with pytest.raises(DataError, match="'chart': no loaded CUDA C source has a __constant__ of this name"):
         functions.initialize_shared_constants(data, ["chart"])
+
+
+# ------------------------------------------------------------------ sequences
+
+
+def test_sequence_launches_its_kernels_in_order_with_their_scalars(tmp_path):
+    """A sequence is one kernel to its callers: bound by name, launched in order, each stage with its own scalars."""
+    source = tmp_path / "steps.cu"
+    source.write_text("""
+WD_KERNEL(add)(int (*value)[N_AGENTS], int amount, int n_envs) {
+  WD_EACH_AGENT(local, env, agent) value[env][agent] += amount;
+}
+WD_KERNEL(twice)(int (*value)[N_AGENTS], int n_envs) { WD_EACH_AGENT(local, env, agent) value[env][agent] *= 2; }
+""")
+    data, functions = managers("host", n_agents=5, n_envs=3)
+    push(data, "value", np.zeros((3, 5), np.int32))
+    functions.load({"cuda_c": source})
+    functions.define_sequence("step", [("add", {"amount": 3}), ("twice", {}), ("add", {"amount": 1})])
+    functions.initialize_functions(["step", "twice"])
+    step = functions.get_function("step").bound_to(data)
+    step()
+    step()
+    assert data.pull_data_from_device("value").tolist() == [[21] * 5] * 3
+    with pytest.raises(BindingError, match="'step': is a sequence of kernels, bound by name"):
+        step(data.tensor("value"), 3)
+    with pytest.raises(CompileError, match="kernel 'step': is loaded already"):
+        functions.define_sequence("step", [("twice", {})])
+    with pytest.raises(CompileError, match="kernel 'thrice': is not loaded"):
+        functions.define_sequence("other", [("thrice", {})])
+
+
+@pytest.mark.parametrize("n_agents", [7, 64, 300])
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_blocks_that_share_an_environment_cover_every_agent_once(tmp_path, n_agents, blocks):
+    """Each agent is visited by one block; the environment itself by the first block alone."""
+    source = tmp_path / "visits.cu"
+    source.write_text("""
+WD_KERNEL(visit)(int (*visits)[N_AGENTS], int* n_blocks, int n_envs) {
+  WD_EACH_AGENT(local, env, agent) WD_ATOMIC_ADD(&visits[env][agent], 1);
+  WD_EACH_ENV(local, env) n_blocks[env] += BLOCKS_PER_ENV;
+}
+""")
+    data = CUDADataManager(n_agents, 3, episode_length=1, backend="host")
+    functions = CUDAFunctionManager(n_agents, 3, blocks, backend="host", spread=True)
+    push(data, "visits", np.zeros((3, n_agents), np.int32))
+    push(data, "n_blocks", np.zeros(3, np.int32))
+    functions.load({"cuda_c": source})
+    functions.bind("visit", data)()
+    assert (data.pull_data_from_device("visits") == 1).all()
+    assert data.pull_data_from_device("n_blocks").tolist() == [blocks] * 3

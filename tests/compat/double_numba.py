@@ -9,7 +9,7 @@ from warp_drive.numba_includes.env_config import *
 
 
 @numba_driver.jit
-def double(x, y, done, factor, target, step, episode_length):
+def halve_and_double(x, y, done, factor, target, step, episode_length):
     n_reached = numba_driver.shared.array(1, dtype=int32)
     env_id = numba_driver.blockIdx.x
     agent_id = numba_driver.threadIdx.x

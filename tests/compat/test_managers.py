@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from warp_drive.utils.data_feed import DataFeed
 
 from tests.compat.walkers import CUDA_SOURCE, Walkers
 from warpdrive_min import BACKENDS, EnvironmentRegistrar
-from warpdrive_min.backends import pycuda_driver
+from warpdrive_min.backends import cuda_c, pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
 from warpdrive_min.compat import managers
@@ -29,6 +30,16 @@ from warpdrive_min.errors import BackendUnavailable, CompileError, ConfigError
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for the driver")
+
+BLOCKS = [
+    pytest.param("numba", 1, marks=needs_numba),
+    *(pytest.param("pycuda", blocks, marks=pytest.mark.gpu) for blocks in (1, 2)),
+]
+MANAGERS = {
+    "numba": (NumbaDataManager, NumbaFunctionManager),
+    "pycuda": (PyCUDADataManager, PyCUDAFunctionManager),
+}
+DOUBLE = Path(__file__).with_name("double.cu")
 
 
 def feed(**entries):
@@ -43,37 +54,56 @@ def feed(**entries):
 # ------------------------------------------------------------------ a run by hand
 
 
-@needs_numba
-def test_kernel_log_and_reset_work_together():
-    """The sequence of WarpDrive's own test: launch, log, reset, with copies that finish at different times."""
-    data = NumbaDataManager(num_agents=5, num_envs=2, episode_length=2)
-    functions = NumbaFunctionManager(int(data.meta_info("n_agents")), int(data.meta_info("n_envs")))
-    functions.import_numba_from_source_code("tests.compat.double_numba")
-    functions.initialize_functions(["double"])
+def doubling(backend, blocks):
+    """Return managers of 2 copies of 5 agents, and what launches the kernel that halves x and doubles y."""
+    data_manager, function_manager = MANAGERS[backend]
+    data = data_manager(num_agents=5, num_envs=2, blocks_per_env=blocks, episode_length=2)
+    functions = function_manager(int(data.meta_info("n_agents")), int(data.meta_info("n_envs")), blocks)
+    if backend == "numba":
+        functions.import_numba_from_source_code("tests.compat.double_numba")
+    else:
+        functions.load_cuda_from_source_code(DOUBLE.read_text())
+    functions.initialize_functions(["halve_and_double"])
+    function = functions.get_function("halve_and_double")
+
+    def launch(target, number):
+        arrays = [data.device_data(name) for name in ("x", "y", "_done_", "factor")]
+        arguments = [*arrays, np.int32(target), np.int32(number), data.meta_info("episode_length")]
+        if backend == "numba":
+            function[functions.grid, functions.block](*arguments)
+        else:
+            function(*arguments, block=functions.block, grid=functions.grid)
+
+    return data, functions, launch
+
+
+@pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
+def test_kernel_log_and_reset_work_together(backend, blocks):
+    """The sequence of WarpDrive's own test: launch, log each copy, reset, and copies that finish at different times."""
+    data, functions, launch = doubling(backend, blocks)
     logger, resetter = NumbaLogController(function_manager=functions), NumbaEnvironmentReset(function_manager=functions)
     data.push_data_to_device(feed(x=[[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]], factor=2.0))
     data.push_data_to_device(feed(y=[[6, 7, 8, 9, 10], [1, 2, 3, 4, 5]]))
     assert data.scalar_data_list == ["factor"]
     assert sorted(data.host_data)[-3:] == ["factor", "x", "y"]
-    double = functions.get_function("double")
 
     def step(target, number):
         resetter.reset_when_done(data)
-        double[functions.grid, functions.block](
-            *(data.device_data(name) for name in ("x", "y", "_done_", "factor")),
-            np.int32(target),
-            np.int32(number),
-            data.meta_info("episode_length"),
-        )
+        launch(target, number)
 
-    logger.reset_log(data_manager=data, env_id=0)
-    for number in (1, 2):
-        step(100, number)
-        logger.update_log(data_manager=data, step=number)
-    log = logger.fetch_log(data_manager=data, names=["x", "y"])
-    np.testing.assert_allclose(log["x_for_log"].mean(1), [0.3, 0.15, 0.075], rtol=1e-6)
-    np.testing.assert_array_equal(log["y_for_log"].mean(1), [8, 16, 32])
-    assert data.pull_data_from_device("_done_").tolist() == [1, 1]
+    assert data.pull_data_from_device("_log_mask_").tolist() == [0, 0, 0]
+    for env_id, want_x, want_y in ((0, [0.3, 0.15, 0.075], [8, 16, 32]), (1, [0.8, 0.4, 0.2], [3, 6, 12])):
+        resetter.reset_when_done(data, mode="force_reset")
+        logger.reset_log(data_manager=data, env_id=env_id)
+        assert data.pull_data_from_device("_log_mask_").tolist() == [1, 0, 0]
+        for number in (1, 2):
+            step(100, number)
+            logger.update_log(data_manager=data, step=number)
+        log = logger.fetch_log(data_manager=data, names=["x", "y"])
+        np.testing.assert_allclose(log["x_for_log"].mean(1), want_x, rtol=1e-6)
+        np.testing.assert_array_equal(log["y_for_log"].mean(1), want_y)
+        assert data.pull_data_from_device("_log_mask_").tolist() == [1, 1, 1]
+        assert data.pull_data_from_device("_done_").tolist() == [1, 1]
 
     resetter.reset_when_done(data)
     assert data.pull_data_from_device("y").tolist() == [[6, 7, 8, 9, 10], [1, 2, 3, 4, 5]]
@@ -81,6 +111,15 @@ def test_kernel_log_and_reset_work_together():
     assert data.pull_data_from_device("_done_").tolist() == [1, 0], "only copy 0 has a value of 15 or more"
     step(15, 2)
     np.testing.assert_array_equal(data.pull_data_from_device("y").mean(1), [16, 12])
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_kernel_of_the_sequence_compiles_for_the_gpu(blocks):
+    """On one block for a copy and on a cluster of two."""
+    sizes = cuda_c.warp_drive_sizes(DOUBLE.read_text(), n_envs=2, n_agents=5, blocks_per_env=blocks)
+    shape = {"N_AGENTS": 5, "THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
+    assert cuda_c.compile_cubin(DOUBLE, {**shape, **sizes}, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
 @needs_numba

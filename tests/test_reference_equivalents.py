@@ -1,0 +1,447 @@
+"""What WarpDrive's own tests assert and no other file here does; `docs/reference-tests.md` has all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs import ENVS, TagContinuous, TagGridWorld
+from tests.environments.counter import Counter
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, TAG_CONFIGS, is_simulated
+from warpdrive_min import (
+    BACKENDS,
+    CUDADataManager,
+    CUDAEnvironmentReset,
+    CUDAFunctionManager,
+    CUDALogController,
+    CUDASampler,
+    DataFeed,
+    EnvironmentCPUvsGPU,
+    EnvWrapper,
+)
+from warpdrive_min.consistency import Tolerance
+from warpdrive_min.policies import random_policy
+from warpdrive_min.rng import pool_row, seed_words
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+on_every_fast_backend = pytest.mark.parametrize(
+    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
+)
+alone_and_shared = pytest.mark.parametrize("blocks", [1, 2])
+
+CLASSIC = {
+    "cartpole": "CartPole-v1",
+    "mountain_car": "MountainCar-v0",
+    "continuous_mountain_car": "MountainCarContinuous-v0",
+    "acrobot": "Acrobot-v1",
+    "pendulum": "Pendulum-v1",
+}
+"""The environments of classic control, and their names in Gymnasium."""
+LEVEL = 1e-5
+"""Probability with which a correct sampler fails one chi-square; the seeds are fixed, so none does by chance."""
+
+
+def managers(backend: str, n_agents: int, n_envs: int, blocks: int = 1) -> tuple[CUDADataManager, CUDAFunctionManager]:
+    """Return managers of environments that so many blocks share."""
+    data = CUDADataManager(n_agents, n_envs, blocks, episode_length=2, backend=backend)
+    return data, CUDAFunctionManager(n_agents, n_envs, blocks, backend=backend)
+
+
+def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return how likely a chi-square at least as large is; fail if something impossible was counted."""
+    possible = probabilities > 0
+    assert not counts[~possible].any()
+    want = counts.sum() * probabilities[possible]
+    chi_square = ((counts[possible] - want) ** 2 / want).sum()
+    degrees = possible.sum() - 1
+    if degrees == 0:
+        return 1.0
+    half = torch.tensor([degrees / 2, chi_square / 2], dtype=torch.float64)
+    return torch.special.gammaincc(half[0], half[1]).item()
+
+
+def p_value_of_neighbours(values: np.ndarray, axis: int, n: int) -> float:
+    """Return how likely pairs of neighbours along an axis are if all n * n are: the less likely of two sets.
+
+    One set begins with the first value, the other with the second: within a set no value is in two pairs, which would
+    make the chi-square larger.
+    """
+    p_values = []
+    for start in (0, 1):
+        first = np.arange(start, values.shape[axis] - 1, 2)
+        if len(first):
+            pairs = n * np.take(values, first, axis) + np.take(values, first + 1, axis)
+            p_values.append(p_value(np.bincount(pairs.ravel(), minlength=n * n), np.full(n * n, 1 / n**2)))
+    return min(p_values)
+
+
+# ------------------------------------------------------------------ sampler
+
+
+class Actions:
+    """Arrays of actions ``(n_envs, n, 1)`` of one sampler, and their draws."""
+
+    def __init__(self, backend: str, n_agents: int, n_envs: int, blocks: int = 1, **arrays: tuple[int, int]) -> None:
+        self.data, functions = managers(backend, n_agents, n_envs, blocks)
+        self.sampler = CUDASampler(functions)
+        for name, (n, n_choices) in arrays.items():
+            feed = DataFeed()
+            feed.add_data(name, np.full((n_envs, n, 1), -1, np.int32))
+            self.data.push_data_to_device(feed, torch_accessible=True)
+            self.sampler.register_actions(self.data, name, n_choices)
+        self.sampler.init_random(7)
+
+    def draw(self, n_draws: int, **probabilities: np.ndarray) -> list[np.ndarray]:
+        """Return the draws of each array in turns, ``(n_draws, n_envs, n)``."""
+        rows = {
+            name: torch.tensor(row, dtype=torch.float32, device=self.data.device)
+            .expand(*self.data.get_shape(name)[:2], -1)
+            .contiguous()
+            for name, row in probabilities.items()
+        }
+        draws: dict[str, list[torch.Tensor]] = {name: [] for name in rows}
+        for _ in range(n_draws):
+            for name, row in rows.items():
+                self.sampler.sample(self.data, row, name)
+                draws[name].append(self.data.tensor(name)[..., 0].clone())
+        return [torch.stack(each).cpu().numpy() for each in draws.values()]
+
+
+@on_every_fast_backend
+def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backend):
+    """10,000 draws of 2 environments of 5 agents, ten distributions: each by chi-square, what is impossible never."""
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), (2, 5))
+    probabilities[0, 3], probabilities[1, 1], probabilities[1, 2] = [0, 1, 0], [0.5, 0, 0.5], [0, 0, 1]
+    (actions,) = Actions(backend, 5, 2, agents=(5, 3)).draw(10_000, agents=probabilities)
+    for env, agent in np.ndindex(2, 5):
+        counts = np.bincount(actions[:, env, agent], minlength=3)
+        assert p_value(counts, probabilities[env, agent]) > LEVEL, (env, agent)
+
+
+@on_every_fast_backend
+def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
+    """One planner with 4 choices, drawn in turns with 5 agents with 3: its frequencies, and jointly with each agent."""
+    planner, agents = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.5, 0.25, 0.25])
+    drawn = Actions(backend, 5, 100, planner=(1, 4), agents=(5, 3)).draw(200, planner=planner, agents=agents)
+    assert p_value(np.bincount(drawn[0].ravel(), minlength=4), planner) > LEVEL
+    for agent in range(5):
+        joint = np.bincount((3 * drawn[0][..., 0] + drawn[1][..., agent]).ravel(), minlength=12)
+        assert p_value(joint, np.outer(planner, agents).ravel()) > LEVEL, agent
+
+
+@on_every_fast_backend
+@pytest.mark.parametrize(("n_agents", "n_draws"), [(5, 10_000), (300, 400)], ids=["five agents", "several blocks"])
+def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
+    """Uniform over 4: variances over agents, time and environments are the closed form's, neighbours independent."""
+    (actions,) = Actions(backend, n_agents, 2, agents=(n_agents, 4)).draw(n_draws, agents=np.full(4, 0.25))
+    variance, fourth_moment = 1.25, 2.5625  # of 0, 1, 2, 3 around 1.5
+    for axis, n in enumerate(actions.shape):
+        found = actions.var(axis, ddof=1)
+        # The variance of the unbiased estimate, from n independent values.
+        error = np.sqrt((fourth_moment - variance**2 * (n - 3) / (n - 1)) / n / found.size)
+        assert abs(found.mean() - variance) < 4.5 * error, f"axis {axis}"
+        assert p_value_of_neighbours(actions, axis, 4) > LEVEL, f"axis {axis}"
+    deviations = [actions.std(axis).mean() for axis in range(3)]  # over time, environments, agents
+    np.testing.assert_array_less([1.11, 0.6, 0.9], deviations)  # WarpDrive's bounds
+
+
+@on_every_backend
+def test_blocks_do_not_change_the_draws(backend):
+    """Agents and planner of an environment that two blocks share draw what they draw with one block."""
+    uniform = {"agents": np.full(4, 0.25), "planner": np.full(7, 1 / 7)}
+    alone, shared = (Actions(backend, 5, 2, n, agents=(5, 4), planner=(1, 7)).draw(4, **uniform) for n in (1, 2))
+    for got, want in zip(shared, alone, strict=True):
+        np.testing.assert_array_equal(got, want)
+        assert len(np.unique(want)) > 3
+
+
+# ------------------------------------------------------------------ reset
+
+
+@on_every_backend
+@alone_and_shared
+@pytest.mark.parametrize("torch_accessible", [False, True])
+def test_reset_restores_rows_of_every_rank(torch_accessible, blocks, backend):
+    """With done = [1, 0] environment 0 comes back, by force all; arrays pushed between two resets included."""
+    saved = {f"{rank}_{kind}": _ramp(rank, kind) for rank in (1, 2, 3) for kind in ("float32", "int32")}
+    data, functions = managers(backend, 3, 2, blocks)
+    resetter = CUDAEnvironmentReset(functions)
+
+    def push(name: str, value: np.ndarray) -> None:
+        feed = DataFeed()
+        feed.add_data(name, value, save_copy_and_apply_at_reset=True)
+        data.push_data_to_device(feed, torch_accessible)
+        data.tensor(name).zero_()
+
+    for name, value in saved.items():
+        push(name, value)
+    data.tensor("_done_").copy_(torch.tensor([1, 0]))
+    resetter.reset_when_done(data)
+    for name, value in saved.items():
+        got = data.pull_data_from_device(name)
+        assert got.dtype == value.dtype
+        np.testing.assert_array_equal(got, [value[0], np.zeros_like(value[1])], err_msg=name)
+    assert data.pull_data_from_device("_done_").tolist() == [0, 0]
+
+    push("late", saved["2_float32"])
+    resetter.reset_when_done(data)
+    assert not data.pull_data_from_device("late").any()
+    assert not data.pull_data_from_device("2_float32")[1].any()
+    resetter.reset_when_done(data, "force_reset")
+    for name, value in {**saved, "late": saved["2_float32"]}.items():
+        np.testing.assert_array_equal(data.pull_data_from_device(name), value, err_msg=name)
+
+
+def _ramp(rank: int, kind: str) -> np.ndarray:
+    shape = (2, 3, 4)[:rank]
+    return np.arange(1, 1 + np.prod(shape)).reshape(shape).astype(kind)
+
+
+@on_every_fast_backend
+def test_pools_of_every_rank_are_drawn_evenly(backend):
+    """2,000 soft resets refill environment 0 by chi-square and leave environment 1; 2,000 forced ones refill both."""
+    n_rows, n_resets = 10, 2000
+    data, functions = managers(backend, 3, 2)
+    feed, targets = DataFeed(), {"one": ((), np.int32), "two": ((3,), np.float32), "three": ((3, 4), np.float32)}
+    for name, (row, dtype) in targets.items():
+        feed.add_data(name, np.full((2, *row), -1, dtype))
+        rows = np.arange(n_rows, dtype=dtype).reshape(-1, *[1] * len(row))
+        feed.add_pool_for_reset(f"{name}_reset_pool", np.broadcast_to(rows, (n_rows, *row)).copy(), name)
+    data.push_data_to_device(feed)
+    resetter = CUDAEnvironmentReset(functions)
+    resetter.init_reset_pool(data, seed=3)
+
+    def draw(mode: str) -> np.ndarray:
+        drawn = []
+        for _ in range(n_resets):
+            data.tensor("_done_")[0] = 1
+            resetter.reset_when_done(data, mode)
+            drawn.append(torch.cat([data.tensor(name).view(2, -1).int() for name in targets], 1))
+        rows = torch.stack(drawn).cpu().numpy()
+        assert (rows == rows[..., :1]).all(), "every element of every target is of one row"
+        return rows[..., 0]
+
+    soft, forced = draw("if_done"), draw("force_reset")
+    assert (soft[:, 1] == -1).all()
+    for rows in (soft[:, 0], forced[:, 0], forced[:, 1]):
+        assert p_value(np.bincount(rows, minlength=n_rows), np.full(n_rows, 1 / n_rows)) > LEVEL
+    assert (forced[:, 0] != forced[:, 1]).any()
+
+
+@on_every_backend
+@pytest.mark.parametrize("name", CLASSIC)
+def test_pool_of_classic_control_is_drawn_evenly(name, backend):
+    """10,000 resets from 8 starts: each its share, whatever came before or beside it; who goes on is left alone."""
+    n_envs, n_rounds, n_rows, seed = (4, 2, 8, 5) if is_simulated(backend) else (200, 100, 8, 5)
+    env = ENVS[name](reset_pool_size=n_rows, seed=1)
+    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend)
+    wrapper.reset_all_envs()
+    wrapper.init_reset_pool(seed)
+    data = wrapper.cuda_data_manager
+    pool = data.tensor("state_reset_pool")[:, 0]
+    starts = pool.cpu().numpy()
+    assert len(np.unique(starts, axis=0)) == n_rows
+    varies = [True, False] if "mountain_car" in name else [True] * starts.shape[1]  # the cars start at rest
+    assert (starts.std(0) > 1e-4).tolist() == varies
+
+    data.tensor("state")[1::2] = 99.0
+    drawn = []
+    for _ in range(n_rounds):
+        data.tensor("_done_")[::2] = 1
+        wrapper.reset_only_done_envs()
+        is_row = (data.tensor("state")[::2, 0][:, None] == pool).all(-1)
+        assert (is_row.sum(1) == 1).all()
+        drawn.append(is_row.int().argmax(1))
+    rows = torch.stack(drawn).cpu().numpy()
+    episodes, restarted = np.arange(1, n_rounds + 1)[:, None], np.arange(0, n_envs, 2)
+    np.testing.assert_array_equal(rows, pool_row(episodes, restarted, *seed_words(seed), n_rows))
+    assert (data.tensor("state")[1::2] == 99.0).all()
+    assert data.pull_data_from_device("_episode_").tolist() == [n_rounds + 1, 1] * (n_envs // 2)
+    if not is_simulated(backend):
+        assert rows.size == 10_000
+        assert p_value(np.bincount(rows.ravel()), np.full(n_rows, 1 / n_rows)) > LEVEL
+        for axis in range(2):
+            assert p_value_of_neighbours(rows, axis, n_rows) > LEVEL, f"axis {axis}"
+
+
+# ------------------------------------------------------------------ kernel, log and reset
+
+
+WITH_BLOCKS = [
+    pytest.param(*backend.values, blocks, marks=backend.marks, id=f"{backend.values[0]}-{blocks}")
+    for backend in BACKENDS_HERE
+    for blocks in (1, 2)
+    if (*backend.values, blocks) != ("numba", 2)  # a Numba kernel with a thread for each agent has one block
+]
+
+
+@pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
+def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
+    """Mask and rows are empty, then step 0, then all; a reset restores; then the other environment is logged."""
+    wrapper, logger = counting(backend, blocks, episode_length=2, limit=99)
+    data = wrapper.cuda_data_manager
+
+    def mask() -> list[int]:
+        return data.pull_data_from_device("_log_mask_").tolist()
+
+    assert mask() == [0, 0, 0]
+    for env_id in (0, 1):
+        logger.reset_log(data, env_id)
+        assert mask() == [1, 0, 0]
+        for step in (1, 2):
+            wrapper.step_all_envs()
+            logger.update_log(data, step)
+        assert mask() == [1, 1, 1]
+        log = logger.fetch_log(data, names=["count"])["count_for_log"]
+        np.testing.assert_array_equal(log, np.repeat((1 + env_id) * np.arange(3), 5).reshape(3, 5))
+        assert data.pull_data_from_device("_done_").tolist() == [1, 1]
+        wrapper.reset_only_done_envs()
+        assert not data.pull_data_from_device("count").any()
+        for flag in ("_done_", "_timestep_"):
+            assert data.pull_data_from_device(flag).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
+def test_environments_restart_as_often_as_they_finish(backend, blocks):
+    """Environment 1 counts twice as fast, so in 8 steps it reaches 4 and restarts four times, the other one twice."""
+    wrapper, _ = counting(backend, blocks, episode_length=9, limit=4)
+    data = wrapper.cuda_data_manager
+    done, counts = [], []
+    for _ in range(8):
+        wrapper.step_all_envs()
+        done.append(data.pull_data_from_device("_done_").tolist())
+        wrapper.reset_only_done_envs()
+        counts.append(data.pull_data_from_device("count")[:, 4].tolist())
+    assert done == [[0, 0], [0, 1], [0, 0], [1, 1]] * 2
+    assert counts == [[1, 2], [2, 0], [3, 2], [0, 0]] * 2
+    assert data.pull_data_from_device("_episode_").tolist() == [2, 4]
+
+
+def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDALogController]:
+    """Return two started copies of five agents, of which the first counts by 1 and the second by 2, and a logger."""
+    wrapper = EnvWrapper(
+        Counter(num_agents=5, env_backend=backend, **config), num_envs=2, env_backend=backend, blocks_per_env=blocks
+    )
+    wrapper.reset_all_envs()
+    data = wrapper.cuda_data_manager
+    data.tensor("sampled_actions").copy_(torch.tensor([1, 2])[:, None, None].expand(2, 5, 1))
+    return wrapper, CUDALogController(wrapper.cuda_function_manager)
+
+
+# ------------------------------------------------------------------ environments
+
+
+def checked(cls: type, configs: dict[str, dict[str, Any]], backend: str, blocks: int | None = None) -> float:
+    """Return the largest error of two episodes of two copies, built exact; a short one of the last config simulated."""
+    if is_simulated(backend):
+        configs = {name: {**config, "episode_length": 2} for name, config in list(configs.items())[-1:]}
+    checker = EnvironmentCPUvsGPU(
+        dual_mode_env_class=cls,
+        env_configs=configs,
+        num_envs=2,
+        blocks_per_env=blocks,
+        num_episodes=2,
+        gpu_env_backend=backend,
+        exact=True,
+    )
+    return checker.test_env_reset_and_step(seed=274880)
+
+
+@on_every_other_backend
+def test_checker_finds_gridworld_equal(backend):
+    """Full and partial observation (partial simulated), two episodes, new actions at every step: no difference."""
+    five = {"num_taggers": 4, "grid_length": 4, "episode_length": 20}
+    configs = {"full": five, "partial": {**five, "use_full_observation": False}}
+    assert checked(TagGridWorld, configs, backend) == 0
+
+
+@on_every_other_backend
+@alone_and_shared
+def test_checker_finds_tag_continuous_equal(blocks, backend):
+    """The four modes of WarpDrive's test (one simulated), on one block for an environment or two: no difference."""
+    for config in TAG_CONFIGS.values():
+        assert TagContinuous(**config).settle_blocks(blocks, BACKENDS[backend].language) == blocks
+    assert checked(TagContinuous, TAG_CONFIGS, backend, blocks) == 0
+
+
+@on_every_backend
+@pytest.mark.parametrize("name", CLASSIC)
+def test_episodes_of_classic_control_are_gymnasiums(name, backend):
+    """Free-running from the same starts, five copies are Gymnasium's to 0.1 % for two episodes and more."""
+    gymnasium = pytest.importorskip("gymnasium")
+    length = 2 if is_simulated(backend) else 100
+    wrapper = EnvWrapper(ENVS[name](episode_length=length), num_envs=5, env_backend=backend, seed=1, exact=True)
+    wrapper.reset_all_envs()
+    data, draw = wrapper.cuda_data_manager, random_policy(wrapper, seed=2)
+    theirs = [gymnasium.make(CLASSIC[name]).unwrapped for _ in range(5)]
+
+    def pull(array: str) -> np.ndarray:
+        return data.pull_data_from_device(array)
+
+    def restart(envs: Any) -> None:
+        for env in envs:
+            theirs[env].reset()
+            theirs[env].state = pull("state")[env, 0].astype(np.float64)
+            assert agree(observed(theirs[env]), pull("observations")[env, 0])
+
+    restart(range(5))
+    n_done = np.zeros(5, int)
+    for _ in range(2 * length):
+        draw()
+        wrapper.step_all_envs()
+        for env, action in enumerate(pull("sampled_actions")[:, 0]):
+            want, reward, terminated, _, _ = theirs[env].step(action if action.dtype == np.float32 else int(action[0]))
+            assert agree(want, pull("observations")[env, 0])
+            assert agree(reward, pull("rewards")[env, 0])
+            assert terminated == pull("terminated")[env]
+            assert (terminated or pull("_timestep_")[env] == length) == pull("_done_")[env]
+        done = np.flatnonzero(pull("_done_"))
+        n_done[done] += 1
+        wrapper.reset_only_done_envs()
+        restart(done)
+    assert (n_done >= 2).all()
+
+
+def observed(theirs: Any) -> Any:
+    """Return what Gymnasium's environment shows of its state: a function of it, or the state."""
+    for name in ("_get_ob", "_get_obs"):
+        if hasattr(theirs, name):
+            return getattr(theirs, name)()
+    return theirs.state
+
+
+def agree(want: Any, got: Any) -> bool:
+    """Tell whether values agree to a tenth of WarpDrive's 1 %."""
+    return Tolerance(0.1).compare(np.atleast_1d(want), np.atleast_1d(got)).n_wrong == 0
+
+
+@on_every_backend
+def test_certain_actions_go_through_the_sampler_to_the_rewards(backend):
+    """One-hot probabilities become these actions, which tag the runner in environment 0 and time out in both."""
+    wrapper = EnvWrapper(
+        TagGridWorld(
+            num_taggers=4,
+            grid_length=4,
+            episode_length=1,
+            starting_location_x=[0, 0, 0, 0, 1],
+            starting_location_y=[0, 0, 0, 0, 1],
+        ),
+        num_envs=2,
+        env_backend=backend,
+    )
+    wrapper.reset_all_envs()
+    data, sampler = wrapper.cuda_data_manager, CUDASampler(wrapper.cuda_function_manager)
+    sampler.register_actions(data, "sampled_actions", 5)
+    sampler.init_random(seed=4)
+    actions = np.array([[2, 0, 3, 4, 2], [0, 0, 0, 0, 0]])
+    sampler.sample(data, torch.from_numpy(np.eye(5, dtype=np.float32)[actions]).to(data.device))
+    np.testing.assert_array_equal(data.pull_data_from_device("sampled_actions")[..., 0], actions)
+    wrapper.step_all_envs()
+    want = [[9.9, 10, 10, 9.9, -2], [-0.01, -0.01, -0.01, -0.01, 0.01]]
+    np.testing.assert_allclose(data.pull_data_from_device("rewards"), want, rtol=1e-6)
+    assert data.pull_data_from_device("terminated").tolist() == [1, 0]
+    assert data.pull_data_from_device("_done_").tolist() == [1, 1]
