@@ -295,11 +295,14 @@ class TagContinuous(Environment):
 
         An agent: 20 of its move, 40 of sine and cosine, 6 of its reward. A pair of runner and tagger: 6 (5 of the
         squared distance, 1 comparison); with nearest neighbours the same for every pair of agents. An observation: 2
-        for each relative entry. Not counted: keeping the nearest in order, which depends on the data.
+        for each relative entry. Not counted: keeping the nearest in order, which depends on the data. A grid of cells
+        spares the pairs that are far apart: then only those are counted that end up observed.
         """
         config = self.config
         pairs = config.num_runners * config.num_taggers
-        if not config.use_full_observation:
+        if self.uses_grid:
+            pairs = self.num_agents * config.n_observed
+        elif not config.use_full_observation:
             pairs += self.num_agents * (self.num_agents - 1)
         return self.num_agents * (66 + 2 * 5 * config.n_observed) + 6 * pairs
 
