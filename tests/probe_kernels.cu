@@ -18,20 +18,24 @@ WD_KERNEL(derived)(const int* words, const int* seed, float* uniforms, int* inte
 
 WD_KERNEL(functions)(const float* x, float* out, int n_envs) {
   WD_EACH_ENV(local, i) {
-    float* const y = out + 6 * i;
+    float* const y = out + 7 * i;
     y[0] = wd_exp(x[i]);
     y[1] = wd_log(wd_clip(x[i] < 0.f ? -x[i] : x[i], 1e-30f, 1e30f));
     y[2] = wd_sin(x[i]);
     y[3] = wd_cos(x[i]);
     y[4] = wd_wrap(x[i], 6.2831855f);
     y[5] = wd_clip(x[i], -1.f, 2.f);
+    y[6] = wd_principal(x[i]);
   }
 }
 
+struct alignas(16) Four {
+  float a, b, c, d;
+};
+
 WD_KERNEL(fours)(const float* from, float* to, int n_envs) {
   WD_EACH_ENV(local, i) {
-    float four[4];
-    wd_load4(from + 4 * i, four);
-    wd_store4(to + 4 * i, four[3], four[2], four[1], four[0]);
+    const Four four = wd_load<Four>(from + 4 * i);
+    wd_store(to + 4 * i, Four{four.d, four.c, four.b, four.a});
   }
 }

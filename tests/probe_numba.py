@@ -6,7 +6,19 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64
 
-from warpdrive_min.kernels.core_numba import below, clip, exp, log, maths, philox, pool_row, uniform, word, wrap
+from warpdrive_min.kernels.core_numba import (
+    below,
+    clip,
+    exp,
+    log,
+    maths,
+    philox,
+    pool_row,
+    principal,
+    uniform,
+    word,
+    wrap,
+)
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -41,5 +53,6 @@ def build(c: Any) -> dict[str, Any]:
             out[i, 3] = cos(x[i])
             out[i, 4] = wrap(x[i], float32(6.2831855))
             out[i, 5] = clip(x[i], float32(-1), float32(2))
+            out[i, 6] = principal(x[i])
 
     return {"words": words, "derived": derived, "functions": functions}

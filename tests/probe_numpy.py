@@ -33,6 +33,7 @@ def build(c: Any) -> dict[str, Any]:
             cos(x),
             maths_numpy.wrap(x, 6.2831855),
             np.clip(x, np.float32(-1), np.float32(2)),
+            maths_numpy.principal(x),
         )
         out[...] = np.stack(results, axis=-1)
 

@@ -26,7 +26,7 @@ def _values() -> np.ndarray:
 
 
 def _evaluate(backend: str, exact: bool, x: np.ndarray) -> np.ndarray:
-    out = np.zeros((len(x), 6), np.float32)
+    out = np.zeros((len(x), 7), np.float32)
     constants = {**CONSTANTS, "EXACT": exact}
     arguments = {"x": x, "out": out, "n_envs": len(x)}
     kernel_runner.run(backend, probe(), "functions", constants, arguments, -(-len(x) // 32))
@@ -68,6 +68,20 @@ def test_wrap_stays_inside_the_period(backend: str) -> None:
     assert ((everywhere >= 0) & (everywhere < TWO_PI)).all()
 
 
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_principal_angle_is_within_half_a_turn(backend: str) -> None:
+    """Angles within +-pi keep their bits; others lose or gain whole turns until they are there too."""
+    pi = np.float32(np.pi)
+    inside = np.float32([0, -0.0, 1, -1e-9, pi, -pi])
+    outside = np.float32([4, -4, TWO_PI, 7, -7, 2 * TWO_PI])
+    got = _evaluate(backend, True, np.concatenate([inside, outside]))[:, 6]
+    assert got[:6].view(np.int32).tolist() == inside.view(np.int32).tolist()
+    want = [4 - TWO_PI, TWO_PI - 4, 0, 7 - TWO_PI, TWO_PI - 7, 0]
+    np.testing.assert_allclose(got[6:], want, rtol=0, atol=np.spacing(np.float32(7)) + np.spacing(pi))  # two roundings
+    everywhere = _evaluate(backend, True, _values())[:, 6]
+    assert (np.abs(everywhere) <= pi).all()
+
+
 @pytest.mark.parametrize("backend", OTHER_BACKENDS)
 def test_exact_maths_is_bit_identical_to_numpy(backend: str) -> None:
     """With EXACT every backend returns the same bits."""
@@ -85,7 +99,7 @@ def test_exact_maths_of_nan_is_defined(backend: str) -> None:
 
 
 def test_four_floats_go_and_come_in_order() -> None:
-    """`wd_load4` and `wd_store4` keep the order of the four."""
+    """`wd_load` and `wd_store` keep the order of a row's floats."""
     numbers, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     arguments = {"from": numbers, "to": out, "n_envs": 2}
     kernel_runner.run("host", probe(), "fours", {**CONSTANTS, "EXACT": True}, arguments, 1)

@@ -299,11 +299,9 @@ class TagContinuous(Environment):
         spares the pairs that are far apart: then only those are counted that end up observed.
         """
         config = self.config
-        pairs = config.num_runners * config.num_taggers
-        if self.uses_grid:
-            pairs = self.num_agents * config.n_observed
-        elif not config.use_full_observation:
-            pairs += self.num_agents * (self.num_agents - 1)
+        pairs = 0 if self.uses_grid else config.num_runners * config.num_taggers
+        if not config.use_full_observation:
+            pairs += self.num_agents * (config.n_observed if self.uses_grid else self.num_agents - 1)
         return self.num_agents * (66 + 2 * 5 * config.n_observed) + 6 * pairs
 
     def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:

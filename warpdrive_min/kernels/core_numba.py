@@ -33,6 +33,7 @@ __all__ = [
     "maths",
     "philox",
     "pool_row",
+    "principal",
     "uniform",
     "word",
     "wrap",
@@ -41,6 +42,7 @@ __all__ = [
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS: Final = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+_PI, _TWO_PI = np.float32(math.pi), np.float32(2 * math.pi)
 
 
 # ------------------------------------------------------------------ random numbers
@@ -182,6 +184,12 @@ def wrap(x, period):
     if rest < float32(0):
         rest = rest + float32(period)
     return float32(0) if rest >= period else rest
+
+
+@cuda.jit(device=True)
+def principal(angle):
+    """Return the same angle within +-pi; one that is there already keeps its bits."""
+    return angle if abs(angle) <= _PI else wrap(angle + _PI, _TWO_PI) - _PI
 
 
 @cuda.jit(device=True)

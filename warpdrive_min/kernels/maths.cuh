@@ -1,8 +1,8 @@
 // Functions that CUDA C, Numba and NumPy compute alike.
 //
-// `wd_exp`, `wd_log`, `wd_wrap` and `wd_clip` are made of operations that IEEE 754 rounds in one way only (+ - * and
-// comparisons, `fmodf`, exact scaling by a power of two): compiled without contraction to FMA they are bit-identical in
-// all languages. With EXACT so are sine and cosine, else those are the library's.
+// `wd_exp`, `wd_log`, `wd_wrap`, `wd_principal` and `wd_clip` are made of operations that IEEE 754 rounds in one way
+// only (+ - * and comparisons, `fmodf`, exact scaling by a power of two): compiled without contraction to FMA they are
+// bit-identical in all languages. With EXACT so are sine and cosine, else those are the library's.
 //
 // Greatest error without contraction, measured against double over the range (sine and cosine: over every float from
 // 0.5 to 8192): wd_exp 1.0 ulp, wd_log 0.9 ulp, wd_sin and wd_cos 2.4 ulp.
@@ -40,6 +40,12 @@ WD_FN float wd_wrap(const float x, const float period) {
   const float rest = fmodf(x, period);
   const float wrapped = rest < 0.f ? rest + period : rest;
   return wrapped >= period ? 0.f : wrapped;
+}
+
+// The same angle within +-pi; one that is there already keeps its bits.
+WD_FN float wd_principal(const float angle) {
+  constexpr float pi = 3.14159274f, two_pi = 6.28318548f;
+  return fabsf(angle) <= pi ? angle : wd_wrap(angle + pi, two_pi) - pi;
 }
 
 // e^x; 0 below -87 (before the result is subnormal) and for NaN, infinite above 88.
@@ -124,20 +130,14 @@ WD_FN float wd_cos(const float x) {
   return cosine;
 }
 
-// Four neighbouring floats at once; the address must be a multiple of 16 bytes.
-WD_FN void wd_load4(const float* const from, float out[4]) {
-#if defined(__CUDACC__)
-  const float4 four = *reinterpret_cast<const float4*>(from);
-  out[0] = four.x, out[1] = four.y, out[2] = four.z, out[3] = four.w;
-#else
-  std::memcpy(out, from, 4 * sizeof(float));
-#endif
+// A row of an array as a struct of as many floats: aligned to 8 or 16 bytes, as the rows then must be, it moves in
+// accesses as wide.
+template <class Row>
+WD_FN Row wd_load(const float* const from) {
+  return *reinterpret_cast<const Row*>(from);
 }
 
-WD_FN void wd_store4(float* const to, const float a, const float b, const float c, const float d) {
-#if defined(__CUDACC__)
-  *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
-#else
-  to[0] = a, to[1] = b, to[2] = c, to[3] = d;
-#endif
+template <class Row>
+WD_FN void wd_store(float* const to, const Row& row) {
+  *reinterpret_cast<Row*>(to) = row;
 }

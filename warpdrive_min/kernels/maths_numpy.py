@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float32]
 Function = Callable[[FloatArray], FloatArray]
 
+_PI: Final = np.float32(np.pi)
 _ROUNDER: Final = np.float32(12582912)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _EXP: Final = np.array(
@@ -80,6 +81,11 @@ def wrap(x: FloatArray, period: float) -> FloatArray:
     rest = np.fmod(np.asarray(x, np.float32), single)
     wrapped = np.where(rest < 0, rest + single, rest)
     return np.where(wrapped >= single, np.float32(0), wrapped)
+
+
+def principal(angle: FloatArray) -> FloatArray:
+    """Return the same angles within +-pi; those that are there already keep their bits."""
+    return np.where(np.abs(angle) <= _PI, angle, wrap(angle + _PI, 2 * np.pi) - _PI)
 
 
 def _sincos(x: FloatArray) -> tuple[FloatArray, FloatArray]:

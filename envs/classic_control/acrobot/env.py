@@ -9,46 +9,37 @@ from typing import ClassVar
 
 import numpy as np
 
+from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.acrobot.scene import draw
-from warpdrive_min.backends.base import Constant, Language, Source
-from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Array, Arrays, Environment
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.environment import Array, Arrays
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 HAIR = 1e-5
 """Distance of the tip to the goal's height (m) below which rounding may decide; a step errs by 1e-6 at 10 rad/s."""
-N_STATE = 4
-"""Angles of the first and second joint (rad), their velocities (rad/s)."""
-N_FEATURES = 6
-"""Cosine and sine of the first angle, of the second, and the two velocities (rad/s)."""
-
-POSITIVE = (
-    "episode_length",
-    "link_mass_1",
-    "link_mass_2",
-    "link_length_1",
-    "link_length_2",
-    "link_com_1",
-    "link_com_2",
-    "link_moi",
-    "max_velocity_1",
-    "max_velocity_2",
-    "time_step",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AcrobotConfig:
+class AcrobotConfig(SingleConfig):
     """Config of Acrobot; the defaults are Gymnasium's Acrobot-v1."""
+
+    environment: ClassVar[str] = "acrobot"
+    positive: ClassVar[tuple[str, ...]] = (
+        "link_mass_1",
+        "link_mass_2",
+        "link_length_1",
+        "link_length_2",
+        "link_com_1",
+        "link_com_2",
+        "link_moi",
+        "max_velocity_1",
+        "max_velocity_2",
+        "time_step",
+    )
 
     episode_length: int = 500
     """Steps after which an episode is cut off."""
-    reset_pool_size: int = 0
-    """Starts: 0, a new one for each environment and episode; 1, always the same; more, a row of a pool of that size."""
-    seed: int | None = None
-    """Seed of the pool; None: 0."""
     gravity: float = 9.8
     """m/s^2."""
     link_mass_1: float = 1.0
@@ -78,13 +69,6 @@ class AcrobotConfig:
     start_range: float = 0.1
     """Every component of a start is uniform within plus or minus this."""
 
-    def __post_init__(self) -> None:
-        for name in POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"acrobot.{name}: must be positive (got {getattr(self, name)})")
-        if self.reset_pool_size < 0:
-            raise ConfigError(f"acrobot.reset_pool_size: must not be negative (got {self.reset_pool_size})")
-
     @property
     def inertia_1(self) -> float:
         """Inertia about the fixed joint without the part that depends on the second angle, kg m^2."""
@@ -112,7 +96,7 @@ class AcrobotConfig:
         return self.link_mass_2 * self.link_com_2 * self.gravity
 
 
-class Acrobot(Environment):
+class Acrobot(SingleAgent):
     """Two links hang from a fixed joint; a motor between them swings the tip up.
 
     | action | meaning |
@@ -144,20 +128,13 @@ class Acrobot(Environment):
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.classic_control.acrobot.kernel_numba",
     }
+    config: AcrobotConfig
+    n_state, n_features = 4, 6
+    state_period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)
 
     def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
         """Take the fields of `AcrobotConfig` as keyword arguments."""
-        super().__init__(env_backend)
-        self.config = AcrobotConfig(**config)  # type: ignore[arg-type]
-        self.num_agents = 1
-        self.agents = {0: True}
-        self.episode_length = self.config.episode_length
-        self.action_space = {0: Discrete(3)}
-
-    @property
-    def bytes_per_step(self) -> int:
-        """State in and out 32, observation 24, reward 4, action 4, step counter in and out 8, three flags 12."""
-        return 84
+        super().__init__(AcrobotConfig(**config), Discrete(3), env_backend)  # type: ignore[arg-type]
 
     @property
     def ops_per_step(self) -> int:
@@ -176,10 +153,10 @@ class Acrobot(Environment):
         """Show the two links and the height to reach."""
         return draw(self.config, episode)
 
-    def get_constants(self) -> dict[str, Constant]:
-        """Return the physics, rounded to float32 by the backends."""
+    def get_physics(self) -> dict[str, float]:
+        """Return the constants of the equations, the bounds, the goal and the range of starts."""
         config = self.config
-        physics = {
+        return {
             "INERTIA_1": config.inertia_1,
             "INERTIA_2": config.inertia_2,
             "COUPLING": config.coupling,
@@ -195,42 +172,8 @@ class Acrobot(Environment):
             "HALF_STEP": config.time_step / 2,
             "SIXTH_STEP": config.time_step / 6,
             "START_RANGE": config.start_range,
-            "PI": math.pi,
-            "TWO_PI": 2 * math.pi,
         }
-        # A config may say 10 for 10.0; compiled in as an int it would make Numba compute in float64.
-        floats: dict[str, Constant] = {name: float(value) for name, value in physics.items()}
-        return {"RESET_POOL_SIZE": config.reset_pool_size, **floats}
 
-    def get_data_dictionary(self) -> DataFeed:
-        """State, and the pool where it is no pool to draw from: unused, or the one start."""
-        feed = DataFeed()
-        period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)
-        feed.add_data("state", np.zeros((1, N_STATE), np.float32), per_env=True, period=period)
-        if self.config.reset_pool_size < 2:
-            feed.add_data("state_reset_pool", self._pool())
-        return feed
-
-    def get_tensor_dictionary(self) -> DataFeed:
-        """What a trainer reads and writes."""
-        feed = DataFeed()
-        feed.add_data("observations", np.zeros((1, N_FEATURES), np.float32), per_env=True)
-        feed.add_data("final_observations", np.zeros((1, N_FEATURES), np.float32), per_env=True)
-        feed.add_data("sampled_actions", np.zeros((1, 1), np.int32), per_env=True)
-        feed.add_data("rewards", np.zeros(1, np.float32), per_env=True)
-        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
-        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
-        return feed
-
-    def get_reset_pool_dictionary(self) -> DataFeed:
-        """Return the pool of starts, if there is one to draw from."""
-        feed = DataFeed()
-        if self.config.reset_pool_size >= 2:
-            feed.add_pool_for_reset("state_reset_pool", self._pool(), reset_target="state")
-        return feed
-
-    def _pool(self) -> np.ndarray:
-        """Draw the starts; the first row is Gymnasium's start for the same seed."""
-        generator = np.random.default_rng(self.config.seed or 0)
-        limit = self.config.start_range
-        return generator.uniform(-limit, limit, (max(1, self.config.reset_pool_size), 1, N_STATE)).astype(np.float32)
+    def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
+        """Draw starts, uniform in every component."""
+        return generator.uniform(-self.config.start_range, self.config.start_range, (n_rows, self.n_state))

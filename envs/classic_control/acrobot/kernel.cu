@@ -1,25 +1,14 @@
-// Acrobot in CUDA C. Phases: move, observe, judge, start. One agent, so a thread has an environment.
+// Acrobot in CUDA C. Phases: move, observe, judge, finish. One agent, so a thread has an environment.
 
-struct State {
+#include "../_common/single.cuh"
+
+struct alignas(16) State {
   float angle_1, angle_2, velocity_1, velocity_2;
 };
 
-struct Seen {
+struct alignas(8) Seen {
   float cos_1, sin_1, cos_2, sin_2, velocity_1, velocity_2;
 };
-
-WD_FN State load(const float* from) {
-  float s[4];
-  wd_load4(from, s);
-  return {s[0], s[1], s[2], s[3]};
-}
-
-WD_FN void store(float* to, const State& s) { wd_store4(to, s.angle_1, s.angle_2, s.velocity_1, s.velocity_2); }
-
-WD_FN void show(float* to, const Seen& seen) {
-  to[0] = seen.cos_1, to[1] = seen.sin_1, to[2] = seen.cos_2, to[3] = seen.sin_2;
-  to[4] = seen.velocity_1, to[5] = seen.velocity_2;
-}
 
 // The derivative of the state by time, by the equations of the book; its cos(x - pi/2) is sin x.
 WD_FN State slope(const State& s, float torque) {
@@ -42,9 +31,6 @@ WD_FN State advance(const State& s, const State& by, float time) {
           s.velocity_2 + time * by.velocity_2};
 }
 
-// The same angle within +-pi; one that is there already keeps its bits.
-WD_FN float principal(float angle) { return fabsf(angle) <= PI ? angle : wd_wrap(angle + PI, TWO_PI) - PI; }
-
 // One Runge-Kutta step.
 WD_FN State move(const State& s, int action) {
   const float torque = static_cast<float>(action - 1) * TORQUE;
@@ -54,7 +40,7 @@ WD_FN State move(const State& s, int action) {
   const State slope_4 = slope(advance(s, slope_3, TIME_STEP), torque);
   const State sum = advance(advance(advance(slope_1, slope_2, 2.f), slope_3, 2.f), slope_4, 1.f);
   const State moved = advance(s, sum, SIXTH_STEP);
-  return {principal(moved.angle_1), principal(moved.angle_2),
+  return {wd_principal(moved.angle_1), wd_principal(moved.angle_2),
           wd_clip(moved.velocity_1, -MAX_VELOCITY_1, MAX_VELOCITY_1),
           wd_clip(moved.velocity_2, -MAX_VELOCITY_2, MAX_VELOCITY_2)};
 }
@@ -71,14 +57,10 @@ WD_FN float height(const Seen& seen) {
   return -LENGTH_1 * seen.cos_1 - LENGTH_2 * (seen.cos_1 * seen.cos_2 - seen.sin_1 * seen.sin_2);
 }
 
-WD_FN float symmetric(unsigned word) { return (wd_uniform(word) * 2.f - 1.f) * START_RANGE; }
-
-// The start of an environment's next episode.
-WD_FN State start(int env, int episode, const int* seed, const float (*pool)[N_AGENTS][4]) {
-  if (RESET_POOL_SIZE >= 2) return load(pool[wd_pool_row(episode, env, seed[0], seed[1], RESET_POOL_SIZE)][0]);
-  if (RESET_POOL_SIZE == 1) return load(pool[0][0]);
-  const auto words = wd_philox(episode, env, 0, STREAM_START, seed[0], seed[1]);
-  return {symmetric(words.x), symmetric(words.y), symmetric(words.z), symmetric(words.w)};
+// Uniform in every component.
+WD_FN void draw_start(State& s, const wd_words& words) {
+  s = {symmetric(words.x, START_RANGE), symmetric(words.y, START_RANGE), symmetric(words.z, START_RANGE),
+       symmetric(words.w, START_RANGE)};
 }
 
 WD_KERNEL(step)(float (*state)[N_AGENTS][4], const int (*sampled_actions)[N_AGENTS][1],
@@ -86,37 +68,16 @@ WD_KERNEL(step)(float (*state)[N_AGENTS][4], const int (*sampled_actions)[N_AGEN
                 float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
                 int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][4], int n_envs) {
   WD_EACH_ENV(local, env) {
-    State s = move(load(state[env][0]), sampled_actions[env][0][0]);
-    Seen seen = observe(s);
-    const int timestep = _timestep_[env] + 1;
-    const int reached = height(seen) > GOAL_HEIGHT;
-    const int out_of_time = timestep >= EPISODE_LENGTH && !reached;
-    const int done = reached | out_of_time;
-    rewards[env][0] = reached ? 0.f : -1.f;
-    terminated[env] = reached;
-    truncated[env] = out_of_time;
-    _done_[env] = done;
-    _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
-    if (AUTO_RESET && done) {
-      show(final_observations[env][0], seen);
-      s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
-      seen = observe(s);
-    }
-    store(state[env][0], s);
-    show(observations[env][0], seen);
+    const State s = move(wd_load<State>(state[env][0]), sampled_actions[env][0][0]);
+    const Seen seen = observe(s);
+    const bool reached = height(seen) > GOAL_HEIGHT;
+    finish(env, s, seen, reached ? 0.f : -1.f, reached, state, observations, final_observations, rewards, _timestep_,
+           _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
   }
 }
 
 WD_KERNEL(reset)(float (*state)[N_AGENTS][4], float (*observations)[N_AGENTS][6], int* _timestep_, int* _done_,
                  int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][4], int force,
                  int n_envs) {
-  WD_EACH_ENV(local, env) {
-    if (_done_[env] || force) {
-      const State s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
-      store(state[env][0], s);
-      show(observations[env][0], observe(s));
-      _timestep_[env] = 0;
-      _done_[env] = 0;
-    }
-  }
+  restart<State>(state, observations, _timestep_, _done_, _episode_, _reset_seed_, state_reset_pool, force, n_envs);
 }

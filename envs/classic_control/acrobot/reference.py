@@ -1,4 +1,4 @@
-"""Acrobot in NumPy, over all environments at once. Phases: move, observe, judge, start."""
+"""Acrobot in NumPy, over all environments at once. Phases: move, observe, judge."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from warpdrive_min.kernels.maths_numpy import maths, wrap
-from warpdrive_min.rng import STREAM_START, philox, pool_row, uniform
+from envs.classic_control._common.single_numpy import kernels, symmetric
+from warpdrive_min.kernels.maths_numpy import maths, principal
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Close the kernels over the constants."""
     sin, cos = maths(c.EXACT)
 
+    def outcome(state: Any, action: Any) -> Any:
+        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        s = move(state, action)
+        seen = observe(s)
+        reached = height(seen) > c.GOAL_HEIGHT
+        return s, seen, np.where(reached, ZERO, -ONE), reached
+
     def move(state: Any, action: Any) -> Any:
-        """Advance ``state``, ``(4, n_envs)``, by one Runge-Kutta step."""
+        """Advance by one Runge-Kutta step."""
         torque = (action - 1).astype(np.float32) * c.TORQUE
         slope_1 = slope(state, torque)
         slope_2 = slope(state + c.HALF_STEP * slope_1, torque)
@@ -25,13 +32,11 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         angle_1, angle_2, velocity_1, velocity_2 = state + c.SIXTH_STEP * (
             slope_1 + TWO * slope_2 + TWO * slope_3 + slope_4
         )
-        return np.stack(
-            [
-                principal(angle_1),
-                principal(angle_2),
-                np.clip(velocity_1, -c.MAX_VELOCITY_1, c.MAX_VELOCITY_1),
-                np.clip(velocity_2, -c.MAX_VELOCITY_2, c.MAX_VELOCITY_2),
-            ]
+        return (
+            principal(angle_1),
+            principal(angle_2),
+            np.clip(velocity_1, -c.MAX_VELOCITY_1, c.MAX_VELOCITY_1),
+            np.clip(velocity_2, -c.MAX_VELOCITY_2, c.MAX_VELOCITY_2),
         )
 
     def slope(state: Any, torque: Any) -> Any:
@@ -49,79 +54,19 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         acc_1 = -(d_2 * acc_2 + phi_1) / d_1
         return np.stack([velocity_1, velocity_2, acc_1, acc_2])
 
-    def principal(angle: Any) -> Any:
-        """Return the same angle within +-pi; those that are there already keep their bits."""
-        return np.where(np.abs(angle) <= c.PI, angle, wrap(angle + c.PI, c.TWO_PI) - c.PI)
-
     def observe(state: Any) -> Any:
-        """Return what is seen of states ``(n, 1, 4)``, ``(n, 1, 6)``."""
-        angles = state[..., :2]
-        seen = np.empty((*state.shape[:-1], 6), np.float32)
-        seen[..., 0:4:2], seen[..., 1:4:2], seen[..., 4:] = cos(angles), sin(angles), state[..., 2:]
-        return seen
+        angle_1, angle_2, velocity_1, velocity_2 = state
+        return cos(angle_1), sin(angle_1), cos(angle_2), sin(angle_2), velocity_1, velocity_2
 
-    def start(envs: Any, state: Any, _episode_: Any, _reset_seed_: Any, state_reset_pool: Any) -> None:
-        """Put the named environments at the start of their next episode."""
-        episode, (low, high) = _episode_[envs], _reset_seed_
-        if c.RESET_POOL_SIZE >= 2:
-            state[envs] = state_reset_pool[pool_row(episode, envs, low, high, c.RESET_POOL_SIZE)]
-        elif c.RESET_POOL_SIZE == 1:
-            state[envs] = state_reset_pool[0]
-        else:
-            words = philox(episode, envs, 0, STREAM_START, low, high)
-            for index, word in enumerate(words):
-                state[envs, 0, index] = (uniform(word) * TWO - ONE) * c.START_RANGE
-        _episode_[envs] += 1
+    def height(seen: Any) -> Any:
+        """Return the height of the tip above the fixed joint."""
+        cos_1, sin_1, cos_2, sin_2, _, _ = seen
+        return -c.LENGTH_1 * cos_1 - c.LENGTH_2 * (cos_1 * cos_2 - sin_1 * sin_2)
 
-    def step(
-        state: Any,
-        sampled_actions: Any,
-        observations: Any,
-        final_observations: Any,
-        rewards: Any,
-        _timestep_: Any,
-        _done_: Any,
-        terminated: Any,
-        truncated: Any,
-        _episode_: Any,
-        _reset_seed_: Any,
-        state_reset_pool: Any,
-    ) -> None:
-        """Step every environment."""
-        state[:, 0] = move(np.ascontiguousarray(state[:, 0].T), sampled_actions[:, 0, 0]).T
-        observations[:] = observe(state)
-        cos_1, sin_1, cos_2, sin_2 = observations[:, 0, :4].T
-        height = -c.LENGTH_1 * cos_1 - c.LENGTH_2 * (cos_1 * cos_2 - sin_1 * sin_2)
-        _timestep_ += 1
-        terminated[:] = height > c.GOAL_HEIGHT
-        truncated[:] = (_timestep_ >= c.EPISODE_LENGTH) & (terminated == 0)
-        _done_[:] = terminated | truncated
-        rewards[:, 0] = terminated - 1
-        if c.AUTO_RESET and _done_.any():
-            envs = np.flatnonzero(_done_)
-            final_observations[envs] = observations[envs]
-            start(envs, state, _episode_, _reset_seed_, state_reset_pool)
-            observations[envs] = observe(state[envs])
-            _timestep_[envs] = 0
+    def draw_start(words: Any) -> Any:
+        return [symmetric(word, c.START_RANGE) for word in words]
 
-    def reset(
-        state: Any,
-        observations: Any,
-        _timestep_: Any,
-        _done_: Any,
-        _episode_: Any,
-        _reset_seed_: Any,
-        state_reset_pool: Any,
-        force: int,
-    ) -> None:
-        """Restart the finished environments, or all."""
-        envs = np.flatnonzero(_done_ | force)
-        start(envs, state, _episode_, _reset_seed_, state_reset_pool)
-        observations[envs] = observe(state[envs])
-        _timestep_[envs] = 0
-        _done_[envs] = 0
-
-    return {"step": step, "reset": reset}
+    return kernels(c, outcome, observe, draw_start)
 
 
-ONE, TWO = np.float32(1), np.float32(2)
+ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)

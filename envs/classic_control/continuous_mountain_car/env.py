@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from envs.classic_control._common.valley import ValleyCar, ValleyConfig, require_above
 from envs.classic_control.continuous_mountain_car.scene import draw
-from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
 
@@ -68,12 +66,11 @@ class ContinuousMountainCar(ValleyCar):
         "numba": "envs.classic_control.continuous_mountain_car.kernel_numba",
     }
     config: ContinuousMountainCarConfig
-    action_dtype = np.float32
 
     def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
         """Take the fields of `ContinuousMountainCarConfig` as keyword arguments."""
-        super().__init__(ContinuousMountainCarConfig(**config), env_backend)  # type: ignore[arg-type]
-        self.action_space = {0: Box(self.config.min_action, self.config.max_action, (1,))}
+        checked = ContinuousMountainCarConfig(**config)  # type: ignore[arg-type]
+        super().__init__(checked, Box(checked.min_action, checked.max_action, (1,)), env_backend)
 
     @property
     def ops_per_step(self) -> int:
@@ -84,14 +81,14 @@ class ContinuousMountainCar(ValleyCar):
         """Show the valley, the goal, the car and its push."""
         return draw(self.config, episode)
 
-    def get_constants(self) -> dict[str, Constant]:
-        """Return the physics and the reward, rounded to float32 by the backends."""
+    def get_physics(self) -> dict[str, float]:
+        """Return the constants of the valley, the motor and the reward."""
         config = self.config
         return {
-            **super().get_constants(),
-            "POWER": float(config.power),
-            "MIN_ACTION": float(config.min_action),
-            "MAX_ACTION": float(config.max_action),
-            "GOAL_REWARD": float(config.goal_reward),
-            "ACTION_COST": float(config.action_cost),
+            **super().get_physics(),
+            "POWER": config.power,
+            "MIN_ACTION": config.min_action,
+            "MAX_ACTION": config.max_action,
+            "GOAL_REWARD": config.goal_reward,
+            "ACTION_COST": config.action_cost,
         }

@@ -1,4 +1,4 @@
-// ContinuousMountainCar in CUDA C. Phases: move, judge, start. One agent, so a thread has an environment.
+// ContinuousMountainCar in CUDA C. Phases: move, judge, finish. One agent, so a thread has an environment.
 
 #include "../_common/valley.cuh"
 
@@ -8,35 +8,16 @@ WD_KERNEL(step)(float (*state)[N_AGENTS][2], const float (*sampled_actions)[N_AG
                 int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][2], int n_envs) {
   WD_EACH_ENV(local, env) {
     const float action = sampled_actions[env][0][0];
-    State s = roll(load(state[env][0]), wd_clip(action, MIN_ACTION, MAX_ACTION) * POWER);
-    const int timestep = _timestep_[env] + 1;
-    const int arrived = is_at_goal(s);
-    const int out_of_time = timestep >= EPISODE_LENGTH && !arrived;
-    const int done = arrived | out_of_time;
-    rewards[env][0] = (arrived ? GOAL_REWARD : 0.f) - ACTION_COST * action * action;
-    terminated[env] = arrived;
-    truncated[env] = out_of_time;
-    _done_[env] = done;
-    _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
-    if (AUTO_RESET && done) {
-      store(final_observations[env][0], s);
-      s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
-    }
-    store(state[env][0], s);
-    store(observations[env][0], s);
+    const State s = roll(wd_load<State>(state[env][0]), wd_clip(action, MIN_ACTION, MAX_ACTION) * POWER);
+    const bool arrived = is_at_goal(s);
+    const float reward = (arrived ? GOAL_REWARD : 0.f) - ACTION_COST * action * action;
+    finish(env, s, observe(s), reward, arrived, state, observations, final_observations, rewards, _timestep_,
+           _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
   }
 }
 
 WD_KERNEL(reset)(float (*state)[N_AGENTS][2], float (*observations)[N_AGENTS][2], int* _timestep_, int* _done_,
                  int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][2], int force,
                  int n_envs) {
-  WD_EACH_ENV(local, env) {
-    if (_done_[env] || force) {
-      const State s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
-      store(state[env][0], s);
-      store(observations[env][0], s);
-      _timestep_[env] = 0;
-      _done_[env] = 0;
-    }
-  }
+  restart<State>(state, observations, _timestep_, _done_, _episode_, _reset_seed_, state_reset_pool, force, n_envs);
 }

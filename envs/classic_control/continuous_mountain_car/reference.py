@@ -1,4 +1,4 @@
-"""ContinuousMountainCar in NumPy, over all environments at once. Phases: move, judge, start."""
+"""ContinuousMountainCar in NumPy, over all environments at once. Phases: move, judge."""
 
 from __future__ import annotations
 
@@ -7,46 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from envs.classic_control._common.single_numpy import kernels
 from envs.classic_control._common.valley_numpy import valley
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Close the kernels over the constants."""
-    roll, is_at_goal, start, reset = valley(c)
+    roll, is_at_goal, observe, draw_start = valley(c)
 
-    def step(
-        state: Any,
-        sampled_actions: Any,
-        observations: Any,
-        final_observations: Any,
-        rewards: Any,
-        _timestep_: Any,
-        _done_: Any,
-        terminated: Any,
-        truncated: Any,
-        _episode_: Any,
-        _reset_seed_: Any,
-        state_reset_pool: Any,
-    ) -> None:
-        """Step every environment."""
-        action = sampled_actions[:, 0, 0]
-        x, v = roll(state[:, 0], np.clip(action, c.MIN_ACTION, c.MAX_ACTION) * c.POWER)
-        for index, component in enumerate((x, v)):
-            state[:, 0, index] = component
-            observations[:, 0, index] = component
-        _timestep_ += 1
-        terminated[:] = is_at_goal(x, v)
-        truncated[:] = (_timestep_ >= c.EPISODE_LENGTH) & (terminated == 0)
-        _done_[:] = terminated | truncated
-        rewards[:, 0] = np.where(terminated, c.GOAL_REWARD, ZERO) - c.ACTION_COST * action * action
-        if c.AUTO_RESET and _done_.any():
-            envs = np.flatnonzero(_done_)
-            final_observations[envs] = observations[envs]
-            start(envs, state, _episode_, _reset_seed_, state_reset_pool)
-            observations[envs] = state[envs]
-            _timestep_[envs] = 0
+    def outcome(state: Any, action: Any) -> Any:
+        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        s = roll(state, np.clip(action, c.MIN_ACTION, c.MAX_ACTION) * c.POWER)
+        arrived = is_at_goal(s)
+        reward = np.where(arrived, c.GOAL_REWARD, ZERO) - c.ACTION_COST * action * action
+        return s, observe(s), reward, arrived
 
-    return {"step": step, "reset": reset}
+    return kernels(c, outcome, observe, draw_start)
 
 
 ZERO = np.float32(0)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from envs.classic_control._common.valley import ValleyCar, ValleyConfig
 from envs.classic_control.mountain_car.scene import draw
-from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
@@ -57,12 +55,10 @@ class MountainCar(ValleyCar):
         "numba": "envs.classic_control.mountain_car.kernel_numba",
     }
     config: MountainCarConfig
-    action_dtype = np.int32
 
     def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
         """Take the fields of `MountainCarConfig` as keyword arguments."""
-        super().__init__(MountainCarConfig(**config), env_backend)  # type: ignore[arg-type]
-        self.action_space = {0: Discrete(3)}
+        super().__init__(MountainCarConfig(**config), Discrete(3), env_backend)  # type: ignore[arg-type]
 
     @property
     def ops_per_step(self) -> int:
@@ -73,6 +69,6 @@ class MountainCar(ValleyCar):
         """Show the valley, the goal, the car and its push."""
         return draw(self.config, episode, episode["sampled_actions"][:, 0, 0] - 1)
 
-    def get_constants(self) -> dict[str, Constant]:
-        """Return the physics, rounded to float32 by the backends."""
-        return {**super().get_constants(), "FORCE": float(self.config.force)}
+    def get_physics(self) -> dict[str, float]:
+        """Return the constants of the valley and the motor."""
+        return {**super().get_physics(), "FORCE": self.config.force}

@@ -9,18 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.pendulum.scene import draw
-from warpdrive_min.backends.base import Constant, Language, Source
-from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.environment import Array
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
-
-N_STATE = 2
-"""Angle (rad), angular velocity (rad/s)."""
-N_FEATURES = 3
-"""Cosine and sine of the angle, angular velocity (rad/s)."""
 
 VELOCITY_COST = 0.1
 """Cost of the squared angular velocity, s^2/rad^2."""
@@ -29,15 +23,14 @@ TORQUE_COST = 0.001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PendulumConfig:
+class PendulumConfig(SingleConfig):
     """Config of Pendulum; the defaults are Gymnasium's Pendulum-v1."""
+
+    environment: ClassVar[str] = "pendulum"
+    positive: ClassVar[tuple[str, ...]] = ("mass", "length", "max_velocity", "max_torque", "time_step")
 
     episode_length: int = 200
     """Steps after which an episode is cut off."""
-    reset_pool_size: int = 0
-    """Starts: 0, a new one for each environment and episode; 1, always the same; more, a row of a pool of that size."""
-    seed: int | None = None
-    """Seed of the pool; None: 0."""
     gravity: float = 10.0
     """m/s^2; WarpDrive has 9.81."""
     mass: float = 1.0
@@ -55,13 +48,6 @@ class PendulumConfig:
     start_velocity: float = 1.0
     """Velocities of starts are uniform within plus or minus this, rad/s."""
 
-    def __post_init__(self) -> None:
-        for name in ("episode_length", "mass", "length", "max_velocity", "max_torque", "time_step"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"pendulum.{name}: must be positive (got {getattr(self, name)})")
-        if self.reset_pool_size < 0:
-            raise ConfigError(f"pendulum.reset_pool_size: must not be negative (got {self.reset_pool_size})")
-
     @property
     def gravity_gain(self) -> float:
         """Angular acceleration by gravity for each unit of the sine, rad/s^2."""
@@ -73,7 +59,7 @@ class PendulumConfig:
         return 3 / (self.mass * self.length**2)
 
 
-class Pendulum(Environment):
+class Pendulum(SingleAgent):
     """A rod hangs from a joint with a motor that is too weak to lift it at once: swing it up and hold it.
 
     | action | unit | range |
@@ -104,20 +90,14 @@ class Pendulum(Environment):
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.classic_control.pendulum.kernel_numba",
     }
+    config: PendulumConfig
+    n_state, n_features = 2, 3
+    state_period = (2 * math.pi, 0.0)
 
     def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
         """Take the fields of `PendulumConfig` as keyword arguments."""
-        super().__init__(env_backend)
-        self.config = PendulumConfig(**config)  # type: ignore[arg-type]
-        self.num_agents = 1
-        self.agents = {0: True}
-        self.episode_length = self.config.episode_length
-        self.action_space = {0: Box(-self.config.max_torque, self.config.max_torque, (1,))}
-
-    @property
-    def bytes_per_step(self) -> int:
-        """State in and out 16, observation 12, reward 4, action 4, step counter in and out 8, three flags 12."""
-        return 56
+        checked = PendulumConfig(**config)  # type: ignore[arg-type]
+        super().__init__(checked, Box(-checked.max_torque, checked.max_torque, (1,)), env_backend)
 
     @property
     def ops_per_step(self) -> int:
@@ -128,10 +108,10 @@ class Pendulum(Environment):
         """Show the pendulum and its torque."""
         return draw(self.config, episode)
 
-    def get_constants(self) -> dict[str, Constant]:
-        """Return the physics, rounded to float32 by the backends."""
+    def get_physics(self) -> dict[str, float]:
+        """Return the constants of the equations and the reward, the bounds and the ranges of starts."""
         config = self.config
-        physics = {
+        return {
             "GRAVITY_GAIN": config.gravity_gain,
             "TORQUE_GAIN": config.torque_gain,
             "MAX_VELOCITY": config.max_velocity,
@@ -141,42 +121,9 @@ class Pendulum(Environment):
             "TORQUE_COST": TORQUE_COST,
             "START_ANGLE": config.start_angle,
             "START_VELOCITY": config.start_velocity,
-            "PI": math.pi,
-            "TWO_PI": 2 * math.pi,
         }
-        # A config may say 10 for 10.0; compiled in as an int it would make Numba compute in float64.
-        floats: dict[str, Constant] = {name: float(value) for name, value in physics.items()}
-        return {"RESET_POOL_SIZE": config.reset_pool_size, **floats}
 
-    def get_data_dictionary(self) -> DataFeed:
-        """State, and the pool where it is no pool to draw from: unused, or the one start."""
-        feed = DataFeed()
-        feed.add_data("state", np.zeros((1, N_STATE), np.float32), per_env=True, period=(2 * math.pi, 0.0))
-        if self.config.reset_pool_size < 2:
-            feed.add_data("state_reset_pool", self._pool())
-        return feed
-
-    def get_tensor_dictionary(self) -> DataFeed:
-        """What a trainer reads and writes."""
-        feed = DataFeed()
-        feed.add_data("observations", np.zeros((1, N_FEATURES), np.float32), per_env=True)
-        feed.add_data("final_observations", np.zeros((1, N_FEATURES), np.float32), per_env=True)
-        feed.add_data("sampled_actions", np.zeros((1, 1), np.float32), per_env=True)
-        feed.add_data("rewards", np.zeros(1, np.float32), per_env=True)
-        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
-        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
-        return feed
-
-    def get_reset_pool_dictionary(self) -> DataFeed:
-        """Return the pool of starts, if there is one to draw from."""
-        feed = DataFeed()
-        if self.config.reset_pool_size >= 2:
-            feed.add_pool_for_reset("state_reset_pool", self._pool(), reset_target="state")
-        return feed
-
-    def _pool(self) -> np.ndarray:
-        """Draw the starts; the first row is Gymnasium's start for the same seed."""
-        generator = np.random.default_rng(self.config.seed or 0)
+    def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
+        """Draw starts, uniform in both components."""
         limits = np.array([self.config.start_angle, self.config.start_velocity])
-        n_rows = max(1, self.config.reset_pool_size)
-        return generator.uniform(-limits, limits, (n_rows, 1, N_STATE)).astype(np.float32)
+        return generator.uniform(-limits, limits, (n_rows, self.n_state))

@@ -1,15 +1,14 @@
-// Pendulum in CUDA C. Phases: move, score, observe, start. One agent, so a thread has an environment.
+// Pendulum in CUDA C. Phases: score, move, finish. One agent, so a thread has an environment.
 
-struct State {
+#include "../_common/single.cuh"
+
+struct alignas(8) State {
   float angle, velocity;
 };
 
-WD_FN State load(const float* from) { return {from[0], from[1]}; }
-
-WD_FN void store(float* to, const State& s) { to[0] = s.angle, to[1] = s.velocity; }
-
-// The same angle within +-pi; one that is there already keeps its bits.
-WD_FN float principal(float angle) { return fabsf(angle) <= PI ? angle : wd_wrap(angle + PI, TWO_PI) - PI; }
+struct Seen {
+  float cosine, sine, velocity;
+};
 
 // One semi-implicit Euler step.
 WD_FN State move(const State& s, float torque) {
@@ -23,20 +22,15 @@ WD_FN float score(const State& s, float torque) {
   return -(s.angle * s.angle + VELOCITY_COST * s.velocity * s.velocity + TORQUE_COST * torque * torque);
 }
 
-WD_FN void observe(float* to, const State& s) {
+WD_FN Seen observe(const State& s) {
   float sine, cosine;
   wd_sincos(s.angle, &sine, &cosine);
-  to[0] = cosine, to[1] = sine, to[2] = s.velocity;
+  return {cosine, sine, s.velocity};
 }
 
-WD_FN float symmetric(unsigned word, float limit) { return (wd_uniform(word) * 2.f - 1.f) * limit; }
-
-// The start of an environment's next episode.
-WD_FN State start(int env, int episode, const int* seed, const float (*pool)[N_AGENTS][2]) {
-  if (RESET_POOL_SIZE >= 2) return load(pool[wd_pool_row(episode, env, seed[0], seed[1], RESET_POOL_SIZE)][0]);
-  if (RESET_POOL_SIZE == 1) return load(pool[0][0]);
-  const auto words = wd_philox(episode, env, 0, STREAM_START, seed[0], seed[1]);
-  return {symmetric(words.x, START_ANGLE), symmetric(words.y, START_VELOCITY)};
+// Uniform in both components.
+WD_FN void draw_start(State& s, const wd_words& words) {
+  s = {symmetric(words.x, START_ANGLE), symmetric(words.y, START_VELOCITY)};
 }
 
 WD_KERNEL(step)(float (*state)[N_AGENTS][2], const float (*sampled_actions)[N_AGENTS][1],
@@ -44,36 +38,18 @@ WD_KERNEL(step)(float (*state)[N_AGENTS][2], const float (*sampled_actions)[N_AG
                 float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
                 int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][2], int n_envs) {
   WD_EACH_ENV(local, env) {
-    State s = load(state[env][0]);
-    s.angle = principal(s.angle);
+    State s = wd_load<State>(state[env][0]);
+    s.angle = wd_principal(s.angle);
     const float torque = wd_clip(sampled_actions[env][0][0], -MAX_TORQUE, MAX_TORQUE);
-    rewards[env][0] = score(s, torque);
+    const float reward = score(s, torque);
     s = move(s, torque);
-    const int timestep = _timestep_[env] + 1;
-    const int done = timestep >= EPISODE_LENGTH;
-    terminated[env] = 0;
-    truncated[env] = done;
-    _done_[env] = done;
-    _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
-    if (AUTO_RESET && done) {
-      observe(final_observations[env][0], s);
-      s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
-    }
-    store(state[env][0], s);
-    observe(observations[env][0], s);
+    finish(env, s, observe(s), reward, false, state, observations, final_observations, rewards, _timestep_,
+           _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
   }
 }
 
 WD_KERNEL(reset)(float (*state)[N_AGENTS][2], float (*observations)[N_AGENTS][3], int* _timestep_, int* _done_,
                  int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][2], int force,
                  int n_envs) {
-  WD_EACH_ENV(local, env) {
-    if (_done_[env] || force) {
-      const State s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
-      store(state[env][0], s);
-      observe(observations[env][0], s);
-      _timestep_[env] = 0;
-      _done_[env] = 0;
-    }
-  }
+  restart<State>(state, observations, _timestep_, _done_, _episode_, _reset_seed_, state_reset_pool, force, n_envs);
 }

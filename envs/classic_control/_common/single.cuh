@@ -1,0 +1,64 @@
+// What environments of one agent share in CUDA C: how a step ends, and how episodes start.
+//
+// Constants that come before this header: EPISODE_LENGTH, AUTO_RESET, RESET_POOL_SIZE. An environment defines after it,
+// for these templates to find by its type of state:
+//   struct State                          a row of `state`
+//   observe(const State&)                 returns a row of `observations`, what is seen of the state
+//   draw_start(State&, const wd_words&)   sets the state to a start, from the four words of an episode
+#pragma once
+
+// Uniform within plus or minus a limit.
+WD_FN float symmetric(unsigned word, float limit) { return (wd_uniform(word) * 2.f - 1.f) * limit; }
+
+// The start of an environment's next episode: a row of the pool, or one that is drawn.
+template <class State, int N_STATE>
+WD_FN State start(int env, int episode, const int* seed, const float (*pool)[N_AGENTS][N_STATE]) {
+  static_assert(sizeof(State) == N_STATE * sizeof(float), "State must be a row of `state`");
+  if (RESET_POOL_SIZE >= 1) {
+    const int row = RESET_POOL_SIZE == 1 ? 0 : wd_pool_row(episode, env, seed[0], seed[1], RESET_POOL_SIZE);
+    return wd_load<State>(pool[row][0]);
+  }
+  State s;
+  draw_start(s, wd_philox(episode, env, 0, STREAM_START, seed[0], seed[1]));
+  return s;
+}
+
+// Writes what a step led to; with AUTO_RESET, goes on to the next episode if it ended one.
+template <class State, class Seen, int N_STATE, int N_FEATURES>
+WD_FN void finish(int env, State s, Seen seen, float reward, bool is_terminal, float (*state)[N_AGENTS][N_STATE],
+                  float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
+                  float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
+                  int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE]) {
+  static_assert(sizeof(Seen) == N_FEATURES * sizeof(float), "observe must return a row of `observations`");
+  const int timestep = _timestep_[env] + 1;
+  const bool out_of_time = timestep >= EPISODE_LENGTH && !is_terminal;
+  const bool done = is_terminal || out_of_time;
+  rewards[env][0] = reward;
+  terminated[env] = is_terminal;
+  truncated[env] = out_of_time;
+  _done_[env] = done;
+  _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
+  if (AUTO_RESET && done) {
+    wd_store(final_observations[env][0], seen);
+    s = start<State>(env, _episode_[env]++, _reset_seed_, state_reset_pool);
+    seen = observe(s);
+  }
+  wd_store(state[env][0], s);
+  wd_store(observations[env][0], seen);
+}
+
+// The kernel `reset`: restarts the finished environments, or all.
+template <class State, int N_STATE, int N_FEATURES>
+WD_FN void restart(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGENTS][N_FEATURES], int* _timestep_,
+                   int* _done_, int* _episode_, const int* _reset_seed_,
+                   const float (*state_reset_pool)[N_AGENTS][N_STATE], int force, int n_envs) {
+  WD_EACH_ENV(local, env) {
+    if (_done_[env] || force) {
+      const State s = start<State>(env, _episode_[env]++, _reset_seed_, state_reset_pool);
+      wd_store(state[env][0], s);
+      wd_store(observations[env][0], observe(s));
+      _timestep_[env] = 0;
+      _done_[env] = 0;
+    }
+  }
+}
