@@ -24,7 +24,7 @@ def install(session: nox.Session, *extras: str) -> None:
 def tests(session: nox.Session) -> None:
     """`pytest`: on a machine without a GPU everything but the marker gpu, with Numba in its simulator."""
     install(session, "dev")
-    session.run("pytest", *session.posargs)
+    session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session

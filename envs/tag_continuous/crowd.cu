@@ -214,7 +214,9 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
   const float* const feature[TYPE] = {loc_x[env], loc_y[env], speed[env], acceleration[env], direction[env]};
   float (*const target)[N_FEATURES] = is_final ? final_observations[env] : observations[env];
 
-  for (int first = WD_FIRST_ITEM; first < WD_END_ITEM; first += THREADS) {
+  constexpr int N_BATCHES = (WD_ITEMS_OF_A_PART + THREADS - 1) / THREADS;
+  for (int batch = 0; batch < N_BATCHES; ++batch) {  // a bound that all blocks share: of the last part some are empty
+    const int first = WD_FIRST_ITEM + batch * THREADS;
     const int n_rows = wd_min(THREADS, WD_END_ITEM - first);
     for (int round = 0; round < ROUNDS; ++round) {
       if (!USE_FULL_OBSERVATION) {
