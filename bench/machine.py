@@ -93,20 +93,24 @@ def _cpu_limit() -> float | None:
 def git_state(root: Path) -> dict[str, Any]:
     """Return commit, whether there are changes, and a hash of them; nulls with the reason outside a checkout.
 
-    A copy without git, as in a container, may name its commit in $BENCH_GIT_SHA.
+    A copy whose own git does not know its commit, as in a container, may name it in $BENCH_GIT_SHA.
     """
+    given = os.environ.get("BENCH_GIT_SHA")
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
         return done.stdout
 
+    sha: str | None
     try:
         sha, changes = git("rev-parse", "HEAD").strip(), git("status", "--porcelain", "--", *CODE)
         diff = git("diff", "HEAD", "--", *CODE) if changes else ""
+        reason = f"git is at {sha}"
     except (OSError, subprocess.CalledProcessError) as error:
-        given = os.environ.get("BENCH_GIT_SHA")
-        reason = f"{type(error).__name__}: no git checkout" + ("; $BENCH_GIT_SHA names the commit" if given else "")
-        return {"sha": given, "dirty": None, "diff_hash": None, "unread": reason}
+        sha, reason = None, f"{type(error).__name__}: no git checkout"
+    if sha is None or given not in (None, sha):
+        named = "; $BENCH_GIT_SHA names the commit" if given else ""
+        return {"sha": given, "dirty": None, "diff_hash": None, "unread": reason + named}
     return {"sha": sha, "dirty": bool(changes), "diff_hash": _hash(changes + diff)[:16] if changes else None}
 
 

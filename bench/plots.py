@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from bench.cases import FULLY_OBSERVED_AGENTS
 from bench.record import Metric, Record
 
 Style = Literal["paper", "slides"]
@@ -21,6 +23,8 @@ STYLES: Final = Path(__file__).parent / "styles"
 FORMATS: Final = ("png", "pdf", "svg")
 WIDTH_IN: Final = {1: 3.25, 2: 6.75}
 """Width of one and of two columns of the usual paper, with their gap, in."""
+FOOTER_LETTERS_AN_INCH: Final = 24
+"""Of the footer in the paper's font."""
 PAPER_FONT: Final = 8
 """Font size that these widths are for, pt; figures of a larger one grow with it."""
 
@@ -71,11 +75,12 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
-        for suffix, make in FIGURES.items():
-            figure = make(found)
+        for suffix, (case, make) in FIGURES.items():
+            of_case = [record for record in found if record.case == case]
+            figure = make(of_case)
             if figure is not None:
                 FigureCanvasAgg(figure)
-                _footer(figure, found, runs)
+                _footer(figure, latest(of_case))
                 paths += [_save(figure, out / f"{name}-{suffix}.{kind}") for kind in FORMATS]
     return paths
 
@@ -120,8 +125,7 @@ def throughput(records: Sequence[Record]) -> Figure | None:
 
 def speedup(records: Sequence[Record]) -> Figure | None:
     """Draw the same over NumPy at the same size in the same run; above the line at 1 a backend is faster."""
-    steps = [record for record in records if record.case == "env_step"]
-    baseline = {_size(record): record for record in steps if record.point["backend"] == "cpu"}
+    baseline = {_size(record): record for record in records if record.point["backend"] == "cpu"}
 
     def value(record: Record) -> Metric | None:
         base = baseline.get(_size(record))
@@ -129,7 +133,7 @@ def speedup(records: Sequence[Record]) -> Figure | None:
 
     threads = {record.threads for record in baseline.values()}
     numpy = f"NumPy, {', '.join(f'{n} thread' + 's' * (n != 1) for n in sorted(threads, key=str))}"
-    figure = _panels(latest(record for record in steps if _size(record) in baseline), value, f"times {numpy}")
+    figure = _panels(latest(record for record in records if _size(record) in baseline), value, f"times {numpy}")
     for axes in figure.axes if figure else ():
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     return figure
@@ -137,7 +141,7 @@ def speedup(records: Sequence[Record]) -> Figure | None:
 
 def agents(records: Sequence[Record]) -> Figure | None:
     """Draw throughput over the number of agents, in as many environments each."""
-    steps = [record for record in latest(records) if record.case == "env_step" and not record.point["exact"]]
+    steps = [record for record in latest(records) if not record.point["exact"]]
     panels = []
     for env in ENV_NAME:
         by_count: dict[int, list[Record]] = {}
@@ -146,15 +150,16 @@ def agents(records: Sequence[Record]) -> Figure | None:
                 by_count.setdefault(int(record.point["n_envs"]), []).append(record)
         n_envs = max(by_count, key=lambda n: len({r.point["n_agents"] for r in by_count[n]}), default=0)
         if len({record.point["n_agents"] for record in by_count.get(n_envs, [])}) > 1:
-            panels.append((f"{ENV_NAME[env]}, {_count(n_envs, 'environment')}", by_count[n_envs]))
+            partly = f" (above {FULLY_OBSERVED_AGENTS} observed in part)" if env == "tag_gridworld" else ""
+            panels.append((f"{ENV_NAME[env]}, {_count(n_envs, 'environment')}", partly, by_count[n_envs]))
     if not panels:
         return None
     figure = _figure(min(2, len(panels)), 2.7)
     labels: dict[str, Any] = {}
-    for axes, (title, found) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, (title, partly, found) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         labels |= _lines(axes, [(record, _metric(record, "agent_steps_per_s")) for record in found], "n_agents")
         axes.set_title(title, loc="left")
-        axes.set_xlabel("agents in each environment")
+        axes.set_xlabel(f"agents in each environment{partly}")
         axes.set_ylabel("agent steps per second")
     _legend(figure, labels)
     return figure
@@ -162,9 +167,8 @@ def agents(records: Sequence[Record]) -> Figure | None:
 
 def neighbors(records: Sequence[Record]) -> Figure | None:
     """Draw the search for neighbours in a grid of cells beside that of all pairs, and how many times faster it is."""
-    found = [record for record in latest(records) if record.case == "neighbor_search"]
-    pairs = {_place(record): record for record in found if record.point["neighbor_search"] == "all_pairs"}
-    grids = [r for r in found if r.point["neighbor_search"] == "grid" and _place(r) in pairs]
+    pairs = {_place(record): record for record in records if record.point["neighbor_search"] == "all_pairs"}
+    grids = latest(r for r in records if r.point["neighbor_search"] == "grid" and _place(r) in pairs)
     if not grids:
         return None
     figure = _figure(2, 2.7)
@@ -205,15 +209,15 @@ def _times(record: Record, base: Record) -> Metric | None:
 
 def samplers(records: Sequence[Record]) -> Figure | None:
     """Draw each sampler's rate, and how it compares with `torch.multinomial` on the same device."""
-    found = [record for record in latest(records) if record.case == "sampler"]
-    if not found:
+    records = latest(records)
+    if not records:
         return None
-    shapes = sorted({_shape(record) for record in found})
-    counts = [sum(_shape(record) == shape for record in found) for shape in shapes]
-    figure = _figure(2, 0.45 * len(shapes) + 0.17 * len(found) + 0.5)
+    shapes = sorted({_shape(record) for record in records})
+    counts = [sum(_shape(record) == shape for record in records) for shape in shapes]
+    figure = _figure(2, 0.45 * len(shapes) + 0.17 * len(records) + 0.5)
     panels = figure.subplots(len(shapes), 1, squeeze=False, sharex=True, height_ratios=counts)[:, 0]
     for axes, shape in zip(panels, shapes, strict=True):
-        _sampler_panel(axes, [record for record in found if _shape(record) == shape], shape)
+        _sampler_panel(axes, [record for record in records if _shape(record) == shape], shape)
     panels[-1].set_xlabel("samples per second (x: over torch.multinomial on the same device)")
     return figure
 
@@ -252,14 +256,14 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
-FIGURES: Final[dict[str, Callable[[Sequence[Record]], Figure | None]]] = {
-    "throughput": throughput,
-    "speedup": speedup,
-    "agents": agents,
-    "neighbors": neighbors,
-    "sampler": samplers,
+FIGURES: Final[dict[str, tuple[str, Callable[[Sequence[Record]], Figure | None]]]] = {
+    "throughput": ("env_step", throughput),
+    "speedup": ("env_step", speedup),
+    "agents": ("env_step", agents),
+    "neighbors": ("neighbor_search", neighbors),
+    "sampler": ("sampler", samplers),
 }
-"""What is drawn, by the last part of the files' names."""
+"""What is drawn of the records of which case, by the last part of the files' names."""
 
 
 def _panels(
@@ -269,9 +273,7 @@ def _panels(
 ) -> Figure | None:
     """Draw a value over the number of environments: a panel for each environment and size, a line a backend."""
     found = [
-        (record, metric)
-        for record in records
-        if record.case == "env_step" and not record.point["exact"] and (metric := value(record)) is not None
+        (record, metric) for record in records if not record.point["exact"] and (metric := value(record)) is not None
     ]
     counts: dict[tuple[str, int], set[int]] = {}
     for record, _ in found:
@@ -353,12 +355,14 @@ def _si(value: float, _: int | None = None) -> str:
     return f"{value:g}"
 
 
-def _footer(figure: Figure, records: Sequence[Record], runs: Sequence[str]) -> None:
+def _footer(figure: Figure, records: Sequence[Record]) -> None:
+    """Say where the records come from, in as many lines as it takes."""
     machine = records[0].machine
-    commits = sorted({_commit(record) for record in records})
+    commits, runs = sorted({_commit(record) for record in records}), sorted({record.run_id for record in records})
     where = f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
-    text = f"{where}; commit {', '.join(commits)}; run {', '.join(runs)}; median and 95 % interval"
-    figure.supxlabel(text, fontsize="xx-small", color="0.45", x=0.01, ha="left")
+    text = f"{where}; median and 95 % interval; commit {', '.join(commits)}; run {', '.join(runs)}"
+    letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
+    figure.supxlabel(textwrap.fill(text, letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
 
 
 def _commit(record: Record) -> str:

@@ -69,6 +69,20 @@ def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
     assert "$BENCH_GIT_SHA" in got["unread"]
 
 
+def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch):
+    """A copy inside a checkout of something else is not taken for a changed version of that."""
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for arguments in (["init"], ["commit", "--allow-empty", "-m", "other"]):
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+    own = machine.git_state(tmp_path)["sha"]
+    monkeypatch.setenv("BENCH_GIT_SHA", "abc")
+    got = machine.git_state(tmp_path)
+    assert (got["sha"], got["dirty"]) == ("abc", None)
+    assert own in got["unread"]
+    monkeypatch.setenv("BENCH_GIT_SHA", own)
+    assert machine.git_state(tmp_path)["dirty"] is False
+
+
 def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
     """The hash is stable, and another when a package is gone."""
     everything = machine.dependencies_hash()

@@ -69,6 +69,11 @@ def sweep() -> list[Record]:
     return [*found, record(5e4, case="sampler", point=torch_point, threads=2)]
 
 
+def steps(records: list[Record]) -> list[Record]:
+    """Return what the figures of `env_step` get."""
+    return [record for record in records if record.case == "env_step"]
+
+
 @pytest.mark.parametrize("style", ["paper", "slides"])
 def test_every_figure_is_written_in_three_formats(sweep, tmp_path, style):
     """Throughput, speed-up and sampler come as PNG, PDF and SVG, the PNG with a picture in it."""
@@ -92,8 +97,8 @@ def test_pdf_embeds_its_fonts(sweep, tmp_path):
 
 def test_figure_names_hardware_commit_and_run(sweep):
     """The footer says where, from which commit and in which run the figures were measured."""
-    figure = plots.throughput(sweep)
-    plots._footer(figure, sweep, ["run"])
+    figure = plots.throughput(steps(sweep))
+    plots._footer(figure, sweep)
     text = figure.get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text
@@ -101,7 +106,7 @@ def test_figure_names_hardware_commit_and_run(sweep):
 
 def test_speed_up_is_over_numpy_at_the_same_size(sweep):
     """A backend ten times as fast as NumPy at every size draws a line at ten; NumPy itself draws none."""
-    figure = plots.speedup(sweep)
+    figure = plots.speedup(steps(sweep))
     (host,) = (line for line in figure.axes[0].get_lines() if line.get_marker() == "s")
     assert list(host.get_xdata()) == [1, 100, 10_000]
     assert host.get_ydata() == pytest.approx([10, 10, 10])
@@ -137,10 +142,36 @@ def test_ratio_is_within_one_run(sweep):
     def host(figure):
         return next(line.get_ydata() for line in figure.axes[0].get_lines() if line.get_marker() == "s")
 
-    assert list(host(plots.speedup([*sweep, *later]))) == list(host(plots.speedup(sweep)))
-    assert 9e9 in host(plots.throughput([*sweep, *later]))
+    assert list(host(plots.speedup([*steps(sweep), *later]))) == list(host(plots.speedup(steps(sweep))))
+    assert 9e9 in host(plots.throughput([*steps(sweep), *later]))
 
 
 def test_baseline_is_named_with_its_threads(sweep):
     """The label of the speed-up names NumPy's threads, and no others'."""
-    assert plots.speedup(sweep).axes[0].get_ylabel() == "times NumPy, 1 thread"
+    assert plots.speedup(steps(sweep)).axes[0].get_ylabel() == "times NumPy, 1 thread"
+
+
+def test_speed_over_agents_takes_the_number_of_environments_with_most_sizes():
+    """Points of 100 environments are drawn over the agents; a lone size of another number is not."""
+    crowds = [record(1e6 * n, point=point("pycuda", 100, n, "tag_continuous"), threads=None) for n in (5, 110, 5000)]
+    figure = plots.agents([*crowds, record(1e9, point=point("pycuda", 7, 110, "tag_continuous"), threads=None)])
+    (axes,) = figure.axes
+    (line,) = axes.get_lines()
+    assert axes.get_title(loc="left") == "Tag Continuous, 100 environments"
+    assert list(line.get_xdata()) == [5, 110, 5000]
+    assert list(line.get_ydata()) == [5e6, 110e6, 5e9]
+    assert plots.agents(crowds[:1]) is None
+
+
+def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
+    """The factor is that of one run; a search in cells without its counterpart is not drawn."""
+
+    def searched(rate: float, search: str, n_agents: int, **changes) -> Record:
+        where = point("numba", 100, n_agents, "tag_continuous", neighbor_search=search)
+        return record(rate, case="neighbor_search", point=where, threads=None, **changes)
+
+    both = [searched(1e6, "all_pairs", 500), searched(8e6, "grid", 500), searched(9e6, "grid", 1000)]
+    rates, factors = plots.neighbors(both).axes
+    assert [list(line.get_ydata()) for line in rates.get_lines()] == [[8e6], [1e6]]
+    assert list(factors.get_lines()[0].get_ydata()) == [8.0]
+    assert plots.neighbors([both[0], searched(8e6, "grid", 500, run_id="other")]) is None
