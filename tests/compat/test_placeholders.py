@@ -78,7 +78,7 @@ def test_shared_arrays_and_batches_have_warpdrives_shapes():
 
 
 def test_one_row_of_time_has_its_batch_too():
-    """WarpDrive leaves processed observations out at T = 1, on which its models fail (quirk Q11)."""
+    """WarpDrive leaves processed observations out at T = 1, on which its models fail."""
     wrapper = start(Bare())
     create_and_push_data_placeholders(wrapper, training_batch_size_per_env=1)
     assert described(wrapper, "processed")["processed_observations_batch_shared"][0] == (1, 2, 3, 2)

@@ -168,7 +168,7 @@ def _sizes(n_agents: int, n_envs: int, load: str = "import") -> list[int]:
 
 @needs_numba
 def test_several_sizes_live_in_one_process():
-    """Each load has its own sizes, in the helper module too, and an earlier wrapper keeps its own (quirk Q2)."""
+    """Each load has its own sizes, in the helper module too, and an earlier wrapper keeps its own."""
     small, large = start("numba", num_agents=2), start("numba", n_envs=1, num_agents=4)
     for wrapper in (small, large, small):
         data = wrapper.cuda_data_manager
