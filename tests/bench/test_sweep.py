@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from bench import cli, sweep, table
 from bench.case import Correctness, Skip
 from bench.cases import CASES
-from bench.record import read
+from bench.record import read, read_all
 from tests.bench.fakes import case, prepared
 
 runner = CliRunner()
@@ -174,9 +174,16 @@ def test_list_shows_cases_axes_and_backends():
         assert word in result.output
 
 
-def test_published_table_is_the_one_of_its_records():
-    """The table in results/README.md is what `bench table` prints of the records beside it."""
-    results = sweep.ROOT / "results"
-    text = (results / "README.md").read_text()
-    (name,) = re.findall(r"python -m bench table results/sweeps/(\S+\.jsonl)", text)
-    assert table.markdown(read(results / "sweeps" / name)) in text
+def test_published_rows_are_those_of_their_records():
+    """Each line of a table in results/README.md is one that the command above it prints of the records beside it."""
+    text = (sweep.ROOT / "results" / "README.md").read_text()
+    parts = re.split(r"python -m bench table (results/sweeps/\S+\.jsonl)", text)
+    commands = list(zip(parts[1::2], parts[2::2], strict=True))
+    assert len(commands) >= 2
+    for pattern, after in commands:
+        printed = table.markdown(read_all(sorted(sweep.ROOT.glob(pattern)))).splitlines()
+        published = re.search(r"(?:^\|.*\n)+", after, re.MULTILINE)
+        assert published
+        rows = published.group().splitlines()
+        assert len(rows) > 2
+        assert not [row for row in rows if row not in printed]
