@@ -115,13 +115,15 @@ TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return the `env_step` records as a Markdown table, for documents; energy where it was read."""
+    """Return the `env_step` records as a Markdown table, for documents; with a column of energy where it was read."""
+    shown = [record for record in records if record.case == "env_step" and record.is_evidence and record.metrics]
+    energy = ["J per million env-steps"] if any((record.telemetry or {}).get("energy_j") for record in shown) else []
     names = ("environment", "agents", "environments", "backend", "env-steps/s (95 % interval)", "agent-steps/s")
-    lines = [_row(*names, "J per million env-steps", "share of the roofline", "set-up, s"), "|---" * 9 + "|"]
-    for record in records:
-        if record.case != "env_step" or not record.is_evidence or record.metrics is None:
-            continue
-        steps, point = record.metrics["env_steps_per_s"], record.point
+    head = [*names, *energy, "share of the roofline", "set-up, s"]
+    lines = [_row(*head), "|---" * len(head) + "|"]
+    for record in shown:
+        metrics, point = record.metrics or {}, record.point
+        steps = metrics["env_steps_per_s"]
         lines.append(
             _row(
                 str(point["env"]),
@@ -129,8 +131,8 @@ def markdown(records: Sequence[Record]) -> str:
                 f"{point['n_envs']:,}",
                 _backend(record),
                 f"{number(steps.value)} ({number(steps.low)} to {number(steps.high)})",
-                number(record.metrics["agent_steps_per_s"].value),
-                _joules(record, steps),
+                number(metrics["agent_steps_per_s"].value),
+                *([_joules(record, steps)] if energy else []),
                 "" if record.roofline is None else f"{record.roofline:.1%}",
                 f"{record.notes['setup_s']:.2g}" if "setup_s" in record.notes else "",
             )
