@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs import TagContinuous, TagGridWorld
+from envs import CartPole, TagContinuous
 from tests.agreement import start, step_from_same_state
 from tests.support import OTHER_BACKENDS, is_simulated, random_tag_config
 from warpdrive_min.errors import ConfigError
@@ -221,10 +221,10 @@ def test_workspace_grows_with_the_agents_not_with_their_square():
 
 
 def test_an_environment_of_one_block_refuses_more():
-    """Tag GridWorld's kernels need all agents in one block, however many."""
-    with pytest.raises(ConfigError, match=r"one block steps an environment 'TagGridWorld' .got 2"):
-        TagGridWorld().settle_blocks(2, "cuda_c")
-    assert TagGridWorld(num_taggers=9_999).settle_blocks(None, "cuda_c") == 1
+    """CartPole has no kernels that blocks could share."""
+    with pytest.raises(ConfigError, match=r"one block steps an environment 'CartPole' .got 2"):
+        CartPole().settle_blocks(2, "cuda_c")
+    assert CartPole().settle_blocks(None, "cuda_c") == 1
 
 
 def test_search_must_be_a_known_one():

@@ -25,19 +25,22 @@ ROOT = Path(__file__).parents[1]
 
 here = pytest.mark.parametrize("backend", BACKENDS_HERE)
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+alone_and_shared = pytest.mark.parametrize("blocks", [1, 3])
 
 FIVE = {"num_taggers": 4, "grid_length": 4, "episode_length": 10}
 CASE_1 = {"starting_location_x": [0, 0, 0, 0, 1], "starting_location_y": [0, 0, 0, 0, 1]}
 CASE_2 = {"starting_location_x": [1, 3, 3, 1, 0], "starting_location_y": [1, 1, 3, 3, 1]}
 TYPES = [0, 0, 0, 0, 1]
+OPTIONS = ("auto_reset", "exact", "blocks_per_env")
 
 
 def started(backend: str = "cpu", n_envs: int = 1, **config: Any) -> EnvWrapper:
-    """Build and start a wrapper; `auto_reset` and `exact` are its own, the rest is the environment's, `seed` both's."""
-    options = {name: config.pop(name) for name in ("auto_reset", "exact") if name in config}
+    """Build and start a wrapper; `OPTIONS` are its own, the rest is the environment's, `seed` both's."""
+    options = {name: config.pop(name) for name in OPTIONS if name in config}
     wrapper = EnvWrapper(
         TagGridWorld(**config), num_envs=n_envs, env_backend=backend, seed=config.get("seed", 0), **options
     )
+    assert wrapper.env.is_crowd == (options.get("blocks_per_env", 1) > 1 and backend != "cpu")
     wrapper.reset_all_envs()
     return wrapper
 
@@ -195,12 +198,15 @@ def test_tag_in_the_last_step_is_no_truncation(backend):
 
 
 @here
-def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(backend):
-    """Of five taggers, three equally near, the runner sees the lowest id of them; taggers see the runner."""
+@alone_and_shared
+def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, backend):
+    """Of five taggers, three equally near, the runner sees the lowest id of them; taggers see the runner.
+
+    Of three blocks each has one of the three.
+    """
     x, y = [8, 3, 5, 4, 4, 4], [8, 4, 4, 7, 3, 4]
-    wrapper = started(
-        backend, num_taggers=5, grid_length=8, starting_location_x=x, starting_location_y=y, use_full_observation=False
-    )
+    start = {"starting_location_x": x, "starting_location_y": y}
+    wrapper = started(backend, num_taggers=5, grid_length=8, use_full_observation=False, blocks_per_env=blocks, **start)
     want = [[x[agent] / 8, y[agent] / 8, 0.5, 0.5, 0, 0] for agent in range(5)]
     np.testing.assert_array_equal(got(wrapper, "observations"), [*want, [0.5, 0.5, 3 / 8, 0.5, 1, 0]])
     act(wrapper, [0, 2, 0, 0, 0, 0])  # the first of the three steps away: now the second one is seen
@@ -210,23 +216,26 @@ def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(backend):
 
 
 @here
+@alone_and_shared
 @pytest.mark.parametrize("full", [True, False])
-def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(full, backend):
+def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(full, blocks, backend):
     """After a restart `observations` show the start, `final_observations` the end, and the copy is done for a step."""
     start = {"starting_location_x": [0, 2, 3], "starting_location_y": [0, 1, 3]}
     config = {"num_taggers": 2, "grid_length": 4, "episode_length": 2, "use_full_observation": full, **start}
-    wrapper, plain = (started(backend, 3, auto_reset=auto, **config) for auto in (True, False))
+    config["blocks_per_env"] = blocks
+    n_envs = 1 if is_simulated(backend) else 3
+    wrapper, plain = (started(backend, n_envs, auto_reset=auto, **config) for auto in (True, False))
     first = got(wrapper, "observations")
     for _ in range(2):
         act(wrapper, [1, 3, 4])
         act(plain, [1, 3, 4])
-    np.testing.assert_array_equal(got(wrapper, "final_observations", 2), got(plain, "observations", 2))
-    np.testing.assert_array_equal(got(wrapper, "observations", 2), first)
+    np.testing.assert_array_equal(got(wrapper, "final_observations", -1), got(plain, "observations", -1))
+    np.testing.assert_array_equal(got(wrapper, "observations", -1), first)
     assert (got(wrapper, "final_observations") != first).any()
     assert why(wrapper) == (0, 1, 1)
     assert [int(got(wrapper, name)) for name in ("_timestep_", "_episode_")] == [0, 2]
     plain.reset_only_done_envs()
-    np.testing.assert_array_equal(got(plain, "observations", 2), first)
+    np.testing.assert_array_equal(got(plain, "observations", -1), first)
     assert int(got(plain, "_done_")) == 0
 
 
@@ -321,6 +330,30 @@ def compare(
     return result, n_tags
 
 
+def free_run(backend: str, config: dict[str, Any], *, n_envs: int, n_steps: int) -> dict[str, np.ndarray]:
+    """Run an ordinary build with auto-reset, a pool and random actions.
+
+    Returns:
+        Every array at the end but the kernels' workspace, and ``"tags"``, ``(n_envs,)``: episodes that ended with one.
+    """
+    wrapper = started(backend, n_envs, seed=4, auto_reset=True, reset_pool_size=4, **config)
+    draw, data = random_policy(wrapper, 4), wrapper.cuda_data_manager
+    tags = np.zeros(n_envs, np.int32)
+    for _ in range(n_steps):
+        draw()
+        wrapper.step()
+        tags += data.pull_data_from_device("terminated")
+    names = [name for name in data.array_names() if not data.attribute(name, "scratch", False)]
+    return {"tags": tags, **{name: data.pull_data_from_device(name) for name in names}}
+
+
+def assert_same(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
+    """Fail unless two runs have the same arrays, to the bit."""
+    assert set(got) == set(want)
+    for name in want:
+        np.testing.assert_array_equal(got[name].view(np.int32), want[name].view(np.int32), err_msg=name)
+
+
 def random_config(seed: int) -> dict[str, Any]:
     """Draw a config of few agents on a grid so small that somebody is soon tagged.
 
@@ -368,8 +401,11 @@ def test_tags_agree_in_few_steps(backend):
 
 
 @others
-@pytest.mark.parametrize(("num_taggers", "full"), [(9_999, False), (299, True), (63, False), (40, True)])
-def test_many_agents_agree_with_the_reference(num_taggers, full, backend):
+@pytest.mark.parametrize(
+    ("num_taggers", "full", "blocks"),
+    [(9_999, False, 1), (9_999, False, 40), (299, True, 1), (299, True, 4), (63, False, 1), (40, True, 1)],
+)
+def test_many_agents_agree_with_the_reference(num_taggers, full, blocks, backend):
     """Agents beyond the threads of a block, and every size of the search for the nearest, give the oracle's values."""
     if is_simulated(backend):
         pytest.skip("hundreds of agents take minutes in the simulator")
@@ -379,6 +415,7 @@ def test_many_agents_agree_with_the_reference(num_taggers, full, backend):
         "episode_length": 6,
         "use_full_observation": full,
         "reset_pool_size": 3,
+        "blocks_per_env": blocks,
     }
     result, n_tags = compare(backend, config, n_envs=3, n_steps=12)
     assert result.max_error == 0, str(result)
@@ -391,17 +428,9 @@ def test_free_runs_are_bit_identical(full, backend):
     """With auto-reset and pools, built ordinary, every array has the oracle's bits at the end."""
     n_envs, n_steps = (3, 4) if is_simulated(backend) else (300, 200)
     config = {"num_taggers": 3, "grid_length": 3, "episode_length": 9, "use_full_observation": full}
-    ends = []
-    for each in (backend, "cpu"):
-        wrapper = started(each, n_envs, seed=4, auto_reset=True, reset_pool_size=4, **config)
-        draw, data = random_policy(wrapper, 4), wrapper.cuda_data_manager
-        for _ in range(n_steps):
-            draw()
-            wrapper.step()
-        ends.append({name: data.pull_data_from_device(name) for name in data.array_names()})
-    assert ends[1]["_episode_"].max() > 10 or is_simulated(backend), "the run must restart episodes"
-    for name, want in ends[1].items():
-        np.testing.assert_array_equal(ends[0][name].view(np.int32), want.view(np.int32), err_msg=name)
+    got, want = (free_run(each, config, n_envs=n_envs, n_steps=n_steps) for each in (backend, "cpu"))
+    assert want["_episode_"].max() > 10 or is_simulated(backend), "the run must restart episodes"
+    assert_same(got, want)
 
 
 @here
@@ -421,14 +450,100 @@ def test_environment_does_not_depend_on_how_many_there_are(backend):
         np.testing.assert_array_equal(more, few, err_msg=name)
 
 
-def test_languages_take_the_same_parameters():
-    """Each kernel has the same parameters in the same order in all three languages."""
+# ------------------------------------------------------------------ blocks that share an environment
+
+
+@others
+@pytest.mark.parametrize("first_seed", [200, 225])
+def test_blocks_that_share_an_environment_agree_in_random_configs(first_seed, backend):
+    """50 random configs (two in the simulator) in 2 to 6 blocks, built exact or not, give the oracle's values."""
+    n_envs, n_steps = (2, 3) if is_simulated(backend) else (32, 20)
+    for seed in range(first_seed, first_seed + (1 if is_simulated(backend) else 25)):
+        config = {**random_config(seed), "blocks_per_env": 2 + seed // 5 % 5}
+        result, n_tags = compare(backend, config, n_envs=n_envs, n_steps=n_steps, exact=seed // 5 % 2 == 0)
+        assert result.max_error == 0, f"seed {seed}, {config}: {result}"
+        assert n_tags > 0 or is_simulated(backend), f"seed {seed}, {config}: the run must exercise a tag"
+
+
+@others
+@pytest.mark.parametrize(
+    ("full", "n_agents", "blocks", "n_last"),
+    [
+        (False, 5, 2, 2),
+        (True, 5, 4, 0),
+        (True, 100, 3, 32),
+        (False, 100, 9, 4),
+        (False, 60, 70, 0),
+        (True, 1_000, 3, 332),
+        (False, 1_000, 3, 332),
+    ],
+)
+def test_results_do_not_depend_on_the_number_of_blocks(full, n_agents, blocks, n_last, backend):
+    """Over several episodes: where agents do not divide over blocks, and where there are more than a block's threads.
+
+    ``n_last`` agents are left for the last block.
+    """
+    if is_simulated(backend) and n_agents > 5:
+        pytest.skip("more agents take minutes in the simulator")
+    assert max(0, n_agents - (blocks - 1) * -(-n_agents // blocks)) == n_last
+    n_envs, n_steps = (1, 3) if is_simulated(backend) else (3, 30)
+    config = {
+        "num_taggers": n_agents - 1,
+        "grid_length": round(n_agents**0.5),
+        "episode_length": 2,
+        "use_full_observation": full,
+    }
+    want, alone = (free_run(each, config, n_envs=n_envs, n_steps=n_steps) for each in ("cpu", backend))
+    shared = free_run(backend, {**config, "blocks_per_env": blocks}, n_envs=n_envs, n_steps=n_steps)
+    assert want["_episode_"].min() > 1, "the run must restart episodes"
+    assert want["tags"].sum() > 0, "the run must exercise a tag"
+    assert_same(alone, want)
+    assert_same(shared, want)
+
+
+def test_blocks_share_an_environment_only_where_asked():
+    """One block for any number of agents, and always in NumPy; an environment that had several forgets them."""
+    env = TagGridWorld(num_taggers=9_999, use_full_observation=False)
+    for asked, language, want in [
+        (None, "cuda_c", 1),
+        (40, "cuda_c", 40),
+        (1, "cuda_c", 1),
+        (2, "numba", 2),
+        (2, "numpy", 1),
+    ]:
+        assert env.settle_blocks(asked, language) == want
+        assert env.is_crowd == bool(env.kernel_sequences(auto_reset=True)) == (want > 1)
+        name = "crowd.cu" if want > 1 else "kernel.cu"
+        assert env.kernel_sources["cuda_c"].name == name
+    assert set(env.get_data_dictionary()) == {"loc_x", "loc_y", "loc_x_reset_pool", "loc_y_reset_pool"}
+
+
+@pytest.mark.parametrize("blocks", [0, -2])
+def test_number_of_blocks_must_be_positive(blocks):
+    """The error names the rule and the value."""
+    with pytest.raises(ConfigError, match=rf"blocks_per_env: must be positive \(got {blocks}\); leave it out"):
+        TagGridWorld().settle_blocks(blocks, "cuda_c")
+
+
+# ------------------------------------------------------------------ sources
+
+
+@pytest.mark.parametrize(
+    ("blocks", "languages", "names"),
+    [
+        (1, ["numpy", "numba"], ["reset", "step"]),
+        (2, ["numba"], ["approach", "move", "name_nearest", "observe", "start"]),
+    ],
+)
+def test_languages_take_the_same_parameters(blocks, languages, names):
+    """Each kernel has the same parameters in the same order in all its languages."""
     pytest.importorskip("numba")
     env = TagGridWorld()
-    constants = {**environment_constants(env), "THREADS": 32, "ENVS_PER_BLOCK": 2}
+    env.settle_blocks(blocks, "cuda_c")
+    constants = {**environment_constants(env), "THREADS": 32, "ENVS_PER_BLOCK": 2, "BLOCKS_PER_ENV": blocks}
     cuda_c = signatures(env.kernel_sources["cuda_c"].read_text(), constants, "kernel.cu")
-    assert sorted(cuda_c) == ["reset", "step"]
-    for language in ("numpy", "numba"):
+    assert sorted(cuda_c) == names
+    for language in languages:
         for name, kernel in build_module(env.kernel_sources[language], constants).items():
             function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
             names = [parameter.name for parameter in read_annotations(function)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -15,6 +15,7 @@ from warpdrive_min.backends.base import Constant, Language, Source
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.function_manager import Stage
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
@@ -169,16 +170,23 @@ class TagGridWorld(Environment):
     """
 
     name = "TagGridWorld"
-    kernel_sources: ClassVar[dict[Language, Source]] = {
+    kernel_sources: Mapping[Language, Source] = {
         "numpy": "envs.tag_gridworld.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.tag_gridworld.kernel_numba",
     }
+    crowd_sources: ClassVar[Mapping[Language, Source]] = {
+        "cuda_c": Path(__file__).with_name("crowd.cu"),
+        "numba": "envs.tag_gridworld.crowd_numba",
+    }
+    """Kernels whose blocks share an environment."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `TagGridWorldConfig` as keyword arguments."""
         super().__init__(env_backend)
         self.config = TagGridWorldConfig(**config)
+        self.is_crowd = False
+        """The kernels are those whose blocks share an environment."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -199,6 +207,39 @@ class TagGridWorld(Environment):
     def ops_per_step(self) -> int:
         """An agent: 6 of its move, 6 of its distance to the runner, 1 of its reward, 2 to scale its position."""
         return 15 * self.num_agents
+
+    def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
+        """Choose the kernels: of one block for any number of agents, unless more are asked for.
+
+        Raises:
+            ConfigError: The number is not positive.
+        """
+        n_blocks = 1 if blocks_per_env is None else blocks_per_env
+        if n_blocks < 1:
+            raise ConfigError(f"blocks_per_env: must be positive (got {n_blocks}); leave it out for one block")
+        self.is_crowd = n_blocks > 1 and language != "numpy"
+        own = type(self).kernel_sources
+        self.kernel_sources = {**own, **self.crowd_sources} if self.is_crowd else own
+        return n_blocks if self.is_crowd else 1
+
+    def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:
+        """Return the kernels of the crowd: cut where one block reads what another one wrote."""
+        if not self.is_crowd:
+            return {}
+        is_partial = not self.config.use_full_observation
+
+        def name_nearest(restarted: int) -> list[Stage]:
+            return [("name_nearest", {"restarted": restarted})] if is_partial else []
+
+        def restart(clears_done: int, **force: int) -> list[Stage]:
+            # Tags count after moves alone: how near the taggers start only serves to name the one that the runner sees.
+            approach: list[Stage] = [("approach", {"restarted": 1})] if is_partial else []
+            observe: Stage = ("observe", {"restarted": 1, "clears_done": clears_done})
+            return [("start", force), *approach, *name_nearest(1), observe]
+
+        observe: Stage = ("observe", {"restarted": 0, "clears_done": 0})
+        step: list[Stage] = [("move", {}), ("approach", {"restarted": 0}), *name_nearest(0), observe]
+        return {"step": step + (restart(0, force=0) if auto_reset else []), "reset": restart(1)}
 
     def scene(self, episode: Episode) -> Scene:
         """Show the cells, the taggers, the runner, and where they came from."""
@@ -227,6 +268,9 @@ class TagGridWorld(Environment):
         if not self.config.reset_pool_size:
             for name, start in self._starts().items():
                 feed.add_data(name, start)
+        if self.is_crowd:
+            for name in ("nearest_distance", "nearest_tagger", "restarts"):
+                feed.add_data(name, np.zeros((), np.int32), per_env=True, scratch=True)
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:

@@ -5,15 +5,10 @@
 // by minima of integers, whose order of arrival does not matter: first the distance, then the lowest id at it.
 // Observations, most of the traffic, are written by LANES neighbouring threads a row, to consecutive addresses.
 
-constexpr int RUNNER = N_AGENTS - 1;
-constexpr int FAR = 0x7fffffff;  // no squared distance reaches it
+#include "agent.cuh"
 
 // Minima that are taken apart first, so that the threads of a warp do not queue up at one address.
 constexpr int BINS = N_AGENTS < 32 ? 1 : 32;
-
-// Threads that write one row of the observations.
-constexpr int LANES = WD_STRIDE < 32 ? 1 : N_FEATURES > 16 ? 32 : N_FEATURES > 8 ? 16 : 8;
-static_assert(WD_STRIDE % LANES == 0, "tag_gridworld: THREADS must be a multiple of 32");
 
 struct Game {
   int approached[ENVS_PER_BLOCK][BINS];  // squared distances of the runner to the nearest of some taggers
@@ -23,20 +18,7 @@ struct Game {
   unsigned char ended[ENVS_PER_BLOCK];
 };
 
-WD_FN void lower(int& least, int value) {
-#if defined(__CUDACC__)
-  atomicMin(&least, value);
-#else
-  least = wd_min(least, value);
-#endif
-}
-
 // ---------------------------------------------------------------------------------------------- approach
-
-WD_FN int squared_distance(const int* x, const int* y, int tagger) {
-  const int dx = x[tagger] - x[RUNNER], dy = y[tagger] - y[RUNNER];
-  return dx * dx + dy * dy;
-}
 
 // Afterwards the block waits.
 WD_FN void clear(Game& game, int local) {
@@ -69,20 +51,6 @@ WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], co
 
 // ---------------------------------------------------------------------------------------------- observe
 
-WD_FN float share(int cell) { return static_cast<float>(cell) / static_cast<float>(GRID_LENGTH); }
-
-// One entry of an observation of `self`.
-WD_FN float seen(const Game& game, int local, const int* x, const int* y, int self, int column) {
-  if (column == N_FEATURES - 1) return game.progress[local];
-  if (USE_FULL_OBSERVATION) {
-    if (column < 2 * N_AGENTS) return share(column < N_AGENTS ? x[column] : y[column - N_AGENTS]);
-    return column == 2 * N_AGENTS + RUNNER || column == 3 * N_AGENTS + self ? 1.f : 0.f;
-  }
-  if (column == 4) return self == RUNNER ? 1.f : 0.f;
-  const int agent = column < 2 ? self : self == RUNNER ? game.nearest[local] : RUNNER;
-  return share((column % 2 == 0 ? x : y)[agent]);
-}
-
 // Writes the rows of every environment, or only of those that restarted.
 WD_FN void observe(const Game& game, int n_envs, bool restarted, const int (*loc_x)[N_AGENTS],
                    const int (*loc_y)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
@@ -101,7 +69,7 @@ WD_FN void observe(const Game& game, int n_envs, bool restarted, const int (*loc
     }
 #endif
     for (int column = WD_THREAD % LANES; column < N_FEATURES; column += LANES)
-      target[column] = seen(game, local, loc_x[env], loc_y[env], self, column);
+      target[column] = seen(game.progress[local], game.nearest[local], loc_x[env], loc_y[env], self, column);
   }
 }
 
@@ -162,13 +130,7 @@ WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_
     clear(game, local);
   }
   WD_EACH_AGENT(local, env, agent) {
-    const int action = sampled_actions[env][agent][0];
-    const int new_x = loc_x[env][agent] + (action == 1) - (action == 2);
-    const int new_y = loc_y[env][agent] + (action == 3) - (action == 4);
-    const bool hits_wall = new_x < 0 || new_x > GRID_LENGTH || new_y < 0 || new_y > GRID_LENGTH;
-    rewards[env][agent] = hits_wall ? -WALL_HIT_PENALTY : 0.f;
-    loc_x[env][agent] = new_x < 0 ? 0 : wd_min(new_x, GRID_LENGTH);
-    loc_y[env][agent] = new_y < 0 ? 0 : wd_min(new_y, GRID_LENGTH);
+    rewards[env][agent] = moved(loc_x[env][agent], loc_y[env][agent], sampled_actions[env][agent][0]);
   }
   WD_SYNC();
   approach(game, n_envs, loc_x, loc_y);
@@ -183,9 +145,7 @@ WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_
   }
   WD_SYNC();
   WD_EACH_AGENT(local, env, agent) {
-    const bool is_tagged = game.distance[local] == 0;
-    const float for_tagger = is_tagged ? TAG_REWARD : -STEP_COST, for_runner = is_tagged ? -TAG_PENALTY : STEP_COST;
-    rewards[env][agent] += agent == RUNNER ? for_runner : for_tagger;
+    rewards[env][agent] += reward(agent, game.distance[local] == 0);
   }
   if (!USE_FULL_OBSERVATION) name_nearest(game, n_envs, loc_x, loc_y);
   WD_SYNC();

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32, uint8
 
+from envs.tag_gridworld.agent_numba import FAR, ZERO, agent_functions
 from warpdrive_min.kernels.core_numba import pool_row
-
-ZERO, ONE = np.float32(0), np.float32(1)
-FAR: Final = 0x7FFFFFFF
-"""No squared distance reaches it."""
 
 
 def build(c: Any) -> dict[str, Any]:
     """Close the kernels over the constants."""
+    moved, squared_distance, reward, seen = agent_functions(c)
     threads, envs_per_block, auto_reset = c.THREADS, c.ENVS_PER_BLOCK, c.AUTO_RESET
     n_agents, n_features, n_starts = c.N_AGENTS, c.N_FEATURES, c.N_STARTS
-    episode_length, grid_length, full = c.EPISODE_LENGTH, c.GRID_LENGTH, c.USE_FULL_OBSERVATION
-    wall_hit, tag_reward, tag_penalty = -c.WALL_HIT_PENALTY, c.TAG_REWARD, -c.TAG_PENALTY
-    step_reward, step_penalty = c.STEP_COST, -c.STEP_COST
+    episode_length, full = c.EPISODE_LENGTH, c.USE_FULL_OBSERVATION
 
     runner = n_agents - 1
     n_items = envs_per_block * n_agents
     bins = 1 if n_agents < 32 else 32  # so that the threads of a warp do not queue up at one address
     lanes = math.gcd(32 if n_features > 16 else 8, threads)  # threads that write one row
-    side, length = np.float32(grid_length), np.float32(episode_length)
-
-    @cuda.jit(device=True)
-    def squared_distance(loc_x, loc_y, env, tagger):
-        dx = loc_x[env, tagger] - loc_x[env, runner]
-        dy = loc_y[env, tagger] - loc_y[env, runner]
-        return int32(dx * dx + dy * dy)
+    length = np.float32(episode_length)
 
     @cuda.jit(device=True)
     def clear(approached, nearest, local):
@@ -70,24 +60,6 @@ def build(c: Any) -> dict[str, Any]:
                 cuda.atomic.min(nearest, local, int32(agent))
 
     @cuda.jit(device=True)
-    def share(cell):
-        return float32(cell) / side
-
-    @cuda.jit(device=True)
-    def seen(nearest, progress, local, env, loc_x, loc_y, self, column):
-        """Return one entry of an observation of ``self``."""
-        if column == n_features - 1:
-            return progress[local]
-        if full:
-            if column < 2 * n_agents:
-                return share(loc_x[env, column] if column < n_agents else loc_y[env, column - n_agents])
-            return ONE if column == 2 * n_agents + runner or column == 3 * n_agents + self else ZERO
-        if column == 4:
-            return ONE if self == runner else ZERO
-        agent = self if column < 2 else nearest[local] if self == runner else runner
-        return share(loc_x[env, agent] if column % 2 == 0 else loc_y[env, agent])
-
-    @cuda.jit(device=True)
     def observe(nearest, progress, ended, n_envs, restarted, loc_x, loc_y, observations, final_observations):
         """Write the rows of every environment, or only of those that restarted."""
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
@@ -96,7 +68,7 @@ def build(c: Any) -> dict[str, Any]:
             if env < n_envs and not (restarted and ended[local] == 0):
                 is_final = auto_reset and not restarted and ended[local] != 0
                 for column in range(cuda.threadIdx.x % lanes, n_features, lanes):
-                    value = seen(nearest, progress, local, env, loc_x, loc_y, self, column)
+                    value = seen(progress[local], nearest[local], env, loc_x, loc_y, self, column)
                     if is_final:
                         final_observations[env, self, column] = value
                     else:
@@ -180,13 +152,10 @@ def build(c: Any) -> dict[str, Any]:
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                action = sampled_actions[env, agent, 0]
-                new_x = loc_x[env, agent] + (1 if action == 1 else 0) - (1 if action == 2 else 0)
-                new_y = loc_y[env, agent] + (1 if action == 3 else 0) - (1 if action == 4 else 0)
-                hits_wall = new_x < 0 or new_x > grid_length or new_y < 0 or new_y > grid_length
-                rewards[env, agent] = wall_hit if hits_wall else ZERO
-                loc_x[env, agent] = min(max(new_x, 0), grid_length)
-                loc_y[env, agent] = min(max(new_y, 0), grid_length)
+                x, y, cost = moved(loc_x[env, agent], loc_y[env, agent], sampled_actions[env, agent, 0])
+                loc_x[env, agent] = x
+                loc_y[env, agent] = y
+                rewards[env, agent] = cost
         cuda.syncthreads()
         approach(approached, n_envs, loc_x, loc_y)
         cuda.syncthreads()
@@ -206,10 +175,7 @@ def build(c: Any) -> dict[str, Any]:
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                is_tagged = distance[local] == 0
-                for_tagger = tag_reward if is_tagged else step_penalty
-                for_runner = tag_penalty if is_tagged else step_reward
-                rewards[env, agent] += for_runner if agent == runner else for_tagger
+                rewards[env, agent] += reward(agent, distance[local] == 0)
         if not full:
             name_nearest(distance, nearest, n_envs, loc_x, loc_y)
         cuda.syncthreads()

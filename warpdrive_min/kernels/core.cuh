@@ -15,6 +15,7 @@
 #define WD_THREAD (static_cast<int>(threadIdx.x))
 #define WD_STRIDE THREADS
 #define WD_ATOMIC_ADD(address, value) atomicAdd(address, value)
+#define WD_ATOMIC_MIN(address, value) atomicMin(address, value)
 
 #else  // host
 
@@ -33,10 +34,19 @@ static thread_local int wd_block;  // set by the generated launcher
 #define WD_THREAD 0
 #define WD_STRIDE 1
 #define WD_ATOMIC_ADD(address, value) __atomic_fetch_add(address, value, __ATOMIC_RELAXED)
+#define WD_ATOMIC_MIN(address, value) wd_atomic_min(address, value)
+
+static inline int wd_atomic_min(int* address, int value) {
+  int before = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (value < before &&
+         !__atomic_compare_exchange_n(address, &before, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return before;
+}
 
 #endif
 
-// WD_ATOMIC_ADD is for integers, whose sum does not depend on the order, and returns the value before.
+// WD_ATOMIC_ADD and WD_ATOMIC_MIN are for int, whose result does not depend on the order; they return the value before.
 
 // Blocks that share an environment take consecutive parts of its agents: block WD_PART of BLOCKS_PER_ENV those from
 // WD_FIRST_ITEM to before WD_END_ITEM. Alone it takes all.
