@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import warpdrive_min
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.new_env import command
-from warpdrive_min.new_env.command import class_name, new_env, write_starter
+from warpdrive_min.commands import new_env as command
+from warpdrive_min.commands.new_env import class_name, new_env, write_starter
 
 ROOT = Path(warpdrive_min.__file__).parents[1]
 

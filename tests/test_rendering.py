@@ -36,7 +36,7 @@ from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, know
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering import Circles, Episode, Markers, Scene, Text, record, scene_of, time_series, write
 from warpdrive_min.rendering import Path as Line
-from warpdrive_min.rendering.command import POLICIES, render
+from warpdrive_min.commands.render import POLICIES, render
 from warpdrive_min.rendering.html import player_data
 from warpdrive_min.rendering.raster import WIDTH, frames
 from warpdrive_min.rendering.recording import WRITTEN_BY_STEPS

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.new_env.command import write_starter
+from warpdrive_min.commands.new_env import write_starter
 from warpdrive_min.validation import CHECKS, Case, exercise, load_class, run_checks
 from warpdrive_min.validation.checks import python_class
-from warpdrive_min.validation.command import validate
+from warpdrive_min.commands.validate import validate
 
 APP = typer.Typer()
 APP.command()(validate)

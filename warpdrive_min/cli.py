@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from warpdrive_min.new_env.command import new_env
-from warpdrive_min.rendering.command import render
-from warpdrive_min.validation.command import validate
+from warpdrive_min.commands.new_env import new_env
+from warpdrive_min.commands.render import render
+from warpdrive_min.commands.validate import validate
 
 app = typer.Typer(
     help="Write, prove and look at environments.",

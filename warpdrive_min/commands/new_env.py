@@ -14,7 +14,7 @@ import typer
 
 from warpdrive_min.errors import ConfigError, WarpDriveError
 
-TEMPLATE = Path(__file__).with_name("template")
+TEMPLATE = Path(__file__).with_name("new_env_template")
 SUFFIX = ".template"
 
 
