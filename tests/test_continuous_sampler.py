@@ -193,6 +193,50 @@ def test_numbers_may_change_from_draw_to_draw():
 
 
 @on_every_backend
+@pytest.mark.parametrize("names", [("damping", "stddev", "scale"), ("scale",), ("damping", "stddev")])
+def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
+    """Written into the same tensors, a schedule gives the bits of the same floats; the others stay floats."""
+    schedule = [
+        {"damping": 0.3, "stddev": 0.5, "scale": 2.0},
+        {"damping": 0.1, "stddev": 0.4, "scale": 0.7},
+        {"damping": 1.0, "stddev": 0.1, "scale": 0.2},
+    ]
+    want_data, want_sampler = sampler_of(backend)
+    data, sampler = sampler_of(backend)
+    tensors = {name: torch.zeros((), device=data.device) for name in names}
+    for numbers in schedule:
+        want = draw(want_data, want_sampler, 1, mean=0.1, **numbers)
+        for name, tensor in tensors.items():
+            tensor.fill_(numbers[name])
+        assert_same_bits(draw(data, sampler, 1, mean=0.1, **{**numbers, **tensors}), want)
+    # A float again, where a tensor was.
+    assert_same_bits(draw(data, sampler, 1, **schedule[0]), draw(want_data, want_sampler, 1, **schedule[0]))
+
+
+@on_every_backend
+def test_silent_scale_on_the_device_is_the_mean_but_moves_the_noise(backend):
+    """The host does not see it: a draw is consumed, and the noise is that of any other scale."""
+    want_data, want_sampler = sampler_of(backend)
+    draw(want_data, want_sampler, 2)
+    data, sampler = sampler_of(backend)
+    got = draw(data, sampler, 2, mean=0.3, scale=torch.zeros((), device=data.device))
+    assert_same_bits(got, np.full_like(got, 0.3))
+    assert data.pull_data_from_device("sampled_actions_draws").tolist() == [2, 2]
+    state = data.pull_data_from_device("sampled_actions_ou_state")
+    assert_same_bits(state, want_data.pull_data_from_device("sampled_actions_ou_state"))
+    assert state.all()
+
+
+@on_every_backend
+def test_argmax_leaves_numbers_on_the_device_unread(backend):
+    """The mean, no draw, and the noise stays, as with floats."""
+    data, sampler = sampler_of(backend)
+    got = draw(data, sampler, 1, mean=0.3, use_argmax=True, scale=torch.full((), math.nan, device=data.device))
+    assert_same_bits(got, np.full_like(got, 0.3))
+    assert data.pull_data_from_device("sampled_actions_draws").tolist() == [0, 0]
+
+
+@on_every_backend
 def test_only_reset_noise_clears_the_noise(backend):
     """Seeding again repeats the normals around the noise that is there; cleared too, the actions repeat."""
     data, sampler = sampler_of(backend, seed=5)
@@ -265,6 +309,30 @@ def test_replay_goes_on_drawing(backend):
     assert_same_bits(*ends)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["numba", "pycuda"])
+def test_replay_keeps_floats_and_follows_tensors(backend):
+    """After other floats were used eagerly, a replay draws with those captured, and with what the tensor now holds."""
+    data, sampler = sampler_of(backend, n_envs=300)
+    mean, scale = mean_of(data), torch.ones((), device=data.device)
+
+    def work():
+        sampler.sample(data, mean, damping=1, stddev=0.5, scale=scale)
+
+    work()
+    run = capture(BACKENDS[backend], work)
+    sampler.sample(data, mean, damping=0.5, stddev=3.0, scale=4.0)
+    sampler.init_random(0)
+    got = []
+    for number in (1.0, 0.25):
+        scale.fill_(number)
+        run()
+        torch.cuda.synchronize()
+        got.append(data.pull_data_from_device("sampled_actions"))
+    normals = draw(*sampler_of(backend, n_envs=300), 2, **NORMAL)
+    assert_same_bits(np.stack(got), normals * np.float32([0.5, 0.125])[:, None, None, None])
+
+
 @on_every_backend
 def test_discrete_and_continuous_arrays_share_a_sampler(backend):
     """Each has its stream and counters; the draws of one do not move the other."""
@@ -285,12 +353,15 @@ def test_discrete_and_continuous_arrays_share_a_sampler(backend):
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-def test_noise_compiles_for_the_gpu():
-    """Both kernels give machine code."""
+@pytest.mark.parametrize("flags", [{"ARGMAX": False, "LOG_PROB": True, "ENTROPY": True}, {"ARGMAX": True}])
+def test_noise_compiles_for_the_gpu(flags):
+    """All kernels give machine code, with every flag on and off."""
     constants = {"N_AGENTS": 110, "N_TYPES": 3, "EXACT": True, **LaunchShape.of(110).constants()}
+    constants |= {"LOG_PROB": False, "ENTROPY": False, **flags}
     cubin = cuda_c.compile_cubin(core_sources("noise")["cuda_c"], constants, "sm_90").read_bytes()
     assert cubin[:4] == b"\x7fELF"
-    assert b"uniform_actions" in cubin
+    for name in (b"noise", b"gaussian", b"uniform_actions"):
+        assert name in cubin
 
 
 # ------------------------------------------------------------------ uniform draws
@@ -425,6 +496,18 @@ def test_numbers_must_be_finite(name, value):
     with pytest.raises(ConfigError, match=f"{name} of 'sampled_actions' must be finite .got {value}"):
         sampler.sample(data, mean_of(data), **{name: value})
     assert not data.tensor("sampled_actions_ou_state").any()
+
+
+@pytest.mark.parametrize("name", ["damping", "stddev", "scale"])
+@pytest.mark.parametrize(
+    "number", [torch.ones(1), torch.ones((), dtype=torch.float64), torch.ones((), device="meta"), torch.ones((2, 3))]
+)
+def test_numbers_on_the_device_must_be_scalars(name, number):
+    """One 0-d float32 tensor on the backend's device for each; the error names it, and no draw is consumed."""
+    data, sampler = sampler_of("cpu")
+    with pytest.raises(DataError, match=rf"{name} must be contiguous torch.float32 of shape \(\) on cpu .got"):
+        sampler.sample(data, mean_of(data), **{name: number})
+    assert data.pull_data_from_device("sampled_actions_draws").tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("change", [lambda mean: mean[:1], lambda mean: mean.double(), lambda mean: mean[..., :1]])

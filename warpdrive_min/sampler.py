@@ -21,6 +21,8 @@ from warpdrive_min.rng import STREAM_ACTIONS, seed_words
 
 SEED: Final = "_sampler_seed_"
 """Low and high word of the sampler's seed, (2,) int32."""
+ONE: Final = "_sampler_one_"
+"""The number 1, (1,) float32: what kernels read in place of a number on the device where a float is given."""
 SPREAD_FROM: Final = 256
 """Agents above which blocks share an environment's draws."""
 ROWS_OF_A_BLOCK: Final = 128
@@ -41,9 +43,9 @@ class Choice(NamedTuple):
 class Noise(NamedTuple):
     """Keywords of a draw of continuous actions."""
 
-    damping: float = 0.15
-    stddev: float = 0.2
-    scale: float = 1.0
+    damping: float | torch.Tensor = 0.15
+    stddev: float | torch.Tensor = 0.2
+    scale: float | torch.Tensor = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,14 @@ class Flags(NamedTuple):
     argmax: bool
     log_prob: bool
     entropy: bool
+
+
+class NoiseFlags(NamedTuple):
+    """What the kernels of continuous actions are compiled for; only that of `sample_gaussian` asks."""
+
+    argmax: bool = False
+    log_prob: bool = False
+    entropy: bool = False
 
 
 Key = tuple[Any, ...]
@@ -159,6 +169,8 @@ class CUDASampler:
         feed.add_data(array.draws, np.zeros(data_manager.n_envs, np.int32))
         if is_deterministic:
             feed.add_data(array.ou_state, np.zeros(shape, np.float32))
+            if not data_manager.is_data_on_device(ONE):
+                feed.add_data(ONE, np.ones(1, np.float32))
         if not data_manager.is_data_on_device(SEED):
             feed.add_data(SEED, np.zeros(2, np.int32))
         data_manager.push_data_to_device(feed)
@@ -185,8 +197,11 @@ class CUDASampler:
 
         Continuous actions. ``distribution`` is the mean, shaped as the actions, float32. An Ornstein-Uhlenbeck
         process goes around it: ``ou_state = (1 - damping) * ou_state + stddev * normal``, ``action = mean + scale *
-        ou_state``; with ``damping=1`` that is plain Gaussian noise. The actions are not clipped to their space. The
-        numbers go to the kernel by value, so a captured graph replays with those that it was captured with.
+        ou_state``; with ``damping=1`` that is plain Gaussian noise. The actions are not clipped to their space. Each of
+        the three numbers is a float, which goes to the kernel by value, so that a captured graph replays with the one
+        that it was captured with; or a 0-d float32 tensor on the device, which is read when the kernel runs, so that a
+        graph follows what is written into it. What such a tensor holds is not checked, and a scale of 0 in one still
+        consumes a draw and moves the noise.
 
         Args:
             data_manager: That holds the array of actions.
@@ -199,11 +214,11 @@ class CUDASampler:
                 ``log_prob``: filled with the log-probability of the actions, summed over types, ``(n_envs, n_agents)``
                 float32;
                 ``entropy``: filled with the entropy, summed over types, ``(n_envs, n_agents)`` float32.
-                Of continuous actions ``damping`` (0.15), ``stddev`` (0.2), ``scale`` (1.0; below 1e-8 the action is the
-                mean, no draw is consumed and the noise stays).
+                Of continuous actions ``damping`` (0.15), ``stddev`` (0.2), ``scale`` (1.0; for a float below 1e-8 the
+                action is the mean, no draw is consumed and the noise stays).
 
         Raises:
-            ConfigError: Not seeded, the array is not registered, a keyword is unknown, or a number is not finite.
+            ConfigError: Not seeded, the array is not registered, a keyword is unknown, or a float is not finite.
             DataError: A tensor has another shape, dtype or device.
         """
         array = self._seeded(action_name)
@@ -211,6 +226,51 @@ class CUDASampler:
             self._choose(data_manager, array, distribution, use_argmax, _keywords(Choice, params, action_name))
         else:
             self._add_noise(data_manager, array, distribution, use_argmax, _keywords(Noise, params, action_name))
+
+    def sample_gaussian(
+        self,
+        data_manager: CUDADataManager,
+        mean: torch.Tensor,
+        log_std: torch.Tensor,
+        action_name: str = Constants.ACTIONS,
+        use_argmax: bool = False,
+        log_prob: torch.Tensor | None = None,
+        entropy: torch.Tensor | None = None,
+    ) -> None:
+        """Enqueue one draw from independent Gaussians for every agent; does not synchronise.
+
+        ``action = mean + exp(log_std) * normal``, not clipped to the space of the actions. The normals are those that
+        `sample` would draw. All tensors are read and written when the kernel runs, so a captured graph follows them.
+
+        Args:
+            data_manager: That holds the array of actions.
+            mean: As the actions, ``(n_envs, n_agents, n_types)`` float32.
+            log_std: Logarithm of the standard deviation, ``(n_agents, n_types)`` float32; agents of one policy have
+                equal rows. Below -87 the deviation is 0, above 88 it is infinite.
+            action_name: A registered array of continuous actions, whose Ornstein-Uhlenbeck noise stays as it is.
+            use_argmax: Take the mean itself; consumes no draw.
+            log_prob: Filled with the logarithm of the density at the actions (before their rounding to float32), summed
+                over types, ``(n_envs, n_agents)`` float32.
+            entropy: Filled with the differential entropy, summed over types, ``(n_envs, n_agents)`` float32.
+
+        Raises:
+            ConfigError: Not seeded, the array is not registered, or is discrete.
+            DataError: A tensor has another shape, dtype or device.
+        """
+        array = _continuous(self._seeded(action_name), "sample_gaussian")
+        rows = (data_manager.n_envs, array.n_agents)
+        shapes = {
+            "mean": (*rows, array.n_types),
+            "log_std": (array.n_agents, array.n_types),
+            "log_prob": rows,
+            "entropy": rows,
+        }
+        arguments = {"mean": mean, "log_std": log_std, "log_prob": log_prob, "entropy": entropy}
+        for name, tensor in arguments.items():
+            if tensor is not None:
+                _check(name, tensor, shapes[name], torch.float32, data_manager.device)
+        flags = NoiseFlags(use_argmax, log_prob is not None, entropy is not None)
+        self._launch(data_manager, array, "gaussian", flags, arguments)
 
     def sample_uniform(
         self,
@@ -234,7 +294,7 @@ class CUDASampler:
         array = _continuous(self._seeded(action_name), "sample_uniform")
         for name, bound in (("low", low), ("high", high)):
             _check(name, bound, (array.n_agents, array.n_types), torch.float32, data_manager.device)
-        self._launch(data_manager, array, "uniform_actions", None, {"low": low, "high": high})
+        self._launch(data_manager, array, "uniform_actions", NoiseFlags(), {"low": low, "high": high})
 
     def reset_noise(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> None:
         """Set the noise of continuous actions to 0; enqueues, does not synchronise.
@@ -307,22 +367,26 @@ class CUDASampler:
     ) -> None:
         actions = data.tensor(array.name)
         _check("distribution", mean, tuple(actions.shape), torch.float32, data.device)
-        numbers = noise._asdict()
-        for name, value in numbers.items():
-            if not math.isfinite(value):
-                raise ConfigError(f"sample: {name} of {array.name!r} must be finite (got {value})")
-        if use_argmax or noise.scale < SILENT:
-            actions.copy_(mean)
+        arguments: dict[str, torch.Tensor | float | None] = {"mean": mean, "ou_state": data.tensor(array.ou_state)}
+        for name, number in noise._asdict().items():
+            if isinstance(number, torch.Tensor):
+                _check(name, number, (), torch.float32, data.device)
+                arguments |= {name: 1.0, f"{name}_factor": number.view(1)}
+            elif math.isfinite(number):
+                arguments |= {name: number, f"{name}_factor": data.tensor(ONE)}
+            else:
+                raise ConfigError(f"sample: {name} of {array.name!r} must be finite (got {number})")
+        if use_argmax or (not isinstance(noise.scale, torch.Tensor) and noise.scale < SILENT):
+            actions.copy_(mean.detach())
         else:
-            state = data.tensor(array.ou_state)
-            self._launch(data, array, "noise", None, {"mean": mean, "ou_state": state, **numbers})
+            self._launch(data, array, "noise", NoiseFlags(), arguments)
 
     def _launch(
         self,
         data: CUDADataManager,
         array: ActionArray,
         kernel: str,
-        flags: Flags | None,
+        flags: Flags | NoiseFlags,
         arguments: Mapping[str, torch.Tensor | float | None],
     ) -> None:
         """Enqueue a kernel of an array, prepared anew where another tensor or number is given than the last time."""
@@ -336,27 +400,28 @@ class CUDASampler:
                 draws=data.tensor(array.draws),
                 seed=data.tensor(SEED),
                 stream=array.stream,
-                **{name: _unused(name, data.device) if value is None else value for name, value in arguments.items()},
+                **{name: _argument(name, value, data.device) for name, value in arguments.items()},
             )
             self._prepared[key] = (given, launch)
         self._prepared[key][1]()
 
-    def _manager(self, array: ActionArray, flags: Flags | None) -> CUDAFunctionManager:
+    def _manager(self, array: ActionArray, flags: Flags | NoiseFlags) -> CUDAFunctionManager:
         key = (array.name, flags)
         if key not in self._managers:
             backend, n_envs, n_agents = self._functions.backend, self._functions.n_envs, array.n_agents
-            is_spread = flags is not None and n_agents > SPREAD_FROM and backend.language != "numpy"
+            is_spread = isinstance(flags, Flags) and n_agents > SPREAD_FROM and backend.language != "numpy"
             n_blocks = -(-n_agents // ROWS_OF_A_BLOCK) if is_spread else 1
             manager = CUDAFunctionManager(n_agents, n_envs, n_blocks, backend=backend, spread=is_spread)
             # EXACT: never contracted, so that every backend draws the same.
             constants: dict[str, Constant] = {"N_TYPES": array.n_types, "EXACT": True}
-            if flags is not None:
+            constants |= {name.upper(): value for name, value in flags._asdict().items()}
+            if isinstance(flags, Flags):
                 constants |= {"CATEGORIES": array.categories, "N_CATEGORIES": sum(array.categories)}
-                constants |= {name.upper(): value for name, value in flags._asdict().items()}
-            manager.load(core_sources("noise" if flags is None else "sample"), constants)
-            if flags is not None:
+                manager.load(core_sources("sample"), constants)
                 counts: list[Stage] = [("count", {})] if is_spread and not flags.argmax else []
                 manager.define_sequence("draw", [("sample", {}), *counts])
+            else:
+                manager.load(core_sources("noise"), constants)
             self._managers[key] = manager
         return self._managers[key]
 
@@ -386,8 +451,10 @@ def _check(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch
         )
 
 
-def _unused(name: str, device: torch.device) -> torch.Tensor:
-    """Return what stands in for an argument that the flags switch off: right rank and type, never touched."""
+def _argument(name: str, value: torch.Tensor | float | None, device: torch.device) -> torch.Tensor | float:
+    """Return what a kernel gets; for an argument that the flags switch off: right rank and type, never touched."""
+    if value is not None:
+        return value.detach() if isinstance(value, torch.Tensor) else value  # kernels are no part of torch's graph
     if name == "mask":
         return torch.zeros((1, 1, 1), dtype=torch.int32, device=device)
     return torch.zeros((1, 1), device=device)

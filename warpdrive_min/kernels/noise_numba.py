@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
-from warpdrive_min.kernels.core_numba import clip, log, maths, philox, uniform, word
+from warpdrive_min.kernels.core_numba import clip, exp, log, maths, philox, uniform, word
 
 ONE, TWO_PI = np.float32(1), np.float32(2 * math.pi)
+HALF_LOG_TWO_PI = np.float32(0.5 * math.log(2 * math.pi))
+HALF_LOG_TWO_PI_E = np.float32(0.5 * math.log(2 * math.pi * math.e))
 
 cos = maths(exact=True).cos
 
@@ -31,8 +33,9 @@ def number(draws, n_types, action_type):
 
 
 def build(c: Any) -> dict[str, Any]:
-    """Return the kernels ``noise`` and ``uniform_actions``."""
+    """Return the kernels ``noise``, ``gaussian`` and ``uniform_actions``."""
     N_AGENTS, N_TYPES, ENVS_PER_BLOCK, THREADS = c.N_AGENTS, c.N_TYPES, c.ENVS_PER_BLOCK, c.THREADS
+    ARGMAX, LOG_PROB, ENTROPY = c.ARGMAX, c.LOG_PROB, c.ENTROPY
 
     @cuda.jit(device=True)
     def count(draws, n_envs):
@@ -41,6 +44,15 @@ def build(c: Any) -> dict[str, Any]:
             env = cuda.blockIdx.x * ENVS_PER_BLOCK + local
             if env < n_envs:
                 draws[env] += 1
+
+    @cuda.jit(device=True)
+    def next_normal(words, n_draws, action_type, env, agent, stream, seed):
+        """Return the normal of an action type, and the block of words, which two types of an agent share, in order."""
+        index = number(n_draws, 2 * N_TYPES, 2 * action_type)
+        is_upper = index & uint32(2) != 0  # the pair is the upper half of its block
+        if action_type == 0 or not is_upper:
+            words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
+        return normal(words[2], words[3]) if is_upper else normal(words[0], words[1]), words
 
     @cuda.jit
     def noise(
@@ -52,6 +64,34 @@ def build(c: Any) -> dict[str, Any]:
         damping: float32,
         stddev: float32,
         scale: float32,
+        damping_factor: float32[:],
+        stddev_factor: float32[:],
+        scale_factor: float32[:],
+        stream: int32,
+        n_envs: int32,
+    ) -> None:
+        decay = ONE - float32(damping) * damping_factor[0]
+        deviation, amplitude = float32(stddev) * stddev_factor[0], float32(scale) * scale_factor[0]
+        for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * N_AGENTS, THREADS):
+            env, agent = cuda.blockIdx.x * ENVS_PER_BLOCK + item // N_AGENTS, item % N_AGENTS
+            if env < n_envs:
+                words = (uint32(0), uint32(0), uint32(0), uint32(0))
+                for action_type in range(N_TYPES):
+                    drawn, words = next_normal(words, draws[env], action_type, env, agent, stream, seed)
+                    state = float32(decay * ou_state[env, agent, action_type] + deviation * drawn)
+                    ou_state[env, agent, action_type] = state
+                    actions[env, agent, action_type] = mean[env, agent, action_type] + amplitude * state
+        count(draws, n_envs)
+
+    @cuda.jit
+    def gaussian(
+        mean: float32[:, :, :],
+        log_std: float32[:, :],
+        actions: float32[:, :, :],
+        draws: int32[:],
+        seed: int32[:],
+        log_prob: float32[:, :],
+        entropy: float32[:, :],
         stream: int32,
         n_envs: int32,
     ) -> None:
@@ -59,17 +99,24 @@ def build(c: Any) -> dict[str, Any]:
             env, agent = cuda.blockIdx.x * ENVS_PER_BLOCK + item // N_AGENTS, item % N_AGENTS
             if env < n_envs:
                 words = (uint32(0), uint32(0), uint32(0), uint32(0))
+                row_log_prob = float32(0)
+                row_entropy = float32(0)
                 for action_type in range(N_TYPES):
-                    index = number(draws[env], 2 * N_TYPES, 2 * action_type)
-                    is_upper = index & uint32(2) != 0  # the pair is the upper half of its block
-                    if action_type == 0 or not is_upper:
-                        words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
-                    drawn = normal(words[2], words[3]) if is_upper else normal(words[0], words[1])
-                    decay = ONE - float32(damping)
-                    state = float32(decay * ou_state[env, agent, action_type] + float32(stddev) * drawn)
-                    ou_state[env, agent, action_type] = state
-                    actions[env, agent, action_type] = mean[env, agent, action_type] + float32(scale) * state
-        count(draws, n_envs)
+                    action = mean[env, agent, action_type]
+                    log_deviation = log_std[agent, action_type]
+                    drawn = float32(0)
+                    if not ARGMAX:
+                        drawn, words = next_normal(words, draws[env], action_type, env, agent, stream, seed)
+                        action += exp(log_deviation) * drawn
+                    actions[env, agent, action_type] = action
+                    row_log_prob += (float32(-0.5) * drawn * drawn - log_deviation) - HALF_LOG_TWO_PI
+                    row_entropy += log_deviation + HALF_LOG_TWO_PI_E
+                if LOG_PROB:
+                    log_prob[env, agent] = row_log_prob
+                if ENTROPY:
+                    entropy[env, agent] = row_entropy
+        if not ARGMAX:
+            count(draws, n_envs)
 
     @cuda.jit
     def uniform_actions(
@@ -94,4 +141,4 @@ def build(c: Any) -> dict[str, Any]:
                     actions[env, agent, action_type] = clip((ONE - weight) * least + weight * most, least, most)
         count(draws, n_envs)
 
-    return {"noise": noise, "uniform_actions": uniform_actions}
+    return {"noise": noise, "gaussian": gaussian, "uniform_actions": uniform_actions}

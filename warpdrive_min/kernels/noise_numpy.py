@@ -16,6 +16,8 @@ IntArray = NDArray[np.int32]
 
 ONE: Final = np.float32(1)
 TWO_PI: Final = np.float32(2 * np.pi)
+HALF_LOG_TWO_PI: Final = np.float32(0.5 * np.log(2 * np.pi))
+HALF_LOG_TWO_PI_E: Final = np.float32(0.5 * np.log(2 * np.pi * np.e))
 
 cos = maths_numpy.maths(exact=True).cos
 
@@ -27,12 +29,19 @@ def normal(first: rng.UInt32Array, second: rng.UInt32Array) -> FloatArray:
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
-    """Return the kernels ``noise`` and ``uniform_actions``."""
+    """Return the kernels ``noise``, ``gaussian`` and ``uniform_actions``."""
     agents, types = np.arange(c.N_AGENTS)[:, None], np.arange(c.N_TYPES, dtype=np.uint32)
 
     def blocks(word: rng.UInt32Array, stream: int, seed: IntArray) -> tuple[rng.UInt32Array, ...]:
         """Return the four words (n_envs, n_agents, n_types) of the block in which each word (n_envs, 1, n_types) is."""
         return rng.philox(word >> np.uint32(2), np.arange(len(word))[:, None, None], agents, stream, seed[0], seed[1])
+
+    def normals(draws: IntArray, stream: int, seed: IntArray) -> FloatArray:
+        """Return the normals (n_envs, n_agents, n_types) of the current draw."""
+        word = np.uint32(2) * (draws.view(np.uint32)[:, None, None] * np.uint32(c.N_TYPES) + types)
+        x, y, z, w = blocks(word, stream, seed)
+        is_upper = (word & np.uint32(2)) != 0
+        return normal(np.where(is_upper, z, x), np.where(is_upper, w, y))
 
     def noise(
         mean: FloatArray,
@@ -43,16 +52,37 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         damping: float,
         stddev: float,
         scale: float,
+        damping_factor: FloatArray,
+        stddev_factor: FloatArray,
+        scale_factor: FloatArray,
         stream: int,
         n_envs: int,
     ) -> None:
-        word = np.uint32(2) * (draws.view(np.uint32)[:, None, None] * np.uint32(c.N_TYPES) + types)
-        x, y, z, w = blocks(word, stream, seed)
-        is_upper = (word & np.uint32(2)) != 0
-        drawn = normal(np.where(is_upper, z, x), np.where(is_upper, w, y))
-        ou_state[...] = (ONE - np.float32(damping)) * ou_state + np.float32(stddev) * drawn
-        actions[...] = mean + np.float32(scale) * ou_state
+        decay = ONE - np.float32(damping) * damping_factor
+        drawn = normals(draws, stream, seed)
+        ou_state[...] = decay * ou_state + np.float32(stddev) * stddev_factor * drawn
+        actions[...] = mean + np.float32(scale) * scale_factor * ou_state
         draws += 1
+
+    def gaussian(
+        mean: FloatArray,
+        log_std: FloatArray,
+        actions: FloatArray,
+        draws: IntArray,
+        seed: IntArray,
+        log_prob: FloatArray,
+        entropy: FloatArray,
+        stream: int,
+        n_envs: int,
+    ) -> None:
+        drawn = np.zeros_like(mean) if c.ARGMAX else normals(draws, stream, seed)
+        actions[...] = mean if c.ARGMAX else mean + maths_numpy.exp(log_std) * drawn
+        if c.LOG_PROB:
+            log_prob[...] = _total((np.float32(-0.5) * drawn * drawn - log_std) - HALF_LOG_TWO_PI)
+        if c.ENTROPY:
+            entropy[...] = _total(log_std + HALF_LOG_TWO_PI_E)
+        if not c.ARGMAX:
+            draws += 1
 
     def uniform_actions(
         low: FloatArray,
@@ -68,4 +98,10 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         np.clip((ONE - weight) * low + weight * high, low, high, out=actions)
         draws += 1
 
-    return {"noise": noise, "uniform_actions": uniform_actions}
+    return {"noise": noise, "gaussian": gaussian, "uniform_actions": uniform_actions}
+
+
+def _total(terms: FloatArray) -> FloatArray:
+    """Return the sums over the last axis, added in the order of the other languages."""
+    total: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1]
+    return total

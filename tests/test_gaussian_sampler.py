@@ -1,0 +1,321 @@
+"""Gaussian policies: actions, log-probabilities and entropies of `CUDASampler.sample_gaussian`, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated, managers, push
+from warpdrive_min import BACKENDS, CUDASampler, capture
+from warpdrive_min.errors import ConfigError, DataError
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+on_every_fast_backend = pytest.mark.parametrize(
+    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
+)
+
+
+class Policy:
+    """A sampler of continuous ``sampled_actions`` and the tensors of a Gaussian policy over them.
+
+    The mean and log_std of an agent and type are the same for every number of environments.
+    """
+
+    def __init__(self, backend: str, n_envs: int = 2, n_agents: int = 3, n_types: int = 3, seed: int | None = 0):
+        self.data, functions = managers(backend, n_agents, n_envs)
+        push(self.data, "sampled_actions", np.full((n_envs, n_agents, n_types), np.nan, np.float32))
+        self.sampler = CUDASampler(functions)
+        self.sampler.register_actions(self.data, "sampled_actions", n_types, is_deterministic=True)
+        if seed is not None:
+            self.sampler.init_random(seed)
+        generator, device = np.random.default_rng(0), self.data.device
+        rows = generator.uniform(-1, 1, (2, n_agents, n_types)).astype(np.float32)
+        self.mean = torch.from_numpy(rows[0]).to(device).expand(n_envs, -1, -1).contiguous()
+        self.log_std = torch.from_numpy(rows[1]).to(device)
+        self.log_prob, self.entropy = (torch.full((n_envs, n_agents), np.nan, device=device) for _ in range(2))
+
+    def enqueue(self, **options: object) -> None:
+        """Draw once, with log-probabilities and entropies."""
+        self.sampler.sample_gaussian(
+            self.data, self.mean, self.log_std, log_prob=self.log_prob, entropy=self.entropy, **options
+        )
+
+    def draw(self, n: int, **options: object) -> list[np.ndarray]:
+        """Return actions (n, n_envs, n_agents, n_types), log-probabilities and entropies (n, n_envs, n_agents)."""
+        draws = []
+        for _ in range(n):
+            self.enqueue(**options)
+            draws.append((self.actions, self.log_prob.cpu().numpy().copy(), self.entropy.cpu().numpy().copy()))
+        return [np.stack(each) for each in zip(*draws, strict=True)]
+
+    def normals(self, n: int) -> np.ndarray:
+        """Return the plain normals of `sample`, (n, n_envs, n_agents, n_types)."""
+        draws = []
+        for _ in range(n):
+            self.sampler.sample(self.data, torch.zeros_like(self.mean), damping=1, stddev=1)
+            draws.append(self.actions)
+        return np.stack(draws)
+
+    @property
+    def actions(self) -> np.ndarray:
+        """A copy of the actions."""
+        return self.data.pull_data_from_device("sampled_actions")
+
+    @property
+    def n_draws(self) -> list[int]:
+        """The counters of draws."""
+        return self.data.pull_data_from_device("sampled_actions_draws").tolist()
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    """Compare floats as integers, so that -0 is not 0."""
+    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+
+
+# ------------------------------------------------------------------ actions
+
+
+@on_every_backend
+def test_action_is_the_mean_and_the_deviation_times_the_normals_of_sample(backend):
+    """By the formula in double, on the normals that `sample` draws from the same seed; each draw is counted."""
+    normals = Policy(backend, seed=3).normals(3).astype(np.float64)
+    policy = Policy(backend, seed=3)
+    actions, _, _ = policy.draw(3)
+    want = policy.mean.cpu().double().numpy() + np.exp(policy.log_std.cpu().double().numpy()) * normals
+    # exp is within 1 ulp, 1.2e-7 of it; a deviation is at most e and a normal 5.8.
+    np.testing.assert_allclose(actions, want, rtol=5e-7, atol=1e-6)
+    assert policy.n_draws == [3, 3]
+    assert not policy.data.tensor("sampled_actions_ou_state").any()
+
+
+@on_every_backend
+def test_deviation_one_leaves_the_normals_as_they_are(backend):
+    """exp(0) is 1 exactly: around 0 the actions are the normals to the bit."""
+    policy = Policy(backend)
+    policy.mean.zero_()
+    policy.log_std.zero_()
+    assert_same_bits(policy.draw(2)[0], Policy(backend).normals(2))
+
+
+@on_every_backend
+def test_gaussian_and_other_draws_share_the_counter(backend):
+    """Between them stand an Ornstein-Uhlenbeck and a uniform draw: the Gaussian ones are number 0 and 3."""
+    want = Policy(backend).draw(4)[0]
+    policy = Policy(backend)
+    first = policy.draw(1)[0]
+    policy.normals(1)
+    policy.sampler.sample_uniform(policy.data, -torch.ones_like(policy.log_std), torch.ones_like(policy.log_std))
+    assert_same_bits(np.concatenate([first, policy.draw(1)[0]]), want[[0, 3]])
+
+
+@on_every_fast_backend
+def test_moments_are_those_of_the_policy(backend):
+    """Of 30,000 draws for each agent and type: mean and variance within 4 standard errors, in both tails 2.275 %."""
+    policy = Policy(backend, n_envs=1000, n_agents=2, n_types=2, seed=1)
+    actions = policy.draw(30)[0].astype(np.float64).reshape(-1, 2, 2)
+    mean, deviation = policy.mean[0].cpu().double().numpy(), np.exp(policy.log_std.cpu().double().numpy())
+    scores, n = (actions - mean) / deviation, len(actions)
+    assert np.abs(scores.mean(0)).max() < 4 / math.sqrt(n)
+    assert np.abs(scores.var(0) - 1).max() < 4 * math.sqrt(2 / n)  # the variance of a squared normal is 2
+    share = 0.5 * math.erfc(math.sqrt(2))
+    for tail in (scores > 2, scores < -2):
+        assert np.abs(tail.mean(0) - share).max() < 4 * math.sqrt(share * (1 - share) / n)
+    assert np.ptp(deviation) > 0.1
+
+
+@on_every_fast_backend
+def test_draws_are_uncorrelated_over_time_environments_agents_and_types(backend):
+    """Neighbours in each direction: within 4 standard errors of no correlation, of values and of their squares."""
+    policy = Policy(backend, n_envs=100, n_agents=5, n_types=4, seed=2)
+    scores = (policy.draw(50)[0] - policy.mean.cpu().numpy()) / np.exp(policy.log_std.cpu().numpy())
+    for axis in range(4):
+        first, second = (
+            np.take(scores, range(start, scores.shape[axis] + start - 1), axis).ravel() for start in (0, 1)
+        )
+        for power in (1, 2):
+            correlation = np.corrcoef(first**power, second**power)[0, 1]
+            assert abs(correlation) < 4 / math.sqrt(len(first)), f"axis {axis}, power {power}"
+
+
+# ------------------------------------------------------------------ log-probabilities and entropies
+
+
+@on_every_backend
+def test_log_prob_and_entropy_are_those_of_torch(backend):
+    """Summed over the types, of the actions that were drawn."""
+    policy = Policy(backend)
+    actions, log_prob, entropy = (torch.from_numpy(each).double() for each in policy.draw(3))
+    want = torch.distributions.Normal(policy.mean.cpu().double(), policy.log_std.cpu().double().exp())
+    # Three terms of up to 5 with a few roundings of 6e-8 each, and that of the action, over a deviation of 0.4.
+    torch.testing.assert_close(log_prob, want.log_prob(actions).sum(-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(entropy, want.entropy().sum(-1).expand(3, -1, -1), rtol=0, atol=2e-6)
+    assert log_prob.unique().numel() == log_prob.numel()
+
+
+@on_every_backend
+def test_argmax_is_the_mean_and_leaves_no_trace(backend):
+    """To the bit, -0 too; the log-probability is -sum(log_std + log(2 pi) / 2), and draws go on after it."""
+    want = Policy(backend).draw(2)[0]
+    policy = Policy(backend)
+    first = policy.draw(1)[0]
+    mean, log_std = policy.mean.clone(), policy.log_std.clone()
+    policy.mean.fill_(-0.0)
+    policy.log_std.copy_(torch.tensor([0.0, 1.0, 100.0]))
+    actions, log_prob, entropy = policy.draw(1, use_argmax=True)
+    assert_same_bits(actions[0], policy.mean.cpu().numpy())
+    np.testing.assert_allclose(log_prob, -(101 + 1.5 * math.log(2 * math.pi)), rtol=3e-7)
+    np.testing.assert_allclose(entropy, 101 + 1.5 * math.log(2 * math.pi * math.e), rtol=3e-7)
+    assert policy.n_draws == [1, 1]
+    policy.mean.copy_(mean)
+    policy.log_std.copy_(log_std)
+    assert_same_bits(np.concatenate([first, policy.draw(1)[0]]), want)
+
+
+@on_every_backend
+def test_vanishing_deviation_is_the_mean_with_a_finite_log_prob(backend):
+    """Below e^-87 the deviation is 0; the log-probability still follows the formula, of the normals drawn."""
+    normals = Policy(backend).normals(1).astype(np.float64)
+    policy = Policy(backend)
+    policy.log_std.fill_(-100.0)
+    actions, log_prob, _ = policy.draw(1)
+    assert_same_bits(actions[0], policy.mean.cpu().numpy())
+    want = (-0.5 * normals**2 + 100 - 0.5 * math.log(2 * math.pi)).sum(-1)
+    np.testing.assert_allclose(log_prob, want, rtol=3e-7)
+    assert policy.n_draws == [1, 1]
+
+
+@on_every_backend
+@pytest.mark.parametrize("asked", [(), ("log_prob",), ("entropy",)])
+def test_what_is_not_asked_for_is_not_touched(backend, asked):
+    """Actions and what is asked for are those of the full call; the other tensor keeps what it held."""
+    want = dict(zip(("actions", "log_prob", "entropy"), Policy(backend).draw(1), strict=True))
+    policy = Policy(backend)
+    targets = {name: getattr(policy, name) for name in asked}
+    policy.sampler.sample_gaussian(policy.data, policy.mean, policy.log_std, **targets)
+    assert_same_bits(policy.actions, want["actions"][0])
+    for name in ("log_prob", "entropy"):
+        got = getattr(policy, name).cpu().numpy()
+        assert_same_bits(got, want[name][0] if name in asked else np.full_like(got, np.nan))
+
+
+# ------------------------------------------------------------------ the same everywhere
+
+
+@on_every_other_backend
+@pytest.mark.parametrize(("n_agents", "n_types"), [(2, 1), (3, 2), (1, 5), (1100, 3)])
+def test_gaussians_are_bit_identical_on_every_backend_and_for_any_number_of_environments(backend, n_agents, n_types):
+    """Actions, log-probabilities and entropies; counts that wrap, and more agents than a block has threads."""
+    if is_simulated(backend):
+        n_agents = min(n_agents, 3)
+    second = min(2**31 // n_types - 2, 2**31 - 4)
+    ends = []
+    for name, n_envs in ((backend, 2), ("cpu", 5)):
+        policy = Policy(name, n_envs, n_agents, n_types, seed=(7 << 32) + 5)
+        # The first counts as 2^32 - 1; with several types the number of a word soon passes 2^32.
+        policy.data.tensor("sampled_actions_draws")[:2] = torch.tensor([-1, second])
+        ends.append([each[:, :2] for each in policy.draw(3)])
+        assert policy.n_draws[:2] == [2, second + 3]
+    for got, want in zip(*ends, strict=True):
+        assert_same_bits(got, want)
+    actions, log_prob, _ = ends[0]
+    assert len(np.unique(actions)) > 0.99 * actions.size
+    assert np.isfinite(log_prob).all()
+
+
+@on_every_backend
+def test_tensors_are_read_when_the_kernel_runs(backend):
+    """New values in the same tensors, and other tensors, are what is drawn from."""
+    normals = Policy(backend).normals(3)
+    policy = Policy(backend)
+    policy.log_std.zero_()
+    policy.mean.zero_()
+    assert_same_bits(policy.draw(1)[0][0], normals[0])
+    policy.mean.fill_(2.0)
+    assert_same_bits(policy.draw(1)[0][0], 2 + normals[1])
+    policy.mean, policy.log_std = torch.zeros_like(policy.mean), torch.full_like(policy.log_std, -100.0)
+    assert_same_bits(policy.draw(1)[0][0], np.zeros_like(normals[2]))
+
+
+@on_every_backend
+def test_tensors_with_gradients_are_read_like_others(backend):
+    """The mean that a network gave and a parameter log_std: nothing that is filled becomes part of torch's graph."""
+    want = Policy(backend).draw(1)
+    policy = Policy(backend)
+    policy.mean.requires_grad_()
+    policy.log_std.requires_grad_()
+    for got, each in zip(policy.draw(1), want, strict=True):
+        assert_same_bits(got, each)
+    policy.sampler.sample(policy.data, policy.mean, scale=0)
+    filled = (policy.data.tensor("sampled_actions"), policy.log_prob, policy.entropy)
+    assert not any(each.requires_grad for each in filled)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["numba", "pycuda"])
+def test_replay_goes_on_drawing_and_follows_the_tensors(backend):
+    """A captured draw leaves the bits of the eager calls, while mean and log_std change between replays."""
+    ends = []
+    for is_captured in (False, True):
+        policy = Policy(backend, n_envs=300)
+        policy.enqueue()
+        policy.enqueue(use_argmax=True)
+        run = capture(BACKENDS[backend], policy.enqueue) if is_captured else policy.enqueue
+        seen = []
+        for _ in range(4):
+            policy.mean.add_(0.25)
+            policy.log_std.sub_(0.5)
+            run()
+            torch.cuda.synchronize()
+            seen.append(np.concatenate([policy.actions, policy.log_prob.cpu().numpy()[..., None]], axis=-1))
+        ends.append(np.stack(seen))
+        assert policy.n_draws == [5] * 300
+    assert_same_bits(*ends)
+    assert len(np.unique(ends[0][:, 0, 0, 0])) == 4
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mean", "2, 3, 3"), ("log_std", "3, 3"), ("log_prob", "2, 3"), ("entropy", "2, 3")]
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: each[:1],
+        lambda each: each[..., :1],
+        lambda each: each.transpose(0, 1),
+        lambda each: each.double(),
+        lambda each: each.to("meta"),
+    ],
+)
+def test_tensors_must_be_as_the_kernel_takes_them(name, shape, change):
+    """Nothing is broadcast or cast silently; the error names the tensor, and no draw is consumed."""
+    policy = Policy("cpu")
+    setattr(policy, name, change(getattr(policy, name)))
+    with pytest.raises(DataError, match=rf"{name} must be contiguous torch.float32 of shape \({shape}\) on cpu .got"):
+        policy.enqueue()
+    assert policy.n_draws == [0, 0]
+
+
+def test_discrete_actions_have_no_gaussian():
+    """The error says how to register others."""
+    policy = Policy("cpu")
+    push(policy.data, "choices", np.zeros((2, 3, 1), np.int32))
+    policy.sampler.register_actions(policy.data, "choices", 2)
+    with pytest.raises(ConfigError, match=r"sample_gaussian: 'choices' must be continuous .*is_deterministic=True"):
+        policy.enqueue(action_name="choices")
+
+
+def test_gaussian_draws_need_seed_and_registration():
+    """As others do."""
+    policy = Policy("cpu", seed=None)
+    with pytest.raises(ConfigError, match="has no seed"):
+        policy.enqueue()
+    policy.sampler.init_random(0)
+    with pytest.raises(ConfigError, match="'other' is not registered; known are sampled_actions"):
+        policy.enqueue(action_name="other")
