@@ -37,6 +37,14 @@ class ActionError(WarpDriveError, ValueError):
     """An action lies outside its space (checked in debug mode)."""
 
 
+class TrainingError(WarpDriveError, ArithmeticError):
+    """Training went wrong: a number is not finite, or explodes."""
+
+
+class CheckpointError(WarpDriveError, ValueError):
+    """A checkpoint is missing, damaged, of another release, or of another run."""
+
+
 def known(names: Iterable[str]) -> str:
     """List the known names, for errors about an unknown one."""
     return ", ".join(sorted(names)) or "none"

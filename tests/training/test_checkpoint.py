@@ -1,0 +1,409 @@
+"""Checkpoints: what is saved comes back, whatever is killed, cut, altered or of another run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpdrive_min.errors import CheckpointError, ConfigError
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.checkpoint import Header, discard_after, find, latest, load, restore, save
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def header(iteration: int, **changes) -> Header:
+    fields = {
+        "iteration": iteration,
+        "env_steps": 1000 * iteration,
+        "seconds": 0.5 * iteration,
+        "run_config": {"name": "tag_continuous", "policy": {"tagger": {"lr": [[0, 0.1], [10, 0.01]]}}},
+        "environment": {"name": "TagContinuous", "n_envs": 4, "n_agents": 5, "episode_length": 7},
+        "seed": 11,
+        "best_return": None,
+    }
+    return Header(**{**fields, **changes})
+
+
+def state(iteration: int, size: int = 3) -> dict[str, Tensor]:
+    """Two tensors that hold the iteration and nothing else."""
+    return {"model/weights": torch.full((size,), float(iteration)), "counters/steps": torch.tensor(iteration)}
+
+
+def iteration_of(path: Path) -> int:
+    """Return the iteration that header and all tensors of a checkpoint agree on."""
+    tensors, head = load(path)
+    assert tensors.keys() == state(0).keys()
+    values = {float(value) for tensor in tensors.values() for value in tensor.unique()}
+    assert values == {float(head.iteration)}
+    return head.iteration
+
+
+def saved(folder: Path) -> list[int]:
+    """Return the iterations whose checkpoints a folder shows."""
+    return sorted(int(path.name.removeprefix("checkpoint_")) for path in folder.glob("checkpoint_*"))
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+# ------------------------------------------------------------------ there and back
+
+
+def test_checkpoint_returns_every_dtype_and_shape(tmp_path):
+    """Tensors come back bit for bit: all dtypes, 0-d, empty, views of one storage, transposed, expanded, parameters."""
+    flat = torch.arange(12, dtype=torch.float32)
+    tensors = {
+        "a/bool": torch.tensor([True, False]),
+        "a/uint8": torch.arange(256, dtype=torch.uint8),
+        "a/int32": torch.tensor(-7, dtype=torch.int32),
+        "a/int64": torch.tensor([2**62]),
+        "a/bfloat16": torch.tensor([1.5, float("inf"), float("nan")], dtype=torch.bfloat16),
+        "a/float64": torch.tensor(1 / 3, dtype=torch.float64),
+        "a/empty": torch.zeros(0, 3),
+        "b/flat": flat,
+        "b/view": flat[3:6],
+        "b/transposed": flat.view(3, 4).T,
+        "b/expanded": torch.tensor(2.0).expand(2, 2),
+        "b/parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    got, _ = load(save(tmp_path, tensors, header(1)))
+    assert got.keys() == tensors.keys()
+    for name, want in tensors.items():
+        assert got[name].dtype == want.dtype, name
+        torch.testing.assert_close(got[name], want.detach(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_checkpoint_returns_header(tmp_path):
+    """The header comes back as it was, with the versions and the time; its files can be read by their owner's group."""
+    want = header(12, best_return=3.5)
+    path = save(tmp_path, state(12), want)
+    assert path == tmp_path / "checkpoint_000000012"
+    _, got = load(path)
+    assert got == want
+    assert got.versions["torch"] == torch.__version__
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", got.created)
+    assert json.loads((path / "state.json").read_text())["schema"] == 1
+    assert (path / "state.safetensors").stat().st_mode == (path / "state.json").stat().st_mode
+
+
+def test_checkpoint_is_a_copy(tmp_path):
+    """What happens to a tensor after the save does not reach the checkpoint."""
+    tensors = state(4)
+    path = save(tmp_path, tensors, header(4))
+    tensors["model/weights"].zero_()
+    assert iteration_of(path) == 4
+
+
+def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
+    """Without safetensors the error names the install line, and nothing that looks like a checkpoint is left."""
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(ConfigError, match=r'needs the package safetensors .*pip install "warpdrive-min\[train\]"'):
+        save(tmp_path, state(1), header(1))
+    assert latest(tmp_path) is None
+
+
+# ------------------------------------------------------------------ which ones stay
+
+
+def test_checkpoint_keeps_the_last_ones(tmp_path):
+    """Of 1, 2, ..., 6 with keep_last 3 there stay the last three, at every moment."""
+    for iteration in range(1, 7):
+        save(tmp_path, state(iteration), header(iteration), keep_last=3)
+        assert saved(tmp_path) == list(range(max(1, iteration - 2), iteration + 1))
+    assert leftovers(tmp_path) == []
+
+
+def test_checkpoint_keeps_fewer_than_allowed(tmp_path):
+    """With keep_last above their number, all stay; 0 is refused."""
+    for iteration in (10, 20, 30):
+        save(tmp_path, state(iteration), header(iteration), keep_last=5)
+    assert saved(tmp_path) == [10, 20, 30]
+    with pytest.raises(ConfigError, match=r"keep_last: must be at least 1 \(got 0\)"):
+        save(tmp_path, state(40), header(40), keep_last=0)
+
+
+def test_checkpoint_of_other_names_is_left_alone(tmp_path):
+    """What is in the folder besides checkpoints stays, and is not taken for one."""
+    (tmp_path / "checkpoint_mine").mkdir()
+    (tmp_path / "metrics.jsonl").touch()
+    save(tmp_path, state(1), header(1), keep_last=1)
+    save(tmp_path, state(2), header(2), keep_last=1)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"checkpoint_mine", "metrics.jsonl", "checkpoint_000000002"}
+
+
+def test_checkpoint_best_stays(tmp_path):
+    """`best` is a checkpoint of its own, outlives its iteration, and gives way to a better one only."""
+    for iteration, is_best in ((1, True), (2, False), (3, False), (4, True), (5, False)):
+        save(tmp_path, state(iteration), header(iteration), keep_last=1, is_best=is_best)
+        assert iteration_of(tmp_path / "best") == (1 if iteration < 4 else 4)
+        assert saved(tmp_path) == [iteration]
+    assert leftovers(tmp_path) == []
+
+
+def test_checkpoint_of_a_run_that_goes_back(tmp_path):
+    """A run that goes on from 2 loses 3 and 4 but not the best of them, and then 3 is its own."""
+    for iteration in (1, 2, 3, 4):
+        save(tmp_path, state(iteration), header(iteration), keep_last=9, is_best=True)
+    discard_after(tmp_path, 2)
+    assert saved(tmp_path) == [1, 2]
+    assert iteration_of(tmp_path / "best") == 4
+    save(tmp_path, state(3), header(3, seed=99), keep_last=9)
+    assert load(latest(tmp_path))[1].seed == 99
+
+
+def test_checkpoint_of_an_earlier_iteration_leaves_later_ones(tmp_path):
+    """Saving 3 where 10 and 20 stand counts and removes only what is not later."""
+    for iteration in (1, 10, 20):
+        save(tmp_path, state(iteration), header(iteration), keep_last=9)
+    save(tmp_path, state(3), header(3), keep_last=1)
+    assert saved(tmp_path) == [3, 10, 20]
+
+
+# ------------------------------------------------------------------ finding
+
+
+def test_find_takes_a_checkpoint_or_a_folder(tmp_path):
+    """A checkpoint, `best`, and a folder of checkpoints all lead to one; `latest` never means `best`."""
+    assert latest(tmp_path) is None
+    assert latest(tmp_path / "missing") is None
+    first = save(tmp_path, state(1), header(1), is_best=True)
+    second = save(tmp_path, state(2), header(2))
+    assert find(first) == first
+    assert find(tmp_path / "best") == tmp_path / "best"
+    assert find(str(tmp_path)) == latest(tmp_path) == second
+
+
+@pytest.mark.parametrize(("name", "got"), [("", "a folder without"), ("missing", "nothing there")])
+def test_find_says_that_there_is_none(tmp_path, name, got):
+    """A folder without checkpoints, and no folder, are errors that say which."""
+    with pytest.raises(CheckpointError, match=rf"must be a folder with state.json .*\(got {got}\)"):
+        find(tmp_path / name)
+
+
+# ------------------------------------------------------------------ damage
+
+
+def cut(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size - 5)
+
+
+def alter(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def edit(file: Path, **changes) -> None:
+    """Set fields of a header; None takes them out."""
+    fields = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}))
+
+
+DAMAGES = {
+    "cut tensors": (lambda path: cut(path / "state.safetensors"), r"state\.safetensors: is cut or altered.*SHA-256"),
+    "altered tensors": (lambda path: alter(path / "state.safetensors"), r"state\.safetensors: is cut or altered"),
+    "no tensors": (lambda path: (path / "state.safetensors").unlink(), r"needs state\.safetensors"),
+    "cut header": (lambda path: cut(path / "state.json"), r"state\.json: must be a whole JSON object"),
+    "a list": (lambda path: (path / "state.json").write_text("[]"), r"state\.json: must be a whole JSON object"),
+    "no hash": (lambda path: edit(path / "state.json", sha256=None), r"whole JSON object .*sha256"),
+    "no header": (lambda path: (path / "state.json").unlink(), r"needs state\.json"),
+    "a field less": (lambda path: edit(path / "state.json", env_steps=None), r"fields of schema 1 .*env_steps"),
+    "a field more": (lambda path: edit(path / "state.json", wings=2), r"fields of schema 1 .*wings"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoint_is_refused_and_passed_over(tmp_path, damage, caplog):
+    """Loading it names the file, what is wrong and what to do; `latest` takes the one before it and says so."""
+    hurt, message = DAMAGES[damage]
+    first, second = (save(tmp_path, state(iteration), header(iteration)) for iteration in (1, 2))
+    hurt(second)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load(second)
+    assert str(second) in str(caught.value)
+    assert "resume from an earlier one or from best" in str(caught.value)
+    assert latest(tmp_path) == first
+    assert str(second) in caplog.text
+    hurt(first)
+    with pytest.raises(CheckpointError, match=message):
+        latest(tmp_path)
+
+
+def test_damaged_checkpoint_is_replaced(tmp_path):
+    """A run that went back behind a damaged checkpoint saves over it."""
+    for iteration in (1, 2):
+        save(tmp_path, state(iteration), header(iteration))
+    (tmp_path / "checkpoint_000000002" / "state.json").unlink()
+    assert iteration_of(save(tmp_path, state(2), header(2))) == 2
+    assert leftovers(tmp_path) == []
+
+
+def test_checkpoint_of_another_schema_is_refused(tmp_path):
+    """A newer schema is no damage: nothing older is taken in its place, and the error names the release to use."""
+    save(tmp_path, state(1), header(1))
+    path = save(tmp_path, state(2), header(2, versions={"warpdrive-min": "9.9"}))
+    edit(path / "state.json", schema=2)
+    for read in (load, latest):
+        with pytest.raises(CheckpointError, match=r"schema must be 1 \(got 2\); use the release .*9\.9"):
+            read(tmp_path)
+
+
+# ------------------------------------------------------------------ killed writers
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+class Killer:
+    """Kills at one call of those that touch the disk; a call that removes or copies gets half of its work done."""
+
+    CALLS = ((Path, "mkdir"), (Path, "rename"), (Path, "write_text"), (os, "fsync"))
+    HALVES = ((shutil, "rmtree"), (shutil, "copy"))
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.left = at
+        for owner, name in self.CALLS:
+            monkeypatch.setattr(owner, name, self._wrap(getattr(owner, name), lambda *args: None))
+        for owner, name in self.HALVES:
+            monkeypatch.setattr(owner, name, self._wrap(getattr(owner, name), getattr(self, f"_half_{name}")))
+
+    def _wrap(self, call, half):
+        def wrapped(*args, **kwargs):
+            if self.left == 0:
+                half(*args)
+                raise Killed
+            self.left -= 1
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    @staticmethod
+    def _half_rmtree(path: Path) -> None:
+        next(iter(path.iterdir())).unlink()
+
+    @staticmethod
+    def _half_copy(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("new", [3, 2], ids=["a further iteration", "the same iteration again"])
+def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
+    """Killed at any call that touches the disk, a save leaves the old state or the new one, and the next one tidies."""
+    for at in itertools.count():
+        folder = tmp_path / str(at)
+        for iteration in (1, 2):
+            save(folder, state(iteration), header(iteration), keep_last=2, is_best=iteration == 2)
+        was_killed = False
+        with monkeypatch.context() as patch:
+            Killer(patch, at)
+            try:
+                save(folder, state(new), header(new, seed=5), keep_last=2, is_best=True)
+            except Killed:
+                was_killed = True
+        old_and_new = [(2, 11), (new, 5)]
+        place = {}
+        for path in (folder, folder / "best"):
+            _, head = load(path)
+            place[path] = old_and_new.index((head.iteration, head.seed))
+            assert iteration_of(path) == head.iteration
+        assert place[folder / "best"] >= place[folder], "a checkpoint must not know of a better one than `best`"
+        save(folder, state(4), header(4), keep_last=2, is_best=True)
+        assert iteration_of(latest(folder)) == iteration_of(folder / "best") == 4
+        assert leftovers(folder) == []
+        if not was_killed:
+            break
+    assert at > 15, "both folders are made, synchronised and renamed"
+
+
+def write_and_kill(folder: str, n_kills: int) -> None:
+    """Print the kills that hit a save halfway, and the last iteration; raises where a kill broke the folder."""
+    torch.set_num_threads(1)
+    path, last, n_hits, delays = Path(folder), 0, 0, random.Random(0)
+    save(path, state(0, size=10_000), header(0), keep_last=2, is_best=True)
+    for _ in range(n_kills):
+        writer = os.fork()
+        if writer == 0:
+            for iteration in itertools.count(last + 1):
+                save(path, state(iteration, size=10_000), header(iteration), keep_last=2, is_best=True)
+        time.sleep(delays.uniform(0.01, 0.06))
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+        n_hits += bool(leftovers(path))
+        found = iteration_of(latest(path))
+        assert found >= last
+        assert iteration_of(path / "best") - found in (0, 1), "every one is the best, and `best` is put in place first"
+        last = found
+    print(n_hits, last)
+
+
+def test_checkpoint_survives_sigkill(tmp_path):
+    """Of writers killed at random moments none leaves a folder that does not load, or that goes back."""
+    code = "import sys; from tests.training.test_checkpoint import write_and_kill; write_and_kill(sys.argv[1], 40)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    n_hits, last = map(int, done.stdout.split())
+    assert n_hits > 0, "some kill must hit a save halfway"
+    assert last > 0, "some save must be done"
+
+
+# ------------------------------------------------------------------ restoring
+
+
+def test_restore_writes_in_place(tmp_path):
+    """The live tensors keep their storage, parameters among them, and hold what was saved."""
+    saved_state = state(7)
+    live = {"model/weights": torch.nn.Parameter(torch.zeros(3)), "counters/steps": torch.tensor(0)}
+    storage = {name: tensor.data_ptr() for name, tensor in live.items()}
+    restore(live, saved_state, tmp_path)
+    assert {name: tensor.data_ptr() for name, tensor in live.items()} == storage
+    for name, want in saved_state.items():
+        torch.testing.assert_close(live[name].detach(), want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("live", "message"),
+    [
+        (
+            {"a": torch.zeros(3), "b": torch.zeros(2, dtype=torch.int32)},
+            r"of another shape or dtype: a is \(2,\) float32 there and \(3,\) float32 here, "
+            r"b is \(2,\) float32 there and \(2,\) int32 here\).*another environment, or other sizes",
+        ),
+        ({"a": torch.zeros(2)}, r"got only in the checkpoint: b\).*other policies, algorithms or models"),
+        (
+            {"a": torch.zeros(2), "b": torch.zeros(2), **{f"c{i}": torch.zeros(1) for i in range(7)}},
+            r"got only in the run: c0, c1, c2, c3, c4 and 2 more\)",
+        ),
+    ],
+    ids=["shapes and dtypes", "too many", "missing"],
+)
+def test_restore_refuses_other_tensors(live, message):
+    """Whatever does not fit is listed with the likely cause, and then nothing is copied."""
+    with pytest.raises(CheckpointError, match=message):
+        restore(live, {"a": torch.ones(2), "b": torch.ones(2)}, "run/checkpoint_000000001")
+    assert all(not tensor.any() for tensor in live.values())
+
+
+def test_versions_name_what_is_not_installed(monkeypatch):
+    """A package without metadata, as a checkout that is run in place, is said to be not installed."""
+    monkeypatch.setattr(checkpoint, "PACKAGES", ("torch", "no-such-package"))
+    assert header(1).versions["no-such-package"] == "not installed"

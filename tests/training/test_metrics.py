@@ -1,0 +1,303 @@
+"""Rows of a log: read, checked, written, and continued by a run that resumes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from warpdrive_min.errors import ConfigError, DataError, TrainingError
+from warpdrive_min.training.metrics import (
+    GRADIENT_NORM,
+    MAX_GRADIENT_NORM,
+    Csv,
+    JsonLines,
+    TensorBoard,
+    WeightsAndBiases,
+    check_finite,
+    fetch,
+    make_row,
+    open_sinks,
+)
+
+CONFIG = {"name": "tag_continuous", "trainer": {"num_envs": 4}}
+
+
+def row(iteration: int, **more) -> dict[str, float | int]:
+    return {"iteration": iteration, "env_steps": 100 * iteration, "tagger/loss": iteration / 8, **more}
+
+
+def json_rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ------------------------------------------------------------------ reading and checking
+
+
+def test_fetch_reads_all_policies():
+    """Numbers of every dtype come back exactly, under their policy and in order."""
+    metrics = {
+        "tagger": {"loss": torch.tensor(0.25), "n": torch.tensor(2**53 - 1)},
+        "runner": {},
+        "judge": {"is_on": torch.tensor(True), "half": torch.tensor(-1.5, dtype=torch.bfloat16)},
+    }
+    got = fetch(metrics)
+    assert got == {"tagger": {"loss": 0.25, "n": 2**53 - 1}, "runner": {}, "judge": {"is_on": 1.0, "half": -1.5}}
+    assert list(got) == list(metrics)
+    assert fetch({}) == {}
+
+
+def test_row_names_policy_and_metric():
+    """A row is flat: what concerns the run first, then each policy's metrics under its name."""
+    got = make_row(12, 34_000, 1.5, {"tagger": {"loss": 0.5}, "runner": {"loss": 2.0}}, steps_per_s=1e6)
+    want = {"iteration": 12, "env_steps": 34_000, "seconds": 1.5, "steps_per_s": 1e6, "tagger/loss": 0.5}
+    assert list(got.items()) == list({**want, "runner/loss": 2.0}.items())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_check_finite_names_policy_metric_and_step(value):
+    """A number that is not finite stops training, with where and what to do."""
+    with pytest.raises(TrainingError) as caught:
+        check_finite("tagger", {"loss": value, "entropy": 1.0}, 12, 34_000)
+    assert str(caught.value) == (
+        f"policy 'tagger': loss must be finite (got {value:g} at iteration 12, env step 34,000); "
+        "lower lr or max_grad_norm, or scale down rewards and observations"
+    )
+
+
+def test_check_finite_names_all_that_are_wrong():
+    """Several broken numbers are all named, and those that are fine are not."""
+    with pytest.raises(TrainingError, match=r"loss and entropy must be finite \(got nan and inf at") as caught:
+        check_finite("tagger", {"loss": math.nan, "value_loss": 1.0, "entropy": math.inf}, 1, 2)
+    assert "value_loss" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [GRADIENT_NORM, f"{GRADIENT_NORM}_actor"])
+def test_check_finite_stops_exploding_gradients(name):
+    """A gradient longer than the limit stops training; one at the limit does not, nor another number beyond it."""
+    check_finite("tagger", {name: MAX_GRADIENT_NORM, "loss": -1e30}, 1, 2)
+    with pytest.raises(TrainingError, match=rf"policy 'tagger': {name} must be at most 1e\+08 \(got 2e\+08 at"):
+        check_finite("tagger", {name: 2 * MAX_GRADIENT_NORM}, 1, 2)
+
+
+# ------------------------------------------------------------------ JSON lines
+
+
+def test_json_lines_writes_whole_rows(tmp_path):
+    """Each row is on the disk when `write` returns; what is not finite is null."""
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonLines(path)
+    sink.write(row(1))
+    assert json_rows(path) == [row(1)]
+    sink.write(row(2, a=math.nan, b=math.inf, c=-math.inf))
+    sink.close()
+    assert json_rows(path) == [row(1), row(2, a=None, b=None, c=None)]
+
+
+def test_json_lines_resumes_at_a_checkpoint(tmp_path):
+    """Rows after the checkpoint and a line cut by a kill go, so that the resumed run has each iteration once."""
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonLines(path)
+    for iteration in range(5):
+        sink.write(row(iteration))
+    sink.close()
+    with path.open("a") as file:
+        file.write('{"iteration": 5, "env_st')
+    sink = JsonLines(path, resume_iteration=2)
+    for iteration in (3, 4, 5):
+        sink.write(row(iteration))
+    sink.close()
+    assert json_rows(path) == [row(iteration) for iteration in range(6)]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("line", ['{"iteration": 1', "[1]", '{"env_steps": 3}', '{"iteration": null}'])
+def test_json_lines_refuses_what_is_no_row(tmp_path, line):
+    """A broken line that is not the cut last one is an error with file and number, and the file stays as it was."""
+    path = tmp_path / "metrics.jsonl"
+    text = f"{json.dumps(row(0))}\n{line}\n{json.dumps(row(2))}\n"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: must be a row with its iteration"):
+        JsonLines(path, resume_iteration=2)
+    assert path.read_text() == text
+
+
+# ------------------------------------------------------------------ CSV
+
+
+def test_csv_grows_columns(tmp_path):
+    """A new name adds a column; rows without it have an empty cell, before and after."""
+    path = tmp_path / "metrics.csv"
+    sink = Csv(path)
+    sink.write(row(1))
+    sink.write(row(2, **{"a, b/return": 0.1}))
+    sink.write(row(3, other=math.nan))
+    sink.write(row(4))
+    sink.close()
+    assert path.read_text().splitlines() == [
+        'iteration,env_steps,tagger/loss,"a, b/return",other',
+        "1,100,0.125,,",
+        "2,200,0.25,0.1,",
+        "3,300,0.375,,nan",
+        "4,400,0.5,,",
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_csv_resumes_at_a_checkpoint(tmp_path):
+    """Later rows and a cut last one go, even if what is left of it looks whole; the columns go on to grow."""
+    path = tmp_path / "metrics.csv"
+    sink = Csv(path)
+    for iteration in range(5):
+        sink.write(row(iteration))
+    sink.close()
+    with path.open("a") as file:
+        file.write("2,200,0.2")  # of 0.25
+    sink = Csv(path, resume_iteration=2)
+    sink.write(row(3))
+    sink.write(row(4, other=7))
+    sink.close()
+    got = csv_rows(path)
+    assert [int(cells["iteration"]) for cells in got] == [0, 1, 2, 3, 4]
+    assert [float(cells["tagger/loss"]) for cells in got] == [0, 1 / 8, 2 / 8, 3 / 8, 4 / 8]
+    assert [cells["other"] for cells in got] == ["", "", "", "", "7"]
+
+
+def test_csv_refuses_what_is_no_row(tmp_path):
+    """A line whose iteration is no number is an error with file and number."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("iteration,loss\n1,2\nx,3\n")
+    with pytest.raises(DataError, match=r"metrics\.csv, line 3: must be a row"):
+        Csv(path, resume_iteration=2)
+
+
+@pytest.mark.parametrize("sink", [JsonLines, Csv])
+def test_file_is_of_one_run(tmp_path, sink):
+    """A new run does not write into the rows of another; going back behind all of them empties the file."""
+    path = tmp_path / "metrics"
+    first = sink(path)
+    first.write(row(0))
+    first.close()
+    with pytest.raises(ConfigError, match="a new run needs a file of its own"):
+        sink(path)
+    again = sink(path, resume_iteration=-1)
+    again.write(row(0))
+    again.close()
+    assert path.read_text().count("0.0") == 1
+
+
+@pytest.mark.parametrize("sink", [JsonLines, Csv])
+def test_file_may_start_at_a_checkpoint(tmp_path, sink):
+    """A run that resumes with a sink that it did not have before starts its file."""
+    opened = sink(tmp_path / "metrics", resume_iteration=7)
+    opened.write(row(8))
+    opened.close()
+    assert "800" in (tmp_path / "metrics").read_text()
+
+
+# ------------------------------------------------------------------ services
+
+
+def test_tensorboard_shows_each_iteration_once(tmp_path):
+    """What TensorBoard shows of a resumed run has every iteration once, with the resumed run's numbers."""
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    first = TensorBoard(tmp_path, CONFIG)
+    for iteration in range(4):
+        first.write(row(iteration))
+    first.close()
+    second = TensorBoard(tmp_path, CONFIG, resume_iteration=1)
+    for iteration in (2, 3, 4):
+        second.write(row(iteration, **{"tagger/loss": iteration * 10}))
+    second.close()
+    shown = accumulators.EventAccumulator(str(tmp_path)).Reload()
+    assert set(shown.Tags()["scalars"]) == {"iteration", "env_steps", "tagger/loss"}
+    got = [(event.step, event.value) for event in shown.Scalars("tagger/loss")]
+    assert got == [(0, 0), (1, 0.125), (2, 20), (3, 30), (4, 40)]
+    text = shown.Tensors("run config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert '"num_envs": 4' in text
+
+
+class FakeRun:
+    """What `wandb.init` returns, and what was done with it."""
+
+    def __init__(self, **options) -> None:
+        self.options, self.id = options, options["id"] or "abc123"
+        self.logged, self.is_finished = [], False
+
+    def log(self, values, step) -> None:
+        self.logged.append((step, values))
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
+    """Rows are steps of a run with the config and the name, and a resumed run goes on under the same id."""
+    runs: list[FakeRun] = []
+
+    def init(**options) -> FakeRun:
+        runs.append(FakeRun(**options))
+        return runs[-1]
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    (first,) = open_sinks(["wandb"], tmp_path, "tag/seed 3", CONFIG)
+    assert isinstance(first, WeightsAndBiases)
+    first.write(row(6))
+    first.close()
+    (second,) = open_sinks(["wandb"], tmp_path, "tag/seed 3", CONFIG, resume_iteration=6)
+    second.close()
+    options = {"resume": "allow", "name": "tag/seed 3", "config": CONFIG, "dir": str(tmp_path)}
+    assert [run.options for run in runs] == [{"id": None, **options}, {"id": "abc123", **options}]
+    assert runs[0].logged == [(6, row(6))]
+    assert all(run.is_finished for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("sink", "module", "install"),
+    [
+        ("tensorboard", "torch.utils.tensorboard", r'tensorboard .*pip install "warpdrive-min\[train\]"'),
+        ("wandb", "wandb", "wandb .*pip install wandb"),
+    ],
+)
+def test_missing_package_names_the_install_line(tmp_path, monkeypatch, sink, module, install):
+    """A sink without its package is an error that says how to install it, and those opened before it are closed."""
+    monkeypatch.setitem(sys.modules, module, None)
+    closed = []
+    monkeypatch.setattr(JsonLines, "close", lambda self: closed.append(self._file.close()))
+    with pytest.raises(ConfigError, match=f"metrics: needs the package {install}"):
+        open_sinks(["jsonl", sink], tmp_path, "run", CONFIG)
+    assert len(closed) == 1
+
+
+# ------------------------------------------------------------------ all of them
+
+
+def test_open_sinks_opens_what_is_named(tmp_path):
+    """Each name gives its sink in the folder, which is made; all of them take the same row."""
+    folder = tmp_path / "a" / "run"
+    sinks = open_sinks(["csv", "jsonl"], folder, "run", CONFIG)
+    assert [type(sink) for sink in sinks] == [Csv, JsonLines]
+    for sink in sinks:
+        sink.write(row(2))
+        sink.close()
+    assert json_rows(folder / "metrics.jsonl") == [row(2)]
+    assert csv_rows(folder / "metrics.csv") == [{"iteration": "2", "env_steps": "200", "tagger/loss": "0.25"}]
+    assert open_sinks([], folder, "run", CONFIG) == []
+
+
+def test_open_sinks_refuses_an_unknown_name(tmp_path):
+    """The error lists the known names, and nothing is opened or made."""
+    with pytest.raises(ConfigError, match="unknown sink 'excel'; known are csv, jsonl, tensorboard, wandb"):
+        open_sinks(["jsonl", "excel"], tmp_path / "run", "run", CONFIG)
+    assert not (tmp_path / "run").exists()

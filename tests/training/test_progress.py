@@ -1,0 +1,59 @@
+"""The progress line, in a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from warpdrive_min.training.metrics import EPISODIC_RETURN, STEPS_PER_S, make_row
+from warpdrive_min.training.progress import ProgressLine
+
+
+def row(iteration: int, **returns: float) -> dict[str, float | int]:
+    metrics = {policy: {EPISODIC_RETURN: value, "loss": 0.7} for policy, value in returns.items()}
+    return make_row(iteration, 100 * iteration, 1.0, metrics, **{STEPS_PER_S: 1_234_567.0})
+
+
+def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
+    """Return what a run of 30 iterations shows; the clock gives ``seconds``, at the start and at each row."""
+    output, ticks = io.StringIO(), iter(seconds)
+    console = Console(file=output, force_terminal=is_terminal, width=160, color_system=None)
+    with ProgressLine(30, console=console, clock=lambda: next(ticks), **options) as progress:
+        for each in rows:
+            progress.update(each)
+    return output.getvalue()
+
+
+def test_progress_elsewhere_is_a_line_for_each_row():
+    """Without a terminal each row is one plain line: speed, mean returns, and what 6 s an iteration leave of 30."""
+    got = shown([row(10, tagger=12.3456, runner=-4), row(20, tagger=math.nan)], is_terminal=False)
+    assert got.splitlines() == [
+        "10/30  1,234,567 env-steps/s  mean return: tagger 12.35, runner -4  0:02:00 left",
+        "20/30  1,234,567 env-steps/s  0:01:00 left",
+    ]
+
+
+def test_progress_of_a_resumed_run_counts_its_own_iterations():
+    """A run that goes on from 10 has done 10 at 20: 60 s for them leave 60 s for the last 10."""
+    assert "0:01:00 left" in shown([row(20)], is_terminal=False, start=10)
+
+
+def test_progress_before_the_first_iteration_knows_no_time():
+    """At iteration 0 nothing tells how long one takes."""
+    assert "unknown time left" in shown([row(0)], is_terminal=False)
+
+
+def test_progress_in_a_terminal_is_a_bar():
+    """In a terminal the bar shows the last row at the end; names are text, not markup."""
+    got = shown([row(10, tagger=1.5), row(30, **{"[bold]x": 2.5})], is_terminal=True)
+    assert "30/30 1,234,567 env-steps/s  mean return: [bold]x 2.5  0:00:00 left" in got
+    assert "\r" in got, "the bar must be drawn in place"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_silent_if_not_verbose(is_terminal):
+    """With verbose off nothing is shown anywhere."""
+    assert shown([row(10, tagger=1.5)], is_terminal=is_terminal, verbose=False) == ""

@@ -1,0 +1,1 @@
+"""Training: A2C, PPO and DDPG on the device of the environments."""

@@ -1,0 +1,65 @@
+"""The actions of a policy's agents, as models, losses and samplers see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.spaces import action_bounds, category_counts
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpace:
+    """Discrete actions of one type or several, or continuous ones between bounds.
+
+    Raises:
+        ConfigError: Neither or both of them, their number is not `n_types`, a type without a choice, or a lower bound
+            that is not below the upper one.
+    """
+
+    categories: tuple[int, ...]
+    """Choices of each type; none: continuous."""
+    n_types: int
+    """Numbers that make up one action."""
+    low: tuple[float, ...] = ()
+    """Least value of each continuous type; may be infinite."""
+    high: tuple[float, ...] = ()
+    """Largest value of each continuous type; may be infinite."""
+
+    def __post_init__(self) -> None:
+        sizes = {len(values) for values in ((self.categories,) if self.categories else (self.low, self.high))}
+        if self.n_types < 1 or sizes != {self.n_types} or (self.categories and (self.low or self.high)):
+            raise ConfigError(
+                "action space: must have n_types categories, or n_types lower and upper bounds, and at least one "
+                f"(got {self})"
+            )
+        if self.categories and min(self.categories) < 1:
+            raise ConfigError(f"action space: every type needs at least one choice (got {self.categories})")
+        if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
+            raise ConfigError(f"action space: low must be below high (got {self.low} and {self.high})")
+
+    @property
+    def is_continuous(self) -> bool:
+        """The actions are those of a box."""
+        return not self.categories
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of an actor's head: a logit for each choice of each type, or the mean of each continuous type."""
+        return sum(self.categories) or self.n_types
+
+    @classmethod
+    def of(cls, space: Any) -> ActionSpace:
+        """Read a space, Gymnasium's or ours; a box of any shape is flattened.
+
+        Raises:
+            ConfigError: It is no Discrete, MultiDiscrete or Box, or its bounds are in the wrong order.
+        """
+        if not hasattr(space, "low"):
+            categories = category_counts(space)
+            return cls(categories, len(categories))
+        low, high = action_bounds([space])[:, 0]
+        return cls((), np.size(low), tuple(low.tolist()), tuple(high.tolist()))

@@ -1,0 +1,350 @@
+"""Checkpoints: all tensors and settings of a run in one folder, which is there whole or not at all.
+
+A folder of checkpoints has one writer. It holds ``checkpoint_<iteration>/`` of the last iterations and ``best/``, each
+with two files. What a killed writer leaves behind has a name that starts with a dot:
+
+* ``.unfinished-NAME``: not yet whole; the next `save` removes it.
+* ``.replaced-NAME``: whole; stands for NAME while that is missing, between the two renames that replace it.
+* ``.removed-NAME``: on its way out; the next `save` removes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from warpdrive_min.errors import CheckpointError, ConfigError
+
+log = logging.getLogger(__name__)
+
+SCHEMA: Final = 1
+"""Raised when a field of `Header` or the name of a tensor changes its meaning or goes."""
+TENSORS: Final = "state.safetensors"
+HEADER: Final = "state.json"
+BEST: Final = "best"
+NAME: Final = re.compile(r"checkpoint_(\d{9,})")
+MAX_LISTED: Final = 5
+"""Names that an error lists of each kind."""
+
+UNFINISHED, REPLACED, REMOVED = ".unfinished-", ".replaced-", ".removed-"
+PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a checkpoint says besides its tensors; everything is plain JSON."""
+
+    iteration: int
+    """Iterations done."""
+    env_steps: int
+    """Steps done, of all environments together."""
+    seconds: float
+    """Time spent on training, s."""
+    run_config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    """Name and sizes."""
+    seed: int
+    best_return: float | None
+    """Highest mean episodic return up to now, finite; None: no episode has ended."""
+    versions: Mapping[str, str] = field(default_factory=lambda: _versions())
+    """Of Python and the packages that wrote it."""
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    """When, in UTC."""
+
+
+def save(
+    folder: str | Path, tensors: Mapping[str, Tensor], header: Header, keep_last: int = 3, is_best: bool = False
+) -> Path:
+    """Write a checkpoint and return its path; synchronises.
+
+    A process that is killed meanwhile leaves either the old state of the folder or the new one.
+
+    Args:
+        folder: Of the checkpoints of one run; made if missing.
+        tensors: By name, ``section/name``; on any device, views and shared storage included.
+        header: What else is to be known.
+        keep_last: Checkpoints of this and earlier iterations that stay; ``best`` is not counted.
+        is_best: Replace ``best`` too.
+
+    Raises:
+        ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
+    """
+    if keep_last < 1:
+        raise ConfigError(f"checkpoint.keep_last: must be at least 1 (got {keep_last})")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _tidy(folder)
+    target = folder / f"checkpoint_{header.iteration:09d}"
+    unfinished = _unfinished(target)
+    _write(unfinished, tensors, header)
+    if is_best:
+        # First: were it killed between the two, a run that resumes would know of a best return that `best` has not.
+        best = folder / BEST
+        unfinished_best = _unfinished(best)
+        for file in (TENSORS, HEADER):
+            shutil.copy(unfinished / file, unfinished_best / file)
+        _put(unfinished_best, best)
+    _put(unfinished, target)
+    up_to_here = [path for iteration, path in _checkpoints(folder) if iteration <= header.iteration]
+    for path in up_to_here[:-keep_last]:
+        _remove(path)
+    return target
+
+
+def load(path: str | Path) -> tuple[dict[str, Tensor], Header]:
+    """Return the tensors, on the CPU, and the header of what `find` finds.
+
+    Raises:
+        CheckpointError: There is no checkpoint, it is damaged, or another schema wrote it.
+        ConfigError: safetensors is not installed.
+    """
+    checkpoint = find(path)
+    header = _verified(checkpoint)
+    tensors: dict[str, Tensor] = _safetensors().load_file(checkpoint / TENSORS)
+    return tensors, header
+
+
+def find(path: str | Path) -> Path:
+    """Return the checkpoint that a path means: its own, or else the latest of the folder.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    path = _standing(Path(path))
+    found = path if (path / HEADER).exists() or (path / TENSORS).exists() else latest(path)
+    if found is None:
+        raise CheckpointError(
+            f"checkpoint {path}: must be a folder with {HEADER} and {TENSORS}, or hold folders checkpoint_<iteration> "
+            f"(got {'a folder without' if path.is_dir() else 'nothing there'}); name one that a run has saved"
+        )
+    return found
+
+
+def latest(folder: str | Path) -> Path | None:
+    """Return the whole checkpoint of the highest iteration; None: the folder holds none.
+
+    Damaged ones are passed over with a warning in the log. ``best`` is not looked at.
+
+    Raises:
+        CheckpointError: All are damaged, or another schema wrote the one that is to be returned.
+    """
+    damages = []
+    for _, path in reversed(_checkpoints(Path(folder))):
+        try:
+            _verified(path)
+        except _DamagedError as error:
+            log.warning("%s; an earlier one is looked for", error)
+            damages.append(error)
+        else:
+            return path
+    if damages:
+        raise damages[0]
+    return None
+
+
+def discard_after(folder: str | Path, iteration: int) -> None:
+    """Remove the checkpoints of later iterations: a run that goes on from ``iteration`` writes its own.
+
+    ``best`` stays, whichever iteration it is of.
+    """
+    for number, path in _checkpoints(Path(folder)):
+        if number > iteration:
+            _remove(path)
+
+
+@torch.no_grad()
+def restore(live: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str | Path) -> None:
+    """Copy the tensors of a checkpoint into those of a run, in place; synchronises.
+
+    Args:
+        live: What the run reads and writes, by name.
+        saved: What `load` returned.
+        path: Of the checkpoint, for errors.
+
+    Raises:
+        CheckpointError: A name is missing or too many, or a shape or dtype differs; then nothing is copied.
+    """
+    misfits = [
+        f"{name} is {_kind(saved[name])} there and {_kind(live[name])} here"
+        for name in sorted(live.keys() & saved.keys())
+        if _kind(live[name]) != _kind(saved[name])
+    ]
+    kinds = {
+        "only in the run": sorted(live.keys() - saved.keys()),
+        "only in the checkpoint": sorted(saved.keys() - live.keys()),
+        "of another shape or dtype": misfits,
+    }
+    if any(kinds.values()):
+        cause = (
+            "other policies, algorithms or models, or another environment"
+            if live.keys() != saved.keys()
+            else "another environment, or other sizes of it, of the rollout or of the models"
+        )
+        differences = "; ".join(f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names)
+        raise CheckpointError(
+            f"checkpoint {path}: its tensors must be those of the run (got {differences}); likely it was saved with "
+            f"{cause}: resume with the run config in its {HEADER}"
+        )
+    for name, tensor in live.items():
+        tensor.copy_(saved[name])
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
+
+
+# ------------------------------------------------------------------ the two files
+
+
+def _write(folder: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
+    # Copies, because safetensors refuses storage that two names share, and on a GPU a copy is needed anyway.
+    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    _safetensors().save_file(copies, folder / TENSORS)
+    fields = {"schema": SCHEMA, **asdict(header), "sha256": _hash(folder / TENSORS)}
+    (folder / HEADER).write_text(json.dumps(fields, indent=1, allow_nan=False) + "\n")
+    shutil.copymode(folder / HEADER, folder / TENSORS)  # safetensors lets nobody else read it
+
+
+class _DamagedError(CheckpointError):
+    """A file of a checkpoint is missing, cut or altered."""
+
+
+def _verified(path: Path) -> Header:
+    """Return the header once both files are found whole."""
+    instead = "remove it and resume from an earlier one or from best"
+    try:
+        fields = json.loads((path / HEADER).read_text())
+        schema, sha256 = fields.pop("schema"), fields.pop("sha256")
+    except FileNotFoundError as error:
+        raise _DamagedError(f"checkpoint {path}: needs {HEADER} (got no such file); {instead}") from error
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise _DamagedError(
+            f"{path / HEADER}: must be a whole JSON object with schema and sha256 (got {error}); {instead}"
+        ) from error
+    if schema != SCHEMA:
+        raise CheckpointError(
+            f"{path / HEADER}: schema must be {SCHEMA} (got {schema!r}); "
+            f"use the release that wrote it: {fields.get('versions', 'unknown')}"
+        )
+    try:
+        header = Header(**fields)
+        actual = _hash(path / TENSORS)
+    except TypeError as error:
+        raise _DamagedError(f"{path / HEADER}: must have the fields of schema {SCHEMA} ({error}); {instead}") from error
+    except FileNotFoundError as error:
+        raise _DamagedError(f"checkpoint {path}: needs {TENSORS} (got no such file); {instead}") from error
+    if actual != sha256:
+        raise _DamagedError(
+            f"{path / TENSORS}: is cut or altered: its SHA-256 must be {sha256} (got {actual}, of "
+            f"{(path / TENSORS).stat().st_size:,} bytes); {instead}"
+        )
+    return header
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.torch  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f'checkpoint: needs the package safetensors (got {error}); pip install "warpdrive-min[train]"'
+        ) from error
+    return safetensors.torch
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a checkpoint depends on, if installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"  # a checkout that is run in place
+    return found
+
+
+# ------------------------------------------------------------------ folders that appear, change and go in one rename
+
+
+def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return the iteration and path of each checkpoint of a folder, by iteration."""
+    names = {path.name.removeprefix(REPLACED) for path in folder.iterdir()} if folder.is_dir() else set()
+    numbered = [(int(match[1]), folder / match[0]) for name in names if (match := NAME.fullmatch(name))]
+    return [(iteration, _standing(path)) for iteration, path in sorted(numbered)]
+
+
+def _standing(path: Path) -> Path:
+    """Return the path, or what stands for it since a writer was killed while replacing it."""
+    aside = path.with_name(REPLACED + path.name)
+    return aside if aside.exists() and not path.exists() else path
+
+
+def _unfinished(target: Path) -> Path:
+    path = target.with_name(UNFINISHED + target.name)
+    path.mkdir()
+    return path
+
+
+def _put(unfinished: Path, target: Path) -> None:
+    """Give a folder its name once all of it is on the disk."""
+    for path in (*unfinished.iterdir(), unfinished):
+        _sync(path)
+    aside = target.with_name(REPLACED + target.name)
+    if target.exists():
+        target.rename(aside)
+    unfinished.rename(target)
+    _sync(target.parent)
+    if aside.exists():
+        shutil.rmtree(aside)
+
+
+def _remove(path: Path) -> None:
+    gone = path.with_name(REMOVED + path.name)
+    path.rename(gone)  # at once, so that a kill leaves no half checkpoint under its name
+    shutil.rmtree(gone)
+
+
+def _tidy(folder: Path) -> None:
+    """Finish what a killed writer began."""
+    for path in [*folder.glob(f"{UNFINISHED}*"), *folder.glob(f"{REMOVED}*")]:
+        shutil.rmtree(path)
+    for aside in folder.glob(f"{REPLACED}*"):
+        target = folder / aside.name.removeprefix(REPLACED)
+        if target.exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(target)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

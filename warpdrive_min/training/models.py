@@ -1,0 +1,460 @@
+"""Networks: what a policy computes from observations, the table of models by name, and WarpDrive's weights.
+
+A model is built with ``(n_features, space, config)`` on the CPU and works on observations ``(..., n_features)`` of any
+leading shape. Nothing in it synchronises, so it can be captured. Masks of actions are applied outside of models.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import torch
+from torch import nn
+
+from warpdrive_min.errors import ConfigError, DataError, known
+from warpdrive_min.training.actions import ActionSpace
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import ModelConfig
+
+Tensor = torch.Tensor
+
+ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+"""After each layer of a trunk, by the name in a run config."""
+
+
+# ------------------------------------------------------------------ by name
+
+
+def create_actor_critic(n_features: int, space: ActionSpace, config: ModelConfig) -> ActorCritic:
+    """Build the model of a policy that A2C or PPO trains.
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: Actions of the policy's agents.
+        config: Names the model, which need only offer ``forward(observations) -> (head, value)``: `ActorCritic` says
+            what they are. What else that has is added to it.
+
+    Raises:
+        ConfigError: The model is unknown, or returns something of another shape.
+    """
+    module = ModelFactory.create(config.type)(n_features, space, config)
+    model = module if isinstance(module, ActorCritic) else Adapted(module, space, config)
+    with _probe(module, n_features) as observations:
+        outputs = model(observations)
+        if not (isinstance(outputs, tuple) and len(outputs) == 2):
+            got = len(outputs) if isinstance(outputs, tuple) else type(outputs).__name__
+            raise ConfigError(f"model {config.type!r}: forward must return (head, value) (got {got})")
+        rows = observations.shape[:-1]
+        for head in (outputs[0], model.act(observations)):
+            _check_shape(config, "a head", head, (*rows, space.n_outputs))
+        for value in (outputs[1], model.value(observations)):
+            _check_shape(config, "a value", value, tuple(rows))
+    return model
+
+
+def create_actor(n_features: int, space: ActionSpace, config: ModelConfig) -> nn.Module:
+    """Build an actor for DDPG, which offers ``act(observations) -> actions`` (..., n_types).
+
+    Raises:
+        ConfigError: The model is unknown, has no ``act``, or returns something of another shape.
+    """
+    model = ModelFactory.create(config.type)(n_features, space, config)
+    act = getattr(model, "act", None)
+    if not callable(act):
+        raise ConfigError(
+            f"model {config.type!r}: an actor needs act(observations) -> actions (got {type(model).__name__}); "
+            "add it, or use 'fully_connected_actor'"
+        )
+    with _probe(model, n_features) as observations:
+        _check_shape(config, "actions", act(observations), (*observations.shape[:-1], space.n_types))
+    return model
+
+
+def create_critic(n_features: int, space: ActionSpace, config: ModelConfig) -> nn.Module:
+    """Build a critic for DDPG, whose ``forward(observations, actions)`` returns a value (...) of actions.
+
+    Raises:
+        ConfigError: The model is unknown, or returns something of another shape.
+    """
+    model = ModelFactory.create(config.type)(n_features, space, config)
+    with _probe(model, n_features) as observations:
+        rows = tuple(observations.shape[:-1])
+        _check_shape(config, "a value", model(observations, observations.new_zeros(*rows, space.n_types)), rows)
+    return model
+
+
+class ModelFactory:
+    """Classes of models by the name that a run config gives as ``model.type``, in one table for all."""
+
+    _classes: ClassVar[dict[str, Callable[..., nn.Module]]] = {}
+
+    @classmethod
+    def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:
+        """Add a model.
+
+        Args:
+            model_name: A new name.
+            model_path: A class built with ``(n_features, space, config)``; or where it is: the path of a ``.py`` file,
+                or the dotted name of a module.
+            object_name: Name of the class there.
+
+        Raises:
+            ConfigError: The name is taken, there is no such file, module or class, or it is no ``torch.nn.Module``.
+        """
+        if model_name in cls._classes:
+            raise ConfigError(f"model {model_name!r}: is there already; give it another name")
+        found: Any = model_path
+        if isinstance(model_path, str | Path):
+            found = _attribute(model_name, model_path, object_name)
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            raise ConfigError(f"model {model_name!r}: must be a class derived from torch.nn.Module (got {found!r})")
+        cls._classes[model_name] = found
+
+    @classmethod
+    def create(cls, name: str) -> Callable[..., nn.Module]:
+        """Return the class of that name.
+
+        Raises:
+            ConfigError: There is none; lists those that there are.
+        """
+        if name not in cls._classes:
+            raise ConfigError(
+                f"model.type: unknown model (got {name!r}); known are {known(cls._classes)}; add others with "
+                "ModelFactory.add"
+            )
+        return cls._classes[name]
+
+
+def _attribute(model_name: str, model_path: str | Path, object_name: str | None) -> Any:
+    """Import a module by path or name and return what it calls ``object_name``."""
+    if object_name is None:
+        raise ConfigError(f"model {model_name!r}: needs the name of its class in {model_path} (got object_name=None)")
+    text = str(model_path)
+    if text.endswith(".py"):
+        if not Path(text).is_file():
+            raise ConfigError(f"model {model_name!r}: there is no file {text}")
+        name = f"warpdrive_min_model_{model_name}"
+        spec = importlib.util.spec_from_file_location(name, text)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(text)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"model {model_name!r}: cannot import {text!r} ({error}); give the path of a .py file or the dotted "
+                "name of a module"
+            ) from error
+    if not hasattr(module, object_name):
+        raise ConfigError(f"model {model_name!r}: {text} has no {object_name!r}")
+    return getattr(module, object_name)
+
+
+@contextmanager
+def _probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
+    """Give observations (2, 3, n_features) to try a model with, which changes neither it nor the random numbers."""
+    was_training = module.training
+    module.eval()
+    with torch.no_grad():
+        yield torch.zeros(2, 3, n_features)
+    module.train(was_training)
+
+
+def _check_shape(config: ModelConfig, what: str, got: Any, want: tuple[int, ...]) -> None:
+    if not isinstance(got, Tensor) or tuple(got.shape) != want:
+        shape = tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__
+        raise ConfigError(
+            f"model {config.type!r}: must return {what} of shape {want} for observations (2, 3, n_features) "
+            f"(got {shape})"
+        )
+
+
+# ------------------------------------------------------------------ A2C and PPO
+
+
+class ActorCritic(nn.Module):
+    """Base of models that say both what to do and how good things are.
+
+    ``forward(observations)`` returns the head and the value in one pass. The head, ``(..., n_outputs)``, is the logits
+    of all action types side by side, or the mean of a Gaussian whose scale is `log_std`; the value is ``(...)``.
+    A subclass gives ``forward``, and `act` and `value` where one of the two alone is cheaper.
+    """
+
+    log_std: nn.Parameter | Tensor | None
+    """Logarithm of the standard deviation of continuous actions, ``(n_types,)``: a parameter if it is learned, else a
+    buffer. None of discrete actions."""
+
+    def __init__(self, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__()
+        log_std = torch.full((space.n_types,), float(config.log_std_init)) if space.is_continuous else None
+        if config.learn_log_std and log_std is not None:
+            self.log_std = nn.Parameter(log_std)
+        else:
+            self.register_buffer("log_std", log_std)
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Return the head alone, ``(..., n_outputs)``."""
+        head: Tensor = self(observations)[0]
+        return head
+
+    def value(self, observations: Tensor) -> Tensor:
+        """Return the value alone, ``(...)``."""
+        value: Tensor = self(observations)[1]
+        return value
+
+
+class Adapted(ActorCritic):
+    """A module that offers at least ``forward(observations) -> (head, value)``, with the rest of `ActorCritic`.
+
+    Its own ``act`` and ``value`` go first.
+    """
+
+    def __init__(self, module: nn.Module, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__(space, config)
+        self.module = module
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return head and value."""
+        outputs: tuple[Tensor, Tensor] = self.module(observations)
+        return outputs
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Return the head."""
+        head: Tensor = getattr(self.module, "act", super().act)(observations)
+        return head
+
+    def value(self, observations: Tensor) -> Tensor:
+        """Return the value."""
+        value: Tensor = getattr(self.module, "value", super().value)(observations)
+        return value
+
+
+class FullyConnected(ActorCritic):
+    """Linear layers, each with an activation, under a policy head and a value head.
+
+    The two heads share one trunk, or have one each (``config.shared``). Initial weights (``config.init_method``):
+
+    | method | weights | biases |
+    |---|---|---|
+    | None | torch's default | torch's default |
+    | `xavier` | uniform Xavier in every layer, as WarpDrive | torch's default |
+    | `orthogonal` | orthogonal, with gain sqrt(2) in a trunk, 0.01 for the policy, 1 for the value | 0 |
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: Actions.
+        config: Layers, activation, initial weights; of a box also `PolicyHead`'s and the initial `log_std`.
+    """
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__(space, config)
+        self.fc, width = trunk(n_features, config)
+        self.value_fc = None if config.shared else trunk(n_features, config)[0]
+        self.policy_head = PolicyHead(width, space, config)
+        self.vf_head = nn.Linear(width, 1)
+        initialise(self, config.init_method)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return head and value."""
+        hidden = self.fc(observations)
+        seen = hidden if self.value_fc is None else self.value_fc(observations)
+        return self.policy_head(hidden), self.vf_head(seen).squeeze(-1)
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Return the head."""
+        head: Tensor = self.policy_head(self.fc(observations))
+        return head
+
+    def value(self, observations: Tensor) -> Tensor:
+        """Return the value."""
+        seen = (self.fc if self.value_fc is None else self.value_fc)(observations)
+        value: Tensor = self.vf_head(seen).squeeze(-1)
+        return value
+
+
+# ------------------------------------------------------------------ DDPG
+
+
+class FullyConnectedActor(nn.Module):
+    """Linear layers, each with an activation, under a head whose outputs are the actions themselves.
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: A box.
+        config: As of `FullyConnected`, as far as it applies.
+
+    Raises:
+        ConfigError: The actions are discrete.
+    """
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__()
+        if not space.is_continuous:
+            raise ConfigError(
+                f"model 'fully_connected_actor': its actions must be those of a Box (got {space.categories} choices); "
+                "use 'fully_connected' with A2C or PPO"
+            )
+        self.fc, width = trunk(n_features, config)
+        self.policy_head = PolicyHead(width, space, config)
+        initialise(self, config.init_method)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return the actions, ``(..., n_types)``."""
+        actions: Tensor = self.policy_head(self.fc(observations))
+        return actions
+
+    act = forward
+
+
+class FullyConnectedActionValueCritic(nn.Module):
+    """Linear layers, each with an activation, under a value head; they see observations and actions side by side.
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: Actions.
+        config: As of `FullyConnected`, as far as it applies.
+    """
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__()
+        self.fc, width = trunk(n_features + space.n_types, config)
+        self.vf_head = nn.Linear(width, 1)
+        initialise(self, config.init_method)
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return the value of the actions (..., n_types), ``(...)``."""
+        value: Tensor = self.vf_head(self.fc(torch.cat([observations, actions], -1))).squeeze(-1)
+        return value
+
+
+ModelFactory.add("fully_connected", FullyConnected)
+ModelFactory.add("fully_connected_actor", FullyConnectedActor)
+ModelFactory.add("fully_connected_action_value_critic", FullyConnectedActionValueCritic)
+
+
+# ------------------------------------------------------------------ parts
+
+
+class PolicyHead(nn.Linear):
+    """All action types in one layer: their logits side by side, or ``output_w * tanh(x) + output_b`` of a box.
+
+    WarpDrive bounds every head of a box in this way, be it the mean of a Gaussian or an action, so ``output_w`` must
+    be half the width of the box for its bounds to be in reach.
+    """
+
+    def __init__(self, n_inputs: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__(n_inputs, space.n_outputs)
+        self.is_continuous = space.is_continuous
+        self.sizes = list(space.categories) or [space.n_types]
+        """Outputs of each type; those of a box are together."""
+        self._scale, self._offset = float(config.output_w), float(config.output_b)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the head, ``(..., n_outputs)``."""
+        outputs = super().forward(hidden)
+        return self._scale * torch.tanh(outputs) + self._offset if self.is_continuous else outputs
+
+
+def trunk(n_inputs: int, config: ModelConfig) -> tuple[nn.Sequential, int]:
+    """Return the layers of a trunk, with WarpDrive's names ``<i>.0``, and the width of the last one."""
+    widths = [n_inputs, *config.fc_dims]
+    layers = [
+        nn.Sequential(nn.Linear(before, after), ACTIVATIONS[config.activation]())
+        for before, after in itertools.pairwise(widths)
+    ]
+    return nn.Sequential(*layers), widths[-1]
+
+
+def initialise(model: nn.Module, method: str | None) -> None:
+    """Draw initial weights by the method of `FullyConnected`'s table, those of each action type by themselves."""
+    if method is None:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            sizes = module.sizes if isinstance(module, PolicyHead) else [module.out_features]
+            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, math.sqrt(2))
+            for rows in torch.split(module.weight.detach(), sizes):
+                if method == "xavier":
+                    nn.init.xavier_uniform_(rows)
+                else:
+                    nn.init.orthogonal_(rows, gain)
+            if method == "orthogonal":
+                nn.init.zeros_(module.bias)
+
+
+# ------------------------------------------------------------------ WarpDrive's weights
+
+
+def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy weights that WarpDrive has saved into a model of this module, in place; synchronises from another device.
+
+    The model's `log_std`, which WarpDrive has not, stays as it is.
+
+    Args:
+        model: With the sizes of WarpDrive's model.
+        state: ``fc.<i>.0``, ``policy_head.<j>`` (``policy_head`` of a box) and ``vf_head``, each with ``.weight`` and
+            ``.bias``; all may begin with ``module.``.
+
+    Raises:
+        DataError: A key is missing or left over, or a tensor has another shape; the model is unchanged then.
+        ConfigError: The model has two trunks, and WarpDrive's have one.
+    """
+    given = {key.removeprefix("module."): tensor for key, tensor in state.items()}
+    views = _warpdrive_views(model)
+    for problem, keys in (("has no", views.keys() - given.keys()), ("has too much:", given.keys() - views.keys())):
+        if keys:
+            raise DataError(f"WarpDrive's weights: the file {problem} {known(keys)}; the model has {known(views)}")
+    for key, view in views.items():
+        if given[key].shape != view.shape:
+            raise DataError(
+                f"WarpDrive's weights: {key} must be of shape {tuple(view.shape)} (got {tuple(given[key].shape)}); "
+                "the model must have the sizes of the one that was saved"
+            )
+    for key, view in views.items():
+        view.copy_(given[key])
+
+
+def to_warpdrive_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of a model's weights under WarpDrive's names, without `log_std`; on the model's device.
+
+    Raises:
+        ConfigError: The model has two trunks, and WarpDrive's have one.
+    """
+    return {key: view.clone() for key, view in _warpdrive_views(model).items()}
+
+
+def _warpdrive_views(model: nn.Module) -> dict[str, Tensor]:
+    """Return views of a model's live weights by WarpDrive's names, which give each discrete type a head."""
+    views: dict[str, Tensor] = {}
+    model = model.module if isinstance(model, Adapted) else model
+    for key, tensor in model.state_dict().items():
+        owner, _, kind = key.rpartition(".")
+        if key.startswith("value_fc."):
+            raise ConfigError(
+                "WarpDrive's weights: policy and value share one trunk there (got a model with two); "
+                "set model.shared to true"
+            )
+        module = model.get_submodule(owner)
+        if isinstance(module, PolicyHead) and not module.is_continuous:
+            views |= {f"{owner}.{j}.{kind}": part for j, part in enumerate(torch.split(tensor, module.sizes))}
+        elif not (isinstance(model, ActorCritic) and key == "log_std"):
+            views[key] = tensor
+    return views
