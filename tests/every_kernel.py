@@ -13,29 +13,36 @@ import torch
 
 from tests.agreement import start
 from tests.support import SCENARIOS, TAG_CONFIGS
-from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed
+from warpdrive_min import BACKENDS, CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed
 from warpdrive_min.policies import random_policy
+from warpdrive_min.training.recorder import Recorder
+from warpdrive_min.training.returns import ReturnScan
+from warpdrive_min.training.shuffle import RowDraw, Shuffle
 
 TAG = {**TAG_CONFIGS["partial, exits"], "episode_length": 3}
-RUNS = [(name, {**config, "episode_length": 3}, 37) for name, config in SCENARIOS.values()] + [
-    ("cartpole", {"episode_length": 3}, 300),
-    ("tag_continuous", {**TAG, "use_full_observation": True}, 5),
-    ("tag_continuous", {**TAG, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10}, 3),
-    ("tag_continuous", {**TAG, "num_taggers": 30, "num_runners": 220, "num_other_agents_observed": 20}, 2),
-    ("tag_continuous", {**TAG, "num_taggers": 60, "num_runners": 600, "num_other_agents_observed": 20}, 2),
-    ("tag_continuous", {**TAG, "num_taggers": 9, "num_runners": 60, "neighbor_search": "grid"}, 3),
-    ("tag_continuous", {**TAG, "num_taggers": 99, "num_runners": 999, "neighbor_search": "all_pairs"}, 1),
-    ("tag_gridworld", {"num_taggers": 300, "grid_length": 9, "episode_length": 3}, 2),
-    ("tag_gridworld", {"num_taggers": 3000, "grid_length": 99, "episode_length": 3, "use_full_observation": False}, 2),
+GRID = {"num_taggers": 300, "grid_length": 9, "episode_length": 3}
+GRID_3001 = {**GRID, "num_taggers": 3000, "grid_length": 99, "use_full_observation": False}
+RUNS = [(name, {**config, "episode_length": 3}, 37, None) for name, config in SCENARIOS.values()] + [
+    ("cartpole", {"episode_length": 3}, 300, None),
+    ("tag_continuous", {**TAG, "use_full_observation": True}, 5, None),
+    ("tag_continuous", {**TAG, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10}, 3, None),
+    ("tag_continuous", {**TAG, "num_taggers": 30, "num_runners": 220, "num_other_agents_observed": 20}, 2, None),
+    ("tag_continuous", {**TAG, "num_taggers": 60, "num_runners": 600, "num_other_agents_observed": 20}, 2, None),
+    ("tag_continuous", {**TAG, "num_taggers": 9, "num_runners": 60, "neighbor_search": "grid"}, 3, None),
+    ("tag_continuous", {**TAG, "num_taggers": 99, "num_runners": 999, "neighbor_search": "all_pairs"}, 1, None),
+    ("tag_gridworld", GRID, 2, None),
+    ("tag_gridworld", GRID_3001, 2, None),
+    ("tag_gridworld", GRID, 2, 7),
+    ("tag_gridworld", GRID_3001, 2, 5),
 ]
-"""Environment, config and number of copies."""
+"""Environment, config, number of copies, and of blocks for each unless it chooses."""
 
 
 def main(backend: str) -> None:
-    """Run the environments with and without auto-reset, the sampler in all its forms, and the generic reset."""
-    for name, config, n_envs in RUNS:
+    """Run the environments with and without auto-reset, the sampler's forms, the generic reset, and training."""
+    for name, config, n_envs, blocks in RUNS:
         for auto_reset in (False, True):
-            wrapper = start(name, config, backend, n_envs, auto_reset=auto_reset)
+            wrapper = start(name, config, backend, n_envs, auto_reset=auto_reset, blocks_per_env=blocks)
             draw = random_policy(wrapper, 0)
             for _ in range(5):
                 draw()
@@ -45,6 +52,9 @@ def main(backend: str) -> None:
     sample(backend)
     add_noise(backend)
     reset(backend)
+    record(backend)
+    scan(backend)
+    shuffle(backend)
     torch.cuda.synchronize()
     print(f"every kernel of {backend} has run")
 
@@ -71,7 +81,7 @@ def sample(backend: str) -> None:
 
 
 def add_noise(backend: str) -> None:
-    """Draw continuous actions around a mean, without noise, and uniformly."""
+    """Draw continuous actions around a mean, without noise, from Gaussians, and uniformly."""
     for n_envs, n_agents, n_types in ((33, 1, 1), (5, 7, 3), (2, 200, 2)):
         functions = CUDAFunctionManager(n_agents, n_envs, backend=backend)
         data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
@@ -85,6 +95,11 @@ def add_noise(backend: str) -> None:
         for _ in range(3):
             sampler.sample(data, mean)
         sampler.sample(data, mean, use_argmax=True)
+        sampler.sample(data, mean, scale=torch.ones((), device=data.device))
+        sampler.sample_gaussian(data, mean, mean[0])
+        log_prob, entropy = (torch.zeros((n_envs, n_agents), device=data.device) for _ in range(2))
+        for use_argmax in (False, True):
+            sampler.sample_gaussian(data, mean, mean[0], use_argmax=use_argmax, log_prob=log_prob, entropy=entropy)
         sampler.sample_uniform(data, -mean[0], mean[0])
 
 
@@ -101,6 +116,39 @@ def reset(backend: str) -> None:
     resetter = CUDAEnvironmentReset(functions)
     for mode in ("if_done", "force_reset"):
         resetter.reset_when_done(data, mode)
+
+
+def record(backend: str) -> None:
+    """Record steps of environments that are packed into a block, and that have one each, with what is cut off."""
+    for name, config, n_envs in (("pendulum", {"episode_length": 3}, 300), ("tag_gridworld", GRID, 5)):
+        wrapper = start(name, config, backend, n_envs, auto_reset=True)
+        draw, recorder = random_policy(wrapper, 0), Recorder(wrapper, 4)
+        recorder.begin()
+        for step in range(4):
+            draw()
+            wrapper.step()
+            recorder.record(step)
+
+
+def scan(backend: str) -> None:
+    """Scan rollouts with and without values and those of cuts, and by WarpDrive's rule."""
+    device = BACKENDS[backend].device
+    rewards, values, advantages, returns = torch.rand(4, 7, 37, 5, device=device)
+    terminated, truncated = torch.randint(2, (2, 7, 37), dtype=torch.int32, device=device)
+    cut_values = torch.rand(7, 37, 5, device=device)
+    for compat in (False, True):
+        returns_of = ReturnScan(backend, 37, 5, 0.9, compat=compat)
+        for cuts in (None, cut_values):
+            returns_of.scan(rewards, values, terminated, truncated, values[0], cuts, advantages, returns)
+            if not compat:
+                returns_of.scan(rewards, None, terminated, truncated, values[0], cuts, None, returns)
+
+
+def shuffle(backend: str) -> None:
+    """Draw permutations of one and of several blocks, and rows of a buffer."""
+    for n in (1, 5, 1000):
+        Shuffle(backend, n, 0).permute()
+        RowDraw(backend, n, 0).draw(torch.full((1,), 9, dtype=torch.int32, device=BACKENDS[backend].device))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ STREAM_START: Final = 1
 """Random starts of episodes."""
 STREAM_POOL: Final = 2
 """Which row of a reset pool starts an episode."""
+STREAM_SHUFFLE: Final = 3
+"""Keys of permutations."""
+STREAM_REPLAY: Final = 4
+"""Rows drawn from a replay buffer."""
 STREAM_ACTIONS: Final = 16
 """First stream of the samplers; each registered action array takes one."""
 

@@ -6,6 +6,8 @@
 
 constexpr unsigned STREAM_START = 1u;     // random starts of episodes
 constexpr unsigned STREAM_POOL = 2u;      // which row of a reset pool starts an episode
+constexpr unsigned STREAM_SHUFFLE = 3u;   // keys of permutations
+constexpr unsigned STREAM_REPLAY = 4u;    // rows drawn from a replay buffer
 constexpr unsigned STREAM_ACTIONS = 16u;  // first stream of the samplers
 
 struct wd_words {

@@ -1,0 +1,236 @@
+"""The recorder: rows, sums over episodes and cuts, against a plain loop over the NumPy environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.agreement import start
+from tests.environments.counter import Counter, PythonCounter
+from tests.support import BACKENDS_HERE, is_simulated
+from warpdrive_min import EnvWrapper
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.policies import random_policy
+from warpdrive_min.training.recorder import Recorder
+
+CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int], set[str]]] = {
+    "cartpole": ("cartpole", {"episode_length": 7}, (40, 3), {"truncated"}),
+    "pendulum": ("pendulum", {"episode_length": 4}, (20, 3), {"truncated"}),
+    "tag_gridworld": (
+        "tag_gridworld",
+        {"num_taggers": 3, "grid_length": 3, "episode_length": 7},
+        (60, 3),
+        {"terminated", "truncated"},
+    ),
+    "tag_gridworld, a block each": (
+        "tag_gridworld",
+        {"num_taggers": 70, "grid_length": 8, "episode_length": 7},
+        (5, 2),
+        {"terminated", "truncated"},
+    ),
+}
+"""Environment, config, number of copies (in the simulator), and how its episodes end."""
+
+READ = ("rewards", "_done_", "terminated", "truncated", "final_observations")
+ROWS = ("rewards", "terminated", "truncated", "successes")
+SUMS = ("running_return", "running_steps", "finished_return", "finished_steps", "finished_episodes")
+
+
+class Loop:
+    """What a recorder should hold, by a loop over environments in Python."""
+
+    def __init__(self, wrapper: EnvWrapper) -> None:
+        self.wrapper = wrapper
+        n_envs, n_agents = wrapper.n_envs, wrapper.n_agents
+        self.sums = {
+            name: np.zeros((n_envs, n_agents), np.float32) if name.endswith("return") else np.zeros(n_envs, np.int32)
+            for name in SUMS
+        }
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a rollout."""
+        self.rows: dict[str, list[np.ndarray]] = {name: [] for name in ROWS}
+        self.cuts: list[list[np.ndarray]] = [[] for _ in range(self.wrapper.n_envs)]
+
+    def record(self) -> None:
+        """Keep one step."""
+        data = self.wrapper.cuda_data_manager
+        rewards, _, terminated, truncated, final = (data.pull_data_from_device(name) for name in READ)
+        for name, row in zip(ROWS, (rewards, terminated, truncated, terminated), strict=True):
+            self.rows[name].append(row)
+        sums = self.sums
+        for env in range(self.wrapper.n_envs):
+            sums["running_return"][env] += rewards[env]
+            sums["running_steps"][env] += 1
+            if terminated[env] or truncated[env]:
+                for name in ("return", "steps"):
+                    sums[f"finished_{name}"][env] += sums[f"running_{name}"][env]
+                    sums[f"running_{name}"][env] = 0
+                sums["finished_episodes"][env] += 1
+            if truncated[env]:
+                self.cuts[env].append(final[env])
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize("case", CASES)
+def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
+    """Two rollouts in a row: rows, cuts and sums equal, to the bit, those of a loop over the NumPy environments."""
+    name, config, sizes, ways = CASES[case]
+    n_envs, n_steps = (sizes[1], 9) if is_simulated(backend) else (sizes[0], 20)
+    tested, oracle = (
+        start(name, config, each, n_envs, exact=True, auto_reset=True, seed=1) for each in (backend, "cpu")
+    )
+    draws = [random_policy(wrapper, 2) for wrapper in (tested, oracle)]
+    recorder, loop = Recorder(tested, n_steps), Loop(oracle)
+    seen = {"terminated": 0, "truncated": 0}
+    for _ in range(2):
+        recorder.begin()
+        loop.begin()
+        for step in range(n_steps):
+            draws[1]()
+            oracle.step()
+            if is_simulated(backend):  # too slow for the step
+                for array in READ:
+                    tested.cuda_data_manager.tensor(array).copy_(oracle.cuda_data_manager.tensor(array))
+            else:
+                draws[0]()
+                tested.step()
+            recorder.record(step)
+            loop.record()
+        for array in ROWS:
+            assert getattr(recorder, array).cpu().numpy().tobytes() == np.stack(loop.rows[array]).tobytes()
+        for array, tensor in recorder.state().items():
+            assert tensor.cpu().numpy().tobytes() == loop.sums[array].tobytes()
+        assert recorder.n_cut.tolist() == [len(cuts) for cuts in loop.cuts]
+        cuts = recorder.cuts.cpu().numpy()
+        assert len(cuts) == (n_steps - 1) // config["episode_length"] + 1 >= max(map(len, loop.cuts))
+        for env, wanted in enumerate(loop.cuts):
+            for slot, want in enumerate(wanted):
+                assert cuts[slot, env].tobytes() == want.tobytes()
+        for way in seen:
+            seen[way] += int(getattr(recorder, way).sum())
+    if not is_simulated(backend):
+        assert {way for way, n in seen.items() if n} == ways
+    assert seen["truncated"] + seen["terminated"] > n_envs
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_cuts_are_the_last_observations_where_the_wrapper_does_not_restart(backend: str) -> None:
+    """Without auto-reset, the observation that the time limit cut off is still in place until the reset."""
+    wrapper = start("pendulum", {"episode_length": 3}, backend, 2)
+    draw, recorder = random_policy(wrapper, 0), Recorder(wrapper, 4)
+    recorder.begin()
+    for step in range(4):
+        draw()
+        wrapper.step()
+        recorder.record(step)
+        if step == 2:
+            want = wrapper.cuda_data_manager.pull_data_from_device("observations")
+        wrapper.reset_only_done_envs()
+    assert recorder.truncated.tolist() == [[0, 0], [0, 0], [1, 1], [0, 0]]
+    assert recorder.cuts[0].cpu().numpy().tobytes() == want.tobytes()
+    assert want.any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_statistics_sum_up_finished_episodes(backend: str) -> None:
+    """Counters that count to 3: an episode pays 1 + 2 + 3 times the weights .5 and 1, and takes three steps.
+
+    They tell of their end by ``_done_`` alone, which is no success, and there is nothing to cut.
+    """
+    wrapper = EnvWrapper(
+        Counter(num_agents=2, episode_length=3, limit=99, env_backend=backend), num_envs=2, env_backend=backend
+    )
+    wrapper.reset_all_envs()
+    wrapper.cuda_data_manager.tensor("sampled_actions").fill_(1)
+    recorder = Recorder(wrapper, 4)
+    assert recorder.cuts is None
+    for _ in range(2):
+        recorder.begin()
+        for step in range(4):
+            wrapper.step()
+            recorder.record(step)
+            wrapper.reset_only_done_envs()
+    # Eight steps: two episodes, and two steps of a third.
+    statistics = recorder.statistics()
+    assert statistics["finished_return"].tolist() == [2 * 2 * 3.0, 2 * 2 * 6.0]
+    assert statistics["finished_return"].dtype == torch.float64
+    assert int(statistics["finished_steps"]) == 2 * 2 * 3
+    assert int(statistics["finished_episodes"]) == 2 * 2
+    assert recorder.state()["running_return"].tolist() == [[1.5, 3.0]] * 2
+    assert recorder.rewards[:, 0, 1].tolist() == [2, 3, 1, 2]
+    assert recorder.terminated.tolist() == [[0, 0], [1, 1], [0, 0], [0, 0]]
+    assert not recorder.truncated.any()
+    assert not recorder.successes.any()
+    recorder.clear_statistics()
+    assert not any(each.any() for each in recorder.statistics().values())
+    assert recorder.state()["running_steps"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_a_done_flag_of_two_is_a_success(backend: str) -> None:
+    """WarpDrive's environments tell a success by ``_done_ == 2``."""
+    wrapper = EnvWrapper(Counter(env_backend=backend), num_envs=3, env_backend=backend)
+    wrapper.reset_all_envs()
+    done = wrapper.cuda_data_manager.tensor("_done_")
+    done.copy_(torch.tensor([0, 1, 2]))
+    recorder = Recorder(wrapper, 1)
+    recorder.record(0)
+    assert recorder.successes.tolist() == [[0, 0, 1]]
+    assert recorder.terminated.tolist() == [[0, 1, 1]]
+    assert recorder.state()["finished_episodes"].tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_more_cuts_than_slots_are_counted_but_not_kept(backend: str) -> None:
+    """A flag that stays set, since nobody resets, overwrites no slot."""
+    wrapper = start("pendulum", {"episode_length": 2}, backend, 2)
+    draw, recorder = random_policy(wrapper, 0), Recorder(wrapper, 2)
+    wrapper.cuda_data_manager.tensor("truncated").fill_(1)
+    recorder.begin()
+    recorder.record(0)
+    first = recorder.cuts.clone()
+    draw()
+    wrapper.step()
+    wrapper.cuda_data_manager.tensor("truncated").fill_(1)
+    recorder.record(1)
+    assert len(recorder.cuts) == 1
+    assert torch.equal(recorder.cuts, first)
+    assert not torch.equal(first[0], wrapper.cuda_data_manager.tensor("observations"))
+    assert recorder.n_cut.tolist() == [2, 2]
+
+
+def test_accumulators_go_on_from_a_state() -> None:
+    """A second recorder that is given the state of a first one sums up the same."""
+    wrapper = start("tag_gridworld", {"episode_length": 5}, "cpu", 3, auto_reset=True)
+    draw, first, second = random_policy(wrapper, 0), Recorder(wrapper, 20), Recorder(wrapper, 20)
+    for step in range(20):
+        if step == 7:
+            for name, tensor in first.state().items():
+                second.state()[name].copy_(tensor)
+        draw()
+        wrapper.step()
+        for recorder in (first, second):
+            recorder.record(step)
+    for got, want in zip(second.statistics().values(), first.statistics().values(), strict=True):
+        assert torch.equal(got, want)
+        assert want.any()
+
+
+def test_recorder_refuses_what_it_cannot_record() -> None:
+    """Environments in Python alone or not started, no steps, and rows beyond the rollout."""
+    with pytest.raises(ConfigError, match=r"run in kernels and have started \(got 'PythonCounter'\)"):
+        Recorder(EnvWrapper(PythonCounter()), 3)
+    with pytest.raises(ConfigError, match="call reset"):
+        Recorder(EnvWrapper(Counter()), 3)
+    wrapper = start("cartpole", {"episode_length": 7}, "cpu", 2)
+    with pytest.raises(ConfigError, match=r"n_steps must be positive \(got 0\)"):
+        Recorder(wrapper, 0)
+    recorder = Recorder(wrapper, 3)
+    for step in (-1, 3):
+        with pytest.raises(DataError, match=rf"step must be from 0 to 2 \(got {step}\)"):
+            recorder.record(step)

@@ -1,0 +1,148 @@
+"""Random indices: permutations and rows of a buffer, in every language."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
+from warpdrive_min import BACKENDS
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.shuffle import RowDraw, Shuffle
+
+SIZES = [1, 2, 3, 7, 1000, 4096, 100_003]
+SMALL = 16
+"""As much as the simulator does in time."""
+
+
+def _permutation(shuffle: Shuffle) -> np.ndarray:
+    shuffle.permute()
+    return shuffle.indices.cpu().numpy().copy()
+
+
+def _permutations(n: int, n_draws: int) -> np.ndarray:
+    """Return the first permutations of a seed, (n_draws, n)."""
+    shuffle = Shuffle("host", n, seed=1)
+    return np.stack([_permutation(shuffle) for _ in range(n_draws)])
+
+
+def _rows(draw: RowDraw, size: int) -> np.ndarray:
+    draw.draw(torch.tensor([size], dtype=torch.int32, device=draw.counter.device))
+    return draw.indices.cpu().numpy().copy()
+
+
+def _chi_square(counts: np.ndarray) -> float:
+    want = counts.sum() / counts.size
+    return float(((counts - want) ** 2 / want).sum())
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize("n", SIZES)
+def test_permute_gives_each_index_once(backend: str, n: int) -> None:
+    """Every index comes up exactly once, in draw after draw, and draws differ."""
+    if is_simulated(backend) and n > SMALL:
+        pytest.skip("too large for the simulator")
+    shuffle = Shuffle(backend, n, seed=3)
+    draws = [_permutation(shuffle) for _ in range(4)]
+    for permutation in draws:
+        assert (np.sort(permutation) == np.arange(n)).all()
+    assert int(shuffle.counter) == 4
+    if n >= 7:
+        assert len({permutation.tobytes() for permutation in draws}) == 4
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@pytest.mark.parametrize("n", SIZES)
+def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
+    """The same seed and counter give the same permutation everywhere, also where the counter has wrapped."""
+    if is_simulated(backend) and n > SMALL:
+        pytest.skip("too large for the simulator")
+    here, there = (Shuffle(name, n, seed=2**63 + 5) for name in (backend, "cpu"))
+    for counter in (0, 1, -1):
+        for shuffle in (here, there):
+            shuffle.counter.fill_(counter)
+        assert (_permutation(here) == _permutation(there)).all()
+
+
+def test_another_seed_permutes_differently() -> None:
+    """Two seeds that differ in the low or the high word alone give other permutations."""
+    draws = {_permutation(Shuffle("cpu", 50, seed)).tobytes() for seed in (1, 2, 1 + 2**32)}
+    assert len(draws) == 3
+
+
+def test_permute_goes_on_from_its_state() -> None:
+    """A shuffle of another seed that is given the state of a first one draws what that draws next."""
+    first, second = Shuffle("cpu", 30, seed=1), Shuffle("cpu", 30, seed=2)
+    first.permute()
+    for name, tensor in first.state().items():
+        second.state()[name].copy_(tensor)
+    assert (_permutation(first) == _permutation(second)).all()
+
+
+@pytest.mark.parametrize(("n", "limit"), [(4, 27.9), (5, 39.3), (7, 68.0)])
+def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> None:
+    """Chi-square of the positions of all indices stays below its 99.9 % quantile, with (n - 1)^2 degrees of freedom."""
+    draws = _permutations(n, 4000)
+    counts = np.stack([np.bincount(draws[:, position], minlength=n) for position in range(n)])
+    assert (counts.sum(axis=0) == 4000).all()
+    assert _chi_square(counts) < limit
+
+
+def test_every_pair_is_as_likely_next_to_each_other() -> None:
+    """Chi-square of the 20 pairs of five indices at neighbouring positions stays below its 99.9 % quantile."""
+    draws = _permutations(5, 4000)
+    for first, second in zip(draws.T[:-1], draws.T[1:], strict=True):
+        counts = np.bincount(5 * first + second, minlength=25).reshape(5, 5)
+        assert _chi_square(counts[~np.eye(5, dtype=bool)]) < 43.8  # 19 degrees of freedom
+
+
+def test_large_permutations_look_random() -> None:
+    """Neighbours of 0 to 99,999 land far apart, and about one index stays in its place."""
+    permutation = _permutation(Shuffle("host", 100_000, seed=0)).astype(np.int64)
+    distance = np.abs(np.diff(permutation))
+    assert abs(distance.mean() - 100_000 / 3) < 500  # standard deviation of the mean: 75
+    assert (permutation == np.arange(100_000)).sum() < 8
+    correlation = np.corrcoef(permutation, np.arange(100_000))[0, 1]
+    assert abs(correlation) < 0.013  # four standard deviations
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_drawn_rows_lie_below_the_size_that_the_device_knows(backend: str) -> None:
+    """Every row of a small buffer comes up, none beyond, also after it has grown in place."""
+    draw = RowDraw(backend, 5 if is_simulated(backend) else 200, seed=4)
+    size = torch.ones(1, dtype=torch.int32, device=BACKENDS[backend].device)
+    draw.draw(size)
+    assert not draw.indices.any()
+    size.fill_(3)
+    seen = set()
+    for _ in range(6):
+        draw.draw(size)
+        seen |= set(draw.indices.tolist())
+    assert seen == {0, 1, 2}
+    assert int(draw.counter) == 7
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+def test_languages_draw_the_same_rows(backend: str) -> None:
+    """The same seed, counter and size give the same rows everywhere."""
+    n = SMALL if is_simulated(backend) else 1000
+    here, there = (RowDraw(name, n, seed=9) for name in (backend, "cpu"))
+    for size in (1, 7, 1_000_003, 2**31 - 1):
+        assert (_rows(here, size) == _rows(there, size)).all()
+
+
+def test_drawn_rows_are_uniform() -> None:
+    """Chi-square of 100,000 draws over 10 rows, and of pairs in successive draws, below the 99.9 % quantile."""
+    draw = RowDraw("cpu", 10_000, seed=5)
+    draws = np.stack([_rows(draw, 10) for _ in range(10)])
+    assert _chi_square(np.bincount(draws.ravel(), minlength=10)) < 27.9  # 9 degrees of freedom
+    assert _chi_square(np.bincount((10 * draws[:-1] + draws[1:]).ravel(), minlength=100)) < 148.2  # 99
+
+
+def test_random_indices_need_a_positive_number() -> None:
+    """None at all is an error, as is a seed that is too long."""
+    with pytest.raises(ConfigError, match=r"n must be from 1 .* \(got 0\)"):
+        Shuffle("cpu", 0, seed=0)
+    with pytest.raises(ValueError, match="seed"):
+        RowDraw("cpu", 1, seed=2**64)

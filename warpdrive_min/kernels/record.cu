@@ -1,0 +1,50 @@
+// What training keeps of one step.
+//
+// Reads rewards, _done_, terminated and truncated if HAS_FLAGS, final_observations if CUTS; writes the row of the step:
+// reward_row, terminated_row, truncated_row, success_row. Adds to running_return and running_steps of the episode; at
+// its end moves them to finished_return and finished_steps and counts it in finished_episodes. If CUTS, the final
+// observation of a truncated episode, N_WORDS floats of all agents, goes to slot n_cut[env] of cuts, which counts on.
+//
+// Without HAS_FLAGS every end is by the dynamics. A success is such an end that the flags tell, or _done_ == 2.
+//
+// A sum belongs to one thread, so nothing is atomic and the order of additions is that of the steps.
+
+WD_KERNEL(record)(const float (*rewards)[N_AGENTS], const int* _done_, const int* terminated, const int* truncated,
+                  const float* final_observations, float (*reward_row)[N_AGENTS], int* terminated_row,
+                  int* truncated_row, int* success_row, float (*running_return)[N_AGENTS], int* running_steps,
+                  float (*finished_return)[N_AGENTS], int* finished_steps, int* finished_episodes, float* cuts,
+                  int* n_cut, int n_cuts, int n_envs) {
+  WD_EACH_AGENT(local, env, agent) {
+    const float reward = rewards[env][agent];
+    const float sum = running_return[env][agent] + reward;
+    reward_row[env][agent] = reward;
+    if (_done_[env]) finished_return[env][agent] += sum;
+    running_return[env][agent] = _done_[env] ? 0.f : sum;
+  }
+  if (CUTS) {
+    // Neighbouring threads copy neighbouring words; a block with one environment only looks once whether it must.
+    const int n_words = ENVS_PER_BLOCK > 1 || truncated[WD_FIRST_ENV] ? ENVS_PER_BLOCK * N_WORDS : 0;
+    for (int item = WD_THREAD; item < n_words; item += WD_STRIDE) {
+      const int env = WD_FIRST_ENV + item / N_WORDS, word = item % N_WORDS;
+      if (env >= n_envs || !truncated[env] || n_cut[env] >= n_cuts) continue;
+      const long long source = static_cast<long long>(env) * N_WORDS + word;
+      cuts[static_cast<long long>(n_cut[env]) * n_envs * N_WORDS + source] = final_observations[source];
+    }
+    WD_SYNC();  // all threads have read n_cut
+  }
+  WD_EACH_ENV(local, env) {
+    const bool is_done = _done_[env];
+    const bool is_terminated = HAS_FLAGS ? terminated[env] : is_done;
+    const bool is_truncated = HAS_FLAGS && truncated[env];
+    terminated_row[env] = is_terminated;
+    truncated_row[env] = is_truncated;
+    success_row[env] = _done_[env] == 2 || (HAS_FLAGS && is_terminated);
+    const int steps = running_steps[env] + 1;
+    if (is_done) {
+      finished_steps[env] += steps;
+      finished_episodes[env] += 1;
+    }
+    running_steps[env] = is_done ? 0 : steps;
+    if (CUTS && is_truncated) n_cut[env] += 1;
+  }
+}

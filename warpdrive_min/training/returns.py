@@ -1,0 +1,149 @@
+"""Returns and advantages of a rollout, by one backward pass over time."""
+
+from __future__ import annotations
+
+import torch
+
+from warpdrive_min import backends
+from warpdrive_min.backends.base import Argument, Backend, Constant, Launch
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+
+Flags = tuple[bool, bool]
+"""Whether values are given, and those of cuts."""
+Key = tuple[tuple[int, torch.Size] | None, ...]
+
+
+class ReturnScan:
+    """Scans rollouts for returns and generalised advantages.
+
+    An episode that ended by its dynamics is followed by nothing. One that a time limit cut off is followed by the
+    value of its last observation, if that is given, else by nothing.
+
+    Args:
+        backend: That computes, or its name.
+        n_envs: Environments.
+        n_agents: Agents of each.
+        gamma: Discount of a step, from 0 to 1.
+        lam: From 0, advantages of one step, to 1, of the whole rest of the rollout.
+        compat: WarpDrive's rule: every end is by the dynamics; a rollout that goes on has as return of its last step
+            the value there, without reward and discount; advantages are returns less values.
+
+    Raises:
+        ConfigError: A number is out of its range, or ``lam`` is given for WarpDrive's rule.
+    """
+
+    def __init__(
+        self,
+        backend: str | Backend,
+        n_envs: int,
+        n_agents: int,
+        gamma: float,
+        lam: float = 1.0,
+        *,
+        compat: bool = False,
+    ) -> None:
+        for name, number in (("gamma", gamma), ("lam", lam)):
+            if not 0 <= number <= 1:
+                raise ConfigError(f"returns: {name} must be from 0 to 1 (got {number})")
+        if compat and lam != 1:
+            raise ConfigError(f"returns: WarpDrive's rule has no lambda (got {lam}); leave it at 1")
+        self._backend = backends.get(backend) if isinstance(backend, str) else backend
+        self._envs, self._rows = (n_envs,), (n_envs, n_agents)
+        self._gamma, self._lam, self._is_compat = float(gamma), float(lam), compat
+        self._managers: dict[Flags, CUDAFunctionManager] = {}
+        self._prepared: tuple[Key, Launch] | None = None
+
+    def scan(
+        self,
+        rewards: torch.Tensor,
+        values: torch.Tensor | None,
+        terminated: torch.Tensor,
+        truncated: torch.Tensor,
+        last_values: torch.Tensor,
+        cut_values: torch.Tensor | None,
+        advantages: torch.Tensor | None,
+        returns: torch.Tensor,
+    ) -> None:
+        """Fill ``returns`` and ``advantages``; enqueues. The first call with other tensors prepares the launch.
+
+        Args:
+            rewards: ``(n_steps, n_envs, n_agents)`` float32, as are the other arrays but for these:
+            values: Of what was observed before each step; None: returns alone, not generalised.
+            terminated: ``(n_steps, n_envs)`` int32: the dynamics ended the episode with the step.
+            truncated: Likewise: the time limit did.
+            last_values: ``(n_envs, n_agents)``: of what was observed after the last step. WarpDrive's rule ignores it.
+            cut_values: ``(n_cuts, n_envs, n_agents)``: of the last observations of an environment's truncated
+                episodes, in their order. WarpDrive's rule ignores them.
+            advantages: Filled; None where there are no values.
+            returns: Filled.
+
+        Raises:
+            DataError: A tensor has another shape, dtype or device, or one is given that belongs to a missing one.
+        """
+        arrays = {
+            "rewards": rewards,
+            "values": values,
+            "terminated": terminated,
+            "truncated": truncated,
+            "last_values": None if self._is_compat else last_values,
+            "cut_values": None if self._is_compat else cut_values,
+            "advantages": advantages,
+            "returns": returns,
+        }
+        key = tuple(None if array is None else (array.data_ptr(), array.shape) for array in arrays.values())
+        if self._prepared is None or self._prepared[0] != key:
+            self._prepared = (key, self._prepare(arrays))
+        self._prepared[1]()
+
+    def _prepare(self, arrays: dict[str, torch.Tensor | None]) -> Launch:
+        rewards, values, cut_values = arrays["rewards"], arrays["values"], arrays["cut_values"]
+        assert rewards is not None
+        n_steps, n_cuts = len(rewards), 0 if cut_values is None else len(cut_values)
+        shapes = {"last_values": self._rows, "cut_values": (n_cuts, *self._rows)}
+        for name, array in arrays.items():
+            if array is not None:
+                is_flag = name in ("terminated", "truncated")
+                shape = shapes.get(name, (n_steps, *(self._envs if is_flag else self._rows)))
+                self._check(name, array, shape, torch.int32 if is_flag else torch.float32)
+        if (values is None) != (arrays["advantages"] is None):
+            raise DataError("returns: advantages need values, and values give advantages; pass both or neither")
+        if values is None and (self._is_compat or self._lam != 1):
+            needs = "WarpDrive's rule" if self._is_compat else f"lam={self._lam}"
+            raise DataError(f"returns: {needs} needs values (got None)")
+        manager = self._manager((values is not None, cut_values is not None))
+        arguments: dict[str, Argument] = {
+            name: self._unused(name) if array is None else _by_row(array) for name, array in arrays.items()
+        }
+        arguments |= {"gamma": self._gamma, "lam": self._lam}
+        arguments |= {"n_steps": n_steps, "n_cuts": n_cuts, "n_rows": manager.n_envs}
+        kernel = manager.kernel("scan")
+        return manager.prepare(kernel, [arguments[parameter.name] for parameter in kernel.parameters])
+
+    def _manager(self, flags: Flags) -> CUDAFunctionManager:
+        if flags not in self._managers:
+            n_envs, n_agents = self._rows
+            manager = CUDAFunctionManager(1, n_envs * n_agents, backend=self._backend)
+            # EXACT: never contracted, so that every backend computes the same.
+            constants: dict[str, Constant] = {"AGENTS_PER_ENV": n_agents, "COMPAT": self._is_compat, "EXACT": True}
+            manager.load(core_sources("scan"), constants | dict(zip(("VALUES", "CUTS"), flags, strict=True)))
+            self._managers[flags] = manager
+        return self._managers[flags]
+
+    def _check(self, name: str, array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        device = self._backend.device
+        is_right = tuple(array.shape) == shape and array.dtype == dtype and array.device == device
+        if not is_right or not array.is_contiguous() or not array.numel():
+            raise DataError(
+                f"returns: {name} must be contiguous {dtype} of shape {shape} on {device}, not empty "
+                f"(got {array.dtype} {tuple(array.shape)} on {array.device})"
+            )
+
+    def _unused(self, name: str) -> torch.Tensor:
+        """Return what stands in for an argument that the flags switch off: right rank and type, never touched."""
+        return torch.zeros(1 if name == "last_values" else (1, 1), device=self._backend.device)
+
+
+def _by_row(array: torch.Tensor) -> torch.Tensor:
+    """Return a view with one axis for environments and agents, which go last in every array but the flags."""
+    return array if array.dtype == torch.int32 else array.detach().flatten(-2)

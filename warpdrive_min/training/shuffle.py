@@ -1,0 +1,74 @@
+"""Random indices on the device: permutations, and rows of a replay buffer; a replayed CUDA graph goes on drawing."""
+
+from __future__ import annotations
+
+import torch
+
+from warpdrive_min.backends.base import Argument, Backend, Launch
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.rng import seed_words
+
+
+class RandomIndices:
+    """Indices that a kernel draws; draw number `counter` follows from it and the seed alone, on every backend.
+
+    Args:
+        backend: That draws, or its name.
+        n: How many.
+        seed: Of the draws.
+
+    Raises:
+        ConfigError: ``n`` is not from 1 to 2^31 - 1.
+        ValueError: The seed is negative or has more than 64 bits.
+    """
+
+    def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
+        if not 1 <= n < 2**31:
+            raise ConfigError(f"random indices: n must be from 1 to 2^31 - 1 (got {n})")
+        self._functions = CUDAFunctionManager(1, n, backend=backend)
+        self._functions.load(core_sources("shuffle"))
+        device = self._functions.backend.device
+        self.indices = torch.zeros(n, dtype=torch.int32, device=device)
+        """What was drawn last, (n,) int32; static."""
+        self.counter = torch.zeros(1, dtype=torch.int32, device=device)
+        """Draws so far, (1,) int32."""
+        self.seed = torch.tensor(seed_words(seed), dtype=torch.int32).to(device)
+        """Low and high word of the seed, (2,) int32."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the live tensors from which the draws go on."""
+        return {"counter": self.counter, "seed": self.seed}
+
+    def _prepare(self, name: str, **given: Argument) -> Launch:
+        kernel = self._functions.kernel(name)
+        given |= {"indices": self.indices, "counter": self.counter, "seed": self.seed, "n_envs": len(self.indices)}
+        return self._functions.prepare(kernel, [given[parameter.name] for parameter in kernel.parameters])
+
+
+class Shuffle(RandomIndices):
+    """Permutations of 0 to n - 1, one at a time in `indices`."""
+
+    def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
+        super().__init__(backend, n, seed)
+        self._permute = self._prepare("permute", half_bits=((n - 1).bit_length() + 1) // 2)
+
+    def permute(self) -> None:
+        """Draw the next permutation into `indices`; enqueues."""
+        self._permute()
+        self.counter.add_(1)
+
+
+class RowDraw(RandomIndices):
+    """Rows, uniform and with replacement, of a buffer whose fill only the device knows."""
+
+    def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
+        super().__init__(backend, n, seed)
+        self._draw: tuple[int, Launch] | None = None
+
+    def draw(self, size: torch.Tensor) -> None:
+        """Draw n rows from 0 to before ``size``, (1,) int32 and at least 1, into `indices`; enqueues."""
+        if self._draw is None or self._draw[0] != size.data_ptr():
+            self._draw = (size.data_ptr(), self._prepare("draw_rows", size=size))
+        self._draw[1]()
+        self.counter.add_(1)
