@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -143,6 +144,21 @@ class EnvWrapper:
         self._resets_itself = self.cuda_function_manager.has_function(OWN_KERNEL)
 
     # -------------------------------------------------------------- construction
+
+    def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
+        """Return a wrapper, not started, of other copies of the same environment on the same backend."""
+        managers = ("cuda_data_manager", "cuda_function_manager", "cuda_step", "cuda_step_function_feed")
+        without = {id(each): None for name in managers if (each := getattr(self.env, name, None)) is not None}
+        return type(self)(
+            copy.deepcopy(self.env, without),
+            num_envs=num_envs,
+            blocks_per_env=self.blocks_per_env if self.blocks_per_env > 1 else None,
+            env_backend=self.env_backend,
+            env_registrar=self._registrar,
+            seed=seed,
+            auto_reset=auto_reset,
+            exact=self.exact,
+        )
 
     def _create(self, name: str | None, config: Mapping[str, Any] | None) -> Any:
         if name is None or config is None:

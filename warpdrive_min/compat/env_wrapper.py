@@ -9,7 +9,7 @@ from typing import Any
 from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
-from warpdrive_min.compat.placeholders import create_and_push_data_placeholders
+from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 from warpdrive_min.environment import Observations
 
 

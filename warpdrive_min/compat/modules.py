@@ -22,7 +22,7 @@ class NotInCompatError(WarpDriveError, ImportError):
 
 
 _MANAGERS: Final = "warpdrive_min.compat.managers"
-_PLACEHOLDERS: Final = "warpdrive_min.compat.placeholders"
+_PLACEHOLDERS: Final = "warpdrive_min.training.placeholders"
 _DISTRIBUTED: Final = "warp_drive.training.utils.distributed_train.distributed_trainer"
 _CLASSIC: Final = "example_envs.single_agent.classic_control"
 

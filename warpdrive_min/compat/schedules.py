@@ -1,46 +1,14 @@
-"""Parameters that change with training time: constant, or linear between given points."""
+"""WarpDrive's schedule of an optimizer's learning rate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.schedules import ParamScheduler, Schedule
 
-Schedule = float | Sequence[Sequence[float]]
-"""A constant, or points ``[timestep, value]`` in the order of time."""
-
-
-class ParamScheduler:
-    """A parameter's value by timestep: linear between the points of its schedule, constant before and after them.
-
-    Raises:
-        ConfigError: The schedule is neither a number nor a list of ``[timestep, value]`` in the order of time.
-    """
-
-    def __init__(self, schedule: Schedule) -> None:
-        points = [[0, schedule]] if isinstance(schedule, int | float) else schedule
-        is_list = isinstance(points, list) and points and all(isinstance(p, list) and len(p) == 2 for p in points)
-        if not is_list or sorted(point[0] for point in points) != [point[0] for point in points]:
-            raise ConfigError(
-                f"schedule: must be a number, or a list of [timestep, value] in the order of time (got {schedule!r})"
-            )
-        self.schedule = schedule
-        self.type = "constant" if isinstance(schedule, int | float) else "piecewise_linear"
-        self._times, self._values = zip(*points, strict=True)
-
-    def get_param_value(self, timestep: int) -> float:
-        """Return the value at a timestep.
-
-        Raises:
-            ConfigError: The timestep is negative.
-        """
-        if timestep < 0:
-            raise ConfigError(f"schedule: timestep must not be negative (got {timestep})")
-        return float(np.interp(timestep, self._times, self._values))
+__all__ = ["LRScheduler", "ParamScheduler"]
 
 
 class LRScheduler(ParamScheduler, LambdaLR):

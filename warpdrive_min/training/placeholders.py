@@ -68,7 +68,7 @@ def create_and_push_data_placeholders(
         )
     agents: list[Hashable] = list(env_wrapper.env.action_space)
     policies = policy_tag_to_agent_id_map or {"shared": agents}
-    _check_policies(policies, agents)
+    check_policies(policies, agents)
     if create_separate_placeholders_for_each_policy and len(policies) < 2:
         raise ConfigError("placeholders: separate ones need more than one policy; leave them off")
     groups = (
@@ -186,7 +186,8 @@ def _action_types(space: Any) -> tuple[tuple[int, ...], type[np.int32] | type[np
 # ------------------------------------------------------------------ what is checked
 
 
-def _check_policies(policies: Mapping[str, Agents], agents: Agents) -> None:
+def check_policies(policies: Mapping[str, Agents], agents: Agents) -> None:
+    """Raise `ConfigError` unless every agent is in one policy and in no other."""
     mapped = [agent for members in policies.values() for agent in members]
     if len(mapped) != len(agents) or set(mapped) != set(agents):
         raise ConfigError(

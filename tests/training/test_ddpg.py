@@ -1,0 +1,481 @@
+"""DDPG: its losses, steps and targets by hand, when it waits, what it goes on from, and that it learns."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.test_replay import empty_batch
+from warpdrive_min import BACKENDS, capture
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import losses
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ActorCriticConfig, ActorModelConfig, CriticModelConfig, PolicyConfig
+from warpdrive_min.training.ddpg import DDPG, WarpDriveDDPG
+from warpdrive_min.training.models import FullyConnectedActionValueCritic, FullyConnectedActor
+
+SPACE = ActionSpace((), 1, (-1.0,), (1.0,))
+TAU, GAMMA, LR = 0.25, 0.5, 0.1
+
+
+class LinearActor(torch.nn.Module):
+    """Acts ``weight * observation``."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([weight]))
+
+    def act(self, observations):
+        return observations * self.weight
+
+
+class LinearCritic(torch.nn.Module):
+    """Says ``weights[0] * observation + weights[1] * action``."""
+
+    def __init__(self, *weights):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.tensor(weights))
+
+    def forward(self, observations, actions):
+        return (torch.cat([observations, actions], -1) * self.weights).sum(-1)
+
+
+def settings(**changes):
+    """Return a policy's settings."""
+    given = {"gamma": GAMMA, "tau": TAU, "buffer_size": 100, "batch_size": 4, "clip_grad_norm": False, **changes}
+    return PolicyConfig(algorithm="DDPG", model=ActorCriticConfig(), **given)
+
+
+def set_rates(algorithm, rate=LR):
+    """Write the learning rates, as a trainer does before each update."""
+    for tensor in algorithm.scheduled.values():
+        tensor.fill_(rate)
+    return algorithm
+
+
+def linear(batch, n_step=1, **changes):
+    """Return DDPG with an actor of weight 1/2 and a critic of weights 1 and 3."""
+    models = LinearActor(0.5), LinearCritic(1.0, 3.0)
+    return set_rates(DDPG("p", settings(**changes), n_step, *models, SPACE, batch, BACKENDS["cpu"], 0))
+
+
+def networks(batch, n_step=2, *, seed=0, backend="cpu", precision="fp32", **changes):
+    """Return DDPG with small networks."""
+    torch.manual_seed(seed)
+    n_features = batch.observations.shape[-1]
+    actor = FullyConnectedActor(n_features, SPACE, ActorModelConfig(fc_dims=(16,)))
+    critic = FullyConnectedActionValueCritic(n_features, SPACE, CriticModelConfig(fc_dims=(16, 16)))
+    models = (model.to(batch.rewards.device) for model in (actor, critic))
+    config = settings(batch_size=32, **changes)
+    return set_rates(DDPG("p", config, n_step, *models, SPACE, batch, BACKENDS[backend], seed, precision), 1e-3)
+
+
+def one_transition():
+    """Return a batch whose one transition is (2, 1, 2, 4): observation, action, reward and what follows."""
+    batch = empty_batch(1, 1, 1, n_types=1)
+    batch.observations[:, 0, 0, 0] = torch.tensor([2.0, 4.0])
+    batch.actions.fill_(1)
+    batch.rewards.fill_(2)
+    return batch
+
+
+def play(batch, seed):
+    """Fill a batch with a rollout of noise, with ends of both kinds."""
+    generator = torch.Generator().manual_seed(seed)
+    for array in (batch.observations, batch.actions, batch.rewards, batch.cuts):
+        array.copy_(torch.randn(array.shape, generator=generator))
+    kind = torch.randint(5, batch.terminated.shape, generator=generator)
+    batch.terminated.copy_(kind == 0)
+    batch.truncated.copy_(kind == 1)
+
+
+def everything(algorithm):
+    """Return a copy of all that an algorithm goes on from."""
+    return {name: tensor.clone() for name, tensor in {**algorithm.state(), **algorithm.own_state()}.items()}
+
+
+# ------------------------------------------------------------------ one update
+
+
+def test_update_by_hand():
+    """One transition, linear networks: losses, gradients, both steps and both targets are those worked out by hand.
+
+    The critic says 5 of (2, 1). The target actor's action at 4 is 2, clipped to 1, of which the target critic says 7:
+    the target is 2 + 7/2 = 5.5 and the gradient 2 (5 - 5.5) (2, 1). Adam's first step has the length of its rate, so
+    the critic becomes (1.1, 3.1): were the actor's loss to reach it, its second weight would move on. It says
+    5.3 of the actor's action 1, and the actor's gradient is -3.1 * 2.
+    """
+    algorithm = linear(one_transition())
+    algorithm.update()
+    got = {name: tensor.item() for name, tensor in algorithm.metrics.items()}
+    assert got == pytest.approx(
+        {
+            "critic_loss": 0.25,
+            "mean_q": 5.0,
+            "max_q": 5.0,
+            "actor_loss": -5.3,
+            "gradient_norm_critic": 5**0.5,
+            "gradient_norm_actor": 6.2,
+            "n_skipped_steps": 0.0,
+            "buffer_size": 1.0,
+        }
+    )
+    for module, want, target in (
+        (algorithm.critic, [1.1, 3.1], [1.025, 3.025]),
+        (algorithm.actor, [0.6], [0.525]),
+    ):
+        assert next(module.parameters()).tolist() == pytest.approx(want)
+        follower = algorithm.target_actor if module is algorithm.actor else algorithm.target_critic
+        assert next(follower.model.parameters()).tolist() == pytest.approx(target)
+
+
+def test_terminated_transition_has_no_future():
+    """After an end the target is the reward alone: 2, so the error is 5 - 2."""
+    batch = one_transition()
+    batch.terminated.fill_(1)
+    algorithm = linear(batch)
+    algorithm.update()
+    assert algorithm.metrics["critic_loss"].item() == pytest.approx(9.0)
+
+
+def test_long_gradients_are_shortened():
+    """With clipping a step's gradient has the norm asked for; the metric is the norm before."""
+    algorithm = linear(one_transition(), clip_grad_norm=True, max_grad_norm=0.5)
+    algorithm.update()
+    assert algorithm.metrics["gradient_norm_critic"].item() == pytest.approx(5**0.5)
+    first_moment = algorithm.state()["critic/exp_avg"]
+    assert first_moment.norm().item() == pytest.approx(0.1 * 0.5, rel=1e-4), "1 - beta1 of the gradient taken"
+
+
+def test_updates_equal_float64():
+    """Networks, several agents, clipping and Adam: the weights follow those of a plain float64 version."""
+    batch = empty_batch(4, 5, 2, n_cuts=4, n_features=3, n_types=1)
+    algorithm = networks(batch, clip_grad_norm=True, max_grad_norm=0.1, updates_per_iteration=1)
+    actor, critic = (copy.deepcopy(model).double() for model in (algorithm.actor, algorithm.critic))
+    target_actor, target_critic = copy.deepcopy(actor), copy.deepcopy(critic)
+    adams = [torch.optim.Adam(model.parameters(), 1e-3, eps=1e-8) for model in (actor, critic)]
+
+    def step(adam, loss, model):
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        adam.step()
+        return norm.item()
+
+    norms = []
+    for seed in range(8):
+        play(batch, seed)
+        algorithm.update()
+        rows = [array.double() for array in algorithm.buffer._drawn]
+        observations, actions, rewards, discounts, following = rows
+        with torch.no_grad():
+            next_q = target_critic(following, target_actor.act(following).clamp(-1, 1))
+        critic_loss = ((critic(observations, actions) - rewards - discounts * next_q) ** 2).mean()
+        norms.append(step(adams[1], critic_loss, critic))
+        actor_loss = -critic(observations, actor.act(observations)).mean()
+        norms.append(step(adams[0], actor_loss, actor))
+        for model, target in ((actor, target_actor), (critic, target_critic)):
+            for online, slow in zip(model.parameters(), target.parameters(), strict=True):
+                slow.data = (1 - TAU) * slow.data + TAU * online.data
+        assert algorithm.metrics["critic_loss"].item() == pytest.approx(critic_loss.item(), rel=1e-4)
+        assert algorithm.metrics["actor_loss"].item() == pytest.approx(actor_loss.item(), rel=1e-4)
+    assert max(norms) > 0.1, "gradients must have been shortened"
+    for got, want in (
+        (algorithm.actor, actor),
+        (algorithm.critic, critic),
+        (algorithm.target_actor.model, target_actor),
+        (algorithm.target_critic.model, target_critic),
+    ):
+        for name, tensor in want.state_dict().items():
+            np.testing.assert_allclose(got.state_dict()[name], tensor, atol=1e-5, err_msg=name)
+
+
+def test_updates_per_iteration_are_that_many_steps():
+    """Each step draws anew and moves both networks."""
+    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+    play(batch, 0)
+    algorithm = networks(batch, updates_per_iteration=3)
+    algorithm.update()
+    state = everything(algorithm)
+    assert [state[f"{part}/step"].item() for part in ("actor", "critic")] == [3, 3]
+    assert state["buffer/counter"].item() == 3
+
+
+# ------------------------------------------------------------------ targets, waiting, state
+
+
+def test_targets_are_copies_in_one_vector():
+    """Targets start equal, their parameters lie in the vector that follows, and the online ones stay where they are."""
+    batch = empty_batch(1, 1, 1, n_features=2, n_types=1)
+    algorithm = networks(batch)
+    target = algorithm.target_critic
+    before = algorithm.critic_optimiser.vector.detach().clone()
+    assert torch.equal(target.vector, before)
+    algorithm.critic_optimiser.vector.data.add_(1)
+    target.follow(torch.tensor(0.25))
+    for got, want in zip(target.model.parameters(), algorithm.critic.parameters(), strict=True):
+        torch.testing.assert_close(got.data, want.data - 0.75)
+        assert not got.requires_grad
+    assert torch.equal(algorithm.critic_optimiser.vector, before + 1)
+
+
+def test_nothing_is_learnt_before_learning_starts():
+    """Until the buffer has as many transitions, weights, moments and targets keep their bits; then all change."""
+    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+    algorithm = networks(batch, learning_starts=41)
+    start = everything(algorithm)
+    for rollout, want in enumerate((20, 40)):
+        play(batch, rollout)
+        algorithm.update()
+        assert algorithm.metrics["buffer_size"].item() == want
+        assert algorithm.metrics["gradient_norm_actor"].item() > 0, "there must be something to skip"
+    now = everything(algorithm)
+    for name in algorithm.state():
+        assert torch.equal(now[name], start[name]), name
+    algorithm.update()
+    now = everything(algorithm)
+    for name in algorithm.state().keys() - {"actor/n_skipped", "critic/n_skipped"}:
+        assert not torch.equal(now[name], start[name]), name
+
+
+def test_same_seed_gives_the_same_bits():
+    """Two runs agree in all state after five updates; another seed of draws does not."""
+
+    def run(seed):
+        batch = empty_batch(4, 5, 2, n_cuts=4, n_features=3, n_types=1)
+        algorithm = networks(batch, updates_per_iteration=2)
+        algorithm.buffer._draw.seed.fill_(seed)
+        for rollout in range(5):
+            play(batch, rollout)
+            algorithm.update()
+        return everything(algorithm)
+
+    first, second, other = run(1), run(1), run(2)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    assert not torch.equal(first["actor/parameters"], other["actor/parameters"])
+
+
+@pytest.mark.parametrize("kind", ["replay", "warpdrive"])
+def test_state_is_all_that_learning_goes_on_from(kind):
+    """An algorithm that takes over the state continues with the same bits as the one that it was taken from."""
+    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+
+    def make(seed):
+        made = networks(batch, seed=seed)
+        if kind == "warpdrive":
+            made = WarpDriveDDPG("p", settings(), 3, made.actor, made.critic, batch)
+        return set_rates(made, 1e-3)
+
+    first, second = make(0), make(1)
+    for rollout in range(4):
+        play(batch, rollout)
+        first.update()
+    targets = {**second.state(), **second.own_state()}
+    assert not torch.equal(targets["actor/parameters"], first.state()["actor/parameters"])
+    for name, tensor in everything(first).items():
+        targets[name].copy_(tensor)
+    for rollout in range(4, 7):
+        play(batch, rollout)
+        first.update()
+        second.update()
+    for name, tensor in everything(first).items():
+        assert torch.equal(tensor, targets[name]), name
+    assert torch.equal(first.actor.act(batch.observations), second.actor.act(batch.observations))
+
+
+def test_broken_transitions_are_skipped_and_counted():
+    """A reward that is not a number moves no network, and the metric says so."""
+    batch = one_transition()
+    algorithm = linear(batch)
+    batch.rewards.fill_(torch.nan)
+    algorithm.update()
+    assert algorithm.metrics["n_skipped_steps"].item() == 1, "the critic's; the actor's loss has no reward in it"
+    assert algorithm.critic.weights.tolist() == [1, 3]
+
+
+def test_bfloat16_keeps_weights_and_buffer_in_float32():
+    """In bfloat16 only products are short: state stays float32, and the losses are near those of float32."""
+    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+    play(batch, 0)
+    short, full = networks(batch, precision="bf16"), networks(batch)
+    for each in (short, full):
+        each.update()
+    assert {t.dtype for t in everything(short).values()} == {torch.float32, torch.int32, torch.int64}
+    got, want = (each.metrics["critic_loss"].item() for each in (short, full))
+    assert got == pytest.approx(want, rel=0.05)
+    assert got != want, "the precision must have had an effect"
+
+
+# ------------------------------------------------------------------ settings that do not fit
+
+
+def test_learning_must_start_before_the_buffer_is_full():
+    """More than the buffer holds would be waited for forever."""
+    with pytest.raises(ConfigError, match=r"'p': learning_starts must be at most the 100 .* .got 101.; lower it"):
+        linear(one_transition(), learning_starts=101)
+
+
+def test_returns_are_not_normalised():
+    """The critic's targets contain its own predictions, so their scale must stay."""
+    with pytest.raises(ConfigError, match=r"'p': normalize_return must be false for DDPG .got True."):
+        linear(one_transition(), normalize_return=True)
+
+
+# ------------------------------------------------------------------ WarpDrive's rule
+
+
+def warpdrive(batch, n_step=1, **changes):
+    """Return WarpDrive's rule with the networks of `linear`."""
+    return set_rates(WarpDriveDDPG("p", settings(**changes), n_step, LinearActor(0.5), LinearCritic(1.0, 3.0), batch))
+
+
+def two_rows():
+    """Return a batch of the observations 1 and 2, actions 0, and rewards 2 and 3."""
+    batch = empty_batch(2, 1, 1, n_types=1)
+    batch.observations[:, 0, 0, 0] = torch.tensor([1.0, 2.0, 9.0])
+    batch.rewards[:, 0, 0] = torch.tensor([2.0, 3.0])
+    return batch
+
+
+def test_warpdrive_update_by_hand():
+    """Two rows and linear networks: the critic descends both losses, with the weights of before the step.
+
+    The critic says 1 and 2. The target critic says 2 + 3 * 1 = 5 of the second observation with the target actor's
+    action, so the targets are 2 + 5/2 and, of the last row, 5. The errors -3.5 and -3 give the gradient
+    (-3.5 * 1 - 3 * 2, 0); the actor's loss adds (-1.5, -0.75), the means of observations and actions. The actor's
+    gradient is -3 * 1.5.
+    """
+    algorithm = warpdrive(two_rows())
+    algorithm.update()
+    got = {name: tensor.item() for name, tensor in algorithm.metrics.items()}
+    assert got == pytest.approx(
+        {
+            "critic_loss": (3.5**2 + 3**2) / 2,
+            "mean_q": 1.5,
+            "max_q": 2.0,
+            "actor_loss": -(2.5 + 5) / 2,
+            "gradient_norm_critic": (11**2 + 0.75**2) ** 0.5,
+            "gradient_norm_actor": 4.5,
+            "n_skipped_steps": 0.0,
+            "buffer_size": 2.0,
+        }
+    )
+    assert algorithm.critic.weights.tolist() == pytest.approx([1.1, 3.1])
+    assert algorithm.actor.weight.tolist() == pytest.approx([0.6])
+    assert algorithm.target_actor.vector.tolist() == pytest.approx([0.525])
+
+
+def test_warpdrive_counts_every_end_as_terminal():
+    """A time limit on the first row leaves its reward alone, though its episode could go on."""
+    batch = two_rows()
+    batch.truncated[0] = 1
+    algorithm = warpdrive(batch)
+    algorithm.update()
+    assert algorithm.metrics["critic_loss"].item() == pytest.approx(((1 - 2) ** 2 + 3**2) / 2)
+
+
+def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
+    """With n steps, rollouts of 2 and windows of 4, the first two updates only fill the 5 rows."""
+    batch = two_rows()
+    algorithm = warpdrive(batch, n_step=4)
+    for rollout in range(4):
+        batch.rewards[:, 0, 0] = torch.tensor([2.0, 3.0]) + 2 * rollout
+        algorithm.update()
+        assert algorithm.metrics["buffer_size"].item() == min(2 * rollout + 2, 5)
+        assert (algorithm.critic.weights.tolist() == [1, 3]) == (rollout < 2)
+        assert torch.equal(algorithm.target_critic.vector, torch.tensor([1.0, 3.0])) == (rollout < 2)
+    assert algorithm.own_state()["rows/rewards"].flatten().tolist() == [5, 6, 7, 8, 9]
+
+
+def test_warpdrive_returns_are_the_golden_ones():
+    """With a critic that says 0 the loss is the mean square of the returns worked out for these rows."""
+    batch = empty_batch(3, 1, 1, n_types=1)
+    algorithm = set_rates(WarpDriveDDPG("p", settings(gamma=0.9), 2, LinearActor(0.0), LinearCritic(0.0, 0.0), batch))
+    algorithm.target_critic.vector.copy_(torch.tensor([1.0, 0.0]))  # says the observation
+    observations, rewards, ends = [0.0, 0.5, 0.6, 0.7], [1.0, 2, 3, 4], [0, 0, 1, 0]
+    for rows in ([0, 0, 0], [1, 2, 3]):  # of 3 + 2 - 1 rows the second rollout leaves one of the first
+        batch.observations[:-1, 0, 0, 0] = torch.tensor(observations)[rows]
+        batch.rewards[:, 0, 0] = torch.tensor(rewards)[rows]
+        batch.terminated[:, 0] = torch.tensor(ends)[rows]
+        algorithm.update()
+    want = (3.286**2 + 4.7**2 + 3.0**2) / 3
+    assert algorithm.metrics["critic_loss"].item() == pytest.approx(want, rel=1e-5)
+
+
+def test_warpdrive_normalises_by_row():
+    """Returns and what the critic says are scaled per step over environments and agents, as `losses.normalise` does."""
+    batch = empty_batch(3, 4, 1, n_cuts=3, n_features=1, n_types=1)
+    play(batch, 0)
+    algorithm = warpdrive(batch, normalize_return=True)
+    critic, following = algorithm.critic, batch.observations[1:3]
+    with torch.no_grad():
+        ends = (batch.terminated | batch.truncated)[..., None]
+        next_q = critic(following, algorithm.actor.act(following))
+        returns = losses.warpdrive_n_step_returns(batch.rewards, ends, next_q, GAMMA, 1)
+        q = critic(batch.observations[:-1], batch.actions)
+        mean, std = returns.mean((1, 2), keepdim=True), returns.std((1, 2), keepdim=True)
+        want = (q - (returns - mean) / std).square().mean().item()
+    algorithm.update()
+    assert algorithm.metrics["critic_loss"].item() == pytest.approx(want, rel=1e-5)
+    assert algorithm.metrics["actor_loss"].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_warpdrive_needs_two_rows():
+    """One row has none after it."""
+    with pytest.raises(ConfigError, match=r"'p': WarpDrive's rule needs 2 rows, .* .got 1.; raise train_batch_size"):
+        warpdrive(one_transition())
+
+
+# ------------------------------------------------------------------ it learns
+
+
+def test_learns_to_act_by_what_it_sees():
+    """Episodes of one step, rewarded for an action near a line over the observation: the actor comes to follow it."""
+    batch = empty_batch(1, 64, 1, n_types=1)
+    batch.terminated.fill_(1)
+    algorithm = set_rates(networks(batch, n_step=1, buffer_size=2000, updates_per_iteration=2), 1e-2)
+    generator = torch.Generator().manual_seed(0)
+
+    def best(seen):
+        return 0.4 - 0.4 * seen
+
+    def error():
+        seen = torch.linspace(-1, 1, 21)[:, None]
+        with torch.no_grad():
+            return (algorithm.actor.act(seen) - best(seen)).abs().mean().item()
+
+    assert error() > 0.3, "there must be something to learn"
+    for _ in range(200):
+        seen = batch.observations[0].uniform_(-1, 1, generator=generator)
+        with torch.no_grad():
+            batch.actions[0] = algorithm.actor.act(seen) + 0.5 * torch.randn(seen.shape, generator=generator)
+        batch.rewards[0] = -((batch.actions[0].clamp(-1, 1) - best(seen)) ** 2)[..., 0]
+        algorithm.update()
+    assert error() < 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["replay", "warpdrive"])
+def test_replayed_graph_goes_on_as_eager_updates_do(kind):
+    """On a GPU six updates, five of them replays of one graph, leave what six eager ones do."""
+    ends = {}
+    for mode in ("eager", "graph"):
+        batch = empty_batch(4, 5, 2, n_cuts=4, n_features=3, n_types=1, device="cuda")
+        made = networks(batch, backend="pycuda", learning_starts=100, updates_per_iteration=2)
+        if kind == "warpdrive":
+            made = set_rates(WarpDriveDDPG("p", settings(), 3, made.actor, made.critic, batch), 1e-3)
+        update = made.update
+        for rollout in range(6):
+            play(batch, rollout)
+            update()
+            if rollout == 0 and mode == "graph":
+                update = capture(BACKENDS["pycuda"], made.update)
+        ends[mode] = everything(made)
+    assert ends["eager"]["actor/step"].item() > 1
+    for name, want in ends["eager"].items():
+        torch.testing.assert_close(ends["graph"][name], want, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")

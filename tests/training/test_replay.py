@@ -1,0 +1,267 @@
+"""The replay buffer: which transitions a rollout makes, which ones it keeps, and which ones it draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import BACKENDS_HERE, is_simulated
+from warpdrive_min import BACKENDS
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.replay import ReplayBuffer
+from warpdrive_min.training.rollout import Batch
+
+SPACE = ActionSpace((), 2, (-1.0, 0.0), (1.0, 2.0))
+
+
+def empty_batch(n_steps, n_envs, n_agents, n_cuts=1, n_features=1, n_types=2, device="cpu"):
+    """Return a batch of zeros; without cuts if ``n_cuts`` is 0."""
+    rows = (n_steps, n_envs, n_agents)
+
+    def flags():
+        return torch.zeros(n_steps, n_envs, dtype=torch.int32, device=device)
+
+    return Batch(
+        observations=torch.zeros(n_steps + 1, *rows[1:], n_features, device=device),
+        masks=None,
+        actions=torch.zeros(*rows, n_types, device=device),
+        log_probs=torch.zeros(rows, device=device),
+        rewards=torch.zeros(rows, device=device),
+        terminated=flags(),
+        truncated=flags(),
+        successes=flags(),
+        cuts=torch.zeros(n_cuts, *rows[1:], n_features, device=device) if n_cuts else None,
+    )
+
+
+def make(batch, n_transitions, *, n_step=1, gamma=0.5, n_drawn=8, backend="cpu", seed=0):
+    """Return a buffer for the batch's rollouts."""
+    return ReplayBuffer(batch, SPACE, n_transitions, n_step, gamma, n_drawn, BACKENDS[backend], seed)
+
+
+def stored(buffer, batch):
+    """Return the buffer's arrays with the axes (step, env, agent, ...), as NumPy."""
+    shape = (-1, *batch.rewards.shape[1:])
+    names = ("observations", "actions", "rewards", "discounts", "following")
+    return {name: buffer.state()[name].reshape(*shape, *buffer.state()[name].shape[1:]).numpy() for name in names}
+
+
+# ------------------------------------------------------------------ transitions
+
+
+CUT_0, CUT_1 = -1, -2
+WINDOWS = {
+    "goes on": ([], [], [2.75, 4.5, 6.25, 6.5, 5], [1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 2], [3, 4, 5, 5, 5]),
+    "terminated": ([2], [], [2.75, 3.5, 3, 6.5, 5], [0, 0, 0, 1 / 4, 1 / 2], [3, 3, 3, 5, 5]),
+    "cut twice": (
+        [],
+        [1, 3],
+        [2, 2, 5, 4, 5],
+        [1 / 4, 1 / 2, 1 / 4, 1 / 2, 1 / 2],
+        [CUT_0, CUT_0, CUT_1, CUT_1, 5],
+    ),
+    "terminated last": ([4], [], [2.75, 4.5, 6.25, 6.5, 5], [1 / 8, 1 / 8, 0, 0, 0], [3, 4, 5, 5, 5]),
+    "cut last": (
+        [],
+        [4],
+        [2.75, 4.5, 6.25, 6.5, 5],
+        [1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 2],
+        [3, 4, CUT_0, CUT_0, CUT_0],
+    ),
+    "cut, then terminated": (
+        [2],
+        [0],
+        [1, 3.5, 3, 6.5, 5],
+        [1 / 2, 0, 0, 1 / 4, 1 / 2],
+        [CUT_0, 3, 3, 5, 5],
+    ),
+}
+"""By case: steps of terminations and truncations; then by step, of windows of 3 with rewards 1 to 5 and gamma 1/2, the
+sum of rewards, the discount and the step of the observation that follows."""
+
+
+def test_windows_stop_at_ends_cuts_and_the_rollouts_end():
+    """Worked by hand for two agents in six environments: sums, discounts, and what is bootstrapped from."""
+    batch = empty_batch(5, len(WINDOWS), 2, n_cuts=2)
+    envs, agents = torch.arange(len(WINDOWS))[:, None, None], torch.arange(2)[:, None]
+
+    def mark(step):  # which step, environment and agent an observation is of
+        return 100 * step + 10 * envs + agents
+
+    batch.observations.copy_(torch.stack([mark(step) for step in range(6)]))
+    batch.cuts.copy_(torch.stack([mark(CUT_0), mark(CUT_1)]))
+    batch.rewards.copy_(torch.arange(1.0, 6)[:, None, None] * torch.tensor([1, 10]))
+    for env, (terminations, truncations, *_) in enumerate(WINDOWS.values()):
+        batch.terminated[terminations, env] = 1
+        batch.truncated[truncations, env] = 1
+    buffer = make(batch, 5 * len(WINDOWS) * 2, n_step=3)
+    buffer.add()
+    got = stored(buffer, batch)
+    np.testing.assert_array_equal(got["observations"], batch.observations[:-1])
+    for env, (name, (_, _, rewards, discounts, steps)) in enumerate(WINDOWS.items()):
+        want = np.array(rewards)[:, None] * [1, 10]
+        np.testing.assert_array_equal(got["rewards"][:, env], want, err_msg=name)
+        np.testing.assert_array_equal(got["discounts"][:, env], np.array(discounts)[:, None] * [1, 1], err_msg=name)
+        for step, following in enumerate(steps):
+            np.testing.assert_array_equal(
+                got["following"][step, env], mark(following)[env], err_msg=f"{name}, step {step}"
+            )
+
+
+def test_one_step_windows_are_plain_transitions():
+    """With n_step 1 and no time limits a row is (s, a, r, gamma, s'), and an end has the discount 0."""
+    batch = empty_batch(3, 1, 1, n_cuts=0)
+    batch.observations[:, 0, 0, 0] = torch.tensor([1.0, 2, 3, 4])
+    batch.rewards[:, 0, 0] = torch.tensor([5.0, 6, 7])
+    batch.terminated[1] = 1
+    buffer = make(batch, 3, gamma=0.9)
+    buffer.add()
+    got = {name: array.squeeze().tolist() for name, array in stored(buffer, batch).items()}
+    assert got["rewards"] == [5, 6, 7]
+    assert got["discounts"] == pytest.approx([0.9, 0, 0.9])
+    assert got["following"] == [2, 3, 4]
+
+
+def test_stored_actions_are_clipped():
+    """Each type is clipped to its own bounds, as the environment does; the batch keeps what was drawn."""
+    batch = empty_batch(1, 1, 3)
+    drawn = torch.tensor([[-2.0, -2.0], [0.5, 0.5], [3.0, 3.0]])
+    batch.actions[0, 0] = drawn
+    buffer = make(batch, 3)
+    buffer.add()
+    assert stored(buffer, batch)["actions"][0, 0].tolist() == [[-1, 0], [0.5, 0.5], [1, 2]]
+    assert torch.equal(batch.actions[0, 0], drawn)
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 3, 8])
+def test_transitions_equal_a_plain_loop(n_step):
+    """On random ends, more and fewer steps than a window, they are what a loop over single windows finds."""
+    generator = torch.Generator().manual_seed(n_step)
+    gamma, n_ends, n_cuts = 0.9, 0, 0
+    for n_steps in (1, 2, 6):
+        batch = empty_batch(n_steps, 40, 2, n_cuts=n_steps)
+        for array in (batch.observations, batch.rewards, batch.cuts):
+            array.normal_(generator=generator)
+        kind = torch.randint(4, (n_steps, 40), generator=generator)
+        batch.terminated.copy_(kind == 0)
+        batch.truncated.copy_(kind == 1)
+        buffer = make(batch, n_steps * 80, n_step=n_step, gamma=gamma)
+        buffer.add()
+        got = stored(buffer, batch)
+        for env in range(40):
+            for first in range(n_steps):
+                rewards, discount = np.zeros(2), 1.0
+                for step in range(first, min(first + n_step, n_steps)):
+                    rewards += discount * batch.rewards[step, env].numpy()
+                    discount *= gamma
+                    following = batch.observations[step + 1, env]
+                    if batch.terminated[step, env]:
+                        discount, n_ends = 0.0, n_ends + 1
+                        break
+                    if batch.truncated[step, env]:
+                        following, n_cuts = batch.cuts[batch.truncated[:step, env].sum(), env], n_cuts + 1
+                        break
+                np.testing.assert_allclose(got["rewards"][first, env], rewards, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(got["discounts"][first, env], discount, rtol=1e-6)
+                np.testing.assert_array_equal(got["following"][first, env], following)
+    assert min(n_ends, n_cuts) > 20, "windows must stop at both kinds of end"
+
+
+# ------------------------------------------------------------------ ring
+
+
+def fill(batch, value):
+    """Let every step of a rollout of one feature be another number, from ``value`` on, in all that is stored."""
+    n_steps = len(batch.actions)
+    numbers = torch.arange(value, value + n_steps + 1.0, device=batch.rewards.device)[:, None, None]
+    batch.observations.copy_(numbers[..., None].expand_as(batch.observations))
+    batch.rewards.copy_(10 * numbers[:-1].expand_as(batch.rewards))
+    batch.actions.copy_(numbers[:-1, ..., None].expand_as(batch.actions) / 1000)
+
+
+def test_ring_keeps_the_last_steps():
+    """Rollouts of 3 steps in a ring of 7: the newest steps push out the oldest, and the size stays at what it holds."""
+    batch = empty_batch(3, 2, 2)
+    buffer = make(batch, 7 * 4 + 3)
+    assert buffer.capacity == 28, "rounded down to whole steps"
+    want = [0.0] * 7
+    for rollout in range(6):
+        fill(batch, 1 + 3 * rollout)
+        buffer.add()
+        for step in range(3 * rollout, 3 * rollout + 3):
+            want[step % 7] = 1.0 + step
+        got = stored(buffer, batch)
+        for env in range(2):
+            for agent in range(2):
+                assert got["observations"][:, env, agent, 0].tolist() == want
+                assert got["rewards"][:, env, agent].tolist() == [10 * number for number in want]
+        assert buffer.size.tolist() == [min(3 * (rollout + 1), 7) * 4]
+    assert min(want) == 12
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_sample_covers_what_is_filled_and_only_that(backend):
+    """Every filled transition is drawn, none else, and its parts belong together; so again when the ring is full."""
+    batch = empty_batch(2, 2, 1, device=BACKENDS[backend].device)
+    n_drawn = 40 if is_simulated(backend) else 200
+    buffer = make(batch, 5 * 2, n_drawn=n_drawn, backend=backend)
+    for first, want in ((1, [1, 2]), (3, [1, 2, 3, 4]), (5, [2, 3, 4, 5, 6])):
+        fill(batch, first)
+        buffer.add()
+        drawn = buffer.sample()
+        assert drawn.observations.unique().tolist() == want
+        torch.testing.assert_close(drawn.rewards, 10 * drawn.observations[:, 0])
+        torch.testing.assert_close(drawn.following, drawn.observations + 1)
+        torch.testing.assert_close(drawn.actions, drawn.observations.expand(-1, 2) / 1000)
+        assert buffer.sample().observations.data_ptr() == drawn.observations.data_ptr(), "static buffers"
+
+
+def test_draws_follow_the_seed():
+    """The same seed draws the same, the next draw and another seed differ."""
+
+    def draws(seed):
+        batch = empty_batch(2, 50, 1)
+        batch.observations.copy_(torch.arange(150.0).view_as(batch.observations))
+        buffer = make(batch, 100, n_drawn=20, seed=seed)
+        buffer.add()
+        return [buffer.sample().observations.flatten().tolist() for _ in range(2)]
+
+    assert draws(1) == draws(1)
+    assert len({tuple(draw) for seed in (1, 2) for draw in draws(seed)}) == 4
+
+
+def test_state_is_all_that_a_buffer_goes_on_from():
+    """Another buffer that takes over the state holds the same, writes to the same place and draws the same."""
+    batch = empty_batch(2, 3, 1)
+    buffer, other = (make(batch, 5 * 3, seed=seed) for seed in (1, 2))
+    for first in (1, 3):
+        fill(batch, first)
+        buffer.add()
+        buffer.sample()
+    for name, tensor in other.state().items():
+        tensor.copy_(buffer.state()[name])
+    fill(batch, 5)
+    for each in (buffer, other):
+        each.add()
+        each.sample()
+    assert buffer.state()["position"].item() == 1, "it must have wrapped"
+    for name, tensor in other.state().items():
+        assert torch.equal(tensor, buffer.state()[name]), name
+    for got, want in zip(other.sample(), buffer.sample(), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_buffer_must_hold_a_rollout():
+    """One transition too few is refused, with what a rollout needs."""
+    batch = empty_batch(4, 3, 2)
+    make(batch, 24)
+    with pytest.raises(ConfigError, match=r"buffer_size: must hold a rollout, 4 steps .* = 24 transitions .got 23"):
+        make(batch, 23)
+
+
+def test_buffer_must_be_countable():
+    """More transitions than int32 counts are refused before anything is allocated."""
+    with pytest.raises(ConfigError, match=r"buffer_size: must be at most 2,147,483,646 transitions .got 2,147,483,647"):
+        make(empty_batch(1, 1, 1), 2**31 - 1)

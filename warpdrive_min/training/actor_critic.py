@@ -1,0 +1,291 @@
+"""What A2C and PPO share: values, returns, advantages, and the way through a rollout's rows in minibatches."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, NamedTuple
+
+import torch
+
+from warpdrive_min.backends.base import Backend
+from warpdrive_min.training import losses
+from warpdrive_min.training.config import PolicyConfig, TrainerConfig
+from warpdrive_min.training.optimiser import FlatAdam
+from warpdrive_min.training.precision import precision
+from warpdrive_min.training.returns import ReturnScan
+from warpdrive_min.training.rollout import Batch
+from warpdrive_min.training.seats import Seat
+from warpdrive_min.training.shuffle import Shuffle
+
+Row = torch.Tensor | slice
+"""Which rows (step, environment) of a rollout: their numbers, or a slice of all in order."""
+
+METRICS: Final = (
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approximate_kl",
+    "clip_fraction",
+    "explained_variance",
+    "mean_value",
+    "mean_advantage",
+    "mean_discounted_return",
+)
+
+
+class Rows(NamedTuple):
+    """Some rows of a rollout, (rows, n_agents, ...) each."""
+
+    observations: torch.Tensor
+    masks: torch.Tensor | None
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    values: torch.Tensor
+    returns: torch.Tensor
+    advantages: torch.Tensor
+    weights: torch.Tensor
+    """(rows, 1): 0 where a row does not count."""
+
+
+class Terms(NamedTuple):
+    """What the loss of some rows is made of, one number a row and agent."""
+
+    policy: torch.Tensor
+    value: torch.Tensor
+    entropy: torch.Tensor
+    log_ratio: torch.Tensor
+
+
+class ActorCriticAlgorithm(abc.ABC):
+    """Learns from a rollout: `update` is all of it, and a CUDA graph captures it whole.
+
+    Args:
+        policy: Name of the policy.
+        config: Its settings.
+        trainer: Those that all policies share.
+        model: Offers ``model(observations) -> (head, value)`` and ``value``.
+        seat: The policy's agents.
+        batch: What they saw and did.
+        backend: Of the environments.
+        seed: Of the order of minibatches.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        config: PolicyConfig,
+        trainer: TrainerConfig,
+        model: Any,
+        seat: Seat,
+        batch: Batch,
+        backend: Backend,
+        seed: int,
+    ) -> None:
+        self.policy, self.config, self.model = policy, config, model
+        self._space, self._batch = seat.space, batch
+        self._precision, self._max_rows = trainer.precision, trainer.max_rows
+        self._is_compat = trainer.compat == "warpdrive"
+        self._ratio = trainer.neg_pos_env_ratio
+        n_steps, n_envs, n_agents = batch.rewards.shape
+        device = batch.rewards.device
+        self.scheduled = {name: torch.zeros((), device=device) for name in ("lr", "vf_loss_coeff", "entropy_coeff")}
+        """Numbers that may change with time, 0-d; written before each update."""
+        self.optimiser = FlatAdam(
+            model.parameters(),
+            self.scheduled["lr"],
+            config.max_grad_norm if config.clip_grad_norm else None,
+            config.adam_eps,
+        )
+        self.metrics = {name: torch.zeros((), device=device) for name in METRICS}
+        """Of the last minibatch of the last update, 0-d."""
+        self.metrics["gradient_norm"] = self.optimiser.norm
+        self.metrics["n_skipped_steps"] = self.optimiser.n_skipped
+        self._values = torch.zeros(n_steps + 1, n_envs, n_agents, device=device)
+        self._returns = torch.zeros(n_steps, n_envs, n_agents, device=device)
+        self._advantages = torch.zeros_like(self._returns)
+        self._cut_values = None if batch.cuts is None else torch.zeros(batch.cuts.shape[:3], device=device)
+        self._weights = torch.ones(n_steps, n_envs, 1, device=device)
+        lam = config.gae_lambda if config.gae_lambda is not None else self.default_lambda
+        self._scan = ReturnScan(
+            backend, n_envs, n_agents, config.gamma, 1.0 if self._is_compat else lam, compat=self._is_compat
+        )
+        self._n_rows = n_steps * n_envs
+        self._shuffle = Shuffle(backend, self._n_rows, seed) if self.n_minibatches > 1 else None
+        self._negatives = Shuffle(backend, n_envs, seed + 1) if self._ratio > 0 else None
+
+    default_lambda: ClassVar[float]
+    """Of generalised advantages, where the config names none."""
+
+    @property
+    @abc.abstractmethod
+    def n_epochs(self) -> int:
+        """Times that an update goes through the rollout."""
+
+    @property
+    @abc.abstractmethod
+    def n_minibatches(self) -> int:
+        """Steps of the optimiser in each."""
+
+    @abc.abstractmethod
+    def terms(self, rows: Rows, head: torch.Tensor, values: torch.Tensor) -> Terms:
+        """Return the terms of the loss of some rows, which the present head and values belong to."""
+
+    # -------------------------------------------------------------- update
+
+    def update(self) -> None:
+        """Learn from the rollout in the batch; enqueues, does not synchronise."""
+        with precision(self._precision, self._returns.device):
+            if self._negatives is not None:
+                self._choose_environments(self._negatives)
+            self._evaluate()
+            stopped = torch.zeros((), dtype=torch.bool, device=self._returns.device)
+            steps = [(epoch, k) for epoch in range(self.n_epochs) for k in range(self.n_minibatches)]
+            for epoch, k in steps:
+                if k == 0 and self._shuffle is not None:
+                    self._shuffle.permute()
+                stopped = self._step(self._minibatch(k), stopped, is_last=(epoch, k) == steps[-1])
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        """Fill values, returns and advantages."""
+        batch, (n_steps, n_envs, n_agents) = self._batch, self._returns.shape
+        at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
+        for start in range(0, n_steps + 1, at_once):
+            part = slice(start, start + at_once)
+            self._values[part] = self.model.value(batch.observations[part])
+        if self._cut_values is not None and batch.cuts is not None:
+            self._cut_values.copy_(self.model.value(batch.cuts))
+        self._scan.scan(
+            batch.rewards,
+            self._values[:-1],
+            batch.terminated,
+            batch.truncated,
+            self._values[-1],
+            self._cut_values,
+            self._advantages,
+            self._returns,
+        )
+        if self.config.normalize_return:
+            self._returns.copy_(losses.normalise(self._returns, self._weights, per_row=self._is_compat))
+            self._advantages.copy_(self._returns - self._values[:-1])
+
+    def _choose_environments(self, order: Shuffle) -> None:
+        """Weigh environments: those with a success 1, and of the others ``neg_pos_env_ratio`` as many, at random."""
+        is_positive = self._batch.successes.any(0)
+        n_positive = is_positive.sum()
+        n_negative = (self._ratio * n_positive).floor()
+        order.permute()
+        shuffled = ~is_positive[order.indices]
+        chosen = shuffled & (shuffled.cumsum(0) <= n_negative)
+        weights = is_positive.float().index_add(0, order.indices, chosen.float())
+        takes_all = (n_positive == 0) | (n_positive + n_negative >= len(is_positive))
+        self._weights.copy_(torch.where(takes_all, 1.0, weights)[None, :, None].expand_as(self._weights))
+
+    def _minibatch(self, k: int) -> Row:
+        if self._shuffle is None:
+            return slice(0, self._n_rows)
+        size = self._n_rows // self.n_minibatches
+        return self._shuffle.indices[k * size : (k + 1) * size]
+
+    def _step(self, row: Row, stopped: torch.Tensor, *, is_last: bool) -> torch.Tensor:
+        """Take one step of the optimiser; returns whether the policy has moved too far for further ones."""
+        advantages, weights = (self._take(array, row) for array in (self._advantages, self._weights))
+        if self.config.normalize_advantage:
+            advantages = self._normalised(advantages, weights)
+        # Of a minibatch in which no environment counts the loss is 0.
+        total = (weights.sum() * advantages.shape[1]).clamp(min=1)
+        sums = torch.zeros(5, device=total.device)
+        for index, (part, within) in enumerate(self._parts(row)):
+            rows = self._rows(part, advantages[within], weights[within])
+            head, values = self.model(rows.observations)
+            terms = self.terms(rows, head.float(), values.float())
+            means = [(term * rows.weights).sum() / total for term in (terms.policy, terms.value, terms.entropy)]
+            loss = means[0] + self.scheduled["vf_loss_coeff"] * means[1] - self.scheduled["entropy_coeff"] * means[2]
+            self.optimiser.accumulate(loss, first=index == 0)
+            with torch.no_grad():
+                kl = (losses.approximate_kl(terms.log_ratio) * rows.weights).sum() / total
+                is_clipped = losses.clip_fraction(terms.log_ratio, self.config.clip_param)
+                clipped = (is_clipped * rows.weights).sum() / total
+                sums += torch.stack([*(mean.detach() for mean in means), kl, clipped])
+        if self.config.target_kl is not None:
+            stopped = stopped | (sums[3] > 1.5 * self.config.target_kl)
+        self.optimiser.apply(stopped if self.config.target_kl is not None else None)
+        if is_last:
+            self._report(sums)
+        return stopped
+
+    def _normalised(self, advantages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        if not self._is_compat:
+            return losses.normalise(advantages, weights)
+        in_order = advantages.view_as(self._advantages)  # the rows are all of them
+        return losses.normalise(in_order, self._weights, per_row=True).view_as(advantages)
+
+    def _parts(self, row: Row) -> Iterator[tuple[Row, slice]]:
+        """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""
+        n_agents = self._returns.shape[2]
+        n_rows = row.stop if isinstance(row, slice) else len(row)
+        at_once = max(1, self._max_rows // n_agents) if self._max_rows else n_rows
+        for start in range(0, n_rows, at_once):
+            within = slice(start, min(start + at_once, n_rows))
+            yield (within if isinstance(row, slice) else row[within]), within
+
+    def _rows(self, row: Row, advantages: torch.Tensor, weights: torch.Tensor) -> Rows:
+        batch = self._batch
+        return Rows(
+            observations=self._take(batch.observations[:-1], row),
+            masks=None if batch.masks is None else self._take(batch.masks[:-1], row),
+            actions=self._take(batch.actions, row),
+            log_probs=self._take(batch.log_probs, row),
+            values=self._take(self._values[:-1], row),
+            returns=self._take(self._returns, row),
+            advantages=advantages,
+            weights=weights,
+        )
+
+    @staticmethod
+    def _take(array: torch.Tensor, row: Row) -> torch.Tensor:
+        """Return rows of an array (n_steps, n_envs, ...); slices are views."""
+        flat = array.flatten(0, 1)
+        return flat[row] if isinstance(row, slice) else flat.index_select(0, row)
+
+    def log_prob_and_entropy(self, rows: Rows, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the log-probability of the rows' actions now, and the entropy, (rows, n_agents) each."""
+        log_std = getattr(self.model, "log_std", None)
+        return losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, log_std)
+
+    # -------------------------------------------------------------- metrics and state
+
+    @torch.no_grad()
+    def _report(self, sums: torch.Tensor) -> None:
+        policy, value, entropy, kl, clipped = sums.unbind()
+        loss = policy + self.scheduled["vf_loss_coeff"] * value - self.scheduled["entropy_coeff"] * entropy
+        values = self._values[:-1]
+        for name, number in {
+            "loss": loss,
+            "policy_loss": policy,
+            "value_loss": value,
+            "entropy": entropy,
+            "approximate_kl": kl,
+            "clip_fraction": clipped,
+            "explained_variance": losses.explained_variance(values, self._returns, self._weights),
+            "mean_value": values.mean(),
+            "mean_advantage": self._advantages.mean(),
+            "mean_discounted_return": self._returns.mean(),
+        }.items():
+            self.metrics[name].copy_(number)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the live tensors of the optimiser."""
+        return {f"optimiser/{name}": tensor for name, tensor in self.optimiser.state().items()}
+
+    def own_state(self) -> dict[str, torch.Tensor]:
+        """Return the live counters of what is drawn."""
+        drawn = {"shuffle": self._shuffle, "negatives": self._negatives}
+        return {
+            f"{name}/{key}": tensor
+            for name, each in drawn.items()
+            if each is not None
+            for key, tensor in each.state().items()
+        }

@@ -1,0 +1,94 @@
+"""Adam over one flat buffer: all parameters of a policy, their gradients and moments are one vector each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import torch
+from torch import distributed
+
+ALMOST_ZERO: Final = 1e-6
+"""Added to the norm that gradients are divided by, as in `torch.nn.utils.clip_grad_norm_`."""
+
+
+class FlatAdam:
+    """Adam whose whole step is a handful of kernels however many parameters there are, and can be captured.
+
+    The parameters become views of one vector; their gradients are gathered into another one, which is averaged over
+    ranks by one all-reduce, clipped by its norm, and applied. A step whose gradient is not finite is not taken, but
+    counted in `n_skipped`.
+
+    Args:
+        parameters: Of one network; moved into the flat vector, in place.
+        lr: Learning rate, 0-d float32 on the parameters' device; read when the step runs, so a schedule may write it.
+        max_norm: Norm to which longer gradients are shortened; None: they are left.
+        eps: Added to the root of the second moment.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        lr: torch.Tensor,
+        max_norm: float | None = None,
+        eps: float = 1e-8,
+    ) -> None:
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        flat = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
+        start = 0
+        for parameter in self._parameters:
+            parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+        self.vector = torch.nn.Parameter(flat)
+        """All parameters, (n,) float32."""
+        self.gradient = torch.zeros_like(flat)
+        self.norm = torch.zeros((), device=flat.device)
+        """Norm of the last gradient before it was clipped, 0-d."""
+        self.n_skipped = torch.zeros((), device=flat.device)
+        """Steps not taken because the gradient was not finite, 0-d."""
+        self._max_norm = max_norm
+        self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=flat.is_cuda)
+        self.vector.grad = self.gradient
+        self._adam.state[self.vector] = {
+            "step": torch.zeros((), device=flat.device),
+            "exp_avg": torch.zeros_like(flat),
+            "exp_avg_sq": torch.zeros_like(flat),
+        }
+
+    def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
+        """Put the gradient of a loss into `gradient`, or add it to what is there; enqueues."""
+        parts = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([part.reshape(-1) for part in parts])
+        if first:
+            self.gradient.copy_(gradient)
+        else:
+            self.gradient.add_(gradient)
+
+    def apply(self, skip: torch.Tensor | None = None) -> None:
+        """Average the gradient over ranks, clip it and take the step; enqueues.
+
+        Args:
+            skip: 0-d bool: nothing changes where it is true.
+        """
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            distributed.all_reduce(self.gradient)
+            self.gradient.div_(distributed.get_world_size())
+        torch.linalg.vector_norm(self.gradient, out=self.norm)
+        is_broken = ~torch.isfinite(self.norm)
+        self.n_skipped.add_(is_broken)
+        # Adam's arguments for mixed precision: it divides gradients by the one, and keeps still where the other is 1.
+        self._adam.found_inf = (is_broken if skip is None else is_broken | skip).float()  # type: ignore[attr-defined]
+        if self._max_norm is not None:
+            scale = ((self.norm + ALMOST_ZERO) / self._max_norm).clamp(min=1.0)
+            self._adam.grad_scale = scale  # type: ignore[attr-defined]
+        self._adam.step()
+
+    def step(self, loss: torch.Tensor, skip: torch.Tensor | None = None) -> None:
+        """Take one step down the gradient of a loss; enqueues."""
+        self.accumulate(loss)
+        self.apply(skip)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the live tensors from which the steps go on: parameters, moments, counts."""
+        state = self._adam.state[self.vector]
+        return {"parameters": self.vector.detach(), "n_skipped": self.n_skipped, **state}

@@ -1,0 +1,66 @@
+"""A part of an iteration: eager at first, then one CUDA graph; timed without waiting for the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from warpdrive_min.backends.base import Backend
+from warpdrive_min.graph import capture
+
+
+class Phase:
+    """Runs the same work again and again, eagerly the first time and then, if asked to, as a captured graph.
+
+    Args:
+        backend: That the work runs on.
+        work: Enqueues the same launches each time.
+        as_graph: Capture it.
+    """
+
+    def __init__(self, backend: Backend, work: Callable[[], None], *, as_graph: bool) -> None:
+        self._backend, self._work, self._as_graph = backend, work, as_graph
+        self._replay: Callable[[], None] | None = None
+        self._has_run = False
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._host_s = 0.0
+        self.capture_s = 0.0
+        """What the capture took."""
+
+    def run(self) -> None:
+        """Enqueue the work once; does not synchronise, but for the one capture."""
+        if self._as_graph and self._has_run and self._replay is None:
+            start = time.perf_counter()
+            self._replay = capture(self._backend, self._work)
+            self.capture_s = time.perf_counter() - start
+        work = self._replay or self._work
+        self._has_run = True
+        if self._backend.device.type == "cuda":
+            start_event, end_event = _event(), _event()
+            start_event.record()
+            work()
+            end_event.record()
+            self._events.append((start_event, end_event))
+        else:
+            start = time.perf_counter()
+            work()
+            self._host_s += time.perf_counter() - start
+
+    def take_seconds(self) -> float:
+        """Return the time that the runs since the last call took; waits for them."""
+        seconds, self._host_s = self._host_s, 0.0
+        for start, end in self._events:
+            end.synchronize()
+            seconds += start.elapsed_time(end) / 1e3
+        self._events.clear()
+        return seconds
+
+    def forget(self) -> None:
+        """Let go of the graph and its memory; the next run is eager."""
+        self._replay, self._has_run = None, False
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,160 @@
+"""The replay buffer of DDPG: a ring of whole time steps on the device, and the transitions drawn from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from warpdrive_min.backends.base import Backend
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import losses
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.shuffle import RowDraw
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.rollout import Batch
+
+Tensor = torch.Tensor
+
+MAX_COUNT: Final = 2**31 - 1
+"""Transitions are counted in int32."""
+
+
+class Transitions(NamedTuple):
+    """What single agents did and what came of it within n steps, float32: a row each."""
+
+    observations: Tensor
+    """(rows, n_features)."""
+    actions: Tensor
+    """(rows, n_types), as the environment took them: clipped to its bounds."""
+    rewards: Tensor
+    """(rows,): discounted sum over the steps of the window."""
+    discounts: Tensor
+    """(rows,): of the value of what follows; 0 where the dynamics ended the episode."""
+    following: Tensor
+    """(rows, n_features): observation after the window."""
+
+
+class ReplayBuffer:
+    """Keeps the transitions of the last time steps of all environments, and draws from them.
+
+    A window of n steps stops early where its episode ends, and with the rollout: then it is shorter, and what the
+    critic says of the observation after it stands for the rest, discounted by as many steps. So nothing of a rollout
+    waits for the next one. After a time limit that observation is the last one of the episode that was cut off.
+
+    Nothing in `add` and `sample` depends on what is on the device, so a CUDA graph captures them.
+
+    Args:
+        batch: Where the rollouts are that will be added.
+        space: Of the actions, continuous.
+        n_transitions: To keep at most; rounded down to whole time steps.
+        n_step: Steps of a window.
+        gamma: Discount of one step.
+        n_drawn: Transitions of a sample.
+        backend: Of the environments.
+        seed: Of the draws.
+
+    Raises:
+        ConfigError: There is no room for one rollout, or too much to be counted.
+        torch.cuda.OutOfMemoryError: It does not fit.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        space: ActionSpace,
+        n_transitions: int,
+        n_step: int,
+        gamma: float,
+        n_drawn: int,
+        backend: Backend,
+        seed: int,
+    ) -> None:
+        n_steps, n_envs, n_agents = batch.rewards.shape
+        self._n_added = batch.rewards.numel()
+        if n_transitions < self._n_added:
+            raise ConfigError(
+                f"buffer_size: must hold a rollout, {n_steps} steps of {n_envs} environments with {n_agents} agents = "
+                f"{self._n_added:,} transitions (got {n_transitions:,}); raise it, or lower train_batch_size"
+            )
+        if n_transitions + self._n_added > MAX_COUNT:
+            raise ConfigError(
+                f"buffer_size: must be at most {MAX_COUNT - self._n_added:,} transitions (got {n_transitions:,}); "
+                "lower it"
+            )
+        self._n_rows = n_transitions // (n_envs * n_agents)
+        self.capacity = self._n_rows * n_envs * n_agents
+        """Transitions that it holds when full."""
+        self._batch, self._n_step, self._gamma = batch, n_step, gamma
+        device, n_features = batch.rewards.device, batch.observations.shape[-1]
+        self._low, self._high = torch.tensor([space.low, space.high], device=device)
+        self._steps = torch.arange(n_steps, device=device)
+        self._envs = torch.arange(n_envs, device=device)
+        self._position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.size = torch.zeros(1, dtype=torch.int32, device=device)
+        """Transitions in it, (1,) int32."""
+        widths = (n_features,), (space.n_types,), (), (), (n_features,)
+        self._stored, self._drawn = (
+            Transitions(*(torch.zeros(n_rows, *width, device=device) for width in widths))
+            for n_rows in (self.capacity, n_drawn)
+        )
+        self._draw = RowDraw(backend, n_drawn, seed)
+
+    def add(self) -> None:
+        """Take in the transitions of the rollout in the batch, over the oldest where full; enqueues."""
+        rows = (self._position + self._steps) % self._n_rows
+        for stored, new in zip(self._stored, self._transitions(), strict=True):
+            stored.view(self._n_rows, -1).index_copy_(0, rows, new.reshape(len(rows), -1))
+        self._position.copy_((self._position + len(rows)) % self._n_rows)
+        self.size.add_(self._n_added).clamp_(max=self.capacity)
+
+    def sample(self) -> Transitions:
+        """Draw transitions, each equally likely, with repetition; enqueues.
+
+        Returns:
+            The same buffers at every call.
+        """
+        self._draw.draw(self.size)
+        for stored, drawn in zip(self._stored, self._drawn, strict=True):
+            torch.index_select(stored, 0, self._draw.indices, out=drawn)
+        return self._drawn
+
+    def clip(self, actions: Tensor) -> Tensor:
+        """Return actions (..., n_types) as the environment takes them."""
+        return actions.clamp(self._low, self._high)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the live tensors from which it goes on."""
+        return {**self._stored._asdict(), "position": self._position, "size": self.size, **self._draw.state()}
+
+    def _transitions(self) -> Transitions:
+        """Return what begins at each step of the rollout, (n_steps, n_envs, n_agents, ...)."""
+        batch, n_steps = self._batch, len(self._steps)
+        stops = batch.truncated.clone()
+        stops[-1] = 1
+        rewards, discounts, lengths = losses.n_step_sums(
+            self._windows(batch.rewards),
+            self._windows(batch.terminated[..., None]),
+            self._windows(stops[..., None]),
+            self._gamma,
+        )
+        last = self._steps[:, None] + lengths.squeeze(-1).long() - 1
+        sources, places = batch.observations, last + 1
+        if batch.cuts is not None:
+            sources = torch.cat([sources, batch.cuts])
+            slots = n_steps + batch.truncated.cumsum(0)  # the first cut lies behind the n_steps + 1 observations
+            is_cut = batch.truncated.gather(0, last) != 0
+            places = torch.where(is_cut, slots.gather(0, last), places)
+        return Transitions(
+            observations=batch.observations[:-1],
+            actions=self.clip(batch.actions),
+            rewards=rewards,
+            discounts=discounts.expand_as(rewards),
+            following=sources[places, self._envs],
+        )
+
+    def _windows(self, array: Tensor) -> Tensor:
+        """Return the n rows of an array (n_steps, ...) from each one on, zeros after the end: (n, n_steps, ...)."""
+        rest = array.new_zeros(self._n_step - 1, *array.shape[1:])
+        return torch.cat([array, rest]).unfold(0, self._n_step, 1).movedim(-1, 0)
