@@ -107,13 +107,15 @@ class ActorCriticAlgorithm(abc.ABC):
         self._advantages = torch.zeros_like(self._returns)
         self._cut_values = None if batch.cuts is None else torch.zeros(batch.cuts.shape[:3], device=device)
         self._weights = torch.ones(n_steps, n_envs, 1, device=device)
-        lam = config.gae_lambda if config.gae_lambda is not None else self.default_lambda
-        self._scan = ReturnScan(
-            backend, n_envs, n_agents, config.gamma, 1.0 if self._is_compat else lam, compat=self._is_compat
-        )
+        lam = 1.0 if self._is_compat else config.gae_lambda if config.gae_lambda is not None else self.default_lambda
+        self._scan = ReturnScan(backend, n_envs, n_agents, config.gamma, lam, compat=self._is_compat)
         self._n_rows = n_steps * n_envs
         self._shuffle = Shuffle(backend, self._n_rows, seed) if self.n_minibatches > 1 else None
         self._negatives = Shuffle(backend, n_envs, seed + 1) if self._ratio > 0 else None
+        is_once = self.n_epochs == self.n_minibatches == 1
+        is_plain = lam == 1 and not (config.normalize_advantage or config.normalize_return or self._is_compat)
+        self._values_come_first = not (is_once and is_plain)
+        """Advantages need all values before the first step; else the pass that learns gives them too."""
 
     default_lambda: ClassVar[float]
     """Of generalised advantages, where the config names none."""
@@ -149,22 +151,22 @@ class ActorCriticAlgorithm(abc.ABC):
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        """Fill values, returns and advantages."""
+        """Fill returns, and values and advantages where the steps need them."""
         batch, (n_steps, n_envs, n_agents) = self._batch, self._returns.shape
         at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
-        for start in range(0, n_steps + 1, at_once):
+        for start in range(0 if self._values_come_first else n_steps, n_steps + 1, at_once):
             part = slice(start, start + at_once)
             self._values[part] = self.model.value(batch.observations[part])
         if self._cut_values is not None and batch.cuts is not None:
             self._cut_values.copy_(self.model.value(batch.cuts))
         self._scan.scan(
             batch.rewards,
-            self._values[:-1],
+            self._values[:-1] if self._values_come_first else None,
             batch.terminated,
             batch.truncated,
             self._values[-1],
             self._cut_values,
-            self._advantages,
+            self._advantages if self._values_come_first else None,
             self._returns,
         )
         if self.config.normalize_return:
@@ -200,6 +202,9 @@ class ActorCriticAlgorithm(abc.ABC):
         for index, (part, within) in enumerate(self._parts(row)):
             rows = self._rows(part, advantages[within], weights[within])
             head, values = self.model(rows.observations)
+            if not self._values_come_first:
+                self._values[:-1].flatten(0, 1)[part] = values.detach()
+                rows = rows._replace(advantages=rows.returns - values.detach())
             terms = self.terms(rows, head.float(), values.float())
             means = [(term * rows.weights).sum() / total for term in (terms.policy, terms.value, terms.entropy)]
             loss = means[0] + self.scheduled["vf_loss_coeff"] * means[1] - self.scheduled["entropy_coeff"] * means[2]
@@ -262,6 +267,8 @@ class ActorCriticAlgorithm(abc.ABC):
         policy, value, entropy, kl, clipped = sums.unbind()
         loss = policy + self.scheduled["vf_loss_coeff"] * value - self.scheduled["entropy_coeff"] * entropy
         values = self._values[:-1]
+        if not self._values_come_first:
+            torch.sub(self._returns, values, out=self._advantages)
         for name, number in {
             "loss": loss,
             "policy_loss": policy,
