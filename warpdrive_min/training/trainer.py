@@ -106,7 +106,8 @@ class Trainer:
         self._start_environments()
         self._build()
         saving = self.config.saving
-        self.folder = Path(saving.basedir, saving.name, saving.tag, str(results_dir or int(time.time())))
+        runs = Path(saving.basedir, saving.name, saving.tag)
+        self.folder = runs / (str(results_dir) if results_dir else str(self.world.agreed(unused_number(runs))))
         """Where the run leaves its settings, metrics and checkpoints."""
         self._verbose = verbose and self.world.is_first
         self._sinks: list[Sink] | None = None
@@ -512,6 +513,14 @@ class Trainer:
         self._sinks = None
         self._play.forget()
         self._learn.forget()
+
+
+def unused_number(runs: Path) -> int:
+    """Return the time in seconds, or what follows it, so that no run has a folder of that name yet."""
+    number = int(time.time())
+    while (runs / str(number)).exists():
+        number += 1
+    return number
 
 
 def is_weight(name: str) -> bool:
