@@ -98,6 +98,8 @@ class EnvWrapper:
         check_environment(self.env)
         if num_envs < 1:
             raise ConfigError(f"num_envs: must be at least 1 (got {num_envs})")
+        if blocks_per_env is not None and blocks_per_env < 1:
+            raise ConfigError(f"blocks_per_env: must be positive (got {blocks_per_env}); leave it out to have it chosen")
         self.name: str = self.env.name
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length

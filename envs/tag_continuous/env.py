@@ -329,9 +329,10 @@ class TagContinuous(Environment):
         self.is_crowd = language != "numpy" and (
             (blocks_per_env or 1) > 1 or search == "grid" or (n_agents > limit and blocks_per_env != 1)
         )
+        own = type(self).kernel_sources
+        self.kernel_sources = {**own, **self.crowd_sources} if self.is_crowd else own
         if not self.is_crowd:
             return 1
-        self.kernel_sources = {**self.kernel_sources, **self.crowd_sources}
         return blocks_per_env or -(-n_agents // SPREAD_THREADS)
 
     def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:

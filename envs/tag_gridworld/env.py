@@ -209,18 +209,11 @@ class TagGridWorld(Environment):
         return 15 * self.num_agents
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Choose the kernels: of one block for any number of agents, unless more are asked for.
-
-        Raises:
-            ConfigError: The number is not positive.
-        """
-        n_blocks = 1 if blocks_per_env is None else blocks_per_env
-        if n_blocks < 1:
-            raise ConfigError(f"blocks_per_env: must be positive (got {n_blocks}); leave it out for one block")
-        self.is_crowd = n_blocks > 1 and language != "numpy"
+        """Choose the kernels: of one block for any number of agents, unless more are asked for."""
+        self.is_crowd = (blocks_per_env or 1) > 1 and language != "numpy"
         own = type(self).kernel_sources
         self.kernel_sources = {**own, **self.crowd_sources} if self.is_crowd else own
-        return n_blocks if self.is_crowd else 1
+        return blocks_per_env if blocks_per_env and self.is_crowd else 1
 
     def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:
         """Return the kernels of the crowd: cut where one block reads what another one wrote."""
