@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs import CartPole
+from envs import ENVS, CartPole
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS
 from warpdrive_min import EnvironmentRegistrar, EnvWrapper
@@ -366,3 +366,11 @@ def test_seed_picks_the_starts(backend):
         starts.append(wrapper.cuda_data_manager.pull_data_from_device("state"))
     np.testing.assert_array_equal(starts[0], starts[1])
     assert (starts[0] != starts[2]).any()
+
+
+@pytest.mark.parametrize("name", ["cartpole", "tag_gridworld", "tag_continuous"])
+@pytest.mark.parametrize("blocks", [0, -2])
+def test_number_of_blocks_must_be_positive(name, blocks):
+    """The error names the rule and the value, whatever kernels the environment has."""
+    with pytest.raises(ConfigError, match=rf"blocks_per_env: must be positive \(got {blocks}\); leave it out"):
+        EnvWrapper(ENVS[name](), num_envs=2, env_backend="cpu", blocks_per_env=blocks)

@@ -518,13 +518,6 @@ def test_blocks_share_an_environment_only_where_asked():
     assert set(env.get_data_dictionary()) == {"loc_x", "loc_y", "loc_x_reset_pool", "loc_y_reset_pool"}
 
 
-@pytest.mark.parametrize("blocks", [0, -2])
-def test_number_of_blocks_must_be_positive(blocks):
-    """The error names the rule and the value."""
-    with pytest.raises(ConfigError, match=rf"blocks_per_env: must be positive \(got {blocks}\); leave it out"):
-        TagGridWorld().settle_blocks(blocks, "cuda_c")
-
-
 # ------------------------------------------------------------------ sources
 
 

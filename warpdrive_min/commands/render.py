@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from warpdrive_min.backends import BACKENDS
-from warpdrive_min.backends.numba_cuda import simulated
+from warpdrive_min.commands.environments import (
+    PREFERRED,
+    config_keys,
+    console,
+    environment_name,
+    environments,
+    errors_told,
+    first_available,
+    make_environment,
+    read_settings,
+    say,
+)
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import supports
-from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known
+from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering.recording import record
 from warpdrive_min.rendering.writing import FORMATS, require_format, scene_of, write
 
 POLICIES: Final[dict[str, Callable[[EnvWrapper, int], Callable[[], None]]]] = {"random": random_policy}
 """Makes a policy from a started wrapper and a seed, by name."""
-PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
-"""Backends in the order in which the first available one is taken."""
 RECORD: Final = ".npz"
 """Suffix of the episode itself, to be drawn elsewhere."""
-PYTHON: Final = {"True": True, "False": False, "None": None}
 
-console = Console()
+Play = tuple[EnvWrapper, Callable[[], None]]
+"""A started wrapper, and what writes the actions of all its agents."""
 
 
 def render(
-    env: Annotated[str, typer.Argument(help="Environment.")],
     out: Annotated[Path, typer.Option(help=f"File; its suffix is the format: {', '.join([*FORMATS, RECORD])}.")],
-    policy: Annotated[str, typer.Option(help=f"Who acts: {', '.join(POLICIES)}.")] = "random",
+    env: Annotated[str | None, typer.Argument(help="Environment; by default that of the checkpoint.")] = None,
+    policy: Annotated[
+        str, typer.Option(help=f"Who acts: {', '.join(POLICIES)}, or the path of a checkpoint or run.")
+    ] = "random",
     backend: Annotated[str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps at most; by default the whole episode.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and actions.")] = 0,
@@ -44,76 +49,71 @@ def render(
     env_id: Annotated[int, typer.Option(min=0, help="Which copy is drawn.")] = 0,
     fps: Annotated[int, typer.Option(help="Frames a second.")] = 20,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the environment's config.")] = None,
+    sampled: Annotated[bool, typer.Option("--sampled", help="A trained policy draws; else it does its best.")] = False,
 ) -> None:
     """Play one episode and write it as a player, a film, a picture or a record; exits with 1 if that fails."""
-    try:
+    with errors_told():
         if out.suffix != RECORD:
             require_format(out)
-        make_policy = _policy(policy)
-        made = _environment(env, config or [])
-        chosen = backend or _first_available(made)
-        _say(f"backend: {chosen}")
-        wrapper = EnvWrapper(made, num_envs=n_envs, env_backend=chosen, seed=seed)
-        wrapper.reset()
-        episode = record(wrapper, make_policy(wrapper, seed), steps, env_id)
+        play = _random_play if policy in POLICIES else _trained_play
+        wrapper, act = play(policy, env, config or [], backend, n_envs, seed, sampled)
+        episode = record(wrapper, act, steps, env_id)
         if out.suffix == RECORD:
             episode.save(out)
         else:
             with Progress(console=console, disable=not console.is_terminal) as progress:
                 task = progress.add_task("frames")
                 write(
-                    scene_of(made, episode),
+                    scene_of(wrapper.env, episode),
                     out,
                     fps,
                     lambda done, n: progress.update(task, completed=done, total=n),
                 )
-    except WarpDriveError as error:
-        _say(str(error))
-        raise typer.Exit(1) from error
     end = episode.outcome or "still going on"
-    _say(f"{out}: {episode.env_name}, {episode.n_frames - 1} steps, {end}, {out.stat().st_size:,} bytes")
+    say(f"{out}: {episode.env_name}, {episode.n_frames - 1} steps, {end}, {out.stat().st_size:,} bytes")
 
 
-def _policy(name: str) -> Callable[[EnvWrapper, int], Callable[[], None]]:
-    if name not in POLICIES:
-        raise ConfigError(f"render.policy: unknown policy (got {name!r}); known are {known(POLICIES)}")
-    return POLICIES[name]
+def _random_play(
+    policy: str, env: str | None, settings: list[str], backend: str | None, n_envs: int, seed: int, sampled: bool
+) -> Play:
+    if env is None:
+        raise ConfigError(f"render.env: must be named where no checkpoint says it; known are {known(environments())}")
+    if sampled:
+        raise ConfigError(f"render.sampled: is for a trained policy (got policy {policy!r}); leave it out")
+    made = _environment(env, {}, settings)
+    wrapper = EnvWrapper(made, num_envs=n_envs, env_backend=_chosen(backend, made), seed=seed)
+    wrapper.reset()
+    return wrapper, POLICIES[policy](wrapper, seed)
 
 
-def _environment(name: str, settings: list[str]) -> Any:
-    """Make the environment of that name with KEY=VALUE settings."""
-    table = importlib.import_module("envs").ENVS  # by name: the core does not depend on environments
-    if name not in table:
-        raise ConfigError(f"render.env: unknown environment (got {name!r}); known are {known(table)}")
-    fields = [field.name for field in dataclasses.fields(table[name]().config)]
-    config = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or key not in fields:
-            raise ConfigError(f"render.config: must be KEY=VALUE (got {setting!r}); keys of {name} are {known(fields)}")
-        config[key] = _value(text)
-    return table[name](**config)
+def _trained_play(
+    policy: str, env: str | None, settings: list[str], backend: str | None, n_envs: int, seed: int, sampled: bool
+) -> Play:
+    if not Path(policy).exists():
+        raise ConfigError(
+            f"render.policy: unknown policy (got {policy!r}); known are {known(POLICIES)}, "
+            "and paths of checkpoints and runs"
+        )
+    from warpdrive_min.training import checkpoint  # noqa: PLC0415  (random play needs nothing of training)
+    from warpdrive_min.training.trained import find_checkpoint, load_policies  # noqa: PLC0415
+
+    found = find_checkpoint(policy)
+    _, header = checkpoint.load(found)
+    name = header.environment["name"]
+    made = _environment(env or name, header.run_config["env"], settings)
+    trained = load_policies(found, made)
+    stage = trained.stage(_chosen(backend, made), n_envs, seed)
+    return stage.wrapper, lambda: stage.act(greedy=not sampled)
 
 
-def _value(text: str) -> Any:
-    """Return the value of a JSON or Python literal; what is none is the text itself."""
-    if text in PYTHON:
-        return PYTHON[text]
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+def _environment(name: str, config: dict[str, Any], settings: list[str]) -> Any:
+    """Make the environment of that name, with KEY=VALUE settings over a config."""
+    name = environment_name(name, "render.env")
+    given = read_settings(settings, "render.config", config_keys(name), name)
+    return make_environment(name, {**config, **given}, "render.config")
 
 
-def _first_available(env: Any) -> str:
-    """Return the first backend that can run the environment here; Numba's simulator is too slow to count."""
-    for name in PREFERRED:
-        available = BACKENDS[name].availability().available and not (name == "numba" and simulated())
-        if available and supports(env, BACKENDS[name], env.kernel_sources):
-            return name
-    raise BackendUnavailable(f"render: no backend here runs {env.name}; its kernels are {known(env.kernel_sources)}")
-
-
-def _say(text: str) -> None:
-    """Print a line as it is: no markup, no colours, no breaks."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+def _chosen(backend: str | None, env: Any) -> str:
+    chosen = backend or first_available(env, "render")
+    say(f"backend: {chosen}")
+    return chosen
