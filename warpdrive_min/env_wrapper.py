@@ -11,12 +11,13 @@ from typing import Any, Self
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.backends.base import Language, Launch, Source
 from warpdrive_min.backends.cuda_c import warp_drive_sizes
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import (
     CUDAEnvironmentContext,
+    Environment,
     Observations,
     PythonEnvironment,
     environment_constants,
@@ -99,7 +100,9 @@ class EnvWrapper:
         if num_envs < 1:
             raise ConfigError(f"num_envs: must be at least 1 (got {num_envs})")
         if blocks_per_env is not None and blocks_per_env < 1:
-            raise ConfigError(f"blocks_per_env: must be positive (got {blocks_per_env}); leave it out to have it chosen")
+            raise ConfigError(
+                f"blocks_per_env: must be positive (got {blocks_per_env}); leave it out to have it chosen"
+            )
         self.name: str = self.env.name
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
@@ -283,6 +286,24 @@ class EnvWrapper:
         else:
             self.env.step()
         return None
+
+    def bound_step(self, **arrays: torch.Tensor) -> Launch | None:
+        """Return a step of all copies that uses other tensors than the data manager's, by the names of theirs.
+
+        So a rollout can have each step's observations written where they will be learned from. Arrays of whose rows a
+        kernel writes only some, or that it reads, must not be replaced by tensors of other content.
+
+        Returns:
+            Enqueues the step; None where it is not one launch, or one sequence of launches, of our own contract.
+
+        Raises:
+            BindingError: A tensor has another dtype, shape or device than the kernel declares.
+        """
+        if not (self.vectorised and self.auto_reset and self._resets_itself and isinstance(self.env, Environment)):
+            return None
+        if self.debug:
+            return None
+        return self.cuda_function_manager.bind(self._step_name(), self.cuda_data_manager, **arrays)
 
     def _check_actions(self) -> None:
         actions = self.cuda_data_manager.tensor(Constants.ACTIONS)

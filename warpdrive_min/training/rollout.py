@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from warpdrive_min.backends.base import Launch
+from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.recorder import Recorder
@@ -84,17 +86,26 @@ class Actors:
         self._own = {policy: one_row(wrapper, seat) for policy, seat in taken.items()}
 
     @torch.no_grad()
-    def act(self, into: Mapping[str, Sight] | None = None, *, greedy: bool = False, **params: Any) -> None:
+    def act(
+        self,
+        into: Mapping[str, Sight] | None = None,
+        *,
+        is_seen: bool = False,
+        greedy: bool = False,
+        **params: Any,
+    ) -> None:
         """Observe, decide and draw the actions of all agents into their arrays; enqueues.
 
         Args:
             into: Where a policy's observations and masks are kept; others go into buffers of their own.
+            is_seen: What the policies observe is there already.
             greedy: Take the likeliest choice, or the mean.
             params: Numbers of the noise, see `CUDASampler.sample`.
         """
         for policy, player in self.players.items():
             observations, mask = (into or {}).get(policy) or self._own[policy]
-            player.seat.observe(observations, mask)
+            if not is_seen:
+                player.seat.observe(observations, mask)
             log_std = None if player.is_noisy else getattr(player.model, "log_std", None)
             self._table[policy].put(player.seat, player.model.act(observations), mask, log_std)
         for table in self.tables:
@@ -140,6 +151,9 @@ class Rollout:
         self._wrapper, self._actors, self._batches = wrapper, actors, batches
         self._recorders, self._params, self._clips = recorders, sampler_params, clips
         self._n_steps = len(next(iter(recorders.values())).rewards)
+        self.is_direct = False
+        """The environments write observations into the batch themselves."""
+        self._steps = self._direct_steps()
 
     @torch.no_grad()
     def play(self) -> None:
@@ -147,12 +161,13 @@ class Rollout:
         for recorder in self._recorders.values():
             recorder.begin()
         for step in range(self._n_steps):
-            self._actors.act({policy: batch.sight(step) for policy, batch in self._batches.items()}, **self._params)
+            sights = {policy: batch.sight(step) for policy, batch in self._batches.items()}
+            self._actors.act(sights, is_seen=self.is_direct and step > 0, **self._params)
             for policy, batch in self._batches.items():
                 self._actors.keep(policy, batch.actions[step], batch.log_probs[step])
             if self._clips:
                 self._actors.clip()
-            self._wrapper.step()
+            self._steps[step]()
             for recorder in self._recorders.values():
                 recorder.record(step)
             if not self._wrapper.auto_reset:
@@ -160,8 +175,33 @@ class Rollout:
         for policy, batch in self._batches.items():
             self._finish(self._actors.players[policy].seat, batch)
 
+    def _direct_steps(self) -> list[Launch]:
+        """Return each step: one that writes observations into their row of the batch, where one policy sees all."""
+        seats = [player.seat for player in self._actors.players.values()]
+        array = self._wrapper.cuda_data_manager.tensor(Constants.OBSERVATIONS) if len(seats) == 1 else None
+        self.is_direct = (
+            array is not None
+            and len(self._batches) == 1
+            and seats[0].rows is None
+            and seats[0].mask is None
+            and len(seats[0].observed) == 1
+            and seats[0].observed[0] is array
+            and array.dtype == torch.float32
+            and array.dim() == 3
+        )
+        steps = [self._wrapper.step] * self._n_steps
+        if not self.is_direct:
+            return steps
+        (batch,) = self._batches.values()
+        rows = [self._wrapper.bound_step(observations=row) for row in batch.observations[1:]]
+        self.is_direct = None not in rows
+        return [row for row in rows if row is not None] or steps
+
     def _finish(self, seat: Seat, batch: Batch) -> None:
-        seat.observe(*batch.sight(-1))
+        if self.is_direct:
+            seat.observed[0].copy_(batch.observations[-1])
+        else:
+            seat.observe(*batch.sight(-1))
         if seat.rows is not None:
             recorder = self._recorders[seat.suffix]
             torch.index_select(recorder.rewards, 2, seat.rows, out=batch.rewards)

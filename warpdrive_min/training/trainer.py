@@ -131,21 +131,30 @@ class Trainer:
         row: Row = {}
         with ProgressLine(self.n_iterations, self.iteration, self._verbose) as progress:
             while self.iteration < last and not self.has_reached_return:
-                self._set_schedules()
-                self._play.run()
-                self._learn.run()
-                self.iteration += 1
-                self.env_steps += self.config.trainer.train_batch_size * self.world.size
-                if self._is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
-                    row = self._log()
+                self.iterate()
+                if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
+                    row = self.log_metrics()
                     progress.update(row)
-                if self._is_due(self.config.saving.model_params_save_freq):
+                if self.is_due(self.config.saving.model_params_save_freq):
                     self.save_checkpoint()
         return row
 
-    def _is_due(self, every: int) -> bool:
+    def iterate(self) -> None:
+        """Play a rollout and learn from it; enqueues, but for the captures, and neither logs nor saves."""
+        self._set_schedules()
+        self._play.run()
+        self._learn.run()
+        self.iteration += 1
+        self.env_steps += self.config.trainer.train_batch_size * self.world.size
+
+    @property
+    def is_finished(self) -> bool:
+        """The run config wants no further iteration."""
+        return self.iteration >= self.n_iterations or self.has_reached_return
+
+    def is_due(self, every: int) -> bool:
         """Tell whether something is done after this iteration; always after the last one."""
-        return self.iteration % every == 0 or self.iteration == self.n_iterations or self.has_reached_return
+        return self.iteration % every == 0 or self.is_finished
 
     def _learn_all(self) -> None:
         for learner in self.learners.values():
@@ -234,9 +243,9 @@ class Trainer:
         self._schedules += [(ParamScheduler(of_noise[name]), tensor) for name, tensor in noise.items()]
         draw = {**noise, "greedy": config.sampler.params.use_argmax}
         clips = config.trainer.compat != "warpdrive"
-        rollout = Rollout(wrapper, self._actors, batches, self._recorders, draw, clips=clips)
+        self.rollout = Rollout(wrapper, self._actors, batches, self._recorders, draw, clips=clips)
         as_graph = wrapper.backend.captures_graphs and config.trainer.mode != "eager"
-        self._play = Phase(wrapper.backend, rollout.play, as_graph=as_graph)
+        self._play = Phase(wrapper.backend, self.rollout.play, as_graph=as_graph)
         self._learn = Phase(wrapper.backend, self._learn_all, as_graph=as_graph)
 
     def _noise(self) -> dict[str, Schedule]:
@@ -251,8 +260,12 @@ class Trainer:
 
     # -------------------------------------------------------------- log
 
-    def _log(self) -> Row:
-        """Copy the metrics to the host, once, and write them where they go; synchronises."""
+    def log_metrics(self) -> Row:
+        """Copy the metrics since the last call to the host, once, and write them where they go; synchronises.
+
+        Raises:
+            TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
+        """
         updates, episodes = self._fetch()
         now, (before, steps_before) = time.perf_counter(), self._last_log
         self._last_log = (now, self.env_steps)
@@ -385,12 +398,23 @@ class Trainer:
         Raises:
             ConfigError: safetensors is not installed.
         """
-        own = self.world.gathered(self._own_state())
-        if own is None:
-            return None
         is_best = self._last_return is not None and (self.best_return is None or self._last_return > self.best_return)
         if is_best:
             self.best_return = self._last_return
+        state = self.state()
+        if state is None:
+            return None
+        saving = self.config.saving
+        return checkpoint.save(self.folder / "checkpoints", *state, saving.keep_last, is_best and saving.keep_best)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
+        """Return all that the run goes on from, on the first rank: live tensors by name, and what they are of.
+
+        With several ranks it synchronises, and copies what each has of its own.
+        """
+        own = self.world.gathered(self._own_state())
+        if own is None:
+            return None
         header = checkpoint.Header(
             iteration=self.iteration,
             env_steps=self.env_steps,
@@ -400,11 +424,7 @@ class Trainer:
             seed=self.seed,
             best_return=self.best_return,
         )
-        saving = self.config.saving
-        tensors = self._shared_state() | own
-        return checkpoint.save(
-            self.folder / "checkpoints", tensors, header, saving.keep_last, is_best and saving.keep_best
-        )
+        return self._shared_state() | own, header
 
     def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
         """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
@@ -427,6 +447,21 @@ class Trainer:
             }
             checkpoint.restore(models, {name: saved[name] for name in saved if is_weight(name)}, found)
             return
+        self.load_state(saved, header, found)
+        if found.parent == self.folder / "checkpoints":  # those that are gone back behind would count as the latest
+            checkpoint.discard_after(found.parent, header.iteration)
+
+    def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
+        """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
+
+        Args:
+            saved: Tensors by name, on any device.
+            header: What they are of.
+            found: Where they were, for errors.
+
+        Raises:
+            CheckpointError: They are of another environment, other sizes or other models; then nothing has changed.
+        """
         if header.environment != self._environment():
             differing = {
                 key: (value, self._environment().get(key))
@@ -443,8 +478,6 @@ class Trainer:
             for name, tensor in saved.items()
         }
         checkpoint.restore(shared | own, mine, found)
-        if found.parent == self.folder / "checkpoints":  # those that are gone back behind would count as the latest
-            checkpoint.discard_after(found.parent, header.iteration)
         self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
         self.best_return, self._seconds_before = header.best_return, header.seconds
         self._resumed_from = self.iteration
