@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import envs  # noqa: F401  (registers before a page runs, whose registrations are forgotten after it)
 from tests import tutorial
 from warpdrive_min import BACKENDS, EnvironmentRegistrar
 from warpdrive_min.backends import Availability

@@ -1,19 +1,21 @@
-"""The command line: `python -m warpdrive_min new-env|validate|render`."""
+"""The command line: `python -m warpdrive_min new-env|validate|train|evaluate|render`."""
 
 from __future__ import annotations
 
 import typer
 
+from warpdrive_min.commands.evaluate import evaluate
 from warpdrive_min.commands.new_env import new_env
 from warpdrive_min.commands.render import render
+from warpdrive_min.commands.train import train
 from warpdrive_min.commands.validate import validate
 
 app = typer.Typer(
-    help="Write, prove and look at environments.",
+    help="Write, prove and look at environments; train policies in them, and see how they do.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+for command in (validate, train, evaluate, render):
+    app.command()(command)
 app.command("new-env")(new_env)
-app.command("validate")(validate)
-app.command("render")(render)

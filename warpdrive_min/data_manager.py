@@ -130,6 +130,11 @@ class CUDADataManager:
             is_array = isinstance(value, list | tuple | np.ndarray)
             self._shared[name] = _array(name, value) if is_array else _scalar(name, value)
 
+    @property
+    def shared_constants(self) -> dict[str, Array | Scalar]:
+        """All shared constants by name, on the host."""
+        return dict(self._shared)
+
     def shared_constant(self, name: str) -> Array | Scalar:
         """Return one shared constant, on the host."""
         return _get(self._shared, name, "shared constant")

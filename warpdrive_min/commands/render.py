@@ -26,6 +26,8 @@ from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering.recording import record
 from warpdrive_min.rendering.writing import FORMATS, require_format, scene_of, write
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.trained import find_checkpoint, load_policies
 
 POLICIES: Final[dict[str, Callable[[EnvWrapper, int], Callable[[], None]]]] = {"random": random_policy}
 """Makes a policy from a started wrapper and a seed, by name."""
@@ -94,9 +96,6 @@ def _trained_play(
             f"render.policy: unknown policy (got {policy!r}); known are {known(POLICIES)}, "
             "and paths of checkpoints and runs"
         )
-    from warpdrive_min.training import checkpoint  # noqa: PLC0415  (random play needs nothing of training)
-    from warpdrive_min.training.trained import find_checkpoint, load_policies  # noqa: PLC0415
-
     found = find_checkpoint(policy)
     _, header = checkpoint.load(found)
     name = header.environment["name"]

@@ -13,6 +13,7 @@ from warpdrive_min.training import losses
 from warpdrive_min.training.config import PolicyConfig, TrainerConfig
 from warpdrive_min.training.optimiser import FlatAdam
 from warpdrive_min.training.precision import precision
+from warpdrive_min.training.ranks import average
 from warpdrive_min.training.returns import ReturnScan
 from warpdrive_min.training.rollout import Batch
 from warpdrive_min.training.seats import Seat
@@ -215,7 +216,7 @@ class ActorCriticAlgorithm(abc.ABC):
                 clipped = (is_clipped * rows.weights).sum() / total
                 sums += torch.stack([*(mean.detach() for mean in means), kl, clipped])
         if self.config.target_kl is not None:
-            stopped = stopped | (sums[3] > 1.5 * self.config.target_kl)
+            stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
         self.optimiser.apply(stopped if self.config.target_kl is not None else None)
         if is_last:
             self._report(sums)

@@ -37,6 +37,8 @@ SCHEMA: Final = 1
 TENSORS: Final = "state.safetensors"
 HEADER: Final = "state.json"
 BEST: Final = "best"
+FOLDER: Final = "checkpoints"
+"""Of a run, that holds them."""
 NAME: Final = re.compile(r"checkpoint_(\d{9,})")
 MAX_LISTED: Final = 5
 """Names that an error lists of each kind."""

@@ -13,7 +13,7 @@ import torch
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.rendering import record
+from warpdrive_min.rendering import Episode, record
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 from warpdrive_min.training.rollout import Actors, Player
@@ -85,11 +85,15 @@ class Stage:
         self._actors.clip()
 
     def heads(self) -> dict[str, torch.Tensor]:
-        """Return what each policy said last: logits of its agents, or means, (n_envs, n_agents, n_outputs)."""
+        """Return what each policy said last: logits of its agents, or means, (n_envs, n_agents, n_outputs).
+
+        The logit of a forbidden choice is the least number.
+        """
         found = {}
         for table in self._actors.tables:
+            head = table.masked_head()
             for seat in table.members:
-                found[seat.policy] = table.head if seat.rows is None else table.head.index_select(1, seat.rows)
+                found[seat.policy] = head if seat.rows is None else head.index_select(1, seat.rows)
         return found
 
 
@@ -130,7 +134,8 @@ def evaluate(
         steps += playing
         for name, seat in stage.seats.items():
             seat.pick(data.tensor(Constants.REWARDS + seat.suffix), earned[name])
-            returns[name] += earned[name] * playing[:, None]
+            # Chosen, not multiplied: what an environment pays after the end may be no number.
+            returns[name] += torch.where(playing[:, None] > 0, earned[name], 0.0)
         playing = playing * (data.tensor(DONE) == 0)
     return {name: _score(total, steps) for name, total in returns.items()}
 
@@ -191,13 +196,19 @@ def episode_states(
         if include_probabilities:
             heads.append({name: head[env_id].clone() for name, head in stage.heads().items()})
 
-    named = [*list_of_states, *({Constants.ACTIONS} if include_rewards_actions else {})]
+    suffixes = dict.fromkeys(seat.suffix for seat in stage.seats.values())
+    written = [name + suffix for name in (Constants.ACTIONS, Constants.REWARDS) for suffix in suffixes]
+    named = [*list_of_states, *(written if include_rewards_actions else [])]
     episode = record(stage.wrapper, act, env_id=env_id, arrays=named)
     length = stage.wrapper.episode_length
     states = {name: _padded(episode[name], length + 1) for name in list_of_states}
     result: list[Any] = [states]
     if include_rewards_actions:
-        result += [_padded(episode[name][1:], length) for name in (Constants.ACTIONS, Constants.REWARDS)]
+        everyone = list(stage.wrapper.env.action_space)
+        result += [
+            _padded(_of_all(name, episode, stage.seats, everyone)[1:], length)
+            for name in (Constants.ACTIONS, Constants.REWARDS)
+        ]
     if include_probabilities:
         played = heads[: episode.n_frames - 1]
         result.append(
@@ -207,6 +218,25 @@ def episode_states(
             }
         )
     return states if len(result) == 1 else tuple(result)
+
+
+def _of_all(name: str, episode: Episode, seats: Mapping[str, Seat], everyone: Agents) -> npt.NDArray[Any]:
+    """Return a recorded array with all agents in the environment's order, put together where policies have their own.
+
+    Raises:
+        ConfigError: Policies with arrays of their own differ in the number of action types.
+    """
+    if any(not seat.suffix for seat in seats.values()):
+        return episode[name]
+    parts = [episode[name + seat.suffix] for seat in seats.values()]
+    if len({part.shape[2:] for part in parts}) > 1:
+        shapes = {policy: seat.space for policy, seat in seats.items()}
+        raise ConfigError(
+            f"fetch_episode_states: actions of all policies must have as many types to be one array (got {shapes}); "
+            f"name {name}_<policy> among the states instead"
+        )
+    agents = [agent for seat in seats.values() for agent in seat.agents]
+    return np.concatenate(parts, axis=1)[:, [agents.index(agent) for agent in everyone]]
 
 
 def _padded(rows: npt.NDArray[Any], n_rows: int) -> npt.NDArray[np.float64]:

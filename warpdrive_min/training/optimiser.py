@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 import torch
-from torch import distributed
+
+from warpdrive_min.training.ranks import average
 
 ALMOST_ZERO: Final = 1e-6
 """Added to the norm that gradients are divided by, as in `torch.nn.utils.clip_grad_norm_`."""
@@ -68,11 +69,9 @@ class FlatAdam:
         """Average the gradient over ranks, clip it and take the step; enqueues.
 
         Args:
-            skip: 0-d bool: nothing changes where it is true.
+            skip: 0-d bool: nothing changes where it is true; the same on all ranks.
         """
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            distributed.all_reduce(self.gradient)
-            self.gradient.div_(distributed.get_world_size())
+        average(self.gradient)
         torch.linalg.vector_norm(self.gradient, out=self.norm)
         is_broken = ~torch.isfinite(self.norm)
         self.n_skipped.add_(is_broken)

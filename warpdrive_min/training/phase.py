@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -35,6 +36,7 @@ class Phase:
             start = time.perf_counter()
             self._replay = capture(self._backend, self._work)
             self.capture_s = time.perf_counter() - start
+            _captured.add(self)
         work = self._replay or self._work
         self._has_run = True
         if self._backend.device.type == "cuda":
@@ -64,3 +66,13 @@ class Phase:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+_captured: weakref.WeakSet[Phase] = weakref.WeakSet()
+
+
+def forget_graphs() -> None:
+    """Let go of all graphs, whose next run is eager: NCCL does not close while one holds what it has sent."""
+    for phase in list(_captured):
+        phase.forget()
+    _captured.clear()

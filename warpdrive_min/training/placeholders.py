@@ -58,7 +58,7 @@ def create_and_push_data_placeholders(
     Raises:
         ConfigError: The wrapper has not started or has no kernels, an agent is in no policy or in two, agents that
             share arrays have different spaces, an argument is out of range, or the environment pushed an array of
-            another shape itself.
+            another shape, or one for all policies, itself.
     """
     if env_wrapper is None or not env_wrapper.vectorised or env_wrapper.reset_on_host:
         raise ConfigError("placeholders: need a wrapper on a backend whose kernels it has, after its first reset()")
@@ -71,6 +71,13 @@ def create_and_push_data_placeholders(
     check_policies(policies, agents)
     if create_separate_placeholders_for_each_policy and len(policies) < 2:
         raise ConfigError("placeholders: separate ones need more than one policy; leave them off")
+    if create_separate_placeholders_for_each_policy and env_wrapper.cuda_data_manager.is_data_on_device(
+        Constants.ACTIONS
+    ):
+        raise ConfigError(
+            f"placeholders: environment {env_wrapper.name!r} reads the actions of all agents from one array, "
+            f"{Constants.ACTIONS!r} (got separate ones for each policy); leave them off"
+        )
     groups = (
         {f"_{policy}": members for policy, members in policies.items()}
         if create_separate_placeholders_for_each_policy

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from warpdrive_min.training.metrics import EPISODIC_RETURN, STEPS_PER_S, Row
+
+A_CENTURY_S: Final = 100 * 365.25 * 24 * 3600
 
 
 class ProgressLine:
@@ -81,4 +83,4 @@ class ProgressLine:
         if done <= 0:
             return "unknown time"
         left_s = (self._clock() - self._started_s) / done * (self._n_iterations - iteration)
-        return str(timedelta(seconds=round(left_s)))
+        return str(timedelta(seconds=round(left_s))) if left_s < A_CENTURY_S else "over a century"

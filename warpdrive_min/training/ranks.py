@@ -1,31 +1,36 @@
-"""Several processes that train together, one GPU each: what they agree on, add up and collect."""
+"""What the processes that train together, one GPU each, agree on, add up, compare and collect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import distributed
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, TrainingError
 
 Tensors = dict[str, torch.Tensor]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ranks of a run; alone it is one."""
+    """The ranks of a run; alone it is one.
+
+    All ranks call its methods, in the same order.
+    """
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def of(cls, size: int | None = None, rank: int | None = None) -> World:
-        """Return the world that torch's process group makes, checked against what is expected.
+        """Return the world of the open process group; without one, the first rank of one.
 
         Raises:
-            ConfigError: Another size or rank is expected.
+            ConfigError: ``size`` or ``rank`` is given and not that of the process group.
         """
         is_open = distributed.is_available() and distributed.is_initialized()
         world = cls(distributed.get_rank(), distributed.get_world_size()) if is_open else cls()
@@ -42,8 +47,8 @@ class World:
         """This rank logs and saves."""
         return self.rank == 0
 
-    def agreed(self, value: int) -> int:
-        """Return the first rank's value."""
+    def agreed(self, value: Value) -> Value:
+        """Return the first rank's value; synchronises."""
         if self.size == 1:
             return value
         box = [value]
@@ -63,19 +68,69 @@ class World:
         return {name: value / self.size for name, value in self.summed(numbers).items()}
 
     def gathered(self, own: Mapping[str, torch.Tensor]) -> Tensors | None:
-        """Return each tensor of all ranks side by side, (size, ...), on the first rank; None on the others."""
+        """Return each tensor of all ranks side by side, (size, ...), on the first rank; None on the others.
+
+        Synchronises. What several ranks sent is on the CPU: a GPU need not have room for all of it.
+        """
         if self.size == 1:
             return {name: tensor[None] for name, tensor in own.items()}
         together: Tensors = {}
         for name, tensor in own.items():
             sent = tensor.contiguous()
-            parts = [torch.empty_like(sent) for _ in range(self.size)] if self.is_first else None
-            distributed.gather(sent, parts, dst=0)
-            if parts is not None:
-                together[name] = torch.stack(parts)
+            received = sent.new_empty(self.size, *sent.shape) if self.is_first else None
+            # As bytes, because neither NCCL nor Gloo knows all types of numbers.
+            distributed.gather(as_bytes(sent), None if received is None else list(map(as_bytes, received)), dst=0)
+            if received is not None:
+                together[name] = received.cpu()
         return together if self.is_first else None
+
+    def check_equal(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Make sure that tensors are the same on all ranks to the bit, by one all-gather; synchronises.
+
+        Raises:
+            TrainingError: They are not; names the ranks and tensors. All ranks raise it.
+        """
+        if self.size == 1 or not tensors:
+            return
+        own = torch.stack([checksum(tensor) for tensor in tensors.values()])
+        everyone = [torch.empty_like(own) for _ in range(self.size)]
+        distributed.all_gather(everyone, own)
+        sums = torch.stack(everyone).cpu()
+        is_same = sums == sums[0]
+        if not is_same.all():
+            others = [str(rank) for rank in range(self.size) if not is_same[rank].all()]
+            names = [name for name, same in zip(tensors, is_same.all(0), strict=True) if not same]
+            raise TrainingError(
+                f"ranks: weights and moments must be the same on all ranks to the bit (got others on rank "
+                f"{', '.join(others)} than on rank 0, in {len(names)} of {len(tensors)} tensors, as {names[0]}); "
+                "resume from the last checkpoint, on machines of one kind with the same versions"
+            )
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
         if self.size > 1:
             distributed.barrier()
+
+
+def average(tensor: torch.Tensor) -> torch.Tensor:
+    """Average a tensor over the ranks in place, by one all-reduce, and return it; enqueues, and can be captured."""
+    world = World.of()
+    if world.size > 1:
+        distributed.all_reduce(tensor)
+        tensor.div_(world.size)
+    return tensor
+
+
+def checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a number, 0-d int64, that another value of one entry changes, and two that are swapped; enqueues.
+
+    It is the sum of the tensor's words, each times an odd number of its own, modulo 2^64.
+    """
+    kind = torch.int32 if tensor.element_size() % 4 == 0 else torch.uint8
+    words = as_bytes(tensor.detach().contiguous()).view(kind)
+    return (words * torch.arange(1, 2 * len(words), 2, device=words.device)).sum()
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous tensor as a vector of its bytes, uint8; a view."""
+    return tensor.reshape(-1).view(torch.uint8)

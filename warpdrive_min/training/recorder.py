@@ -29,12 +29,16 @@ class Recorder:
         n_steps: Steps of a rollout.
         rewards: Name of the array of rewards, ``(n_envs, n_agents)`` float32: ``rewards``, or with a suffix that the
             array of observations shares.
+        agents_axis: Axis of the agents in it: ``"first"`` after that of the environments, or ``"last"`` where they are
+            several.
 
     Raises:
         ConfigError: The wrapper has no arrays or has not started, or ``n_steps`` is not positive.
     """
 
-    def __init__(self, wrapper: EnvWrapper, n_steps: int, rewards: str = Constants.REWARDS) -> None:
+    def __init__(
+        self, wrapper: EnvWrapper, n_steps: int, rewards: str = Constants.REWARDS, agents_axis: str = "first"
+    ) -> None:
         if not wrapper.vectorised or wrapper.reset_on_host:
             raise ConfigError(
                 f"recorder: needs environments that run in kernels and have started (got {wrapper.name!r}); "
@@ -48,7 +52,9 @@ class Recorder:
         # A step that restarts by itself has put the last observation aside; otherwise it is still there.
         last = "final_observations" if wrapper.auto_reset else Constants.OBSERVATIONS
         last += rewards.removeprefix(Constants.REWARDS)
-        has_cuts = has_flags and data.is_data_on_device(last) and data.get_shape(last)[:2] == (n_envs, n_agents)
+        is_last = agents_axis == "last" and n_agents > 1
+        has_cuts = has_flags and data.is_data_on_device(last) and len(data.get_shape(last)) > 1
+        has_cuts = has_cuts and data.get_shape(last)[-1 if is_last else 1] == n_agents
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=data.device)
@@ -68,9 +74,12 @@ class Recorder:
         of time; None where nothing tells of time limits or of last observations."""
         n_cuts = (n_steps - 1) // wrapper.episode_length + 1
         observations = zeros(1, 1, dtype=torch.float32)  # stands in, as do the cuts: never touched
+        cuts = zeros(1, 1, 1, dtype=torch.float32)
         if has_cuts:
             observations = data.tensor(last).view(n_envs, -1)
-            self.cuts = zeros(n_cuts, n_envs, n_agents, observations.shape[1] // n_agents, dtype=torch.float32)
+            cuts = zeros(n_cuts, *observations.shape, dtype=torch.float32)
+            axes = (n_cuts, n_envs, -1, n_agents) if is_last else (n_cuts, n_envs, n_agents, -1)
+            self.cuts = cuts.view(axes).movedim(3, 2) if is_last else cuts.view(axes)
         self._sums = {
             "running_return": zeros(n_envs, n_agents, dtype=torch.float32),
             "running_steps": zeros(n_envs),
@@ -87,7 +96,7 @@ class Recorder:
             TERMINATED: data.tensor(TERMINATED if has_flags else DONE),
             TRUNCATED: data.tensor(TRUNCATED if has_flags else DONE),
             "final_observations": observations,
-            "cuts": zeros(1, 1, 1, dtype=torch.float32) if self.cuts is None else self.cuts.flatten(2),
+            "cuts": cuts,
             "n_cut": self.n_cut,
             "n_cuts": n_cuts,
             **self._sums,

@@ -178,7 +178,9 @@ class Rollout:
     def _direct_steps(self) -> list[Launch]:
         """Return each step: one that writes observations into their row of the batch, where one policy sees all."""
         seats = [player.seat for player in self._actors.players.values()]
-        array = self._wrapper.cuda_data_manager.tensor(Constants.OBSERVATIONS) if len(seats) == 1 else None
+        data = self._wrapper.cuda_data_manager
+        is_whole = len(seats) == 1 and data.is_data_on_device(Constants.OBSERVATIONS)
+        array = data.tensor(Constants.OBSERVATIONS) if is_whole else None
         self.is_direct = (
             array is not None
             and len(self._batches) == 1
@@ -189,7 +191,7 @@ class Rollout:
             and array.dtype == torch.float32
             and array.dim() == 3
         )
-        steps = [self._wrapper.step] * self._n_steps
+        steps: list[Launch] = [self._wrapper.step] * self._n_steps
         if not self.is_direct:
             return steps
         (batch,) = self._batches.values()

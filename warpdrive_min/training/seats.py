@@ -100,7 +100,8 @@ def seats(
         of_array = list(agents) if separate else everyone
         places = [of_array.index(agent) for agent in agents]
         device = wrapper.cuda_data_manager.device
-        observed, mask = _observations(wrapper, suffix, agents[0], agents_axis)
+        is_last = agents_axis == "last" and len(of_array) > 1  # one agent's observations have no axis to move
+        observed, mask = _observations(wrapper, suffix, agents[0], is_last)
         found[policy] = Seat(
             policy=policy,
             agents=agents,
@@ -115,7 +116,7 @@ def seats(
 
 
 def _observations(
-    wrapper: EnvWrapper, suffix: str, agent: Hashable, agents_axis: str
+    wrapper: EnvWrapper, suffix: str, agent: Hashable, is_last: bool
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
     data, space = wrapper.cuda_data_manager, wrapper.env.observation_space[agent]
     keys = list(getattr(space, "spaces", {}))
@@ -127,8 +128,7 @@ def _observations(
         if not data.is_data_on_device(name):
             raise ConfigError(f"training: needs the array {name!r}; known are {known(data.array_names())}")
         array = data.tensor(name)
-        is_last = agents_axis == "last" and array.dim() > 2
-        arrays[key] = array.movedim(-1, 1) if is_last else array
+        arrays[key] = array.movedim(-1, 1) if is_last and array.dim() > 2 else array
     mask = arrays.pop(Constants.ACTION_MASK, None)
     return tuple(arrays.values()), mask
 
@@ -186,6 +186,12 @@ class ActionTable:
             seat.place(mask, self._mask)
         if log_std is not None:
             seat.place(log_std.detach().expand(seat.n_agents, -1), self._log_std, axis=0)
+
+    def masked_head(self) -> torch.Tensor:
+        """Return the head with the least number for each choice that is forbidden; enqueues."""
+        if self._mask is None:
+            return self.head
+        return self.head.masked_fill(self._mask == 0, torch.finfo(self.head.dtype).min)
 
     def draw(self, greedy: bool = False, **params: Any) -> None:
         """Draw the actions of all agents into their array, with `log_prob`; enqueues.

@@ -222,7 +222,7 @@ class Trainer:
         self._actors = Actors(wrapper, self.sampler, players)
         n_steps = config.trainer.train_batch_size // config.trainer.num_envs
         self._recorders = {
-            suffix: Recorder(wrapper, n_steps, Constants.REWARDS + suffix)
+            suffix: Recorder(wrapper, n_steps, Constants.REWARDS + suffix, self._arrays[1])
             for suffix in dict.fromkeys(seat.suffix for seat in taken.values())
         }
         batches = {}
@@ -290,6 +290,7 @@ class Trainer:
                     f"{self._logged_iteration:,} up to {self.iteration:,} (env step {self.env_steps:,}), and their "
                     "steps were not taken; lower lr or max_grad_norm, or scale down rewards and observations"
                 )
+        self.world.check_equal(self._shared_state())
         self._logged_iteration = self.iteration
         for recorder in self._recorders.values():
             recorder.clear_statistics()
@@ -366,6 +367,11 @@ class Trainer:
             self._sinks = open_sinks(saving.sinks, self.folder, saving.name, settings, resumed)
         return self._sinks
 
+    def _close_sinks(self) -> None:
+        for sink in self._sinks or []:
+            sink.close()
+        self._sinks = None
+
     # -------------------------------------------------------------- checkpoints
 
     def _shared_state(self) -> dict[str, torch.Tensor]:
@@ -405,7 +411,7 @@ class Trainer:
         if state is None:
             return None
         saving = self.config.saving
-        return checkpoint.save(self.folder / "checkpoints", *state, saving.keep_last, is_best and saving.keep_best)
+        return checkpoint.save(self.folder / checkpoint.FOLDER, *state, saving.keep_last, is_best and saving.keep_best)
 
     def state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
         """Return all that the run goes on from, on the first rank: live tensors by name, and what they are of.
@@ -436,7 +442,7 @@ class Trainer:
         Raises:
             CheckpointError: It is damaged, or is of another environment, other sizes or other models.
         """
-        found = checkpoint.find(path or self.folder / "checkpoints")
+        found = self.world.agreed(checkpoint.find(path or self.folder / checkpoint.FOLDER))
         saved, header = checkpoint.load(found)
         if weights_only:
             models = {
@@ -448,8 +454,10 @@ class Trainer:
             checkpoint.restore(models, {name: saved[name] for name in saved if is_weight(name)}, found)
             return
         self.load_state(saved, header, found)
-        if found.parent == self.folder / "checkpoints":  # those that are gone back behind would count as the latest
-            checkpoint.discard_after(found.parent, header.iteration)
+        own_folder = self.folder / checkpoint.FOLDER
+        # Those that are gone back behind would count as the latest.
+        if self.world.is_first and found.resolve().parent == own_folder.resolve():
+            checkpoint.discard_after(own_folder, header.iteration)
 
     def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
         """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
@@ -480,7 +488,8 @@ class Trainer:
         checkpoint.restore(shared | own, mine, found)
         self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
         self.best_return, self._seconds_before = header.best_return, header.seconds
-        self._resumed_from = self.iteration
+        self._resumed_from, self.has_reached_return = self.iteration, False
+        self._close_sinks()  # opened again, they drop the rows that will come again
         self._started = time.perf_counter()
         self._last_log = (self._started, self.env_steps)
 
@@ -491,6 +500,7 @@ class Trainer:
             "n_envs": wrapper.n_envs,
             "n_agents": wrapper.n_agents,
             "episode_length": wrapper.episode_length,
+            "arrays": list(self._arrays),
             "ranks": self.world.size,
             "policies": {name: [str(agent) for agent in agents] for name, agents in self.policy_map.items()},
         }
@@ -541,9 +551,7 @@ class Trainer:
 
     def graceful_close(self) -> None:
         """Close the files of metrics and let go of what was captured."""
-        for sink in self._sinks or []:
-            sink.close()
-        self._sinks = None
+        self._close_sinks()
         self._play.forget()
         self._learn.forget()
 

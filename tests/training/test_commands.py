@@ -1,0 +1,405 @@
+"""The commands `train`, `evaluate` and `render --policy`, and what they stand on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from envs import ENVS, CartPole
+from warpdrive_min import EnvWrapper
+from warpdrive_min.cli import app
+from warpdrive_min.commands import train as train_command
+from warpdrive_min.commands.environments import environment_name, make_environment, run_config_path
+from warpdrive_min.errors import CheckpointError, known
+from warpdrive_min.rendering import Episode
+from warpdrive_min.training import autoscale, checkpoint
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.trained import find_checkpoint, load_policies
+from warpdrive_min.training.trainer import Trainer
+
+N_ITERATIONS = 10
+TINY = {
+    "env.episode_length": 20,
+    "trainer.num_envs": 8,
+    "trainer.train_batch_size": 64,
+    "trainer.num_episodes": N_ITERATIONS * 64 // 20,
+    "saving.metrics_log_freq": 5,
+}
+"""CartPole for some iterations of 8 steps in 8 environments."""
+SMALL_TAG = {
+    "env": {"num_taggers": 2, "num_runners": 3, "grid_length": 4.0, "episode_length": 12, "max_acceleration": 0.2,
+            "min_acceleration": -0.2, "num_acceleration_levels": 3, "num_turn_levels": 3},
+    "trainer.num_envs": 3,
+    "trainer.train_batch_size": 12,
+    "trainer.num_episodes": 2,
+}  # fmt: skip
+SMALL_DDPG = {
+    "env.episode_length": 12,
+    "trainer.num_envs": 3,
+    "trainer.train_batch_size": 12,
+    "trainer.num_episodes": 2,
+    "policy.shared.buffer_size": 100,
+    "policy.shared.batch_size": 8,
+}
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def settings(values: dict[str, Any]) -> list[str]:
+    return [part for key, value in values.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def train(basedir: Path, *arguments: str | Path, env: str = "cartpole", values: dict[str, Any] | None = None) -> Any:
+    """Train on `cpu` in a folder; everything but the environment is small."""
+    over = {**(TINY if values is None else values), "saving.basedir": str(basedir)}
+    return run("train", "-e", env, "--backend", "cpu", *settings(over), *arguments)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of CartPole, and what the command said of it."""
+    basedir = tmp_path_factory.mktemp("runs")
+    result = train(basedir, "--seed", "3", "--results-dir", "whole")
+    assert result.exit_code == 0, result.output
+    return basedir / "single_cartpole" / "experiments" / "whole", result.output
+
+
+# ------------------------------------------------------------------ train
+
+
+def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
+    """The folder has metrics and checkpoints up to the last iteration, and every command that is named works."""
+    folder, output = trained
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [1, 5, N_ITERATIONS]
+    assert (folder / "checkpoints" / f"checkpoint_{N_ITERATIONS:09d}").is_dir()
+    assert "cartpole: backend cpu, 8 environments, 10 iterations of 64 steps, seed 3" in output
+    assert f"run: {folder}" in output
+    assert f"done after 10 of 10 iterations, {N_ITERATIONS * 64} steps; saved" in output
+    told = [line.split(":", 1)[1] for line in output.splitlines() if line.startswith(("  evaluate:", "  resume:"))]
+    assert len(told) == 2
+    for command in told:
+        words = shlex.split(command)
+        assert words[:3] == ["python", "-m", "warpdrive_min"]
+        more = ["--iterations", "1", "--results-dir", tmp_path / "more"] if "train" in words else []
+        result = run(*(word.replace("MORE", "40") for word in words[3:]), *more)
+        assert result.exit_code == 0, result.output
+
+
+def test_train_goes_on_exactly(tmp_path):
+    """A run that stops after 4 iterations and is resumed ends with the bits of one that did not stop."""
+    train(tmp_path, "--seed", "3", "--results-dir", "whole")
+    stopped = train(tmp_path, "--seed", "3", "--results-dir", "parts", "--iterations", "4")
+    assert "done after 4 of 10 iterations" in stopped.output
+    runs = tmp_path / "single_cartpole" / "experiments"
+    resumed = run("train", "--resume", runs / "parts")
+    assert resumed.exit_code == 0, resumed.output
+    assert "goes on from" in resumed.output
+    want, got = (checkpoint.load(find_checkpoint(runs / name))[0] for name in ("whole", "parts"))
+    assert want.keys() == got.keys()
+    for name, tensor in want.items():
+        assert torch.equal(got[name], tensor), name
+    started, _ = checkpoint.load(runs / "parts" / "checkpoints" / "checkpoint_000000004")
+    weights = [name for name in want if name.endswith("policy_head.weight")]
+    assert weights
+    assert not any(torch.equal(started[name], want[name]) for name in weights), "the rest of the run must have learned"
+
+
+def test_train_resumes_the_latest_run(tmp_path):
+    """`latest` is the run that saved last, of those of the run config, or of the one that is named."""
+    for name in ("first", "second"):
+        train(tmp_path, "--results-dir", name, "--iterations", "2")
+    for more, name in (([], "second"), (["--results-dir", "first"], "first")):
+        result = train(tmp_path, "--resume", "latest", "--iterations", "1", "--quiet", *more)
+        assert result.exit_code == 0, result.output
+        folder = tmp_path / "single_cartpole" / "experiments" / name
+        assert result.output == f"{folder}\n", "quiet: nothing else"
+        assert (folder / "checkpoints" / "checkpoint_000000003").is_dir()
+
+
+def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
+    """With a folder of its own a run goes on from another one's checkpoint and leaves that as it is."""
+    folder, _ = trained
+    before = sorted((folder / "checkpoints").iterdir())
+    result = run("train", "--resume", folder, "--results-dir", tmp_path / "other", "--iterations", "2", "-q",
+                 "--set", "trainer.num_episodes=100")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert find_checkpoint(tmp_path / "other").name == "checkpoint_000000012"
+    assert sorted((folder / "checkpoints").iterdir()) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
+    """A signal in the middle of the third iteration lets it end; then the run is saved and can be resumed."""
+    learn_all = Trainer._learn_all
+
+    def interrupted(trainer: Trainer) -> None:
+        if trainer.iteration == 2:
+            signal.raise_signal(number)
+        learn_all(trainer)
+
+    handler = signal.getsignal(number)
+    monkeypatch.setattr(Trainer, "_learn_all", interrupted)
+    result = train(tmp_path, "--results-dir", "r")
+    assert result.exit_code == 128 + number
+    assert "stopped after 3 of 10 iterations" in result.output
+    assert signal.getsignal(number) is handler
+    folder = tmp_path / "single_cartpole" / "experiments" / "r"
+    assert find_checkpoint(folder).name == "checkpoint_000000003"
+    monkeypatch.undo()
+    assert run("train", "--resume", folder, "--quiet").exit_code == 0
+    assert find_checkpoint(folder).name == "checkpoint_000000010"
+
+
+def test_train_takes_a_file_and_finds_its_environment(tmp_path):
+    """The name in a run config is that of the environment, WarpDrive's way of naming included."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"name: single_cartpole\nenv: {{episode_length: 20}}\npolicy: {{mine: {{to_train: true}}}}\n"
+        f"trainer: {{num_envs: 4, train_batch_size: 16, num_episodes: 2, env_backend: cpu}}\n"
+        f"saving: {{basedir: {tmp_path}}}\n"
+    )
+    result = run("train", "--config", file, "--results-dir", "r", "--set", "trainer.env_backend=cpu")
+    assert result.exit_code == 0, result.output
+    assert "cartpole: backend cpu, 4 environments, 2 iterations of 16 steps" in result.output
+    assert list(load_policies(tmp_path / "default" / "experiment" / "r").models) == ["mine"]
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_run_config_of_every_environment_makes_it(name):
+    """Each environment has a run config, whose name is found and whose section makes the environment."""
+    config = RunConfig.load(run_config_path(name))
+    assert environment_name(config.name, "test") == name
+    assert environment_name(ENVS[name].name, "test") == name
+    assert isinstance(make_environment(name, config.env, "test"), ENVS[name])
+    assert config.env, "and there is something in that section"
+
+
+def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
+    """With several GPUs the command starts itself as often, and trains in none of its own."""
+    started = []
+    monkeypatch.setattr(train_command, "launch", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["warpdrive_min", "train", "-n", "2"])
+    assert train(tmp_path, "-n", "2").exit_code == 0
+    assert started == [(2, ["train", "-n", "2"], "cpu")]
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
+    """`--auto-scale` prints the points and the settings of the best, and trains nothing."""
+    monkeypatch.setattr(autoscale, "MAX_ENVS", 40)
+    result = train(tmp_path, "--auto-scale")
+    assert result.exit_code == 0, result.output
+    assert "40 environments fit into" in result.output
+    chosen = result.output.split("recommended: ")[1].split()
+    n_envs = int(chosen[1].removeprefix("trainer.num_envs="))
+    assert n_envs in (16, 32)
+    assert chosen == ["--set", f"trainer.num_envs={n_envs}", "--set", f"trainer.train_batch_size={8 * n_envs}"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "must say what"),
+        (["--resume", "latest"], 2, "must say what"),
+        (["-e", "cartpole", "--iterations", "0"], 2, "greater than or equal to 1"),
+        (["-e", "chess"], 1, f"unknown environment (got 'chess'); known are {known(ENVS)}"),
+        (["-e", "cartpole", "--backend", "tpu"], 1, "must be one of cpu, host, numba, pycuda"),
+        (["-e", "cartpole", "--set", "seed"], 1, "train.set: must be KEY=VALUE (got 'seed')"),
+        (["-e", "cartpole", "--set", "trainer.sed=1"], 1, "run config trainer.sed: is not a key"),
+        (["-e", "cartpole", "--set", "policy.shared.lr.actor=1"], 1, "no section 'policy.shared.lr'"),
+        (["-e", "cartpole", "--set", "env.wind=1"], 1, "'wind' is not a key of cartpole; keys of cartpole are cart"),
+        (["-e", "cartpole", "--set", "env.cart_mass=-1"], 1, "cartpole.cart_mass: must be positive (got -1)"),
+        (["--config", "missing.yaml"], 1, "must be a file that can be read"),
+        (["--resume", "missing"], 1, "nothing there"),
+        (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),
+    ],
+)
+def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypatch):
+    """What is wrong is said in a line without a traceback; 2 is for usage, 1 for the rest."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERMINAL_WIDTH", "1000")
+    result = run("train", *arguments)
+    assert result.exit_code == code, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_keeps_what_a_resumed_run_is_of(trained):
+    """A resumed run has its own seed and environment, whatever else is asked for."""
+    folder, _ = trained
+    for more, message in (
+        (["--seed", "4"], "a run that goes on keeps its own (got 4)"),
+        (["-e", "acrobot"], "was trained in cartpole (got -e acrobot)"),
+        (["--set", "trainer.num_envs=4"], "must be of this run's environment and sizes"),
+    ):
+        result = run("train", "--resume", folder, *more)
+        assert result.exit_code == 1
+        assert message in result.output
+
+
+def test_command_line_by_itself(tmp_path):
+    """A process of its own trains, prints nothing but the folder, and exits with 0."""
+    over = settings({**TINY, "saving.basedir": str(tmp_path)})
+    words = ["train", "-e", "cartpole", "--backend", "cpu", "--results-dir", "r", "--quiet", *over]
+    result = subprocess.run(
+        [sys.executable, "-m", "warpdrive_min", *words],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    folder = tmp_path / "single_cartpole" / "experiments" / "r"
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{folder}\n", "")
+    assert find_checkpoint(folder).name == f"checkpoint_{N_ITERATIONS:09d}"
+
+
+# ------------------------------------------------------------------ evaluate
+
+
+def test_evaluate_scores_as_the_trainer_does(trained):
+    """Without a trainer the policies have the scores that the trainer's own evaluation gives them."""
+    folder, _ = trained
+    result = run("evaluate", folder, "--backend", "cpu", "--episodes", "12", "--seed", "5", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)
+    found = find_checkpoint(folder)
+    assert told["checkpoint"] == str(found)
+    _, header = checkpoint.load(found)
+    config = RunConfig.from_dict(header.run_config)
+    wrapper = EnvWrapper(CartPole(**config.env), num_envs=8, env_backend="cpu", auto_reset=True)
+    trainer = Trainer(wrapper, config, verbose=False)
+    unlike = asdict(trainer.evaluate(12, seed=5)["shared"])
+    trainer.load_checkpoint(found)
+    assert told["policies"] == {"shared": asdict(trainer.evaluate(12, seed=5)["shared"])}
+    assert told["policies"] != {"shared": unlike}, "the weights must make a difference"
+    assert told["policies"]["shared"]["mean_return"] == told["policies"]["shared"]["mean_steps"] <= 20
+
+
+def test_evaluate_needs_a_checkpoint(tmp_path):
+    """A folder without one is an error of one line, and nothing comes on standard output."""
+    result = run("evaluate", tmp_path, "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"checkpoint {tmp_path}: must be a folder with")
+    assert result.stderr.count("\n") == 1
+
+
+def test_evaluate_shows_a_table(trained):
+    """By default people read a table, of drawn actions if asked for."""
+    folder, _ = trained
+    result = run("evaluate", folder / "checkpoints" / "best", "--episodes", "4", "--sampled", "--backend", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "environment CartPole" in result.output
+    assert "greedy False" in result.output
+    assert "standard error" in result.output
+    assert "shared" in result.output
+
+
+def test_evaluate_plays_every_policy_of_a_run(tmp_path):
+    """Taggers and runners are trained by the shipped run config's policies, and each has its score."""
+    result = train(tmp_path, "--results-dir", "r", env="tag_continuous", values=SMALL_TAG)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "tag_continuous" / "experiments" / "r"
+    policies = load_policies(folder).policies
+    assert policies.keys() == {"runner", "tagger"}
+    assert sorted(policies["runner"] + policies["tagger"]) == list(range(5)), "numbers, as the environment has them"
+    told = json.loads(run("evaluate", folder, "--episodes", "3", "--backend", "cpu", "--json").output)
+    for name, n_agents in (("runner", 3), ("tagger", 2)):
+        score = told["policies"][name]
+        assert score["mean_agent_return"] == pytest.approx(score["mean_return"] / n_agents)
+        assert 0 < score["mean_steps"] <= 12
+
+
+def test_evaluate_takes_the_actor_of_ddpg(tmp_path):
+    """Of DDPG the actor plays, with the weights of the checkpoint, and no noise."""
+    result = train(tmp_path, "--results-dir", "r", env="pendulum", values=SMALL_DDPG)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "single_pendulum" / "experiments" / "r"
+    loaded = load_policies(folder)
+    tensors, _ = checkpoint.load(loaded.path)
+    for name, tensor in loaded.models["shared"].state_dict().items():
+        assert torch.equal(tensor, tensors[f"policy/shared/actor/{name}"])
+    greedy, sampled = (
+        json.loads(run("evaluate", folder, "--episodes", "3", "--backend", "cpu", "--json", *more).output)["policies"]
+        for more in ([], ["--sampled"])
+    )
+    assert greedy == sampled
+    assert greedy["shared"]["mean_steps"] == 12
+
+
+def test_policies_fit_their_environment_only(trained):
+    """A checkpoint is refused in another environment, and with other sizes than it was trained in."""
+    folder, _ = trained
+    with pytest.raises(CheckpointError, match=r"must be of the environment 'Acrobot' with 1 agents \(got 'CartPole'"):
+        load_policies(folder, ENVS["acrobot"]())
+
+
+# ------------------------------------------------------------------ render
+
+
+def test_render_plays_the_trained_policy(trained, tmp_path):
+    """Every action of the recorded episode is the likeliest one for what was observed before."""
+    folder, _ = trained
+    out = tmp_path / "episode.npz"
+    result = run("render", "--policy", folder, "--out", out, "--backend", "cpu", "--seed", "2", "--n-envs", "3")
+    assert result.exit_code == 0, result.output
+    episode, model = Episode.load(out), load_policies(folder).models["shared"]
+    assert episode.episode_length == 20, "the environment is that of the run"
+    with torch.no_grad():
+        likeliest = model.act(torch.from_numpy(episode["observations"])).argmax(-1)
+    np.testing.assert_array_equal(episode["sampled_actions"][1:, :, 0], likeliest[:-1])
+    assert episode.n_frames > 5
+
+
+def test_render_draws_and_writes_a_page(trained, tmp_path):
+    """With `--sampled` the policy draws; the config can be changed; the name of the environment may be given."""
+    folder, _ = trained
+    result = run("render", "cartpole", "--policy", folder, "--out", tmp_path / "episode.html", "--backend", "cpu",
+                 "--sampled", "--config", "episode_length=6")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "CartPole, 6 steps, truncated" in result.output
+    assert (tmp_path / "episode.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "render.env: must be named where no checkpoint says it"),
+        (["cartpole", "--sampled"], "render.sampled: is for a trained policy"),
+        (["--policy", "missing"], "unknown policy (got 'missing'); known are random, and paths"),
+        (["acrobot", "--policy", "RUN"], "must be of the environment 'Acrobot'"),
+        (["--policy", "RUN", "--config", "wind=1"], "must be KEY=VALUE (got 'wind=1'); keys of cartpole are"),
+    ],
+)
+def test_render_errors_are_messages(arguments, message, trained, tmp_path):
+    """What does not go together is said in one line."""
+    words = [str(trained[0]) if word == "RUN" else word for word in arguments]
+    result = run("render", *words, "--out", tmp_path / "episode.npz", "--backend", "cpu")
+    assert result.exit_code == 1
+    assert message in result.output
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,411 @@
+"""Several ranks on the CPU, by Gloo: what they share, what each has of its own, and what becomes of one that dies.
+
+Run as a program, it is one rank: what `launch` starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+from envs import CartPole
+from warpdrive_min import EnvWrapper, backends
+from warpdrive_min.backends import pycuda_driver
+from warpdrive_min.backends.base import Availability
+from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
+from warpdrive_min.training import checkpoint, phase
+from warpdrive_min.training.distributed import is_rank, joined, launch
+from warpdrive_min.training.optimiser import FlatAdam
+from warpdrive_min.training.ranks import World, checksum
+from warpdrive_min.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "tests.training.test_distributed"
+N_ENVS, N_STEPS, EPISODE_LENGTH, N_ITERATIONS = 4, 8, 16, 6
+PPO = {"algorithm": "PPO", "n_epochs": 2, "n_minibatches": 2, "target_kl": 3e-4, "lr": 1e-2}
+A2C = {"algorithm": "A2C", "clip_grad_norm": False}
+
+
+@contextlib.contextmanager
+def training(folder: Path, name: str, policy: dict, backend: str = "host", **trainer) -> Iterator[Trainer]:
+    """Build a tiny trainer, whose run is ``folder/CartPole/test/name``, and close it in the end."""
+    batch = N_ENVS * N_STEPS
+    config = {
+        "trainer": {
+            "num_envs": N_ENVS,
+            "num_episodes": N_ITERATIONS * batch // EPISODE_LENGTH,
+            "train_batch_size": batch,
+            "env_backend": backend,
+            "seed": 5,
+            **trainer,
+        },
+        "policy": {"shared": {"to_train": True, "model": {"fc_dims": [16]}, **policy}},
+        "saving": {"basedir": str(folder), "name": "CartPole", "tag": "test", "metrics_log_freq": 1}
+        | {"model_params_save_freq": 2},
+    }
+    wrapper = EnvWrapper(CartPole(episode_length=EPISODE_LENGTH), num_envs=N_ENVS, env_backend=backend, auto_reset=True)
+    made = Trainer(wrapper, config, results_dir=name, verbose=False)
+    try:
+        yield made
+    finally:
+        made.graceful_close()
+
+
+# ------------------------------------------------------------------ what a rank does
+
+
+def main(task: str, folder: Path, backend: str = "host") -> None:
+    """Do one of the tasks as a rank, and leave in ``folder`` what came of it."""
+    n_threads = torch.get_num_threads()
+    with joined(backend) as world:
+        found = TASKS[task](world, folder, backend) | {"threads": (n_threads, torch.get_num_threads())}
+        torch.save(found, folder / f"{task}_{world.rank}.pt")
+
+
+def work(world: World, folder: Path, backend: str) -> dict:
+    """Train without trouble, look at a gradient, stop at a return, and let the ranks drift apart."""
+    found: dict = {"world": world, "of": World.of(), "is_rank": is_rank()}
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimiser = FlatAdam([weight], torch.tensor(0.1))
+    optimiser.step((weight * torch.tensor([1.0, 10.0]) * (world.rank + 1)).sum())
+    found["mean_gradient"] = optimiser.gradient.clone()
+
+    with training(folder, "gradient", A2C) as trainer:
+        trainer.train(1)
+        found["gradient"] = trainer.learners["shared"].algorithm.optimiser.gradient.clone()
+
+    with training(folder, "whole", PPO) as trainer:
+        found["folder"] = trainer.folder
+        found["row"] = trainer.train(1)
+        found["observations"] = trainer.wrapper.cuda_data_manager.pull_data_from_device("observations")
+        trainer.train()
+        found["weights"] = weights(trainer)
+        found["steps"] = float(trainer.learners["shared"].algorithm.state()["optimiser/step"])
+        found["env_steps"], found["best_return"] = trainer.env_steps, trainer.best_return
+
+    with training(folder, "stopped", PPO, stop_return=11.0) as trainer:
+        found["judged"] = []
+        for ended in (((16, 1), (24, 3)), ((16, 1), (8, 1))):
+            trainer.iterate()
+            plant(trainer, *ended[world.rank])
+            row = trainer.log_metrics()
+            found["judged"].append((row["shared/mean_episodic_return"], trainer.has_reached_return))
+
+    with training(folder, "drifting", A2C) as trainer:
+        trainer.train(2)
+        if world.rank == 1:
+            with torch.no_grad():
+                trainer.learners["shared"].algorithm.optimiser.vector[3] += 1e-6
+        with pytest.raises(TrainingError) as caught:
+            trainer.train(1)
+        found["drift"] = str(caught.value)
+    return found
+
+
+def plant(trainer: Trainer, total: float, n_episodes: int) -> None:
+    """Let the recorder have seen so many episodes end, whose returns sum up to ``total``."""
+    sums = trainer._recorders[""]._sums
+    for name, value in (("finished_return", total), ("finished_episodes", n_episodes)):
+        sums[name].zero_()
+        sums[name][0] = value
+
+
+def die(world: World, folder: Path, backend: str) -> dict:
+    """Lose a rank while the others go on."""
+    with training(folder, "killed", PPO) as trainer:
+        trainer.train(3)
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        trainer.train()
+    return {}
+
+
+def resume(world: World, folder: Path, backend: str) -> dict:
+    """Go on with what a dead rank has left."""
+    with training(folder, "killed", PPO) as trainer:
+        trainer.load_checkpoint()
+        start = trainer.iteration
+        trainer.train()
+        return {"start": start, "weights": weights(trainer)}
+
+
+def fail(world: World, folder: Path, backend: str) -> dict:
+    """Raise an error on one rank, for which the other waits."""
+    if world.rank == 1:
+        raise ConfigError("rank 1 has had enough")
+    world.wait()
+    return {}
+
+
+def capture(world: World, folder: Path, backend: str) -> dict:
+    """Train eagerly, then by a graph that holds the all-reduce, which is still there when the group is closed."""
+    found: dict = {}
+    for mode in ("eager", "graph"):
+        OPEN.append(training(folder, mode, PPO, backend, mode=mode))
+        trainer = OPEN[-1].__enter__()
+        trainer.train()
+        found[mode] = weights(trainer)
+    device = trainer.wrapper.cuda_data_manager.device
+    return found | {"device": device.index, "capture_s": trainer._learn.capture_s}
+
+
+OPEN: list = []
+"""Trainers that live as long as the process."""
+
+
+TASKS = {"work": work, "die": die, "resume": resume, "fail": fail, "capture": capture}
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    """Return all weights as one vector, on the CPU."""
+    return trainer.learners["shared"].algorithm.optimiser.vector.detach().cpu().clone()
+
+
+# ------------------------------------------------------------------ tests
+
+
+def run(task: str, folder: Path, backend: str = "host") -> list[dict]:
+    """Do a task on two ranks and return what each has left."""
+    launch(2, [task, str(folder), backend], env_backend=backend, module=PROGRAM)
+    return [torch.load(folder / f"{task}_{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _surroundings():
+    """Ranks find this program, and are not told how many threads to take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Of all runs."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def worked(folder) -> list[dict]:
+    """What two ranks found in training without trouble."""
+    return run("work", folder)
+
+
+def test_ranks_know_their_world(worked):
+    """Each process has a rank of its own in a world of two, and its share of the threads."""
+    assert [found["world"] for found in worked] == [found["of"] for found in worked] == [World(0, 2), World(1, 2)]
+    assert all(found["is_rank"] for found in worked)
+    assert not is_rank()
+    for found in worked:
+        of_machine, own = found["threads"]
+        assert own == max(1, of_machine // 2)
+
+
+def test_gradient_is_the_mean_over_ranks(worked):
+    """Gradients (1, 10) and (2, 20) make (1.5, 15), on both."""
+    for found in worked:
+        torch.testing.assert_close(found["mean_gradient"], torch.tensor([1.5, 15.0]), rtol=0, atol=0)
+
+
+def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, tmp_path, monkeypatch):
+    """An update of two ranks goes along the mean of what each rank's environments alone would give."""
+    alone = []
+    for rank in range(2):
+        # One process whose seeds are those of the rank, and which has no one to talk to.
+        monkeypatch.setattr(World, "of", lambda *given, rank=rank: World(rank, 1))
+        with training(tmp_path, f"rank_{rank}", A2C) as trainer:
+            trainer.train(1)
+            alone.append(trainer.learners["shared"].algorithm.optimiser.gradient)
+    assert not torch.allclose(*alone, rtol=0.1), "each has played its own episodes"
+    want = (alone[0] + alone[1]) / 2
+    for found in worked:
+        torch.testing.assert_close(found["gradient"], want, rtol=1e-6, atol=1e-8)
+
+
+def test_weights_stay_equal_to_the_bit_while_environments_differ(worked):
+    """After six iterations of PPO with target_kl, which left some steps out, both ranks have the same weights."""
+    first, second = worked
+    assert torch.equal(first["weights"], second["weights"])
+    assert not (first["observations"] == second["observations"]).all(axis=(1, 2)).any()
+    assert first["steps"] == second["steps"]
+    assert N_ITERATIONS < first["steps"] < N_ITERATIONS * 4, "target_kl must have ended some updates early"
+
+
+def test_metrics_are_those_of_all_ranks(worked):
+    """Both ranks have the same numbers, and count the steps of both; one folder is theirs."""
+    first, second = (
+        {key: value for key, value in found["row"].items() if not key.endswith(("_s", "seconds"))} for found in worked
+    )
+    assert first == pytest.approx(second, nan_ok=True, rel=0, abs=0)
+    assert first["env_steps"] == 2 * N_ENVS * N_STEPS
+    for found in worked:
+        assert found["env_steps"] == 2 * N_ENVS * N_STEPS * N_ITERATIONS
+        assert found["best_return"] == worked[0]["best_return"] is not None
+        assert found["folder"] == worked[0]["folder"]
+
+
+def test_stop_return_stops_all_ranks_together(worked):
+    """The mean over the episodes of all ranks decides, 40 / 4 and 24 / 2, not a rank's own: 16 and 8 both times."""
+    for found in worked:
+        assert found["judged"] == [(10.0, False), (12.0, True)]
+
+
+def test_ranks_that_drift_apart_are_an_error_at_the_next_log(worked):
+    """A single weight that differs is found, and the error names rank and tensor, on all ranks."""
+    for found in worked:
+        assert "on rank 1 than on rank 0" in found["drift"]
+        assert "policy/shared/model/" in found["drift"]
+
+
+def test_checksum_sees_one_bit_and_a_swap():
+    """Bytes 1 and 2 sum up to 1 * 1 + 2 * 3 = 7; another order or bit gives another number."""
+    assert checksum(torch.tensor([1, 2], dtype=torch.uint8)) == 7
+    values = torch.tensor([1.0, 2.0, 3.0])
+    others = [values.flip(0), values.nextafter(torch.tensor(torch.inf)), values * torch.tensor([1, 1, -1])]
+    assert len({int(checksum(each)) for each in (values, *others)}) == 4
+    assert checksum(values[0]) == checksum(values[:1])
+
+
+def test_checkpoint_holds_each_ranks_own_state(worked, folder):
+    """Environments are stacked by rank; what is shared is there once."""
+    tensors, header = checkpoint.load(worked[0]["folder"] / "checkpoints")
+    assert header.iteration == N_ITERATIONS
+    observations = tensors["env/observations"]
+    assert observations.shape == (2, N_ENVS, 1, 4)
+    assert not torch.equal(observations[0], observations[1])
+    vector = tensors["policy/shared/algorithm/optimiser/parameters"]
+    assert torch.equal(vector, worked[0]["weights"])
+
+
+def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
+    """Another number of ranks cannot go on, and is told so; it can take the weights."""
+    saved = worked[0]["folder"] / "checkpoints"
+    with training(tmp_path, "alone", PPO) as trainer:
+        with pytest.raises(CheckpointError, match=r"'ranks': \(2, 1\)"):
+            trainer.load_checkpoint(saved)
+        trainer.load_checkpoint(saved, weights_only=True)
+        assert torch.equal(weights(trainer), worked[0]["weights"])
+
+
+def test_checkpoint_of_one_rank_alone_is_loaded(tmp_path):
+    """Without ranks a run goes on as before, to the bit."""
+    with training(tmp_path, "whole", PPO) as whole, training(tmp_path, "cut", PPO) as first:
+        whole.train()
+        first.train(4)
+    with training(tmp_path, "cut", PPO) as second:
+        second.load_checkpoint()
+        assert second.iteration == 4
+        second.train()
+        assert torch.equal(weights(second), weights(whole))
+
+
+def test_run_goes_on_after_a_rank_was_killed(worked, folder, capfd):
+    """The other rank is ended and the error names the dead one; both resume, and end as if nothing had happened."""
+    with pytest.raises(TrainingError, match=r"launch: rank 1 of 2 must not fail \(got SIGKILL, process \d+\)"):
+        run("die", folder)
+    saved = checkpoint.latest(folder / "CartPole/test/killed/checkpoints")
+    assert saved is not None
+    assert saved.name == "checkpoint_000000002"
+    for found, whole in zip(run("resume", folder), worked, strict=True):
+        assert found["start"] == 2
+        assert torch.equal(found["weights"], whole["weights"])
+
+
+def test_error_of_a_rank_ends_the_run_and_is_shown(folder, capfd):
+    """The message of the rank that failed is on standard error, though the other one waits for it."""
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(TrainingError, match=r"launch: rank 1 of 2 must not fail \(got exit code 1, process \d+\)"):
+        run("fail", folder)
+    assert "rank 1 has had enough" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_joined_is_alone_without_torchrun():
+    """Where torchrun has not started the process there is one rank, and no group is opened."""
+    with joined("host") as world:
+        assert world == World(0, 1)
+        assert not distributed.is_initialized()
+
+
+@pytest.fixture
+def two_gpus(monkeypatch) -> list[object]:
+    """As if there were two GPUs; returns what is asked of torch."""
+    asked: list[object] = []
+    monkeypatch.setattr(pycuda_driver.PyCudaBackend, "availability", lambda backend: Availability(True))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(
+        distributed, "init_process_group", lambda *args, **more: asked.append((*args, more["device_id"]))
+    )
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda: asked.append("closed"))
+    for name, value in {
+        "RANK": 5,
+        "WORLD_SIZE": 8,
+        "LOCAL_WORLD_SIZE": 4,
+        "MASTER_ADDR": "a",
+        "MASTER_PORT": 1,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return asked
+
+
+def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
+    """Rank 5, second of its machine, makes GPU 1 current before it opens the group, and closes it at the end."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    own = torch.device("cuda", 1)
+    with joined("pycuda"):
+        assert two_gpus == [own, ("nccl", own)]
+    assert two_gpus[2:] == ["closed"]
+
+
+def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
+    """Before any process is started, and by the rank that would have none."""
+    with pytest.raises(ConfigError, match=r"each of the 3 processes needs a GPU of its own \(got 2\)"):
+        launch(3, [], env_backend="pycuda")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ConfigError, match=r"got local rank 2 and 2 visible GPUs"), joined("pycuda"):
+        pass
+    assert two_gpus == [], "no GPU was touched"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkeypatch):
+    """NCCL would wait for them; and a rank that fails closes nothing, because the others would not close with it."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(phase, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
+    part = phase.Phase(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)
+    monkeypatch.setattr(distributed, "destroy_process_group", part.run)
+    with pytest.raises(ConfigError) if fails else contextlib.nullcontext(), joined("pycuda"):
+        part.run()
+        part.run()
+        if fails:
+            raise ConfigError("on purpose")
+    assert two_gpus[2:] == ["eager", "replayed"] + ["eager"] * (not fails), "eager again: the graph had gone"
+    assert part._replay is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("backend", ["pycuda", "numba"])
+def test_graph_holds_the_all_reduce(backend, tmp_path):
+    """On two GPUs a captured update gives the weights of an eager one, equal on both, and the ranks come to an end."""
+    first, second = run("capture", tmp_path, backend)
+    assert (first["device"], second["device"]) == (0, 1)
+    for found in (first, second):
+        assert found["capture_s"] > 0
+        torch.testing.assert_close(found["graph"], found["eager"], rtol=1e-4, atol=1e-6)
+        assert torch.equal(found["graph"], first["graph"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,277 @@
+"""Lightning's trainer around ours: the same learning, its checkpoints, its callbacks, and what it is refused."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from tests import tutorial
+from tests.training.support import differences, everything, make_run, weights
+from warpdrive_min.errors import CheckpointError, ConfigError
+from warpdrive_min.training import trainer as trainer_module
+from warpdrive_min.training.ranks import World
+
+pl = pytest.importorskip("lightning.pytorch")
+
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint  # noqa: E402
+
+from warpdrive_min.training import lightning  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(  # of torch, at how Lightning walks through nested containers
+    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "lightning.md"
+RETURN = "shared/mean_episodic_return"
+EPOCH = 4
+"""Iterations of an epoch."""
+N_ITERATIONS = 10
+"""Of a run config: two epochs and a half."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Let threads not wait for each other on a busy machine."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A maker of runs that start alike, each with a folder of its own: CartPole by PPO unless said otherwise."""
+    made = []
+
+    def make(name="PPO", env_backend="host", n_envs=4, **settings):
+        config = {"num_episodes": -(-N_ITERATIONS * n_envs * 6 // 9), **settings}  # of 9 steps, in rollouts of 6
+        folder = str(len(made))
+        run = make_run(
+            name, env_backend, n_envs=n_envs, trainer=config, basedir=tmp_path, folder=folder, metrics_log_freq=EPOCH
+        )
+        assert run.n_iterations == N_ITERATIONS
+        made.append(run)
+        return run
+
+    return make
+
+
+def fit(module, *callbacks, ckpt_path=None, **options):
+    """Train with a quiet trainer of Lightning's, and return it; to the end of the run config unless told otherwise."""
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+    trainer = pl.Trainer(
+        callbacks=list(callbacks), **{"max_epochs": -1, "enable_checkpointing": saves, **quiet, **options}
+    )
+    trainer.fit(module, ckpt_path=ckpt_path)
+    return trainer
+
+
+def rows(run):
+    """Return the rows that a run has written."""
+    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+# ------------------------------------------------------------------ learning
+
+
+@pytest.mark.parametrize(("name", "env_backend"), [("PPO", "cpu"), ("A2C", "host"), ("DDPG", "host")])
+def test_module_learns_what_our_trainer_learns(name, env_backend, start):
+    """After two epochs weights, moments, environments and counters are the same to the bit."""
+    ours, theirs = start(name, env_backend), start(name, env_backend)
+    before = weights(ours)
+    ours.train(2 * EPOCH)
+    trainer = fit(lightning.WarpDriveModule(theirs), max_epochs=2)
+    assert (theirs.iteration, theirs.env_steps) == (ours.iteration, ours.env_steps) == (8, 8 * 4 * 6)
+    assert (trainer.global_step, trainer.current_epoch) == (8, 2)
+    assert not differences(everything(theirs), everything(ours))
+    assert differences(weights(theirs), before) == sorted(before)
+
+
+def test_training_ends_with_the_run_config(start):
+    """Ten iterations are two epochs of four and one of two, whatever the limits of Lightning's trainer."""
+    run = start()
+    trainer = fit(lightning.WarpDriveModule(run))
+    assert run.is_finished
+    assert (run.iteration, trainer.global_step, trainer.current_epoch) == (10, 10, 3)
+
+
+def test_training_ends_at_the_return_that_is_wanted(start):
+    """Any episode's return is above 0, so the first row ends training."""
+    run = start(stop_return=0.5)
+    fit(lightning.WarpDriveModule(run))
+    assert run.has_reached_return
+    assert run.iteration == EPOCH
+
+
+# ------------------------------------------------------------------ metrics
+
+
+def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
+    """What callbacks see are the rows that the run writes, and each is one copy from the device."""
+    fetched, seen = [], []
+    fetch = trainer_module.fetch
+    monkeypatch.setattr(trainer_module, "fetch", lambda metrics: fetched.append(metrics) or fetch(metrics))
+
+    class Seen(EarlyStopping):
+        """Looks where callbacks that monitor a metric do."""
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    run = start()
+    trainer = fit(lightning.WarpDriveModule(run), Seen(RETURN))
+    want = rows(run)
+    assert [row["iteration"] for row in want] == [4, 8, 10]
+    assert len(fetched) == len(seen) == 3
+    for got, row in zip(seen, want, strict=True):
+        assert got == pytest.approx(row, rel=1e-6)  # Lightning keeps float32
+    assert trainer.progress_bar_metrics == {RETURN: pytest.approx(want[-1][RETURN], rel=1e-6)}
+
+
+def test_early_stopping_stops(start):
+    """A return that is high enough stops training after the epoch that reached it."""
+    run = start()
+    stop = EarlyStopping(RETURN, mode="max", stopping_threshold=1.0)
+    fit(lightning.WarpDriveModule(run), stop)
+    assert [row[RETURN] > 1 for row in rows(run)] == [True]
+    assert run.iteration == EPOCH
+    assert "Stopping threshold reached" in stop.stopping_reason_message
+    assert not run.is_finished
+
+
+def test_early_stopping_waits(start):
+    """No return beats the first by 1000, so with a patience of one epoch training ends after the second."""
+    run = start()
+    fit(lightning.WarpDriveModule(run), EarlyStopping(RETURN, mode="max", min_delta=1000, patience=1))
+    assert run.iteration == 2 * EPOCH
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+@pytest.mark.filterwarnings(  # both are what a run that goes on wants
+    "ignore:Using ModelCheckpoint with manual optimization:UserWarning",
+    "ignore:Checkpoint directory .* exists and is not empty:UserWarning",
+)
+@pytest.mark.parametrize(("step", "when"), [(4, {"every_n_epochs": 1}), (3, {"every_n_train_steps": 3})])
+@pytest.mark.parametrize("name", ["PPO", "DDPG"])
+def test_checkpoint_resumes_to_the_bit(name, step, when, start, tmp_path):
+    """From the end of an epoch or from within one a run goes on as if it had never stopped, rows included."""
+    straight, resumed = start(name), start(name)
+    keep_all = {"dirpath": tmp_path, "filename": "{step}", "save_top_k": -1, **when}
+    fit(lightning.WarpDriveModule(straight), ModelCheckpoint(**keep_all))
+    before, found = everything(resumed), []
+
+    class Look(Callback):
+        """Looks at the run when it goes on."""
+
+        def on_train_start(self, trainer, pl_module):
+            found.append((pl_module.run.iteration, differences(everything(pl_module.run), before)))
+
+    module, saves = lightning.WarpDriveModule(resumed), ModelCheckpoint(**keep_all)
+    trainer = fit(module, saves, Look(), ckpt_path=tmp_path / f"step={step}.ckpt")
+    ((iteration, restored),) = found
+    assert iteration == step
+    assert set(weights(resumed)) <= set(restored)
+    assert (resumed.iteration, trainer.global_step, trainer.current_epoch) == (10, 10, 3)
+    assert not differences(everything(resumed), everything(straight))
+    assert [row["iteration"] for row in rows(resumed)] == [each for each in (4, 8, 10) if each > step]
+
+
+def test_best_checkpoint_is_that_of_the_best_return(start, tmp_path):
+    """ModelCheckpoint finds the metric at the end of each epoch, and its file is plain data that holds that run."""
+    run, other = start(), start()
+    saves = ModelCheckpoint(tmp_path / "saved", monitor=RETURN, mode="max", filename="{step}")
+    fit(lightning.WarpDriveModule(run), saves)
+    best = max(rows(run), key=lambda row: row[RETURN])
+    assert saves.best_model_path.endswith(f"step={best['iteration']}.ckpt")
+    found = torch.load(saves.best_model_path, weights_only=True)
+    lightning.unpack(other, found)
+    assert (other.iteration, other.env_steps) == (best["iteration"], best["env_steps"])
+    other.train(N_ITERATIONS)
+    assert not differences(weights(other), weights(run))
+
+
+def test_checkpoint_of_something_else_is_refused(start):
+    """Without a run, of another schema, or of another number of environments; the run stays as it was."""
+    run = start()
+    before, own = everything(run), lightning.pack(run)
+    for found, match in (
+        ({"state_dict": {}}, r"must have the entry 'warpdrive_min' \(got state_dict\)"),
+        ({lightning.STATE: own | {"schema": 0}}, r"schema of the checkpoint must be 1 \(got 0\); use the release that"),
+        ({lightning.STATE: lightning.pack(start(n_envs=2))}, r"'n_envs': \(2, 4\)"),
+    ):
+        with pytest.raises(CheckpointError, match=match):
+            lightning.unpack(run, found)
+    assert not differences(everything(run), before)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
+def test_page_runs(tmp_path, monkeypatch, capsys):
+    """The examples of the page run: the first stops early, and the second goes on from its best checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    page: dict[str, object] = {}
+    iterations = [0]
+    blocks = [block for block in tutorial.blocks(PAGE) if block.language == "python"]
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block.compiled(), page)
+        run = page["module"].run
+        iterations.append(run.iteration)
+        assert iterations[-2] < iterations[-1] < run.n_iterations
+        run.graceful_close()
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def test_other_precision_is_refused(start):
+    """Lightning would change the numbers behind the run config's back."""
+    with pytest.raises(ConfigError, match=r"must be '32-true' \(got 'bf16-mixed'\); leave it out"):
+        fit(lightning.WarpDriveModule(start()), precision="bf16-mixed")
+
+
+def test_several_processes_are_refused(start):
+    """A run that shares its updates with other processes has no place in one trainer of Lightning's."""
+    run = start()
+    run.world = World(rank=0, size=2)
+    with pytest.raises(ConfigError, match=r"must train in one process \(got 2\)"):
+        fit(lightning.WarpDriveModule(run))
+
+
+def test_another_gpu_is_refused(start, monkeypatch):
+    """Lightning would make its GPU the current one, and the run's kernels would be launched there."""
+    run = start()
+    monkeypatch.setattr(run.wrapper.cuda_data_manager, "device", torch.device("cuda", 1))
+    module = lightning.WarpDriveModule(run)
+    strategy = SimpleNamespace(root_device=torch.device("cuda", 0))
+    module.trainer = SimpleNamespace(world_size=1, strategy=strategy, precision="32-true")
+    with pytest.raises(ConfigError, match=r"environments, cuda:1 \(got cuda:0\); give Trainer\(devices=\[1\]\)"):
+        module.setup("fit")
+    strategy.root_device = torch.device("cuda", 1)
+    module.setup("fit")
+
+
+def test_missing_package_is_an_error_that_names_the_install_line(monkeypatch):
+    """Without either name of the package the module cannot be imported."""
+    for name in ("lightning", *lightning.PACKAGES):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, lightning.__name__)
+    with pytest.raises(ConfigError, match=r'pip install "warpdrive-min\[lightning\]"'):
+        importlib.import_module(lightning.__name__)
+
+
+def test_package_is_that_of_the_program(monkeypatch):
+    """A program that has imported Lightning by its old name gets classes that go with it."""
+    old = ModuleType("pytorch_lightning")
+    monkeypatch.setitem(sys.modules, old.__name__, old)
+    assert lightning.package() is pl
+    monkeypatch.delitem(sys.modules, pl.__name__)
+    assert lightning.package() is old

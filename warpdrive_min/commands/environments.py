@@ -1,0 +1,142 @@
+"""What the commands share: how they find environments, read KEY=VALUE, choose a backend, and talk."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import typer
+from rich.console import Console
+
+from warpdrive_min.backends import BACKENDS
+from warpdrive_min.backends.numba_cuda import simulated
+from warpdrive_min.environment import Environment, supports
+from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known
+
+PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
+"""Backends in the order in which the first available one is taken."""
+PYTHON: Final = {"True": True, "False": False, "None": None}
+PREFIX: Final = "single_"
+"""Of the names of environments of one agent in WarpDrive's run configs."""
+
+console = Console()
+
+# ------------------------------------------------------------------ environments
+
+
+def environments() -> dict[str, type[Environment]]:
+    """Return the known environments by name; from then on the registrar knows them too."""
+    table: dict[str, type[Environment]] = importlib.import_module("envs").ENVS  # the core does not depend on them
+    return table
+
+
+def environment_name(name: str, who: str) -> str:
+    """Return the name in `environments` of what may be called otherwise: by its class, or by WarpDrive's run configs.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    table = environments()
+    by_class = {cls.name: each for each, cls in table.items()}
+    found = by_class.get(name, name.removeprefix(PREFIX))
+    if found not in table:
+        raise ConfigError(f"{who}: unknown environment (got {name!r}); known are {known(table)}")
+    return found
+
+
+def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environment:
+    """Make the environment of that name.
+
+    Raises:
+        ConfigError: A key of the config is unknown, or it breaks a rule.
+    """
+    fields = config_keys(name)
+    for key in config:
+        if key not in fields:
+            raise ConfigError(f"{who}: {key!r} is not a key of {name}; keys of {name} are {known(fields)}")
+    made: Any = environments()[name]
+    environment: Environment = made(**config)
+    return environment
+
+
+def config_keys(name: str) -> list[str]:
+    """Return the keys of an environment's config."""
+    made: Any = environments()[name]()
+    return [field.name for field in dataclasses.fields(made.config)]
+
+
+def run_config_path(name: str) -> Path:
+    """Return the run config that an environment comes with."""
+    return Path(inspect.getfile(environments()[name])).with_name("run_config.yaml")
+
+
+# ------------------------------------------------------------------ settings
+
+
+def read_settings(settings: Sequence[str], who: str, keys: Collection[str] = (), of: str = "") -> dict[str, Any]:
+    """Return KEY=VALUE settings by key; a value is a JSON or Python literal, or else the text itself.
+
+    Args:
+        settings: As they were typed.
+        who: For errors.
+        keys: Those that are known; none: any.
+        of: Whose keys they are, for errors.
+
+    Raises:
+        ConfigError: One is no pair, or its key is unknown.
+    """
+    read = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key or (keys and key not in keys):
+            advice = f"; keys of {of} are {known(keys)}" if keys else ""
+            raise ConfigError(f"{who}: must be KEY=VALUE (got {setting!r}){advice}")
+        read[key] = _value(text)
+    return read
+
+
+def _value(text: str) -> Any:
+    if text in PYTHON:
+        return PYTHON[text]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def first_available(env: Environment, who: str) -> str:
+    """Return the first backend that can run the environment here; Numba's simulator is too slow to count.
+
+    Raises:
+        BackendUnavailable: None can.
+    """
+    for name in PREFERRED:
+        available = BACKENDS[name].availability().available and not (name == "numba" and simulated())
+        if available and supports(env, BACKENDS[name], env.kernel_sources):
+            return name
+    raise BackendUnavailable(f"{who}: no backend here runs {env.name}; its kernels are {known(env.kernel_sources)}")
+
+
+# ------------------------------------------------------------------ talk
+
+
+def say(text: str) -> None:
+    """Print a line as it is: no markup, no colours, no breaks."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def errors_told() -> Iterator[None]:
+    """Turn an error that can be expected into its message, on standard error, and exit code 1."""
+    try:
+        yield
+    except (WarpDriveError, OSError, torch.OutOfMemoryError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,289 @@
+"""The command `train`: train the policies of a run config, and say what to do with them."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final
+
+import typer
+from rich.filesize import decimal
+from rich.table import Table
+
+from warpdrive_min.commands.environments import (
+    PREFERRED,
+    console,
+    environment_name,
+    environments,
+    errors_told,
+    first_available,
+    make_environment,
+    read_settings,
+    run_config_path,
+    say,
+)
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import CheckpointError, ConfigError
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.autoscale import auto_scale as scale
+from warpdrive_min.training.config import MAX_SEED, RunConfig
+from warpdrive_min.training.distributed import is_rank, joined, launch
+from warpdrive_min.training.progress import ProgressLine
+from warpdrive_min.training.trained import find_checkpoint
+from warpdrive_min.training.trainer import Trainer
+
+LATEST: Final = "latest"
+PROGRAM: Final = "python -m warpdrive_min"
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+"""What a person or a scheduler of jobs sends to end a run."""
+
+
+def train(
+    env: Annotated[
+        str | None, typer.Option("--env", "-e", help="Environment, trained by its run config unless --config is given.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Run config, a YAML file.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE over the run config, as trainer.num_envs=64.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}; of a resumed run, its own.")
+    ] = None,
+    n_gpus: Annotated[
+        int | None, typer.Option("--gpus", "-n", min=1, help="GPUs; by default trainer.num_gpus of the run config.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="Go on from this checkpoint or run, or from the latest run of the run config.")
+    ] = None,
+    results_dir: Annotated[
+        str | None, typer.Option(help="Name of the run's folder in saving.basedir/name/tag; by default the time.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Stop after so many; the run can be resumed.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="As trainer.seed.")] = None,
+    auto_scale: Annotated[
+        bool, typer.Option("--auto-scale", help="Try numbers of environments, recommend one, and train nothing.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the folder of the run.")] = False,
+) -> None:
+    """Train the policies of a run config; Ctrl-C stops after the iteration, and saves.
+
+    Exits with 1 if training fails, and as a shell has it, with 128 + the signal's number, if a signal stopped it.
+    """
+    if env is None and config is None and resume in (None, LATEST):
+        raise typer.BadParameter(f"one of -e NAME, --config FILE and --resume PATH must say what to train ({_known()})")
+    with errors_told():
+        plan = _plan(env, config, _given(settings or [], seed, n_gpus), resume, results_dir)
+        run = plan.run_config
+        made = make_environment(plan.env_name, run.env, "train")
+        is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
+        chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
+        run = _with(run, {"trainer.env_backend": chosen})
+
+        def make_wrapper(num_envs: int) -> EnvWrapper:
+            fresh = make_environment(plan.env_name, run.env, "train")
+            return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True)
+
+        if auto_scale:
+            _scale(run, make_wrapper)
+        elif run.trainer.num_gpus > 1 and not is_rank():
+            launch(run.trainer.num_gpus, sys.argv[1:], chosen)
+        else:
+            with joined(chosen):
+                trainer = Trainer(make_wrapper(run.trainer.num_envs), run, results_dir=plan.folder, verbose=False)
+                try:
+                    caught = _train(trainer, plan, iterations, quiet)
+                finally:
+                    trainer.graceful_close()
+            if caught is not None:
+                raise typer.Exit(128 + caught)
+
+
+def _known() -> str:
+    return f"known environments are {', '.join(sorted(environments()))}"
+
+
+# ------------------------------------------------------------------ what to train
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for."""
+
+    env_name: str
+    """In the table of environments."""
+    run_config: RunConfig
+    checkpoint: Path | None
+    """To go on from."""
+    folder: str | None
+    """Of the run; None: a new one."""
+
+
+def _given(settings: list[str], seed: int | None, n_gpus: int | None) -> dict[str, Any]:
+    """Return the values that go over those of the run config, by dotted key."""
+    options = {"trainer.seed": seed, "trainer.num_gpus": n_gpus}
+    return read_settings(settings, "train.set") | {key: value for key, value in options.items() if value is not None}
+
+
+def _plan(
+    env: str | None, config: Path | None, given: Mapping[str, Any], resume: str | None, results_dir: str | None
+) -> Plan:
+    name = None if env is None else environment_name(env, "train.env")
+    found = None if resume in (None, LATEST) else find_checkpoint(resume)
+    if config is not None:
+        run = RunConfig.load(config)
+    elif name is not None and found is None:
+        run = RunConfig.load(run_config_path(name))
+    if resume == LATEST:
+        found = _latest(_with(run, given), results_dir)
+    if found is None:
+        return Plan(name or environment_name(run.name, "train.config"), _with(run, given), None, results_dir)
+    if "trainer.seed" in given:
+        raise ConfigError(f"train.seed: a run that goes on keeps its own (got {given['trainer.seed']}); leave it out")
+    _, header = checkpoint.load(found)
+    trained_in = environment_name(header.environment["name"], "train.resume")
+    if name not in (None, trained_in):
+        raise CheckpointError(f"train.resume: {found} was trained in {trained_in} (got -e {name}); leave -e out")
+    if config is None:
+        run = RunConfig.from_dict(header.run_config)
+    folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
+    return Plan(trained_in, _with(run, given), found, results_dir if resume != LATEST and results_dir else folder)
+
+
+def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+    """Return a run config with some values replaced, by dotted key.
+
+    Raises:
+        ConfigError: A key is none, or a value breaks a rule.
+    """
+    values = run.to_dict()
+    for key, value in given.items():
+        *sections, last = key.split(".")
+        place: Any = values
+        for section in sections:
+            place = place.get(section) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise ConfigError(
+                f"train.set: {key} must lie in a section of the run config (got no section {'.'.join(sections)!r}); "
+                "its keys are in docs/run_config.md"
+            )
+        place[last] = value
+    return RunConfig.from_dict(values)
+
+
+def _latest(run: RunConfig, results_dir: str | None) -> Path:
+    """Return the latest checkpoint of the run that saved last, of those of a run config."""
+    runs = Path(run.saving.basedir, run.saving.name, run.saving.tag)
+    folders = [runs / results_dir / checkpoint.FOLDER] if results_dir else runs.glob(f"*/{checkpoint.FOLDER}")
+    there = [folder for folder in folders if folder.is_dir()]
+    for folder in sorted(there, key=lambda folder: folder.stat().st_mtime, reverse=True):
+        if found := checkpoint.latest(folder):
+            return found
+    raise CheckpointError(
+        f"train.resume: there must be a run with a checkpoint in {runs} (got none); train one, or name it"
+    )
+
+
+# ------------------------------------------------------------------ training
+
+
+def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool) -> int | None:
+    """Train to the end, or for some iterations, and save; returns the number of the signal that stopped it."""
+    talks = trainer.world.is_first and not quiet
+    if plan.checkpoint is not None:
+        trainer.load_checkpoint(plan.checkpoint)
+    last = trainer.n_iterations if iterations is None else min(trainer.n_iterations, trainer.iteration + iterations)
+    if talks:
+        _say_start(trainer, plan)
+    is_alone = trainer.world.size == 1
+    with _signals(once=is_alone) as caught, ProgressLine(trainer.n_iterations, trainer.iteration, talks) as progress:
+        is_stopped = False
+        while trainer.iteration < last and not trainer.is_finished and not is_stopped:
+            row = trainer.train(1)
+            if row:
+                progress.update(row)
+            # Ranks that did not stop together would wait for each other; they meet where metrics are logged.
+            if is_alone or row:
+                is_stopped = trainer.world.agreed(bool(caught))
+    if not trainer.is_finished:
+        trainer.save_checkpoint()  # at the end of a run the trainer does
+    if talks:
+        _say_end(trainer, is_stopped)
+    elif trainer.world.is_first:
+        say(str(trainer.folder))
+    return caught[0] if is_stopped and caught else None
+
+
+@contextlib.contextmanager
+def _signals(*, once: bool) -> Iterator[list[int]]:
+    """Collect the signals that ask to stop; with ``once`` the second one stops at once.
+
+    Of several processes each may get the same signal twice, from the terminal and from the one that started it.
+    """
+    caught: list[int] = []
+
+    def restore() -> None:
+        for each, before in earlier.items():
+            signal.signal(each, before)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        if once:
+            restore()
+
+    # A rank that outlives another one is told by SIGTERM to end, and must not go on to its next iteration.
+    earlier = {each: signal.signal(each, note) for each in (STOPPING if once else (signal.SIGINT,))}
+    try:
+        yield caught
+    finally:
+        restore()
+
+
+def _say_start(trainer: Trainer, plan: Plan) -> None:
+    settings = trainer.config.trainer
+    say(
+        f"{plan.env_name}: backend {settings.env_backend}, {settings.num_envs:,} environments, "
+        f"{trainer.n_iterations:,} iterations of {settings.train_batch_size:,} steps, seed {trainer.seed}"
+    )
+    if plan.checkpoint is not None:
+        say(f"goes on from {plan.checkpoint}, after {trainer.iteration:,} iterations")
+    say(f"run: {trainer.folder}")
+
+
+def _say_end(trainer: Trainer, is_stopped: bool) -> None:
+    why = "stopped" if is_stopped else "reached its return" if trainer.has_reached_return else "done"
+    folder = shlex.quote(str(trainer.folder))
+    say(f"{why} after {trainer.iteration:,} of {trainer.n_iterations:,} iterations, {trainer.env_steps:,} steps; saved")
+    say(f"  evaluate: {PROGRAM} evaluate {folder}")
+    say(f"  render:   {PROGRAM} render --policy {folder} --out episode.html")
+    more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
+    say(f"  resume:   {PROGRAM} train --resume {folder}{more}")
+
+
+# ------------------------------------------------------------------ how many environments
+
+
+def _scale(run: RunConfig, make_wrapper: Callable[[int], EnvWrapper]) -> None:
+    scaling = scale(
+        run,
+        make_wrapper,
+        on_point=lambda point: say(f"{point.num_envs:,} environments: {point.steps_per_s:,.0f} env-steps/s"),
+    )
+    table = Table("environments", "batch", "env-steps/s", "of the best", "memory, at most", "measured")
+    for point in scaling.points:
+        table.add_row(
+            f"{point.num_envs:,}",
+            f"{point.train_batch_size:,}",
+            f"{point.steps_per_s:,.0f}",
+            f"{point.steps_per_s / scaling.best.steps_per_s:.0%}",
+            decimal(point.predicted_bytes),
+            "" if point.peak_bytes is None else decimal(point.peak_bytes),
+        )
+    console.print(table)
+    say(f"{scaling.largest:,} environments fit into {decimal(scaling.free_bytes)} of free memory")
+    say(f"recommended: {' '.join(f'--set {key}={value}' for key, value in scaling.recommended.items())}")

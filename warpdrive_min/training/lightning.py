@@ -1,0 +1,195 @@
+"""Training with Lightning: its trainer drives ours, with its callbacks, loggers, checkpoints and progress bar.
+
+Needs the package `lightning` or `pytorch_lightning`; of the two that which the program has imported before this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+import torch
+
+from warpdrive_min.errors import CheckpointError, ConfigError, known
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.metrics import EPISODIC_RETURN
+from warpdrive_min.training.trainer import Trainer
+
+PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
+STATE: Final = "warpdrive_min"
+"""Entry of Lightning's checkpoints that holds the run."""
+PRECISION: Final = "32-true"
+"""Of Lightning, which then leaves the numbers to the run config."""
+
+
+def package() -> Any:
+    """Return the package of Lightning, whose classes do not go together with those of its other name.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(name)
+    raise ConfigError(
+        f"{__name__}: needs the package lightning (got neither {' nor '.join(PACKAGES)}); "
+        'pip install "warpdrive-min[lightning]"'
+    )
+
+
+LIGHTNING: Any = package()
+
+
+class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # of a package that is a variable
+    """A run as Lightning's trainer takes it; the policies learn exactly what ``run.train()`` would teach them.
+
+    A step of Lightning's is an iteration, and ``saving.metrics_log_freq`` of them are an epoch. At its end the row of
+    metrics is logged under the names that the run gives them, such as ``<policy>/mean_episodic_return``, for
+    callbacks to monitor. Training ends with the run config, or earlier if Lightning's trainer says so. Lightning's
+    checkpoints hold all that the run goes on from. The run writes to its own sinks too, but no checkpoints of its own.
+
+    The run stays on the device of its environments: Lightning has no tensor of it to move.
+
+    Args:
+        run: Trains the policies.
+    """
+
+    def __init__(self, run: Trainer) -> None:
+        super().__init__()
+        self.run = run
+        self.automatic_optimization = False
+
+    def setup(self, stage: str) -> None:
+        """Check that Lightning leaves alone what is the run's.
+
+        Raises:
+            ConfigError: It would train in several processes, on another GPU or in another precision.
+        """
+        n_processes = max(self.trainer.world_size, self.run.world.size)
+        if n_processes > 1:
+            raise ConfigError(
+                f"lightning: must train in one process (got {n_processes}); give Trainer(devices=1), or train on "
+                "several GPUs with warpdrive_min.training.trainer.Trainer"
+            )
+        own, chosen = self.run.wrapper.cuda_data_manager.device, self.trainer.strategy.root_device
+        if own.type == chosen.type == "cuda" and own != chosen:  # Lightning makes its own the current one
+            raise ConfigError(
+                f"lightning: must be on the GPU of the run's environments, {own} (got {chosen}); "
+                f"give Trainer(devices=[{own.index}])"
+            )
+        if self.trainer.precision != PRECISION:
+            raise ConfigError(
+                f"lightning: Trainer(precision=...) must be {PRECISION!r} (got {self.trainer.precision!r}); "
+                "leave it out, and name the precision in the run config, trainer.precision"
+            )
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return what Lightning counts steps by."""
+        return Iterating(self.run)
+
+    def train_dataloader(self) -> Any:
+        """Return the iterations of an epoch."""
+        return Iterations(self.run)
+
+    def training_step(self, batch: int, batch_idx: int) -> None:
+        """Do one iteration; enqueues, but for the captures of the first ones."""
+        self.optimizers().step()
+
+    def on_train_epoch_end(self) -> None:
+        """Log a row of metrics, and stop where the run config does; synchronises.
+
+        Raises:
+            TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
+        """
+        for name, value in self.run.log_metrics().items():
+            self.log(name, value, prog_bar=name.endswith(EPISODIC_RETURN))
+        self.trainer.should_stop |= self.run.is_finished
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Put all that the run goes on from into a checkpoint of Lightning's; synchronises."""
+        checkpoint[STATE] = pack(self.run)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from a checkpoint of Lightning's, exactly as if training had not stopped there; synchronises.
+
+        Raises:
+            CheckpointError: It has no run, or one of another release, environment, size or model.
+        """
+        unpack(self.run, checkpoint)
+
+
+class Iterating(torch.optim.Optimizer):
+    """Steps by whole iterations of a run. Lightning counts its steps, and so checkpoints, by those of an optimiser.
+
+    Args:
+        run: To train.
+    """
+
+    def __init__(self, run: Trainer) -> None:
+        models = [model for learner in run.learners.values() for model in learner.models.values()]
+        super().__init__([parameter for model in models for parameter in model.parameters()], {})
+        self._run = run
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # there is no one loss
+        """Do one iteration, after the closure, in which Lightning calls its hooks."""
+        if closure is not None:
+            closure()
+        self._run.iterate()
+
+
+class Iterations:
+    """The numbers of a run's iterations from where it is to its end; Lightning takes an epoch of them at a time.
+
+    Args:
+        run: To train.
+    """
+
+    def __init__(self, run: Trainer) -> None:
+        self._run = run
+
+    def __len__(self) -> int:
+        """Return the iterations of an epoch; the last one may have fewer."""
+        return self._run.config.saving.metrics_log_freq
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._run.iteration, self._run.n_iterations))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run is: Lightning asks for it to know that it can go on within an epoch."""
+        return {"iteration": self._run.iteration}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Leave the run where it is: it was restored before."""
+
+
+def pack(run: Trainer) -> dict[str, Any]:
+    """Return all that a run goes on from, copied to the CPU, in plain containers; synchronises."""
+    state = run.state()
+    assert state is not None, "the run is the only one"
+    tensors, header = state
+    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    return {"schema": checkpoint.SCHEMA, "header": asdict(header), "tensors": copies}
+
+
+def unpack(run: Trainer, found: dict[str, Any]) -> None:
+    """Go on from what `pack` put into a checkpoint; synchronises.
+
+    Raises:
+        CheckpointError: It has no run, or one of another release, environment, size or model.
+    """
+    if STATE not in found:
+        raise CheckpointError(
+            f"lightning: a checkpoint must have the entry {STATE!r} (got {known(found)}); "
+            "name one that was saved while a WarpDriveModule was trained"
+        )
+    saved = found[STATE]
+    if saved["schema"] != checkpoint.SCHEMA:
+        raise CheckpointError(
+            f"lightning: schema of the checkpoint must be {checkpoint.SCHEMA} (got {saved['schema']!r}); "
+            f"use the release that wrote it: {saved['header'].get('versions', 'unknown')}"
+        )
+    run.load_state(saved["tensors"], checkpoint.Header(**saved["header"]), "of Lightning")

@@ -1,0 +1,124 @@
+"""Trained policies: what a checkpoint holds, ready to act, without a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import CheckpointError
+from warpdrive_min.registrar import env_registrar
+from warpdrive_min.spaces import space_of
+from warpdrive_min.training import checkpoint, evaluation
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.models import create_actor, create_actor_critic
+from warpdrive_min.training.placeholders import get_flattened_obs_size
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The policies of a checkpoint, and what they play."""
+
+    path: Path
+    """Of the checkpoint."""
+    header: checkpoint.Header
+    run_config: RunConfig
+    env: Any
+    """The environment, as it was trained in unless another was given."""
+    policies: dict[str, list[Hashable]]
+    """Agents of each policy."""
+    models: dict[str, torch.nn.Module]
+    """What acts for each policy, on the CPU until `wrapper` moves it."""
+
+    @property
+    def environment_name(self) -> str:
+        """Name of the environment."""
+        return str(self.header.environment["name"])
+
+    @property
+    def arrays(self) -> tuple[bool, str]:
+        """Whether each policy has arrays of its own, and the axis of agents in observations."""
+        separate, agents_axis = self.header.environment["arrays"]
+        return bool(separate), str(agents_axis)
+
+    def wrapper(self, env_backend: str) -> EnvWrapper:
+        """Return a wrapper, not started, of the environment on a backend, and move the models to its device.
+
+        Raises:
+            BackendUnavailable: The backend is unknown or cannot run here.
+            ConfigError: The environment has no kernels for it.
+        """
+        wrapper = EnvWrapper(self.env, env_backend=env_backend)
+        for model in self.models.values():
+            model.to(wrapper.backend.device)
+        return wrapper
+
+    def stage(self, env_backend: str, n_envs: int = 1, seed: int = 0) -> evaluation.Stage:
+        """Return fresh environments in which the policies act; synchronises.
+
+        Raises:
+            BackendUnavailable: The backend is unknown or cannot run here.
+            ConfigError: The environment has no kernels for it.
+        """
+        return evaluation.Stage(self.wrapper(env_backend), self.models, self.policies, self.arrays, n_envs, seed)
+
+
+def load_policies(path: str | Path, env: Any = None) -> Trained:
+    """Return the policies of a checkpoint.
+
+    Args:
+        path: Of a checkpoint, or of a folder of them or of a run, whose latest counts.
+        env: The environment to play, of the same name and agents; None: made from the checkpoint's run config, whose
+            environment must be in the registrar.
+
+    Raises:
+        CheckpointError: There is none, it is damaged, or is not of that environment and of such models.
+        ConfigError: The environment is not registered, or the run config breaks a rule.
+    """
+    found = find_checkpoint(path)
+    tensors, header = checkpoint.load(found)
+    run = RunConfig.from_dict(header.run_config)
+    name = header.environment["name"]
+    if env is None:
+        env = env_registrar.get(name)(**run.env)
+    agents = {str(agent): agent for agent in env.action_space}
+    trained = header.environment["policies"]
+    if env.name != name or sorted(agents) != sorted(agent for members in trained.values() for agent in members):
+        raise CheckpointError(
+            f"checkpoint {found}: must be of the environment {env.name!r} with {env.num_agents} agents "
+            f"(got {name!r} with {header.environment['n_agents']}); play the one that it was trained in"
+        )
+    policies = {policy: [agents[agent] for agent in members] for policy, members in trained.items()}
+    observations = env.reset()
+    models = {}
+    with torch.random.fork_rng(devices=[]):  # what weights start from is drawn, and then overwritten
+        for policy, members in policies.items():
+            n_features = get_flattened_obs_size(space_of(observations[members[0]]))
+            part, model = _acting_model(run.policy[policy], n_features, ActionSpace.of(env.action_space[members[0]]))
+            prefix = f"policy/{policy}/{part}/"
+            saved = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            checkpoint.restore(model.state_dict(), saved, found)
+            models[policy] = model
+    return Trained(found, header, run, env, policies, models)
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint that a path means: its own, or else the latest of the folder of checkpoints or run.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    inside = Path(path, checkpoint.FOLDER)
+    return checkpoint.find(inside if inside.is_dir() else path)
+
+
+def _acting_model(policy: PolicyConfig, n_features: int, space: ActionSpace) -> tuple[str, torch.nn.Module]:
+    """Return the network of a policy that acts, and its part in a checkpoint."""
+    if isinstance(policy.model, ActorCriticConfig):
+        return "actor", create_actor(n_features, space, policy.model.actor)
+    return "model", create_actor_critic(n_features, space, policy.model)
