@@ -15,7 +15,6 @@ from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference-tests.md"
-LATER = "with the trainer"
 HERE = {parameter.values[0] for parameter in BACKENDS_HERE}
 WORDS = {
     "all": HERE,
@@ -70,14 +69,11 @@ def test_page_has_every_method_of_the_reference():
 
 
 def test_page_names_a_test_for_every_method():
-    """A row names a test of ours with its backends in each line, or says that it comes with the trainer."""
+    """A row names a test of ours with its backends in each line."""
     for row in read_rows():
-        if row.section == "Training":
-            assert row.ours == LATER, row.method
-        else:
-            for line in row.ours.split("<br>"):
-                assert re.fullmatch(r"`[\w/.]+::\w+` \([\w, ]+\)", line), f"{row.method}: {line}"
-            assert row.more, row.method
+        for line in row.ours.split("<br>"):
+            assert re.fullmatch(r"`[\w/.]+::\w+` \([\w, ]+\)", line), f"{row.method}: {line}"
+        assert row.more, row.method
 
 
 @pytest.mark.parametrize(("file", "name", "backends"), NAMED, ids=[f"{file}::{name}" for file, name, _ in NAMED])

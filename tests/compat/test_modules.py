@@ -1,4 +1,4 @@
-"""WarpDrive's module paths: every name is there or says that it is not, and nobody's own modules are hidden."""
+"""WarpDrive's module paths: every name is there, and nobody's own modules are hidden."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from warpdrive_min.compat import NAMES, NotInCompatError, install
+from warpdrive_min.compat import NAMES, install
 from warpdrive_min.compat.modules import CHOICE
 
 ROOT = Path(__file__).parents[2]
 
-EVERY_NAME = [(module, name, where) for module, names in NAMES.items() for name, where in names.items()]
-OFFERED = [(module, name) for module, name, where in EVERY_NAME if where is not None]
-NOT_YET = [(module, name) for module, name, where in EVERY_NAME if where is None]
+OFFERED = [(module, name) for module, names in NAMES.items() for name in names]
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,13 +36,6 @@ def test_name_resolves(module, name):
     value = getattr(importlib.import_module(module), name)
     assert value is not None
     assert getattr(importlib.import_module(module), name) is value
-
-
-@pytest.mark.parametrize(("module", "name"), NOT_YET)
-def test_name_that_is_not_offered_says_so(module, name):
-    """Training under WarpDrive's names raises an ImportError that tells what to do."""
-    with pytest.raises(NotInCompatError, match=rf"{name}: training under WarpDrive's names is not there yet"):
-        exec(f"from {module} import {name}")
 
 
 def test_classes_are_this_projects():

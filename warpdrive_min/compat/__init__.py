@@ -7,8 +7,8 @@ supported and what differs.
 
 from __future__ import annotations
 
-from warpdrive_min.compat.modules import NAMES, NotInCompatError, install
+from warpdrive_min.compat.modules import NAMES, install
 
-__all__ = ["NAMES", "NotInCompatError", "install"]
+__all__ = ["NAMES", "install"]
 
 install()

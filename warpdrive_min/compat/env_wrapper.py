@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
-from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 from warpdrive_min.environment import Observations
+from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 
 
 class EnvWrapper(env_wrapper.EnvWrapper):
@@ -37,6 +37,16 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         return observations
 
     reset = reset_all_envs
+
+    def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
+        """Return a wrapper of other copies, as in the core, with the shared constants that this one was given."""
+        made = super().like(num_envs, seed=seed, auto_reset=auto_reset)
+        there = made.cuda_data_manager.shared_constants
+        given = self.cuda_data_manager.shared_constants
+        constants = {name: value for name, value in given.items() if name not in there}
+        made.cuda_data_manager.add_shared_constants(constants)
+        made.cuda_function_manager.initialize_shared_constants(made.cuda_data_manager, list(constants))
+        return made
 
 
 class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):

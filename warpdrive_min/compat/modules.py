@@ -11,22 +11,20 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from warpdrive_min.errors import ConfigError, WarpDriveError, known
+from warpdrive_min.errors import ConfigError, known
 
 CHOICE: Final = "WARPDRIVE_MIN_COMPAT"
 """Environment variable; ``replace`` goes before a `warp_drive` that is really installed."""
 
 
-class NotInCompatError(WarpDriveError, ImportError):
-    """A name of WarpDrive that this project does not offer under WarpDrive's path."""
-
-
 _MANAGERS: Final = "warpdrive_min.compat.managers"
 _PLACEHOLDERS: Final = "warpdrive_min.training.placeholders"
-_DISTRIBUTED: Final = "warp_drive.training.utils.distributed_train.distributed_trainer"
+_TRAINERS: Final = "warpdrive_min.compat.trainers"
+_MODELS: Final = "warpdrive_min.compat.models"
+_SCALING: Final = "warpdrive_min.compat.scaling"
 _CLASSIC: Final = "example_envs.single_agent.classic_control"
 
-NAMES: Final[dict[str, dict[str, str | None]]] = {
+NAMES: Final[dict[str, dict[str, str]]] = {
     "warp_drive.env_wrapper": {"EnvWrapper": "warpdrive_min.compat.env_wrapper:EnvWrapper"},
     "warp_drive.env_cpu_gpu_consistency_checker": {
         "EnvironmentCPUvsGPU": "warpdrive_min.compat.env_wrapper:EnvironmentCPUvsGPU",
@@ -96,30 +94,43 @@ NAMES: Final[dict[str, dict[str, str | None]]] = {
         "RingBuffer": "warpdrive_min.ring_buffer:RingBuffer",
         "RingBufferManager": "warpdrive_min.ring_buffer:RingBufferManager",
     },
-    # Training is not offered under WarpDrive's names yet: None.
-    "warp_drive.training.trainers.trainer_base": dict.fromkeys(
-        ("TrainerBase", "PerfStats", "Metrics", "SamplerParamsLog")
-    ),
-    "warp_drive.training.trainers.trainer_a2c": {"TrainerA2C": None},
-    "warp_drive.training.trainers.trainer_ddpg": {"TrainerDDPG": None},
-    "warp_drive.training.algorithms.policygradient.a2c": {"A2C": None},
-    "warp_drive.training.algorithms.policygradient.ppo": {"PPO": None},
-    "warp_drive.training.algorithms.policygradient.ddpg": {"DDPG": None},
-    "warp_drive.training.models.factory": {"ModelFactory": None},
-    "warp_drive.training.models.fully_connected": {"FullyConnected": None},
-    "warp_drive.training.models.fully_connected_actor_critic": dict.fromkeys(
-        ("FullyConnectedActor", "FullyConnectedActionValueCritic")
-    ),
-    "warp_drive.training.models.model_base": dict.fromkeys(("ModelBaseFullyConnected", "apply_logit_mask")),
-    "warp_drive.training.utils.vertical_scaler": dict.fromkeys(("best_param_search", "perform_auto_vertical_scaling")),
-    f"{_DISTRIBUTED}_pycuda": {"perform_distributed_training": None},
-    f"{_DISTRIBUTED}_numba": {"perform_distributed_training": None},
-    "warp_drive.training.scripts.example_training_script_pycuda": {"setup_trainer_and_train": None},
-    "warp_drive.training.scripts.example_training_script_numba": {"setup_trainer_and_train": None},
-    "warp_drive.training.deprecate.trainer": {"Trainer": None},
-    "warp_drive.training.deprecate.pytorch_lightning": dict.fromkeys(
-        ("WarpDriveModule", "WarpDriveDataset", "CUDACallback", "PerfStatsCallback")
-    ),
+    "warp_drive.training.trainers.trainer_base": {
+        name: f"{_TRAINERS}:{name}" for name in ("TrainerBase", "PerfStats", "Metrics", "SamplerParamsLog")
+    },
+    "warp_drive.training.trainers.trainer_a2c": {"TrainerA2C": f"{_TRAINERS}:TrainerA2C"},
+    "warp_drive.training.trainers.trainer_ddpg": {"TrainerDDPG": f"{_TRAINERS}:TrainerDDPG"},
+    "warp_drive.training.algorithms.policygradient.a2c": {"A2C": "warpdrive_min.compat.algorithms:A2C"},
+    "warp_drive.training.algorithms.policygradient.ppo": {"PPO": "warpdrive_min.compat.algorithms:PPO"},
+    "warp_drive.training.algorithms.policygradient.ddpg": {"DDPG": "warpdrive_min.compat.algorithms:DDPG"},
+    "warp_drive.training.models.factory": {"ModelFactory": f"{_MODELS}:ModelFactory"},
+    "warp_drive.training.models.fully_connected": {"FullyConnected": f"{_MODELS}:FullyConnected"},
+    "warp_drive.training.models.fully_connected_actor_critic": {
+        name: f"{_MODELS}:{name}" for name in ("FullyConnectedActor", "FullyConnectedActionValueCritic")
+    },
+    "warp_drive.training.models.model_base": {
+        name: f"{_MODELS}:{name}" for name in ("ModelBaseFullyConnected", "apply_logit_mask")
+    },
+    "warp_drive.training.utils.vertical_scaler": {
+        "best_param_search": f"{_SCALING}:best_param_search",
+        "perform_auto_vertical_scaling": f"{_SCALING}:perform_auto_vertical_scaling",
+    },
+    **{
+        f"warp_drive.training.utils.distributed_train.distributed_trainer_{backend}": {
+            "perform_distributed_training": f"{_SCALING}:distribute_on_{backend}"
+        }
+        for backend in ("pycuda", "numba")
+    },
+    **{
+        f"warp_drive.training.scripts.example_training_script_{backend}": {
+            "setup_trainer_and_train": f"warpdrive_min.compat.scripts:setup_on_{backend}"
+        }
+        for backend in ("pycuda", "numba")
+    },
+    "warp_drive.training.deprecate.trainer": {"Trainer": f"{_TRAINERS}:TrainerA2C"},
+    "warp_drive.training.deprecate.pytorch_lightning": {
+        name: f"warpdrive_min.compat.lightning:{name}"
+        for name in ("WarpDriveModule", "WarpDriveDataset", "CUDACallback", "PerfStatsCallback")
+    },
     "example_envs.tag_gridworld.tag_gridworld": {
         "TagGridWorld": "envs.tag_gridworld:TagGridWorld",
         "CUDATagGridWorld": "envs.tag_gridworld:TagGridWorld",
@@ -139,7 +150,7 @@ NAMES: Final[dict[str, dict[str, str | None]]] = {
         }.items()
     },
 }
-"""Where each name of each module is: ``module:attribute``, imported when it is first asked for; None: not offered."""
+"""Where each name of each module is: ``module:attribute``, imported when it is first asked for."""
 
 
 # ------------------------------------------------------------------ import
@@ -202,16 +213,10 @@ class _Finder(MetaPathFinder, Loader):
         vars(module)["__getattr__"] = get
 
 
-def _resolve(module: str, name: str, names: Mapping[str, str | None]) -> Any:
+def _resolve(module: str, name: str, names: Mapping[str, str]) -> Any:
     if name not in names:
         raise AttributeError(f"module {module!r}: has no {name!r}; known are {known(names)}", name=name)
-    where = names[name]
-    if where is None:
-        raise NotInCompatError(
-            f"{module}.{name}: training under WarpDrive's names is not there yet; "
-            "step and sample through warp_drive.env_wrapper, and train with code of your own"
-        )
-    source, _, attribute = where.partition(":")
+    source, _, attribute = names[name].partition(":")
     return getattr(importlib.import_module(source), attribute)
 
 

@@ -84,6 +84,31 @@ class Stage:
         self._actors.act(greedy=greedy, scale=0.0)
         self._actors.clip()
 
+    def play(self, greedy: bool = True) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Play one whole episode in each environment; enqueues.
+
+        Returns:
+            Rewards summed over the episode by policy, (n_envs, n_agents), and its steps, (n_envs,) float32.
+        """
+        data = self.wrapper.cuda_data_manager
+        playing = torch.ones(self.wrapper.n_envs, device=data.device)
+        steps = torch.zeros_like(playing)
+        returns = {
+            name: torch.zeros(self.wrapper.n_envs, seat.n_agents, device=data.device)
+            for name, seat in self.seats.items()
+        }
+        earned = {name: torch.zeros_like(total) for name, total in returns.items()}
+        for _ in range(self.wrapper.episode_length):
+            self.act(greedy)
+            self.wrapper.step()
+            steps += playing
+            for name, seat in self.seats.items():
+                seat.pick(data.tensor(Constants.REWARDS + seat.suffix), earned[name])
+                # Chosen, not multiplied: what an environment pays after the end may be no number.
+                returns[name] += torch.where(playing[:, None] > 0, earned[name], 0.0)
+            playing = playing * (data.tensor(DONE) == 0)
+        return returns, steps
+
     def heads(self) -> dict[str, torch.Tensor]:
         """Return what each policy said last: logits of its agents, or means, (n_envs, n_agents, n_outputs).
 
@@ -123,20 +148,7 @@ def evaluate(
     if n_episodes < 1:
         raise ConfigError(f"evaluate.n_episodes: must be at least 1 (got {n_episodes})")
     stage = Stage(wrapper, models, policies, arrays, n_episodes, seed)
-    data = stage.wrapper.cuda_data_manager
-    playing = torch.ones(n_episodes, device=data.device)
-    steps = torch.zeros(n_episodes, device=data.device)
-    returns = {name: torch.zeros(n_episodes, seat.n_agents, device=data.device) for name, seat in stage.seats.items()}
-    earned = {name: torch.zeros_like(total) for name, total in returns.items()}
-    for _ in range(stage.wrapper.episode_length):
-        stage.act(greedy)
-        stage.wrapper.step()
-        steps += playing
-        for name, seat in stage.seats.items():
-            seat.pick(data.tensor(Constants.REWARDS + seat.suffix), earned[name])
-            # Chosen, not multiplied: what an environment pays after the end may be no number.
-            returns[name] += torch.where(playing[:, None] > 0, earned[name], 0.0)
-        playing = playing * (data.tensor(DONE) == 0)
+    returns, steps = stage.play(greedy)
     return {name: _score(total, steps) for name, total in returns.items()}
 
 

@@ -1,0 +1,195 @@
+"""WarpDrive's models: its constructor, what it returns, its names of weights, and users' own models in training."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from example_envs.single_agent.classic_control.cartpole.cartpole import CUDAClassicControlCartPoleEnv
+from example_envs.single_agent.classic_control.pendulum.pendulum import CUDAClassicControlPendulumEnv
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.training.models.factory import ModelFactory
+from warp_drive.training.models.fully_connected import FullyConnected
+from warp_drive.training.models.fully_connected_actor_critic import (
+    FullyConnectedActionValueCritic,
+    FullyConnectedActor,
+)
+from warp_drive.training.models.model_base import ModelBaseFullyConnected, apply_logit_mask
+from warp_drive.training.trainers.trainer_a2c import TrainerA2C
+from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
+
+from tests.compat.written_models import Gated
+from tests.support import TAG_CONFIGS
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.training import models
+from warpdrive_min.training.trainer import Trainer
+
+CONFIG = {"fc_dims": [8, 6]}
+
+
+@pytest.fixture
+def tag() -> tuple[EnvWrapper, dict[str, list[int]]]:
+    """Tag in two environments, and its policies."""
+    from example_envs.tag_continuous.tag_continuous import TagContinuous
+
+    wrapper = EnvWrapper(TagContinuous(**TAG_CONFIGS["partial, exits"]), num_envs=2, env_backend="cpu")
+    policies = {"runner": list(wrapper.env.runners), "tagger": list(wrapper.env.taggers)}
+    wrapper.reset_all_envs()
+    create_and_push_data_placeholders(wrapper, policy_tag_to_agent_id_map=policies, training_batch_size_per_env=3)
+    return wrapper, policies
+
+
+def test_logit_mask_forbids_what_is_0():
+    """The softmax of a forbidden logit is 0, however large; no mask changes nothing."""
+    logits = torch.tensor([5.0, 1.0, 1.0])
+    assert apply_logit_mask(logits, torch.tensor([0, 1, 1])).softmax(-1).tolist() == [0.0, 0.5, 0.5]
+    assert apply_logit_mask(logits) is logits
+
+
+def test_fully_connected_sees_the_policys_agents(tag):
+    """Observations are the rows of the policy's agents; probabilities of each type sum to 1; batches take them."""
+    wrapper, policies = tag
+    model = FullyConnected(wrapper, CONFIG, "tagger", policies)
+    seen = model.process_one_step_obs()
+    everyone = wrapper.cuda_data_manager.tensor("observations")
+    assert torch.equal(seen, everyone[:, policies["tagger"]])
+    assert seen.abs().sum() > 0
+    probabilities, value = model(seen)
+    assert [each.shape[-1] for each in probabilities] == model.output_dims
+    assert value.shape == seen.shape[:2]
+    for each in probabilities:
+        torch.testing.assert_close(each.sum(-1), torch.ones(seen.shape[:2]))
+    batch = wrapper.cuda_data_manager.tensor("processed_observations_batch_tagger")
+    model.push_processed_obs_to_batch(-1, seen)
+    assert not batch.any()
+    model.push_processed_obs_to_batch(1, seen)
+    assert torch.equal(batch[1], seen)
+    assert not batch[[0, 2]].any()
+
+
+def test_mask_of_the_last_step_counts(tag):
+    """A mask that leaves one choice of each type gives it probability 1."""
+    wrapper, policies = tag
+    model = FullyConnected(wrapper, CONFIG, "runner", policies)
+    mask = torch.zeros(sum(model.output_dims), dtype=torch.int32)
+    mask[[1, model.output_dims[0]]] = 1
+    model.action_mask = mask
+    first, second = model(model.process_one_step_obs())[0]
+    assert (first[..., 1] == 1).all()
+    assert (second[..., 0] == 1).all()
+
+
+def test_state_dict_has_warpdrives_keys_and_comes_back(tag):
+    """Keys and shapes are WarpDrive's, also behind the prefix of a distributed model; other shapes are refused."""
+    wrapper, policies = tag
+    first, second = (FullyConnected(wrapper, CONFIG, "runner", policies) for _ in range(2))
+    state = first.state_dict()
+    n_features, (n_first, n_second) = first.flattened_obs_size, first.output_dims
+    assert {key: tuple(value.shape) for key, value in state.items()} == {
+        "fc.0.0.weight": (8, n_features),
+        "fc.0.0.bias": (8,),
+        "fc.1.0.weight": (6, 8),
+        "fc.1.0.bias": (6,),
+        "policy_head.0.weight": (n_first, 6),
+        "policy_head.0.bias": (n_first,),
+        "policy_head.1.weight": (n_second, 6),
+        "policy_head.1.bias": (n_second,),
+        "vf_head.weight": (1, 6),
+        "vf_head.bias": (1,),
+    }
+    observations = torch.randn(4, n_features)
+    assert not torch.equal(first(observations)[1], second(observations)[1])
+    second.load_state_dict({f"module.{key}": value for key, value in state.items()})
+    torch.testing.assert_close(second(observations)[0], first(observations)[0], rtol=0, atol=0)
+    with pytest.raises(DataError, match=r"fc\.0\.0\.weight must be of shape"):
+        second.load_state_dict({**state, "fc.0.0.weight": torch.zeros(2, 2)})
+
+
+def test_actor_and_critic_take_continuous_actions():
+    """The actor gives one column for each action, within its scale; the critic takes it as a list or an array."""
+    wrapper = EnvWrapper(CUDAClassicControlPendulumEnv(episode_length=5), num_envs=2, env_backend="cpu")
+    policies = {"shared": [0]}
+    actor = FullyConnectedActor(wrapper, {**CONFIG, "output_w": 2.0}, "shared", policies)
+    critic = FullyConnectedActionValueCritic(wrapper, CONFIG, "shared", policies)
+    observations = torch.full((7, actor.flattened_obs_size), 50.0)
+    (actions,) = actor(observations)
+    assert actions.shape == (7, 1)
+    assert 0 < actions.abs().max() <= 2
+    assert critic(observations, [actions]).shape == (7,)
+    assert torch.equal(critic(observations, [actions]), critic(obs=observations, action=actions))
+    assert critic.state_dict()["fc.0.0.weight"].shape == (8, actor.flattened_obs_size + 1)
+
+
+def test_factory_knows_the_built_in_models():
+    """Names give the classes; a second model of one name, and an unknown name, are errors."""
+    assert ModelFactory.create("fully_connected") is FullyConnected
+    assert ModelFactory.create("fully_connected_actor") is FullyConnectedActor
+    with pytest.raises(ConfigError, match="is there already"):
+        ModelFactory.add("fully_connected", "tests.compat.written_models", "Gated")
+    with pytest.raises(ConfigError, match="unknown model"):
+        ModelFactory.create("nothing")
+
+
+# ------------------------------------------------------------------ users' own models
+
+
+@pytest.fixture
+def gated(monkeypatch):
+    """The user's model under its name, for one test."""
+    for factory in (ModelFactory, models.ModelFactory):
+        monkeypatch.setattr(factory, "_classes", dict(factory._classes))
+    ModelFactory.add("gated", "tests.compat.written_models", "Gated")
+
+
+def cartpole() -> EnvWrapper:
+    return EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=10), num_envs=4, env_backend="cpu")
+
+
+def run_config(folder) -> dict:
+    return {
+        "trainer": {"num_envs": 4, "num_episodes": 12, "train_batch_size": 20, "seed": 1},
+        "policy": {
+            "shared": {
+                "to_train": True,
+                "algorithm": "A2C",
+                "lr": 0.01,
+                "model": {"type": "gated", "fc_dims": [8], "gate": 3, "init_method": "xavier"},
+            }
+        },
+        "saving": {"basedir": str(folder), "model_params_save_freq": 100},
+    }
+
+
+@pytest.mark.usefixtures("gated")
+def test_users_model_trains_and_is_saved_under_its_own_names(tmp_path):
+    """It gets its own key, learns with its gate, and its file goes back into it and into a new run."""
+    config = run_config(tmp_path)
+    given = copy.deepcopy(config)
+    trainer = TrainerA2C(cartpole(), config, {"shared": [0]}, verbose=False)
+    assert config == given
+    model = trainer.models["shared"]
+    assert isinstance(model, Gated)
+    assert isinstance(model, ModelBaseFullyConnected)
+    before = copy.deepcopy(model.state_dict())
+    assert before["gate"].tolist() == [3.0] * 8
+    trainer.train()
+    after = model.state_dict()
+    assert all(not torch.equal(before[key], after[key]) for key in before)
+    file = trainer.folder / "shared_120.state_dict"
+    saved = torch.load(file, weights_only=True)
+    assert saved.keys() == after.keys()
+    assert {"gate", "fc.0.0.weight", "policy_head.0.weight", "vf_head.bias"} <= saved.keys()
+    config["policy"]["shared"]["model"]["model_ckpt_filepath"] = str(file)
+    again = TrainerA2C(cartpole(), config, {"shared": [0]}, results_dir="again", verbose=False)
+    torch.testing.assert_close(again.models["shared"].state_dict(), after, rtol=0, atol=0)
+    assert again.current_timestep == {"shared": 120}
+
+
+@pytest.mark.usefixtures("gated")
+def test_users_model_needs_a_trainer_of_warp_drive(tmp_path):
+    """This project's trainer has none of the arguments that the model is built with, and says so."""
+    config = run_config(tmp_path)
+    del config["policy"]["shared"]["model"]["gate"]
+    with pytest.raises(ConfigError, match="'gated': is written for WarpDrive"):
+        Trainer(cartpole(), config, {"shared": [0]}, verbose=False)

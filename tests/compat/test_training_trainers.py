@@ -1,0 +1,445 @@
+"""WarpDrive's trainers: scripts run unchanged, and its files, metrics, weights and episodes are there."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from example_envs.single_agent.classic_control.cartpole.cartpole import CUDAClassicControlCartPoleEnv
+from example_envs.single_agent.classic_control.pendulum.pendulum import CUDAClassicControlPendulumEnv
+from example_envs.tag_continuous.tag_continuous import TagContinuous
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.training.algorithms.policygradient.a2c import A2C
+from warp_drive.training.deprecate.trainer import Trainer
+from warp_drive.training.scripts.example_training_script_numba import setup_trainer_and_train as numba_script
+from warp_drive.training.trainers.trainer_a2c import TrainerA2C
+from warp_drive.training.trainers.trainer_base import Metrics, PerfStats, SamplerParamsLog, TrainerBase
+from warp_drive.training.trainers.trainer_ddpg import TrainerDDPG
+
+from tests.compat.environments.climate.climate import CUDAClimate
+from tests.compat.environments.epidemic.epidemic import Epidemic
+from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE, CUDAWalkers
+from tests.support import BACKENDS_HERE
+from warpdrive_min.compat import scripts
+from warpdrive_min.compat.trainers import run_config
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.registrar import EnvironmentRegistrar
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests/compat/training_script.py"
+ON_GPU = [pytest.param(backend, marks=pytest.mark.gpu) for backend in ("numba", "pycuda")]
+TAG = {"num_taggers": 2, "num_runners": 3, "grid_length": 10.0, "episode_length": 6, "seed": 3}
+N_ENVS = 4
+
+
+def settings(folder: Path, policies: dict[str, Any], **trainer: Any) -> dict[str, Any]:
+    """Return a run config of 3 iterations with 5 steps of 4 environments."""
+    return {
+        "trainer": {"num_envs": N_ENVS, "num_episodes": 10, "train_batch_size": 20, "seed": 1, **trainer},
+        "policy": policies,
+        "saving": {"basedir": str(folder), "metrics_log_freq": 2, "model_params_save_freq": 100},
+    }
+
+
+def policy(algorithm: str = "A2C", **more: Any) -> dict[str, Any]:
+    return {"to_train": True, "algorithm": algorithm, "lr": 0.01, "model": {"fc_dims": [8]}, **more}
+
+
+def ddpg(**more: Any) -> dict[str, Any]:
+    model = {"actor": {"fc_dims": [8], "output_w": 2.0}, "critic": {"fc_dims": [8]}}
+    return policy("DDPG", **{"tau": 0.05, "lr": {"actor": 0.01, "critic": 0.02}, "model": model, **more})
+
+
+def cartpole(folder: Path, backend: str = "cpu", policies: dict[str, Any] | None = None, **trainer: Any) -> TrainerA2C:
+    wrapper = EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=6), num_envs=N_ENVS, env_backend=backend)
+    config = settings(folder, policies or {"shared": policy()}, **trainer)
+    return TrainerA2C(wrapper, config, {"shared": [0]}, results_dir="run", verbose=False)
+
+
+def pendulum(folder: Path, **more: Any) -> TrainerDDPG:
+    wrapper = EnvWrapper(CUDAClassicControlPendulumEnv(episode_length=6), num_envs=N_ENVS, env_backend="cpu")
+    config = settings(folder, {"shared": ddpg(**more)}, n_step=2)
+    return TrainerDDPG(wrapper, config, {"shared": [0]}, results_dir="run", verbose=False)
+
+
+def tag(folder: Path) -> TrainerA2C:
+    """Train the taggers of Tag Continuous alone."""
+    wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=N_ENVS, env_backend="cpu")
+    config = settings(folder, {"runner": policy() | {"to_train": False}, "tagger": policy("PPO")})
+    agents = {"tagger": np.array(list(wrapper.env.taggers)), "runner": list(wrapper.env.runners)}
+    return TrainerA2C(wrapper, config, agents, results_dir="run", verbose=False)
+
+
+# ------------------------------------------------------------------ scripts
+
+
+@pytest.mark.parametrize("backend", ["cpu", "host", *ON_GPU])
+def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
+    """In a process of its own, by its names alone: three environments, one policy and two."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "warpdrive_min.compat", str(SCRIPT), str(tmp_path), backend],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        "tag_continuous 3 runner_240.state_dict tagger_240.state_dict",
+        "tag_gridworld 3 shared_240.state_dict",
+        "single_cartpole 3 shared_240.state_dict",
+    ]
+
+
+@pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
+@pytest.mark.parametrize("name", ["tag_continuous", "tag_gridworld_with_reset_pool", "single_pendulum"])
+def test_setup_trainer_and_train_trains_warpdrives_run_configs(name, backend, tmp_path):
+    """The function of the scripts takes the environment from the config's name, and the policies from theirs."""
+    envs = {"tag_continuous": TAG, "tag_gridworld_with_reset_pool": {"grid_length": 5, "episode_length": 6}}
+    policies = {
+        "tag_continuous": {"runner": policy(), "tagger": policy()},
+        "tag_gridworld_with_reset_pool": {"shared": policy("PPO")},
+        "single_pendulum": {"shared": ddpg()},
+    }[name]
+    config = {"name": name, "env": envs.get(name, {"episode_length": 6}), **settings(tmp_path, policies)}
+    scripts.setup_trainer_and_train(config, results_directory="here", verbose=False, env_backend=backend)
+    parts = ["shared_actor", "shared_critic"] if name == "single_pendulum" else list(policies)
+    files = {path.name for path in (tmp_path / "default/experiment/here").glob("*.state_dict")}
+    assert files == {f"{part}_60.state_dict" for part in parts}
+
+
+def test_setup_trainer_and_train_refuses_unknown_environments():
+    """The error lists WarpDrive's names; the function of each backend can be sent to another process."""
+    with pytest.raises(ConfigError, match=r"unknown environment \(got 'chess'\); known are single_acrobot"):
+        numba_script({"name": "chess", "policy": {}})
+    assert pickle.loads(pickle.dumps(numba_script)).keywords == {"env_backend": "numba"}
+
+
+# ------------------------------------------------------------------ a trainer
+
+
+def test_attributes_are_warpdrives(tmp_path):
+    """What users touch is there, with WarpDrive's meaning."""
+    trainer = tag(tmp_path)
+    assert isinstance(trainer, TrainerBase)
+    assert Trainer is TrainerA2C
+    assert trainer.cuda_envs is trainer.wrapper
+    assert trainer.policies == ["runner", "tagger"]
+    assert trainer.policies_to_train == ["tagger"]
+    assert list(trainer.trainers) == list(trainer.optimizers) == ["tagger"]
+    assert (trainer.num_envs, trainer.training_batch_size, trainer.num_iters) == (N_ENVS, 20, 3)
+    assert trainer.current_timestep == {"runner": 0, "tagger": 0}
+    assert Path(trainer.save_dir) == tmp_path / "default/experiment/run"
+    frozen, learning = (copy.deepcopy(trainer.models[name].state_dict()) for name in trainer.policies)
+    trainer.train()
+    assert trainer.current_timestep == {"runner": 60, "tagger": 60}
+    torch.testing.assert_close(trainer.models["runner"].state_dict(), frozen, rtol=0, atol=0)
+    assert not torch.equal(trainer.models["tagger"].state_dict()["vf_head.weight"], learning["vf_head.weight"])
+
+
+def test_results_have_warpdrives_words(tmp_path):
+    """A line for each log, with metrics by policy and statistics of speed; a second run in the folder adds its own."""
+    for run in (1, 2):
+        trainer = cartpole(tmp_path)
+        trainer.train()
+        trainer.graceful_close()
+        lines = [json.loads(line) for line in (trainer.folder / "results.json").read_text().splitlines()]
+        assert [line["Iterations Completed"] for line in lines] == [1, 2, 3] * run
+    assert not (trainer.folder / "metrics.jsonl").exists()
+    last = lines[-1]
+    words = {"Total loss", "Policy loss", "Value function loss", "Mean entropy", "Gradient norm", "Learning rate"}
+    assert words | {"Mean episodic reward", "Mean episodic steps", "Current timestep"} <= last["shared"].keys()
+    assert last["shared"]["Current timestep"] == 60
+    assert last["shared"]["Learning rate"] == 0.01
+    assert lines[1]["shared"]["Mean episodic reward"] == 6.0  # the pole stands for 6 steps, whatever is done
+    assert last["Perf. Stats"] == trainer.perf_stats.get_perf_stats()
+    assert last["Perf. Stats"]["Mean steps per sec (total)"] == 60 / trainer.perf_stats.total_time
+
+
+def test_ddpg_results_have_warpdrives_words(tmp_path):
+    """Both networks have their losses, norms, rates and files."""
+    trainer = pendulum(tmp_path)
+    trainer.train()
+    last = json.loads((trainer.folder / "results.json").read_text().splitlines()[-1])["shared"]
+    for word in ("Actor loss", "Critic loss", "Gradient norm (Actor)", "Gradient norm (Critic)"):
+        assert np.isfinite(last[word]), word
+    assert (last["Learning rate (Actor)"], last["Learning rate (Critic)"]) == (0.01, 0.02)
+    assert set(trainer.actor_optimizers) == set(trainer.critic_optimizers) == {"shared"}
+    saved = torch.load(trainer.folder / "shared_critic_60.state_dict", weights_only=True)
+    torch.testing.assert_close(saved, trainer.critic_models["shared"].state_dict(), rtol=0, atol=0)
+
+
+def test_loss_by_warpdrives_rule_is_that_of_its_algorithm(tmp_path):
+    """With `compat: warpdrive` the trainer's loss is what A2C computes by hand from the same batch."""
+    still = policy(lr=0.0, gamma=0.9, vf_loss_coeff=0.5, entropy_coeff=0.1, normalize_advantage=True)
+    trainer = cartpole(tmp_path, policies={"shared": still}, compat="warpdrive")
+    row = trainer.train(2)
+    batch = trainer.trainers["shared"]._batch
+    ends = batch.terminated | batch.truncated
+    assert 0 < ends.sum() < ends.numel()
+    probabilities, values = trainer.models["shared"](batch.observations[:-1])
+    by_hand = A2C(0.9, normalize_advantage=True, vf_loss_coeff=0.5, entropy_coeff=0.1)
+    loss, _ = by_hand.compute_loss_and_metrics(0, batch.actions, batch.rewards, ends, probabilities, values)
+    assert row["shared/loss"] == pytest.approx(loss.item(), rel=1e-5)
+    ours = cartpole(tmp_path, policies={"shared": still}).train(2)
+    assert ours["shared/loss"] != pytest.approx(loss.item(), rel=1e-3)  # time limits bootstrap
+
+
+# ------------------------------------------------------------------ weights
+
+
+def test_weights_are_saved_and_come_back(tmp_path):
+    """A file goes into another run by hand and by the config, and the timestep goes on from that of its name."""
+    trainer = cartpole(tmp_path)
+    trainer.train()
+    file = trainer.folder / "shared_60.state_dict"
+    saved = torch.load(file, weights_only=True)
+    assert list(saved) == list(trainer.models["shared"].state_dict())
+    assert saved["policy_head.0.weight"].shape == (2, 8)
+    other = cartpole(tmp_path / "other", seed=2)
+    assert not torch.equal(other.models["shared"].state_dict()["vf_head.weight"], saved["vf_head.weight"])
+    other.load_model_checkpoint()  # the config names none
+    assert other.current_timestep == {"shared": 0}
+    other.load_model_checkpoint({"shared": file})
+    by_config = cartpole(
+        tmp_path / "third", policies={"shared": policy(model={"fc_dims": [8], "model_ckpt_filepath": str(file)})}
+    )
+    for each in (other, by_config):
+        torch.testing.assert_close(each.models["shared"].state_dict(), saved, rtol=0, atol=0)
+        assert each.current_timestep == {"shared": 60}
+    other.train()
+    assert (other.folder / "shared_120.state_dict").exists()
+
+
+def test_save_model_checkpoint_follows_the_frequency(tmp_path):
+    """The first iteration and the last one are saved, and multiples of the frequency; others are not."""
+    trainer = cartpole(tmp_path)
+    file = trainer.folder / "shared_0.state_dict"
+    for iteration, is_saved in ((1, False), (0, True), (trainer.num_iters - 1, True), (100, True), (50, False)):
+        trainer.save_model_checkpoint(iteration)
+        assert file.exists() is is_saved, iteration
+        file.unlink(missing_ok=True)
+
+
+def test_targets_of_ddpg_follow_weights_that_are_loaded(tmp_path):
+    """Targets are the networks themselves after a load, where WarpDrive leaves them at their random start."""
+    trainer = pendulum(tmp_path)
+    trainer.train()
+    files = {part: str(trainer.folder / f"shared_{part}_60.state_dict") for part in ("actor", "critic")}
+    other = pendulum(tmp_path / "other")
+    other.train(2)
+    algorithm = other.trainers["shared"]
+    assert not torch.equal(algorithm.target_actor.vector, algorithm.actor_optimiser.vector)
+    other.load_model_checkpoint({"shared": files})
+    for part in ("actor", "critic"):
+        online = getattr(algorithm, f"{part}_optimiser").vector
+        assert torch.equal(getattr(algorithm, f"target_{part}").vector, online)
+        assert torch.equal(online, getattr(trainer.trainers["shared"], f"{part}_optimiser").vector)
+
+
+def test_loading_refuses_what_is_not_there(tmp_path):
+    """An unknown policy or part is an error that lists the known ones."""
+    trainer = cartpole(tmp_path)
+    with pytest.raises(ConfigError, match="unknown policy 'runner'; known are shared"):
+        trainer.load_model_checkpoint({"runner": "file"})
+    with pytest.raises(ConfigError, match="'shared' has no 'actor'; it has model"):
+        trainer.load_model_checkpoint({"shared": {"actor": "file"}})
+
+
+# ------------------------------------------------------------------ episodes
+
+
+def test_episode_states_are_warpdrives(tmp_path):
+    """States of one more row than steps, integer actions, rewards, and probabilities of each action type."""
+    trainer = tag(tmp_path)
+    before = trainer.cuda_envs.cuda_data_manager.pull_data_from_device("loc_x").copy()
+    states, actions, rewards, chances = trainer.fetch_episode_states(
+        ["loc_x", "loc_y"], env_id=1, include_rewards_actions=True, include_probabilities=True
+    )
+    assert states["loc_x"].shape == (7, 5)
+    assert (actions.shape, actions.dtype) == ((6, 5, 2), np.int32)
+    assert (rewards.shape, rewards.dtype) == ((6, 5), np.float32)
+    first, second = chances[0]["tagger"]
+    assert first.shape[0] == second.shape[0] == 2
+    np.testing.assert_allclose(first.sum(-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(second.sum(-1), 1, rtol=1e-6)
+    again = trainer.fetch_episode_states(["loc_x"], include_rewards_actions=True)[1]
+    assert not np.array_equal(again, actions)  # every call plays another episode
+    _, actions, _, chances = trainer.fetch_episode_states(["loc_x"], 0, True, True, use_argmax=True)
+    taggers = trainer.policy_tag_to_agent_id_map["tagger"]
+    for step, of_step in chances.items():
+        likeliest = np.stack([each.argmax(-1) for each in of_step["tagger"]], -1)
+        np.testing.assert_array_equal(actions[step][taggers], likeliest)
+    np.testing.assert_array_equal(before, trainer.cuda_envs.cuda_data_manager.pull_data_from_device("loc_x"))
+
+
+def test_episode_states_end_with_the_episode(tmp_path):
+    """After the end states are NaN, and actions and rewards 0: in an episode in which the pole falls."""
+    wrapper = EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=40), num_envs=N_ENVS, env_backend="cpu")
+    trainer = TrainerA2C(wrapper, settings(tmp_path, {"shared": policy()}), {"shared": [0]}, verbose=False)
+    states, _, rewards = trainer.fetch_episode_states(["state"], include_rewards_actions=True, use_argmax=True)
+    n_steps = int(rewards.sum())
+    assert 5 < n_steps < 40
+    assert not np.isnan(states["state"][: n_steps + 1]).any()
+    assert np.isnan(states["state"][n_steps + 1 :]).all()
+    assert not rewards[n_steps:].any()
+
+
+def test_evaluated_episodes_count_every_step(tmp_path):
+    """CartPole pays 1 a step, so rewards and steps are equal in every environment, the last step included."""
+    wrapper = EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=12), num_envs=N_ENVS, env_backend="cpu")
+    trainer = TrainerA2C(wrapper, settings(tmp_path, {"shared": policy()}), {"shared": [0]}, verbose=False)
+    rewards, steps = trainer.evaluate_episodes(use_argmax=True)
+    assert rewards["shared"].shape == (N_ENVS, 1)
+    assert rewards["shared"][:, 0].tolist() == steps["shared"].tolist()
+    assert 5 < steps["shared"].min() < 12 or steps["shared"].tolist() == [12] * N_ENVS
+    with pytest.raises(ConfigError, match=r"takes use_argmax, and scale=0 \(got \{'damping': 0.1\}\)"):
+        trainer.evaluate_episodes(damping=0.1)
+    assert trainer.evaluate_episodes(scale=0)[1]["shared"].shape == (N_ENVS,)
+
+
+# ------------------------------------------------------------------ settings
+
+
+def test_batch_is_rounded_down_with_a_warning(tmp_path):
+    """WarpDrive drops what is left over; so is it here, and said. The user's mapping stays as it is."""
+    config = settings(tmp_path, {"shared": policy()}, train_batch_size=23)
+    given = copy.deepcopy(config)
+    with pytest.warns(UserWarning, match=r"must be a multiple of num_envs = 4 \(got 23\); 20 is taken"):
+        made = run_config(config)
+    assert made.trainer.train_batch_size == 20
+    assert config == given
+
+
+def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
+    """PPO's minibatches divide the batch unless the config names them; Weights & Biases is a sink only if asked for."""
+    config = settings(tmp_path, {"shared": policy("PPO"), "named": policy("PPO", n_minibatches=2)}, train_batch_size=12)
+    made = run_config(config)
+    assert (made.policy["shared"].n_minibatches, made.policy["named"].n_minibatches) == (4, 2)
+    assert made.saving.sinks == ()
+    odd = settings(tmp_path, {"shared": policy("PPO")}, num_envs=5, train_batch_size=15)
+    odd["saving"]["use_wandb"] = True
+    made = run_config(odd)
+    assert made.policy["shared"].n_minibatches == 3
+    assert made.saving.sinks == ("wandb",)
+
+
+def test_wrapper_and_config_must_be_given():
+    """WarpDrive's arguments all have defaults; two of them must be given."""
+    with pytest.raises(ConfigError, match="needs env_wrapper and config"):
+        TrainerA2C()
+
+
+def test_statistics_print(capsys):
+    """What WarpDrive prints can be printed."""
+    PerfStats.pretty_print(
+        PerfStats(iters=2, steps=10, rollout_time=1.0, training_time=2.0, total_time=4.0).get_perf_stats()
+    )
+    Metrics().pretty_print({"runner": {"Total loss": 0.25}})
+    SamplerParamsLog().pretty_print({"scale": 0.5})
+    printed = capsys.readouterr().out
+    assert "Mean total time per iter (ms)           : 2000.00000" in printed
+    assert "Mean steps per sec (rollout)            :   10.00000" in printed
+    assert "Metrics for policy 'runner'" in printed
+    assert "scale                                   :    0.50000" in printed
+
+
+# ------------------------------------------------------------------ users' environments
+
+
+SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
+FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
+FOLDER = ROOT / "tests/compat/environments"
+
+
+@pytest.fixture
+def registrar() -> EnvironmentRegistrar:
+    """The registrar, which knows the users' sources."""
+    registrar = EnvironmentRegistrar()
+    registrar.add_cuda_env_src_path("Walkers", str(CUDA_SOURCE), env_backend="pycuda")
+    registrar.add_cuda_env_src_path("Walkers", NUMBA_SOURCE, env_backend="numba")
+    for name in ("epidemic", "climate"):
+        registrar.add_cuda_env_src_path(name, str(FOLDER / name / f"{name}_step.cu"), env_backend="pycuda")
+        module = f"tests.compat.environments.{name}.{name}_step_numba"
+        registrar.add_cuda_env_src_path(name, module, env_backend="numba")
+    return registrar
+
+
+BACKENDS = [each for each in BACKENDS_HERE if each.values[0] in ("numba", "pycuda")]
+"""Of environments with a thread for each agent."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_users_environment_trains(backend, tmp_path, registrar):
+    """Walkers, which knows no time limits and restarts nothing: episodes of 4 steps end, and restart, in 5 steps."""
+    wrapper = EnvWrapper(CUDAWalkers(), num_envs=2, env_backend=backend, env_registrar=registrar)
+    if backend == "pycuda":
+        wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": wrapper.env.step_actions})
+        wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
+    config = settings(tmp_path, {"shared": policy()}, num_envs=2, train_batch_size=10)
+    trainer = TrainerA2C(wrapper, config, {"shared": [0, 1, 2]}, verbose=False)
+    before = trainer.models["shared"].state_dict()
+    row = trainer.train(1)
+    assert row["shared/mean_episodic_steps"] == 4
+    after = trainer.models["shared"].state_dict()
+    assert all(not torch.equal(before[key], after[key]) for key in before)
+    batch = trainer.trainers["shared"]._batch
+    assert batch.terminated.sum(0).tolist() == [1, 1]
+    cells, actions, rewards = trainer.fetch_episode_states(["cell"], include_rewards_actions=True)
+    moves = np.array([0, 1, -1])[actions[:, :, 0]]
+    np.testing.assert_array_equal(cells["cell"][1:], (cells["cell"][:-1] + moves) % 6)
+    for cell, reward in zip(cells["cell"][1:], rewards, strict=True):
+        np.testing.assert_allclose(reward, 0.5 * ((cell[:, None] == cell).sum(1) - 1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path, registrar):
+    """The epidemic's two policies have observations, actions and rewards of their own; both learn."""
+    wrapper = EnvWrapper(Epidemic(**SMALL), num_envs=2, env_backend=backend, env_registrar=registrar)
+    policies = wrapper.env.policy_tag_to_agent_id_map
+    config = settings(tmp_path, {name: policy() for name in policies}, num_envs=2, train_batch_size=6)
+    trainer = TrainerA2C(wrapper, config, policies, create_separate_placeholders_for_each_policy=True, verbose=False)
+    before = {name: model.state_dict() for name, model in trainer.models.items()}
+    trainer.train(1)
+    for name, model in trainer.models.items():
+        assert not torch.equal(before[name]["fc.0.0.weight"], model.state_dict()["fc.0.0.weight"]), name
+    assert trainer.trainers["state"]._batch.observations.abs().sum() > 0
+    states, actions, rewards = trainer.fetch_episode_states(
+        ["_timestep_"], 1, include_rewards_actions=True, policy="state"
+    )
+    assert states["_timestep_"].tolist() == [0, 1, 2, 3, 4]
+    assert (actions.shape, rewards.shape) == ((4, 3, 1), (4, 3))
+
+
+def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
+    """Tag has one array of actions for all agents: policies with arrays of their own would act on nothing."""
+    wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=N_ENVS, env_backend="cpu")
+    config = settings(tmp_path, {"runner": policy(), "tagger": policy()})
+    agents = {"tagger": list(wrapper.env.taggers), "runner": list(wrapper.env.runners)}
+    with pytest.raises(ConfigError, match="'TagContinuous' reads the actions of all agents from one array"):
+        TrainerA2C(wrapper, config, agents, create_separate_placeholders_for_each_policy=True, verbose=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_environment_with_masks_trains(backend, tmp_path, registrar):
+    """The climate's observations are dicts with a mask: no action that it forbids is drawn."""
+    wrapper = EnvWrapper(CUDAClimate(**FOUR), num_envs=2, env_backend=backend, env_registrar=registrar)
+    config = settings(tmp_path, {"shared": policy()}, num_envs=2, train_batch_size=4)
+    trainer = TrainerA2C(wrapper, config, {"shared": list(wrapper.env.action_space)}, verbose=False)
+    trainer.train(1)
+    batch = trainer.trainers["shared"]._batch
+    assert 0 < (batch.masks[:-1] == 0).sum() < batch.masks[:-1].numel()
+    sizes = trainer.learners["shared"].player.seat.space.categories
+    for index, mask in enumerate(torch.split(batch.masks[:-1], sizes, -1)):
+        drawn = mask.gather(-1, batch.actions[..., index : index + 1].long())[..., 0]
+        assert drawn[mask.any(-1)].all()

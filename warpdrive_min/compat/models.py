@@ -1,0 +1,373 @@
+"""WarpDrive's models: built around a wrapper and a policy's name, they give the probabilities of each action type.
+
+The built-in ones are this project's networks seen from WarpDrive's side, with the same weights. Models that a user
+has written on `ModelBaseFullyConnected` and added to `ModelFactory` are seen from this project's side when they train.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import nn
+
+from warpdrive_min.constants import Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import models
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ActorModelConfig, CriticModelConfig, ModelConfig, PolicyConfig
+from warpdrive_min.training.placeholders import get_flattened_obs_size
+from warpdrive_min.training.seats import Seat, seats
+from warpdrive_min.training.sections import read
+
+Tensor = torch.Tensor
+Policies = Mapping[str, Sequence[Hashable]]
+
+FORBIDDEN: Final = -1e20
+"""Added to the logit of a choice that is not allowed."""
+
+
+def apply_logit_mask(logits: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return logits with -1e20 added where the mask is 0."""
+    return logits if mask is None else logits + (1 - mask) * FORBIDDEN
+
+
+# ------------------------------------------------------------------ what models are made of
+
+
+class ModelBaseFullyConnected(nn.Module):
+    """Base of WarpDrive's models: sizes, heads and observations of one policy; a subclass gives `fc` and ``forward``.
+
+    Args:
+        env: Started wrapper with the arrays that a trainer pushes.
+        model_config: Mapping with ``fc_dims``, and with ``output_w`` and ``output_b`` of continuous actions.
+        policy: Name of the policy.
+        policy_tag_to_agent_id_map: Agents of each policy.
+        create_separate_placeholders_for_each_policy: Each policy has arrays of its own.
+        obs_dim_corresponding_to_num_agents: Axis of the agents in observations, ``"first"`` or ``"last"``.
+        include_policy_head: Make `policy_head`, a list of layers, or one layer for continuous actions.
+        include_value_head: Make `vf_head`.
+    """
+
+    name = "model_base_fully_connected"
+
+    def __init__(
+        self,
+        env: EnvWrapper,
+        model_config: Mapping[str, Any],
+        policy: str,
+        policy_tag_to_agent_id_map: Policies,
+        create_separate_placeholders_for_each_policy: bool = False,
+        obs_dim_corresponding_to_num_agents: str = "first",
+        include_policy_head: bool = True,
+        include_value_head: bool = True,
+    ) -> None:
+        super().__init__()
+        self._env = weakref.ref(env)  # so that copies of the model do not copy the environments
+        self.policy = policy
+        self.policy_tag_to_agent_id_map = policy_tag_to_agent_id_map
+        self.create_separate_placeholders_for_each_policy = create_separate_placeholders_for_each_policy
+        self.obs_dim_corresponding_to_num_agents = obs_dim_corresponding_to_num_agents
+        self.fc_dims = list(model_config["fc_dims"])
+        self.action_scale, self.action_bias = model_config.get("output_w", 1.0), model_config.get("output_b", 0.0)
+        agent = policy_tag_to_agent_id_map[policy][0]
+        self.observation_space = env.env.observation_space[agent]
+        self.flattened_obs_size = get_flattened_obs_size(self.observation_space)
+        self.space = ActionSpace.of(env.env.action_space[agent])
+        self.is_deterministic = self.space.is_continuous
+        self.flattened_action_size = self.space.n_types
+        self.output_dims = list(self.space.categories) or [self.space.n_types]
+        self.action_mask: Tensor | None = None
+        """Of the last step, (n_envs, n_agents, choices), where the environment has masks."""
+        self.fc: nn.Module = nn.ModuleDict()
+        width = self.fc_dims[-1]
+        if include_policy_head:
+            heads = [nn.Linear(width, size) for size in self.output_dims]
+            self.policy_head = heads[0] if self.is_deterministic else nn.ModuleList(heads)
+        if include_value_head:
+            self.vf_head = nn.Linear(width, 1)
+
+    @property
+    def env(self) -> EnvWrapper:
+        """The wrapper, which the model does not keep alive."""
+        wrapper = self._env()
+        assert wrapper is not None, "a model is used while its environments are there"
+        return wrapper
+
+    def process_one_step_obs(self) -> Tensor:
+        """Return what the policy's agents see now, (n_envs, n_agents, size), and keep their `action_mask`; enqueues."""
+        seat = self._seat()
+        rows = self.env.n_envs, seat.n_agents
+        device = self.env.cuda_data_manager.device
+        observations = torch.zeros(*rows, seat.n_features, device=device)
+        if seat.mask is not None:
+            self.action_mask = torch.ones(*rows, seat.space.n_outputs, dtype=torch.int32, device=device)
+        seat.observe(observations, self.action_mask)
+        return observations
+
+    def push_processed_obs_to_batch(self, batch_index: int, processed_obs: Tensor, ring_buffer: Any = None) -> None:
+        """Keep what `process_one_step_obs` gave, as a row of the policy's batch; enqueues.
+
+        Args:
+            batch_index: Row; a negative one keeps nothing.
+            processed_obs: (n_envs, n_agents, size).
+            ring_buffer: Where it goes instead, if there is one.
+        """
+        if batch_index < 0:
+            return
+        if ring_buffer is not None:
+            ring_buffer.enqueue(processed_obs)
+            return
+        name = f"{Constants.PROCESSED_OBSERVATIONS}_batch_{self.policy}"
+        self.env.cuda_data_manager.tensor(name)[batch_index] = processed_obs
+
+    def probabilities(self, head: Tensor) -> list[Tensor]:
+        """Return the probabilities of each action type, or each continuous action, of a head (..., outputs)."""
+        if self.is_deterministic:
+            return [part.contiguous() for part in torch.split(head, 1, -1)]
+        parts = torch.split(apply_logit_mask(head, self.action_mask), self.output_dims, -1)
+        return [part.softmax(-1) for part in parts]
+
+    def _seat(self) -> Seat:
+        separate, axis = self.create_separate_placeholders_for_each_policy, self.obs_dim_corresponding_to_num_agents
+        return seats(self.env, self.policy_tag_to_agent_id_map, separate, axis)[self.policy]
+
+
+class _BuiltIn(ModelBaseFullyConnected):
+    """A network of this project, seen from WarpDrive's side; its state_dict has WarpDrive's keys.
+
+    Args:
+        env: As of `ModelBaseFullyConnected`, like those up to ``core``.
+        model_config: Likewise.
+        policy: Likewise.
+        policy_tag_to_agent_id_map: Likewise.
+        create_separate_placeholders_for_each_policy: Likewise.
+        obs_dim_corresponding_to_num_agents: Likewise.
+        core: The network; None: a new one.
+    """
+
+    config_type: ClassVar[type[ModelConfig]]
+    build: ClassVar[Callable[[int, ActionSpace, Any], nn.Module]]
+
+    def __init__(
+        self,
+        env: EnvWrapper,
+        model_config: Mapping[str, Any],
+        policy: str,
+        policy_tag_to_agent_id_map: Policies,
+        create_separate_placeholders_for_each_policy: bool = False,
+        obs_dim_corresponding_to_num_agents: str = "first",
+        core: nn.Module | None = None,
+    ) -> None:
+        super().__init__(
+            env,
+            model_config,
+            policy,
+            policy_tag_to_agent_id_map,
+            create_separate_placeholders_for_each_policy,
+            obs_dim_corresponding_to_num_agents,
+            include_policy_head=False,
+            include_value_head=False,
+        )
+        if core is None:
+            config = read(self.config_type, model_config)
+            core = type(self).build(self.flattened_obs_size, self.space, config)
+        self.core = core
+
+    def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return a copy of the weights under WarpDrive's names."""
+        return models.to_warpdrive_state_dict(self.core)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Copy weights under WarpDrive's names into the network, in place.
+
+        Raises:
+            DataError: A name is missing or too many, or a shape differs, be it ``strict`` or not.
+        """
+        models.load_warpdrive_state_dict(self.core, state_dict)
+
+
+class FullyConnected(_BuiltIn):
+    """Probabilities and value from one trunk; arguments as of `ModelBaseFullyConnected`."""
+
+    name = "torch_fully_connected"
+    config_type = ModelConfig
+    build = models.create_actor_critic
+
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
+        """Return the probabilities of each action type, (..., choices) each, and the value (...)."""
+        head, value = self.core(obs)
+        return self.probabilities(head), value
+
+
+class FullyConnectedActor(_BuiltIn):
+    """Actions, or probabilities; arguments as of `ModelBaseFullyConnected`."""
+
+    name = "torch_fully_connected_actor"
+    config_type = ActorModelConfig
+    build = models.create_actor
+
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> list[Tensor]:
+        """Return each action, (..., 1)."""
+        return self.probabilities(self.core(obs))
+
+
+class FullyConnectedActionValueCritic(_BuiltIn):
+    """The value of actions; arguments as of `ModelBaseFullyConnected`."""
+
+    name = "torch_fully_connected_q"
+    config_type = CriticModelConfig
+    build = models.create_critic
+
+    def forward(self, obs: Tensor, action: Tensor | Sequence[Tensor]) -> Tensor:
+        """Return the value (...) of actions: (..., n_types), or those of each type."""
+        actions = action if isinstance(action, Tensor) else torch.cat(list(action), -1)
+        value: Tensor = self.core(obs, actions)
+        return value
+
+
+BUILT_IN: Final[dict[str, type[_BuiltIn]]] = {
+    "fully_connected": FullyConnected,
+    "fully_connected_actor": FullyConnectedActor,
+    "fully_connected_action_value_critic": FullyConnectedActionValueCritic,
+}
+
+
+# ------------------------------------------------------------------ by name
+
+
+class ModelFactory(models.ModelFactory):
+    """Models that are built as WarpDrive builds them, by the name that a run config gives as ``model.type``."""
+
+    _classes: ClassVar[dict[str, Callable[..., nn.Module]]] = dict(BUILT_IN)
+
+    @classmethod
+    def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:
+        """Add a model, with which the trainers of `warp_drive` can train too.
+
+        Args:
+            model_name: A new name.
+            model_path: The class, which takes the arguments of `ModelBaseFullyConnected`, and whose ``forward(obs)``
+                returns (list of probabilities, value), or of DDPG's actor a list of actions, and of its critic
+                ``forward(obs, action)`` a value; or where the class is: the path of a ``.py`` file, or the dotted name
+                of a module.
+            object_name: Name of the class there.
+
+        Raises:
+            ConfigError: The name is taken, there is no such file, module or class, or it is no ``torch.nn.Module``.
+        """
+        super().add(model_name, model_path, object_name)
+        made = type(f"Trained_{model_name}", (_Trained,), {"build": staticmethod(cls.create(model_name))})
+        models.ModelFactory.add(model_name, made)
+
+
+# ------------------------------------------------------------------ in training
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """For whom models are built at present."""
+
+    env: EnvWrapper
+    policies: Policies
+    arrays: tuple[bool, str]
+    """Whether each policy has arrays of its own, and the axis of agents in observations."""
+    configs: Mapping[str, PolicyConfig]
+    given: Mapping[str, Any]
+    """What the user's run config says of each policy, with keys that only the user's models know."""
+
+
+_building: ContextVar[Building] = ContextVar("_building")
+
+
+@contextlib.contextmanager
+def building(what: Building) -> Iterator[None]:
+    """Build models that a user added for a trainer, within a ``with`` statement."""
+    token = _building.set(what)
+    try:
+        yield
+    finally:
+        _building.reset(token)
+
+
+class _Trained(nn.Module):
+    """A user's model seen from this project's side: heads are logits, whatever the arguments of its constructor.
+
+    Its weights have the names that they have in the user's model, in checkpoints and WarpDrive's files.
+    """
+
+    build: ClassVar[Callable[..., nn.Module]]
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__()
+        what = _building.get(None)
+        if what is None:
+            raise ConfigError(
+                f"model {config.type!r}: is written for WarpDrive (got a trainer of this project); train it with a "
+                "trainer of warp_drive, or add one built with (n_features, space, config) to this project's factory"
+            )
+        policy, part = next(
+            (name, part)
+            for name, each in what.configs.items()
+            for part, network in each.models.items()
+            if network is config
+        )
+        given = (what.given.get(policy) or {}).get("model") or {}
+        extra = given if part == "model" else given.get(part) or {}
+        self.model = self.build(
+            env=what.env,
+            model_config={**config.to_dict(), **extra},
+            policy=policy,
+            policy_tag_to_agent_id_map=what.policies,
+            create_separate_placeholders_for_each_policy=what.arrays[0],
+            obs_dim_corresponding_to_num_agents=what.arrays[1],
+        )
+        models.initialise(self.model, config.init_method)
+        self._is_continuous = space.is_continuous
+
+    def forward(self, observations: Tensor, *actions: Tensor) -> Any:
+        """Return (head, value); of an actor its actions, of a critic the value of ``actions``."""
+        outputs = self.model(observations, *actions)
+        if isinstance(outputs, Tensor):
+            return outputs
+        if isinstance(outputs, tuple):
+            return self._head(outputs[0]), outputs[1]
+        return self._head(outputs)
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Return the head, or an actor's actions."""
+        outputs = self(observations)
+        head: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
+        return head
+
+    def _head(self, parts: Sequence[Tensor]) -> Tensor:
+        head = torch.cat(list(parts), -1)
+        # Probabilities are logits once their logarithm is taken; one of 0 has none.
+        return head if self._is_continuous else head.clamp(min=torch.finfo(head.dtype).tiny).log()
+
+    def state_dict(self, *arguments: Any, **named: Any) -> Any:
+        """Return the state of the user's model."""
+        return self.model.state_dict(*arguments, **named)
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return a part of the user's model."""
+        return self.model.get_submodule(target)
+
+
+def seen_from_warpdrive(core: nn.Module, kind: str, **arguments: Any) -> nn.Module:
+    """Return a network that trains as WarpDrive's users know it: their own model, or a built-in one around it.
+
+    Args:
+        core: The network.
+        kind: Which built-in one.
+        arguments: Of its constructor.
+    """
+    inner = core.module if isinstance(core, models.Adapted) else core
+    return inner.model if isinstance(inner, _Trained) else BUILT_IN[kind](core=core, **arguments)

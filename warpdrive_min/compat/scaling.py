@@ -1,0 +1,157 @@
+"""WarpDrive's ways to train with more: more environments on a GPU, and more GPUs."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.multiprocessing.spawn import spawn
+
+from warpdrive_min.compat.models import Building, building
+from warpdrive_min.compat.trainers import first_trainer
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import distributed
+from warpdrive_min.training.autoscale import auto_scale
+
+log = logging.getLogger(__name__)
+
+Setup = Callable[..., Any]
+"""WarpDrive's ``setup_trainer_and_train``: builds a wrapper and a trainer, and trains."""
+
+
+def best_param_search(low: int = 1, margin: int = 1, func: Callable[[int], Any] | None = None) -> int | None:
+    """Return the largest number, to within ``margin``, for which a function does not fail; None: there is none.
+
+    ``low`` is halved while it fails, then doubled until it fails; then the interval between is halved. Every exception
+    counts as a failure.
+
+    Args:
+        low: Number to begin with.
+        margin: Interval that is not halved any more.
+        func: Called with numbers from 1 on.
+
+    Raises:
+        ConfigError: ``low`` or ``margin`` is below 1, or there is no function.
+    """
+    if low < 1 or margin < 1 or func is None:
+        raise ConfigError(
+            f"best_param_search: needs low and margin from 1 on, and func (got {low}, {margin} and {func}); pass them"
+        )
+
+    def works(number: int) -> bool:
+        try:
+            func(number)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the number is too large)
+            log.info("%d does not work: %s", number, error)
+            return False
+        return True
+
+    while not works(low):
+        low //= 2
+        if low < 1:
+            return None
+    high = 2 * low
+    while works(high):
+        low, high = high, 2 * high
+    while high - low > margin:
+        middle = (low + high) // 2
+        if works(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def perform_auto_vertical_scaling(
+    setup_trainer_and_train: Setup, config: Mapping[str, Any], num_iters: int = 2
+) -> dict[str, Any]:
+    """Return the run config with the environments and the batch that train fastest; `auto_scale` finds them.
+
+    The function runs up to its first trainer, which shows the environment and the policies; then trainers with more
+    and more environments are timed in this process. The steps of a rollout stay as they are.
+
+    Args:
+        setup_trainer_and_train: Called with ``run_configuration`` and ``verbose``.
+        config: Run config, which is left as it is.
+        num_iters: Iterations that are timed.
+
+    Raises:
+        ConfigError: The function makes no trainer, its policies have arrays of their own, or not one environment fits.
+    """
+    found = first_trainer(lambda: setup_trainer_and_train(run_configuration=config, verbose=False))
+    if found is None:
+        raise ConfigError(
+            "perform_auto_vertical_scaling: the function must make a trainer of warp_drive (got none); let it build one"
+        )
+    if found.separate:
+        raise ConfigError(
+            "perform_auto_vertical_scaling: policies must share arrays (got separate placeholders); choose num_envs "
+            "yourself"
+        )
+    given = config.get("policy") or {}
+    with building(Building(found.wrapper, found.policies, (False, found.agents_axis), found.config.policy, given)):
+        scaling = auto_scale(found.config, found.wrapper.like, found.policies, n_iterations=num_iters)
+    scaled = copy.deepcopy(dict(config))
+    scaled["trainer"] |= {"num_envs": scaling.knee.num_envs, "train_batch_size": scaling.knee.train_batch_size}
+    return scaled
+
+
+def perform_distributed_training(
+    setup_trainer_and_train: Setup,
+    config: Mapping[str, Any],
+    results_dir: str | Path | None = None,
+    *,
+    env_backend: str,
+) -> None:
+    """Train in ``trainer.num_gpus`` processes of this machine, and wait for them.
+
+    Args:
+        setup_trainer_and_train: Called in each process with WarpDrive's keyword arguments; of a module that can be
+            imported, as processes start afresh.
+        config: Run config; ``num_envs`` and ``train_batch_size`` are those of one process.
+        results_dir: Name of the run's folder; None: chosen.
+        env_backend: Backend of the environments.
+
+    Raises:
+        torch.multiprocessing.ProcessRaisedException: A process has failed; the others are ended.
+    """
+    n_processes = config["trainer"].get("num_gpus", 1)
+    with socket.socket() as unused:
+        unused.bind(("localhost", 0))
+        port = unused.getsockname()[1]
+    arguments = (n_processes, port, env_backend, setup_trainer_and_train, config, results_dir)
+    spawn(_train_as_rank, arguments, nprocs=n_processes)  # type: ignore[no-untyped-call]
+
+
+def _train_as_rank(
+    rank: int,
+    n_processes: int,
+    port: int,
+    env_backend: str,
+    setup_trainer_and_train: Setup,
+    config: Mapping[str, Any],
+    results_dir: str | Path | None,
+) -> None:
+    numbers = (rank, rank, n_processes, n_processes, "localhost", port)
+    os.environ.update(zip(distributed.STARTED_BY, map(str, numbers), strict=True))
+    with distributed.joined(env_backend):
+        setup_trainer_and_train(
+            run_configuration=config,
+            device_id=rank,
+            num_devices=n_processes,
+            event_messenger=None,
+            results_directory=results_dir,
+            verbose=rank == 0,
+        )
+
+
+distribute_on_pycuda = functools.partial(perform_distributed_training, env_backend="pycuda")
+"""WarpDrive's ``perform_distributed_training`` for PyCUDA."""
+distribute_on_numba = functools.partial(perform_distributed_training, env_backend="numba")
+"""WarpDrive's ``perform_distributed_training`` for Numba."""

@@ -1,0 +1,519 @@
+"""WarpDrive's trainers: this project's, with WarpDrive's arguments, methods, files and words for metrics."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from warpdrive_min.compat.models import BUILT_IN, Building, building, seen_from_warpdrive
+from warpdrive_min.constants import Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.training import evaluation, trainer
+from warpdrive_min.training.actor_critic import ActorCriticAlgorithm
+from warpdrive_min.training.config import ModelConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.ddpg import DeterministicPolicyGradient
+from warpdrive_min.training.learners import derived_seed, load_weights
+from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
+
+KINDS: Final = {
+    "model": "fully_connected",
+    "actor": "fully_connected_actor",
+    "critic": "fully_connected_action_value_critic",
+}
+"""The built-in model of each part of a policy."""
+FILE: Final = re.compile(r"_(\d+)\.state_dict$")
+"""End of the name of a file of weights, with its timestep."""
+PLAY_SEED: Final = 16
+"""What the seeds of episodes that are looked at are for; beside those of the learners."""
+
+METRICS: Final = {
+    "loss": "Total loss",
+    "policy_loss": "Policy loss",
+    "value_loss": "Value function loss",
+    "entropy": "Mean entropy",
+    "explained_variance": "Variance explained by the value function",
+    "mean_value": "Mean value function",
+    "mean_q": "Mean value function",
+    "mean_advantage": "Mean advantages",
+    "mean_discounted_return": "Mean (discounted) returns",
+    "gradient_norm": "Gradient norm",
+    "lr": "Learning rate",
+    "vf_loss_coeff": "VF loss coefficient",
+    "entropy_coeff": "Entropy coefficient",
+    "actor_loss": "Actor loss",
+    "critic_loss": "Critic loss",
+    "gradient_norm_actor": "Gradient norm (Actor)",
+    "gradient_norm_critic": "Gradient norm (Critic)",
+    "lr/actor": "Learning rate (Actor)",
+    "lr/critic": "Learning rate (Critic)",
+    EPISODIC_RETURN: "Mean episodic reward",
+    "mean_episodic_steps": "Mean episodic steps",
+    "evaluated_return": "Mean episodic reward (test)",
+}
+"""WarpDrive's word for each metric of a policy that both have."""
+
+
+class TrainerBase(trainer.Trainer):
+    """Trains the policies of a run config; see `warpdrive_min.training.trainer.Trainer`, which this is.
+
+    Weights are saved as WarpDrive's files beside the checkpoints, and metrics as lines of ``results.json``.
+
+    Args:
+        env_wrapper: On a backend whose kernels the environment has.
+        config: Run config; a mapping is copied and left as it is.
+        policy_tag_to_agent_id_map: Agents of each policy, every agent once.
+        create_separate_placeholders_for_each_policy: Each policy has arrays of its own, ``observations_<policy>``.
+        obs_dim_corresponding_to_num_agents: Axis of the agents in observations, ``"first"`` or ``"last"``.
+        num_devices: Processes that train together.
+        device_id: Number of this one.
+        results_dir: Name of the run's folder in ``basedir/name/tag``; None: the time.
+        verbose: Show progress.
+
+    Raises:
+        ConfigError: The config breaks a rule, or does not fit the environment or the policies.
+    """
+
+    def __init__(
+        self,
+        env_wrapper: EnvWrapper | None = None,
+        config: RunConfig | Mapping[str, Any] | str | Path | None = None,
+        policy_tag_to_agent_id_map: Mapping[str, trainer.Agents] | None = None,
+        create_separate_placeholders_for_each_policy: bool = False,
+        obs_dim_corresponding_to_num_agents: str = "first",
+        num_devices: int = 1,
+        device_id: int = 0,
+        results_dir: str | Path | None = None,
+        verbose: bool = True,
+    ) -> None:
+        if env_wrapper is None or config is None:
+            raise ConfigError(f"trainer: needs env_wrapper and config (got {env_wrapper} and {config}); pass both")
+        settings = run_config(config) if isinstance(config, Mapping) else RunConfig.of(config)
+        policies = trainer.policy_map(settings, env_wrapper, policy_tag_to_agent_id_map)
+        if _looks_only.get():
+            raise _FoundError(
+                Found(
+                    env_wrapper,
+                    settings,
+                    policies,
+                    create_separate_placeholders_for_each_policy,
+                    obs_dim_corresponding_to_num_agents,
+                )
+            )
+        self._given = config if isinstance(config, Mapping) else {}
+        self._n_played = 0
+        super().__init__(
+            env_wrapper,
+            settings,
+            policies,
+            create_separate_placeholders_for_each_policy,
+            obs_dim_corresponding_to_num_agents,
+            num_devices,
+            device_id,
+            results_dir,
+            verbose,
+        )
+        self.cuda_envs = env_wrapper
+        self.cuda_sample_controller = self.sampler
+        self.policies = list(self.config.policy)
+        self.policies_to_train = [name for name, policy in self.config.policy.items() if policy.to_train]
+        self.policy_tag_to_agent_id_map = self.policy_map
+        self.num_envs = self.config.trainer.num_envs
+        self.num_episodes = self.config.trainer.num_episodes
+        self.num_iters = self.n_iterations
+        self.training_batch_size = self.config.trainer.train_batch_size
+        self.training_batch_size_per_env = self.training_batch_size // self.num_envs
+        self.num_devices, self.device_id, self.verbose = num_devices, device_id, verbose
+        self.perf_stats = PerfStats()
+        self.metrics = Metrics()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.save_dir = str(self.folder)
+        self._set_timestep(file for policy in self.config.policy.values() for file in policy.weight_files.values())
+
+    def _build(self) -> None:
+        """Build models with what a user's own ones need to know, and see all from WarpDrive's side."""
+        given = self._given.get("policy") or {}
+        with building(Building(self.wrapper, self.policy_map, self._arrays, self.config.policy, given)):
+            super()._build()
+        self.trainers = {name: learner.algorithm for name, learner in self.learners.items() if learner.algorithm}
+        """The algorithms, by policy."""
+        separate, axis = self._arrays
+        self._seen = {
+            part: {
+                name: seen_from_warpdrive(
+                    learner.models[part],
+                    kind,
+                    env=self.wrapper,
+                    model_config=learner.config.models[part].to_dict(),
+                    policy=name,
+                    policy_tag_to_agent_id_map=self.policy_map,
+                    create_separate_placeholders_for_each_policy=separate,
+                    obs_dim_corresponding_to_num_agents=axis,
+                )
+                for name, learner in self.learners.items()
+                if part in learner.models
+            }
+            for part, kind in KINDS.items()
+        }
+
+    @property
+    def current_timestep(self) -> dict[str, int]:
+        """Steps done, of all environments together, by policy; all policies have learned from the same."""
+        return dict.fromkeys(self.policies, self.env_steps)
+
+    # -------------------------------------------------------------- metrics
+
+    def log_metrics(self) -> Row:
+        """Log as this project does, and add a line to ``results.json``; synchronises."""
+        row = super().log_metrics()
+        stats = self.perf_stats
+        stats.iters, stats.total_time = self.iteration, row["seconds"]
+        stats.steps = self.iteration * self.training_batch_size * self.world.size
+        stats.rollout_time += row["rollout_s"]
+        stats.training_time += row["update_s"]
+        if self.world.is_first:
+            results = "results.json" if self.num_devices == 1 else f"results_device_{self.device_id}.json"
+            line = {
+                "Iterations Completed": self.iteration,
+                **{policy: self._results(policy, row) for policy in self.policies},
+                "Perf. Stats": stats.get_perf_stats(),
+            }
+            with Path(self.save_dir, results).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        return row
+
+    def _results(self, policy: str, row: Row) -> dict[str, float]:
+        named = {METRICS[key]: row[f"{policy}/{key}"] for key in METRICS if f"{policy}/{key}" in row}
+        return {"Current timestep": self.env_steps, **named}
+
+    # -------------------------------------------------------------- weights
+
+    def save_checkpoint(self) -> Path | None:
+        """Write all of the run's state, and WarpDrive's files of weights beside it; synchronises."""
+        path = super().save_checkpoint()
+        if path is not None:
+            self._save_weights()
+        return path
+
+    def save_model_checkpoint(self, iteration: int = 0) -> None:
+        """Write WarpDrive's files of weights where an iteration (0 is the first) asks for it; synchronises.
+
+        Args:
+            iteration: A multiple of ``saving.model_params_save_freq``, or the last one; others write nothing.
+        """
+        is_due = iteration % self.config.saving.model_params_save_freq == 0 or iteration == self.num_iters - 1
+        if is_due and self.world.is_first:
+            self._save_weights()
+
+    def _save_weights(self) -> None:
+        for part, models in self._seen.items():
+            for policy, model in models.items():
+                name = policy if part == "model" else f"{policy}_{part}"
+                torch.save(model.state_dict(), self.folder / f"{name}_{self.env_steps}.state_dict")
+
+    def load_model_checkpoint(self, ckpts_dict: Mapping[str, Any] | None = None) -> None:
+        """Take weights from files, and the timestep from their names; synchronises.
+
+        Args:
+            ckpts_dict: File of each policy, WarpDrive's or a checkpoint of this project; of DDPG ``{"actor": file,
+                "critic": file}``. None: those of the run config.
+
+        Raises:
+            ConfigError: A policy or a part is unknown.
+            DataError: The weights are of another model.
+            CheckpointError: There is no such file, or the checkpoint is of other models.
+        """
+        if ckpts_dict is None:
+            ckpts_dict = {name: policy.weight_files for name, policy in self.config.policy.items()}
+        files = []
+        for policy, given in ckpts_dict.items():
+            if policy not in self.learners:
+                raise ConfigError(f"load_model_checkpoint: unknown policy {policy!r}; known are {known(self.learners)}")
+            learner = self.learners[policy]
+            parts = learner.models
+            for part, file in (given if isinstance(given, Mapping) else {"model": given}).items():
+                if part not in parts:
+                    raise ConfigError(f"load_model_checkpoint: {policy!r} has no {part!r}; it has {known(parts)}")
+                load_weights(parts[part], str(file), f"policy/{policy}/{part}/")
+                files.append(str(file))
+            if isinstance(learner.algorithm, DeterministicPolicyGradient):
+                at_once = torch.ones((), device=self.wrapper.cuda_data_manager.device)
+                learner.algorithm.target_actor.follow(at_once)
+                learner.algorithm.target_critic.follow(at_once)
+        self._set_timestep(files)
+
+    def _set_timestep(self, files: Iterable[str]) -> None:
+        """Go on from the highest timestep that the names of files tell."""
+        found = [int(match[1]) for file in files if (match := FILE.search(file))]
+        if found:
+            self.env_steps = max(found)
+            self._last_log = (self._last_log[0], self.env_steps)
+
+    # -------------------------------------------------------------- episodes
+
+    def fetch_episode_states(
+        self,
+        list_of_states: Sequence[str] | None = None,
+        env_id: int = 0,
+        include_rewards_actions: bool = False,
+        include_probabilities: bool = False,
+        policy: str = "",
+        **sample_params: Any,
+    ) -> Any:
+        """Play one episode in environments of its own and return its states; synchronises.
+
+        Args:
+            list_of_states: Names of arrays with a row for each environment.
+            env_id: Which of the environments.
+            include_rewards_actions: Return actions and rewards too.
+            include_probabilities: Return the probabilities of the choices too; of continuous actions the mean.
+            policy: Whose actions and rewards, where each policy has arrays of its own.
+            sample_params: ``use_argmax=True`` takes the likeliest choices, or the means.
+
+        Returns:
+            The states by name, (episode_length + 1, ...) each, NaN after the end; with ``include_rewards_actions`` a
+            tuple with actions and rewards, (episode_length, ...) each, 0 after the end; with
+            ``include_probabilities`` further ``{step: {policy: [of each action type, (n_agents, choices)]}}``.
+
+        Raises:
+            ConfigError: No states are named, ``env_id`` is out of range, or a keyword is unknown.
+            DataError: A state is not there, or has no row for each environment.
+        """
+        if not list_of_states or not 0 <= env_id < self.num_envs:
+            raise ConfigError(
+                f"fetch_episode_states: needs names of states and env_id from 0 to {self.num_envs - 1} "
+                f"(got {list_of_states} and {env_id})"
+            )
+        greedy = _is_greedy("fetch_episode_states", sample_params)
+        suffix = f"_{policy}" if policy else ""
+        played = [Constants.ACTIONS + suffix, Constants.REWARDS + suffix] if include_rewards_actions else []
+        found = super().fetch_episode_states(
+            [*list_of_states, *played],
+            env_id,
+            include_probabilities=include_probabilities,
+            greedy=greedy,
+            seed=self._next_seed(),
+        )
+        states, chances = found if include_probabilities else (found, {})
+        result: list[Any] = [{name: states[name] for name in list_of_states}]
+        for name in played:
+            dtype = np.float32 if self.cuda_envs.cuda_data_manager.tensor(name).is_floating_point() else np.int32
+            result.append(np.nan_to_num(states[name][1:]).astype(dtype))
+        if include_probabilities:
+            result.append(
+                {
+                    step: {
+                        name: np.split(each, np.cumsum(self._sizes(name))[:-1], -1) for name, each in of_step.items()
+                    }
+                    for step, of_step in chances.items()
+                }
+            )
+        return result[0] if len(result) == 1 else tuple(result)
+
+    def evaluate_episodes(self, **sample_params: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Play one whole episode in ``num_envs`` environments of their own; synchronises.
+
+        Args:
+            sample_params: ``use_argmax=True`` takes the likeliest choices, or the means.
+
+        Returns:
+            Rewards summed over the episode, (n_envs, n_agents), and its steps, (n_envs,), each by policy.
+
+        Raises:
+            ConfigError: A keyword is unknown.
+        """
+        greedy = _is_greedy("evaluate_episodes", sample_params)
+        stage = evaluation.Stage(
+            self.wrapper, self._models(), self.policy_map, self._arrays, self.num_envs, self._next_seed()
+        )
+        rewards, steps = stage.play(greedy)
+        return rewards, dict.fromkeys(rewards, steps.long())
+
+    def _sizes(self, policy: str) -> tuple[int, ...]:
+        space = self.learners[policy].player.seat.space
+        return space.categories or (1,) * space.n_types
+
+    def _next_seed(self) -> int:
+        """Return a seed of an episode that has not been played yet."""
+        self._n_played += 1
+        return derived_seed(self.seed, PLAY_SEED, self._n_played)
+
+
+class TrainerA2C(TrainerBase):
+    """Trains by A2C and PPO; arguments as of `TrainerBase`."""
+
+    def _build(self) -> None:
+        super()._build()
+        self.models = self._seen["model"]
+        """By policy: ``models[policy](observations)`` gives (list of probabilities, value)."""
+        self.optimizers = {
+            name: each.optimiser for name, each in self.trainers.items() if isinstance(each, ActorCriticAlgorithm)
+        }
+
+
+class TrainerDDPG(TrainerBase):
+    """Trains by DDPG; arguments as of `TrainerBase`."""
+
+    def _build(self) -> None:
+        super()._build()
+        self.actor_models, self.critic_models = self._seen["actor"], self._seen["critic"]
+        ddpg = {name: each for name, each in self.trainers.items() if isinstance(each, DeterministicPolicyGradient)}
+        self.actor_optimizers = {name: each.actor_optimiser for name, each in ddpg.items()}
+        self.critic_optimizers = {name: each.critic_optimiser for name, each in ddpg.items()}
+
+
+# ------------------------------------------------------------------ looking at a script
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a script is about to train."""
+
+    wrapper: EnvWrapper
+    config: RunConfig
+    policies: Mapping[str, trainer.Agents]
+    separate: bool
+    """Each policy has arrays of its own."""
+    agents_axis: str
+    """Axis of the agents in observations, ``"first"`` or ``"last"``."""
+
+
+_looks_only: ContextVar[bool] = ContextVar("_looks_only", default=False)
+
+
+class _FoundError(BaseException):
+    """A script has come to its trainer; no `Exception`, which the script might catch."""
+
+    def __init__(self, found: Found) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+def first_trainer(script: Callable[[], Any]) -> Found | None:
+    """Run a script up to where it makes its first trainer, and return what that gets; None: it makes none."""
+    token = _looks_only.set(True)
+    try:
+        script()
+    except _FoundError as reached:
+        return reached.found
+    finally:
+        _looks_only.reset(token)
+    return None
+
+
+# ------------------------------------------------------------------ settings
+
+
+def run_config(given: Mapping[str, Any]) -> RunConfig:
+    """Return the run config of a mapping that was written for WarpDrive; the mapping is left as it is.
+
+    A batch size that is no multiple of the environments is rounded down, with a warning. What WarpDrive's configs do
+    not say follows: PPO cuts its batch into 4 parts, or fewer that divide it; metrics go to ``results.json`` alone, and
+    to Weights & Biases with ``saving.use_wandb``; keys of a user's own model are for that model.
+
+    Raises:
+        ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken.
+    """
+    config = copy.deepcopy(dict(given))
+    saving = config["saving"] = {"sinks": [], **(config.get("saving") or {})}
+    if saving.pop("use_wandb", False):
+        saving["sinks"] = [*saving["sinks"], "wandb"]
+    settings = config["trainer"] = dict(config.get("trainer") or {})
+    n_envs, size = (settings.get(key) for key in ("num_envs", "train_batch_size"))
+    if isinstance(n_envs, int) and isinstance(size, int) and size > n_envs > 0 and size % n_envs:
+        settings["train_batch_size"] = size - size % n_envs
+        warnings.warn(
+            f"run config trainer.train_batch_size: must be a multiple of num_envs = {n_envs} (got {size}); "
+            f"{settings['train_batch_size']} is taken",
+            stacklevel=3,
+        )
+    for name, policy in (config.get("policy") or {}).items():
+        if not isinstance(policy, dict):
+            continue
+        if policy.get("algorithm") == "PPO" and "n_minibatches" not in policy:
+            size = settings.get("train_batch_size", 10_000)
+            policy["n_minibatches"] = next(n for n in range(PolicyConfig().n_minibatches, 0, -1) if size % n == 0)
+        model = policy.get("model") or {}
+        parts = [key for key in ("actor", "critic") if isinstance(model.get(key), dict)]
+        for section in [model[key] for key in parts] or [model]:
+            if section.get("type", "fully_connected") not in BUILT_IN:
+                for key in section.keys() - ModelConfig.types({}).keys():
+                    del section[key]
+        config["policy"][name] = policy
+    return RunConfig.from_dict(config)
+
+
+def _is_greedy(who: str, sample_params: Mapping[str, Any]) -> bool:
+    """Return whether parameters of a draw ask for the likeliest choice; noise is not played, so its scale is 0."""
+    unknown = {name: value for name, value in sample_params.items() if (name, value) != ("scale", 0)}
+    greedy = bool(unknown.pop("use_argmax", False))
+    if unknown:
+        raise ConfigError(f"{who}: takes use_argmax, and scale=0 (got {unknown}); noise is for training, leave it out")
+    return greedy
+
+
+# ------------------------------------------------------------------ statistics
+
+
+@dataclass(slots=True)
+class PerfStats:
+    """How long a run has taken, up to its last line of metrics."""
+
+    iters: int = 0
+    steps: int = 0
+    """Of all environments together."""
+    rollout_time: float = 0.0
+    """For policies, draws and steps of the environments, which are one graph, s."""
+    training_time: float = 0.0
+    """For updates, s."""
+    total_time: float = 0.0
+    """With all that is between, s."""
+
+    def get_perf_stats(self) -> dict[str, float]:
+        """Return times of an iteration and steps per second."""
+        times = {"rollout": self.rollout_time, "training time": self.training_time, "total": self.total_time}
+        n = max(1, self.iters)
+        return {
+            "Mean rollout time per iter (ms)": self.rollout_time * 1000 / n,
+            "Mean training time per iter (ms)": self.training_time * 1000 / n,
+            "Mean total time per iter (ms)": self.total_time * 1000 / n,
+            **{f"Mean steps per sec ({name})": self.steps / time for name, time in times.items() if time},
+        }
+
+    @staticmethod
+    def pretty_print(stats: Mapping[str, float]) -> None:
+        """Print what `get_perf_stats` gave."""
+        _print("Speed performance stats", stats)
+
+
+class Metrics:
+    """Shows the metrics of policies."""
+
+    def pretty_print(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """Print the metrics of each policy."""
+        for policy, numbers in metrics.items():
+            _print(f"Metrics for policy {policy!r}", numbers)
+
+
+class SamplerParamsLog:
+    """Shows the parameters of the draw."""
+
+    def pretty_print(self, params: Mapping[str, float]) -> None:
+        """Print them."""
+        _print("Sampler params", params)
+
+
+def _print(title: str, numbers: Mapping[str, float]) -> None:
+    print("=" * 40, title, "=" * 40, sep="\n")
+    for name, number in numbers.items():
+        print(f"{name:40}: {number:10.5f}")
