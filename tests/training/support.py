@@ -1,0 +1,143 @@
+"""What the tests of training share: run configs, wrappers, trainers, and the bits that a run consists of."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+import torch
+
+from envs import ENVS
+from tests.support import BACKENDS_HERE, is_simulated
+from warpdrive_min import EnvWrapper
+from warpdrive_min.training.trainer import Trainer, is_weight
+
+TAG = {
+    "num_taggers": 2,
+    "num_runners": 3,
+    "grid_length": 2.0,
+    "episode_length": 7,
+    "max_acceleration": 0.2,
+    "min_acceleration": -0.2,
+    "num_acceleration_levels": 2,
+    "num_turn_levels": 2,
+    "use_full_observation": False,
+    "num_other_agents_observed": 2,
+    "tagging_distance": 0.2,
+    "seed": 3,
+}
+"""Tag Continuous with five agents, whose taggers and runners alternate."""
+CLASSIC = {"episode_length": 9}
+
+SMALL = {"fc_dims": [8]}
+A2C = {"to_train": True, "algorithm": "A2C", "lr": 1e-2, "model": SMALL}
+PPO = {**A2C, "algorithm": "PPO", "n_epochs": 2, "n_minibatches": 2}
+DDPG = {
+    **A2C,
+    "algorithm": "DDPG",
+    "tau": 0.1,
+    "buffer_size": 60,
+    "batch_size": 8,
+    "updates_per_iteration": 2,
+    "model": {"actor": SMALL, "critic": SMALL},
+}
+RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "A2C": ("cartpole", CLASSIC, {"shared": A2C}),
+    "PPO": ("cartpole", CLASSIC, {"shared": PPO}),
+    "PPO, continuous": ("pendulum", CLASSIC, {"shared": PPO}),
+    "DDPG": ("pendulum", CLASSIC, {"shared": DDPG}),
+    "shared": ("tag_continuous", TAG, {"shared": A2C}),
+    "shared, grid": ("tag_gridworld", {"num_taggers": 3, "grid_length": 4, "episode_length": 7}, {"shared": PPO}),
+    "two policies": ("tag_continuous", TAG, {"runner": A2C, "tagger": PPO}),
+}
+"""Small runs: environment, its config, policies."""
+
+MADE: list[Trainer] = []
+"""Trainers that `conftest` closes after the test."""
+
+FAST = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
+"""Backends that run here, but for Numba's simulator."""
+
+
+def runs_here(*names):
+    """Return the named runs on every backend here as test parameters; in Numba's simulator the first one alone."""
+    return [
+        pytest.param(*backend.values, name, marks=backend.marks)
+        for backend in BACKENDS_HERE
+        for name in (names[:1] if is_simulated(backend.values[0]) else names)
+    ]
+
+
+def run_config(policies, n_envs=4, n_steps=6, backend="cpu", *, basedir="unused", trainer=None, **saving) -> dict:
+    """Return a run config as a mapping; it lasts for as long as anybody wants."""
+    return {
+        "trainer": {
+            "num_envs": n_envs,
+            "num_episodes": 10**6,
+            "train_batch_size": n_envs * n_steps,
+            "env_backend": backend,
+            "seed": 7,
+            **(trainer or {}),
+        },
+        "policy": policies,
+        "saving": {"basedir": str(basedir), "metrics_log_freq": 1, **saving},
+    }
+
+
+def make_trainer(env, policies, backend="cpu", *, n_envs=4, seed=7, wrapper=None, folder="run", **given) -> Trainer:
+    """Return a quiet trainer of an environment; see `run_config` for the rest."""
+    arguments = {
+        name: given.pop(name)
+        for name in (
+            "policy_tag_to_agent_id_map",
+            "create_separate_placeholders_for_each_policy",
+            "obs_dim_corresponding_to_num_agents",
+        )
+        if name in given
+    }
+    given["trainer"] = {"seed": seed} | (given.get("trainer") or {})
+    config = run_config(policies, n_envs, backend=backend, **given)
+    options = {"auto_reset": True} | (wrapper or {})
+    copies = EnvWrapper(env, num_envs=n_envs, env_backend=backend, **options)
+    MADE.append(Trainer(copies, config, results_dir=folder, verbose=False, **arguments))
+    return MADE[-1]
+
+
+def make_run(name, backend="cpu", **given) -> Trainer:
+    """Return a trainer of one of `RUNS`."""
+    env, env_config, policies = RUNS[name]
+    return make_trainer(ENVS[env](**env_config), policies, backend, **given)
+
+
+def everything(trainer) -> dict[str, torch.Tensor]:
+    """Return a copy of all that a run goes on from, by name."""
+    state = trainer._shared_state() | trainer._own_state()
+    return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+
+
+def weights(trainer) -> dict[str, torch.Tensor]:
+    """Return a copy of all models' parameters and buffers, by name."""
+    return {name: tensor for name, tensor in everything(trainer).items() if is_weight(name)}
+
+
+def fingerprint(trainer) -> str:
+    """Return a hash of every bit of `everything`."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(everything(trainer).items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def differences(first, second) -> list[str]:
+    """Return the names of tensors that differ in any bit, NaN counting as itself, or are only in one."""
+    return sorted(
+        name
+        for name in first.keys() | second.keys()
+        if name not in first or name not in second or not _is_same(first[name], second[name])
+    )
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(nan=-9e9), b.nan_to_num(nan=-9e9))

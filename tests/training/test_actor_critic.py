@@ -1,0 +1,473 @@
+"""A2C and PPO: one update of a batch against plain float64, and what decides which rows and steps count."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.distributions import Categorical, Normal
+
+from warpdrive_min import BACKENDS
+from warpdrive_min.training.a2c import A2C
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ModelConfig, PolicyConfig, TrainerConfig
+from warpdrive_min.training.models import create_actor_critic
+from warpdrive_min.training.ppo import PPO
+from warpdrive_min.training.rollout import Batch
+from warpdrive_min.training.shuffle import Shuffle
+
+KINDS = {"A2C": A2C, "PPO": PPO}
+DISCRETE = ActionSpace((3, 2), 2)
+BOX = ActionSpace((), 2, (-1.0, -1.0), (1.0, 1.0))
+T, E, N, F = 6, 4, 3, 5
+COEFFICIENTS = {"lr": 0.02, "vf_loss_coeff": 0.3, "entropy_coeff": 0.05}
+SEED = 11
+
+
+# ------------------------------------------------------------------ what is learnt from, and by whom
+
+
+def make_model(space, seed=0):
+    """Return a small smooth network."""
+    torch.manual_seed(seed)
+    return create_actor_critic(F, space, ModelConfig(fc_dims=(8,), activation="tanh", log_std_init=-0.3))
+
+
+def distributions(space, head, masks, log_std):
+    """Return torch's own distribution of each type."""
+    if space.is_continuous:
+        return [Normal(mean, scale) for mean, scale in zip(head.unbind(-1), log_std.exp(), strict=True)]
+    if masks is not None:
+        head = head.masked_fill(masks == 0, -torch.inf)
+    return [Categorical(logits=logits) for logits in head.split(list(space.categories), -1)]
+
+
+def log_prob_of(space, head, masks, log_std, actions):
+    """Return the log-probability of actions, summed over types."""
+    each = zip(distributions(space, head, masks, log_std), actions.unbind(-1), strict=True)
+    return sum(distribution.log_prob(action) for distribution, action in each)
+
+
+def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
+    """Return a rollout of noise with ends of both kinds, whose actions were drawn by ``model``, ``drift`` ago."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape):
+        return torch.randn(shape, generator=generator)
+
+    observations = noise(T + 1, n_envs, N, F)
+    masks = None
+    if is_masked:
+        masks = (torch.rand(T + 1, n_envs, N, space.n_outputs, generator=generator) < 0.6).int()
+        masks[..., 0] = masks[..., 3] = 1  # something is allowed of each type
+    kind = torch.randint(5, (T, n_envs), generator=generator)
+    kind[1, 0], kind[3, 0], kind[2, 1] = 1, 1, 0
+    with torch.no_grad():
+        head = model.act(observations[:-1])
+        allowed = None if masks is None else masks[:-1]
+        torch.manual_seed(seed)
+        log_std = getattr(model, "log_std", None)
+        drawn = [each.sample() for each in distributions(space, head, allowed, log_std)]
+        actions = torch.stack(drawn, -1)
+        log_probs = log_prob_of(space, head, allowed, log_std, actions)
+    return Batch(
+        observations=observations,
+        masks=masks,
+        actions=actions if space.is_continuous else actions.int(),
+        log_probs=log_probs + drift * noise(T, n_envs, N),
+        rewards=noise(T, n_envs, N),
+        terminated=(kind == 0).int(),
+        truncated=(kind == 1).int(),
+        successes=torch.zeros(T, n_envs, dtype=torch.int32),
+        cuts=noise(T, n_envs, N, F),
+    )
+
+
+def make_algorithm(kind, batch, model, space=DISCRETE, *, trainer=None, **policy):
+    """Return an algorithm whose scheduled numbers are written."""
+    settings = PolicyConfig(to_train=True, algorithm=kind, **{"clip_grad_norm": False, "gamma": 0.9, **policy})
+    n_steps, n_envs = batch.terminated.shape
+    shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs, **(trainer or {}))
+    seat = SimpleNamespace(space=space)
+    made = KINDS[kind]("p", settings, shared, model, seat, batch, BACKENDS["cpu"], SEED)
+    for name, tensor in made.scheduled.items():
+        tensor.fill_(COEFFICIENTS[name])
+    return made
+
+
+def numbers(algorithm):
+    """Return the metrics as floats."""
+    return {name: tensor.item() for name, tensor in algorithm.metrics.items()}
+
+
+# ------------------------------------------------------------------ the same in plain float64
+
+
+def plain_returns(batch, values, cut_values, gamma, lam):
+    """Return advantages and returns by one loop for each environment and agent."""
+    advantages = torch.zeros_like(batch.rewards)
+    for env in range(batch.rewards.shape[1]):
+        following, advantage, is_cut = values[T, env], 0, batch.truncated[:, env].tolist()
+        for t in reversed(range(T)):
+            if batch.terminated[t, env]:
+                following, advantage = torch.zeros_like(following), 0
+            elif is_cut[t]:
+                following, advantage = cut_values[sum(is_cut[:t]), env], 0
+            delta = batch.rewards[t, env] + gamma * following - values[t, env]
+            advantages[t, env] = advantage = delta + gamma * lam * advantage
+            following = values[t, env]
+    return advantages, advantages + values[:-1]
+
+
+def warpdrive_returns(batch, values, gamma):
+    """Return those of WarpDrive: every end counts, and the last value stands for the last reward."""
+    ends = (batch.terminated | batch.truncated)[..., None].double()
+    returns = torch.zeros_like(batch.rewards)
+    returns[-1] = ends[-1] * batch.rewards[-1] + (1 - ends[-1]) * values[T - 1]
+    for t in reversed(range(T - 1)):
+        returns[t] = batch.rewards[t] + (1 - ends[t]) * gamma * returns[t + 1]
+    return returns - values[:-1], returns
+
+
+def normalised(x, per_row=False):
+    """Return ``(x - mean) / std`` of each step, or of all."""
+    dims = (1, 2) if per_row else (0, 1, 2)
+    return (x - x.mean(dims, keepdim=True)) / x.std(dims, keepdim=True)
+
+
+def plain_update(kind, settings, model, batch, space, *, compat=False):
+    """Update a float64 model as the papers say; returns metrics, and the gradient of the last step taken."""
+    doubles = {name: getattr(batch, name).double() for name in ("observations", "rewards", "log_probs", "cuts")}
+    batch = replace(batch, **doubles, actions=batch.actions.double() if space.is_continuous else batch.actions)
+    with torch.no_grad():
+        values, cut_values = model.value(batch.observations), model.value(batch.cuts)
+    lam = settings.gae_lambda if settings.gae_lambda is not None else {"A2C": 1.0, "PPO": 0.95}[kind]
+    if compat:
+        advantages, returns = warpdrive_returns(batch, values, settings.gamma)
+    else:
+        advantages, returns = plain_returns(batch, values, cut_values, settings.gamma, lam)
+    if settings.normalize_return:
+        returns = normalised(returns, compat)
+        advantages = returns - values[:-1]
+    is_ppo = kind == "PPO" and not compat
+    n_epochs, n_parts = (settings.n_epochs, settings.n_minibatches) if is_ppo else (1, 1)
+    order = Shuffle("cpu", T * E, SEED)
+    adam = torch.optim.Adam(model.parameters(), COEFFICIENTS["lr"], eps=settings.adam_eps)
+    n_taken, gradient, metrics, is_stopped = 0, None, {}, False
+    for _ in range(n_epochs):
+        order.permute()
+        rows = order.indices.long().clone() if n_parts > 1 else torch.arange(T * E)
+        for part in rows.chunk(n_parts):
+
+            def of(array, part=part):
+                return array[:T].flatten(0, 1)[part]
+
+            advantage = of(advantages)
+            if settings.normalize_advantage:
+                advantage = of(normalised(advantages, True)) if compat else normalised(advantage[None])[0]
+            masks = None if batch.masks is None else of(batch.masks)
+            head, value = model(of(batch.observations))
+            log_std = getattr(model, "log_std", None)
+            log_prob = log_prob_of(space, head, masks, log_std, of(batch.actions))
+            entropy = sum(each.entropy() for each in distributions(space, head, masks, log_std)).expand_as(log_prob)
+            ratio = (log_prob - of(batch.log_probs)).exp()
+            if kind == "A2C":
+                policy_loss = -(log_prob * advantage).mean()
+            else:
+                bounded = ratio.clamp(1 - settings.clip_param, 1 + settings.clip_param)
+                policy_loss = -torch.minimum(ratio * advantage, bounded * advantage).mean()
+            error = (value - of(returns)) ** 2
+            if kind == "PPO" and settings.value_clip is not None:
+                moved = (value - of(values)).clamp(-settings.value_clip, settings.value_clip)
+                error = torch.maximum(error, (of(values) + moved - of(returns)) ** 2)
+            loss = policy_loss + 0.3 * error.mean() - 0.05 * entropy.mean()
+            kl = (ratio - 1 - ratio.log()).mean().item()
+            metrics = {
+                "loss": loss.item(),
+                "policy_loss": policy_loss.item(),
+                "value_loss": error.mean().item(),
+                "entropy": entropy.mean().item(),
+                "approximate_kl": kl,
+                "clip_fraction": ((ratio - 1).abs() > settings.clip_param).double().mean().item(),
+                "mean_value": values[:-1].mean().item(),
+                "mean_advantage": advantages.mean().item(),
+                "mean_discounted_return": returns.mean().item(),
+                "explained_variance": max(-1, 1 - ((returns - values[:-1]).var() / returns.var()).item()),
+            }
+            is_stopped |= settings.target_kl is not None and kl > 1.5 * settings.target_kl
+            if not is_stopped:
+                adam.zero_grad()
+                loss.backward()
+                norm = settings.max_grad_norm if settings.clip_grad_norm else torch.inf
+                metrics["gradient_norm"] = torch.nn.utils.clip_grad_norm_(model.parameters(), norm).item()
+                gradient = torch.cat([each.grad.flatten() for each in model.parameters()])
+                adam.step()
+                n_taken += 1
+    return metrics, gradient, n_taken
+
+
+CASES = {
+    "A2C": ("A2C", DISCRETE, {}),
+    "A2C, lambda": ("A2C", DISCRETE, {"gae_lambda": 0.8}),
+    "A2C, normalised": ("A2C", DISCRETE, {"normalize_advantage": True, "normalize_return": True}),
+    "A2C, masked": ("A2C", DISCRETE, {"is_masked": True}),
+    "A2C, Gaussian": ("A2C", BOX, {}),
+    "A2C, short gradients": ("A2C", DISCRETE, {"clip_grad_norm": True, "max_grad_norm": 0.05}),
+    "A2C, WarpDrive": ("A2C", DISCRETE, {"compat": True}),
+    "A2C, WarpDrive, normalised": (
+        "A2C",
+        DISCRETE,
+        {"compat": True, "normalize_advantage": True, "normalize_return": True},
+    ),
+    "PPO, one step": ("PPO", DISCRETE, {"n_epochs": 1, "n_minibatches": 1}),
+    "PPO": ("PPO", DISCRETE, {"n_epochs": 3, "n_minibatches": 4}),
+    "PPO, normalised": ("PPO", DISCRETE, {"n_minibatches": 3, "normalize_advantage": True, "normalize_return": True}),
+    "PPO, masked": ("PPO", DISCRETE, {"is_masked": True, "n_epochs": 2, "n_minibatches": 2}),
+    "PPO, Gaussian": ("PPO", BOX, {"n_epochs": 3, "n_minibatches": 2}),
+    "PPO, value clip": ("PPO", DISCRETE, {"value_clip": 0.05, "n_epochs": 3, "n_minibatches": 2}),
+    "PPO, target KL": ("PPO", DISCRETE, {"target_kl": 0.02, "n_epochs": 8, "n_minibatches": 2, "drift": 0.05}),
+    "PPO, short gradients": ("PPO", BOX, {"clip_grad_norm": True, "max_grad_norm": 0.1}),
+}
+
+
+@pytest.mark.parametrize("max_rows", [None, 7])
+@pytest.mark.parametrize("case", CASES)
+def test_update_equals_plain_float64(case, max_rows):
+    """Metrics, the last gradient and all weights after an update are those of the formulas, whole or in parts."""
+    kind, space, given = CASES[case]
+    given = dict(given)
+    compat, is_masked, drift = given.pop("compat", False), given.pop("is_masked", False), given.pop("drift", 0.3)
+    model = make_model(space)
+    batch = make_batch(space, model, is_masked=is_masked, drift=drift)
+    want_model = copy.deepcopy(model).double()
+    trainer = {"compat": "warpdrive" if compat else None, "max_rows": max_rows}
+    algorithm = make_algorithm(kind, batch, model, space, trainer=trainer, **given)
+    want, gradient, n_taken = plain_update(kind, algorithm.config, want_model, batch, space, compat=compat)
+    algorithm.update()
+    got = numbers(algorithm)
+    n_steps = algorithm.n_epochs * algorithm.n_minibatches
+    assert algorithm.optimiser.state()["step"].item() == n_taken
+    if algorithm.config.target_kl is None:
+        assert n_taken == n_steps
+        torch.testing.assert_close(algorithm.optimiser.gradient.double(), gradient, rtol=1e-4, atol=1e-5)
+    else:
+        assert 1 < n_taken < n_steps, "it must stop on the way"
+        want.pop("gradient_norm", None)
+    for name, number in want.items():
+        assert got[name] == pytest.approx(number, rel=2e-4, abs=2e-5), name
+    for name, tensor in want_model.state_dict().items():
+        # Adam's steps are of the size of the rate whatever the gradient, so a tiny gradient's rounding shows.
+        torch.testing.assert_close(model.state_dict()[name].double(), tensor, rtol=0, atol=2e-5)
+    if case == "PPO":
+        assert got["clip_fraction"] > 0
+
+
+# ------------------------------------------------------------------ epochs and minibatches
+
+
+def test_minibatches_of_an_epoch_cover_each_row_once(monkeypatch):
+    """Every epoch deals all rows to its minibatches, in another order than the epoch before."""
+    model = make_model(DISCRETE)
+    batch = make_batch(DISCRETE, model)
+    batch.observations[:-1, :, :, 0] = torch.arange(T * E).view(T, E, 1)
+    seen = []
+
+    def watched(self, rows, head, values):
+        seen.append(rows.observations[:, 0, 0].int().tolist())
+        return ppo_terms(self, rows, head, values)
+
+    ppo_terms = PPO.terms
+    monkeypatch.setattr(PPO, "terms", watched)
+    make_algorithm("PPO", batch, model, n_epochs=3, n_minibatches=4).update()
+    assert [len(part) for part in seen] == [6] * 12
+    epochs = [[row for part in seen[first : first + 4] for row in part] for first in (0, 4, 8)]
+    assert all(sorted(epoch) == list(range(T * E)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_clip_acts_from_the_second_epoch_on():
+    """On the policy's own actions the first step is the same however narrow the clip is; a second one is not."""
+    weights = {}
+    for n_epochs in (1, 2):
+        for clip_param in (0.01, 1.0):
+            model = make_model(DISCRETE)
+            batch = make_batch(DISCRETE, model)
+            algorithm = make_algorithm("PPO", batch, model, n_epochs=n_epochs, n_minibatches=1, clip_param=clip_param)
+            algorithm.update()
+            weights[n_epochs, clip_param] = algorithm.optimiser.vector.detach().clone()
+            is_clipped = algorithm.metrics["clip_fraction"].item() > 0
+            assert is_clipped == (n_epochs == 2 and clip_param == 0.01)
+    assert torch.equal(weights[1, 0.01], weights[1, 1.0])
+    assert not torch.allclose(weights[2, 0.01], weights[2, 1.0])
+
+
+def test_first_step_of_ppo_descends_as_a2c():
+    """On the policy's own actions the clipped objective has the gradient of the policy gradient."""
+    gradients = []
+    for kind, more in (("A2C", {"gae_lambda": 0.95}), ("PPO", {"n_epochs": 1, "n_minibatches": 1})):
+        model = make_model(DISCRETE)
+        algorithm = make_algorithm(kind, make_batch(DISCRETE, model), model, **more)
+        algorithm.update()
+        gradients.append(algorithm.optimiser.gradient.clone())
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+    assert gradients[0].norm() > 0.1
+
+
+# ------------------------------------------------------------------ WarpDrive's rule
+
+
+class Known(torch.nn.Module):
+    """Values an observation by its first entry, and draws actions from logits that it learns."""
+
+    def __init__(self, n_outputs=5):
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.zeros(n_outputs))
+
+    def act(self, observations):
+        return self.logits.expand(*observations.shape[:-1], -1)
+
+    def value(self, observations):
+        return observations[..., 0] + 0 * self.logits.sum()
+
+    def forward(self, observations):
+        return self.act(observations), self.value(observations)
+
+
+def known_batch(values, rewards, n_envs=1):
+    """Return a batch of one agent; ``values`` (n_steps + 1) are what `Known` thinks of its observations."""
+    n_steps = len(rewards)
+    flags = [torch.zeros(n_steps, n_envs, dtype=torch.int32) for _ in range(3)]
+    return Batch(
+        observations=torch.tensor(values).view(-1, 1, 1, 1).repeat(1, n_envs, 1, 1),
+        masks=None,
+        actions=torch.zeros(n_steps, n_envs, 1, 2, dtype=torch.int32),
+        log_probs=torch.zeros(n_steps, n_envs, 1),
+        rewards=torch.tensor(rewards).view(-1, 1, 1).repeat(1, n_envs, 1),
+        terminated=flags[0],
+        truncated=flags[1],
+        successes=flags[2],
+        cuts=None,
+    )
+
+
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+def test_warpdrive_returns_and_loss_are_the_golden_ones(flag):
+    """Rewards 1, 2, 3, an end of either kind at step 1, values .5, .6, .7, gamma .9: returns 2.8, 2, .7.
+
+    Advantages are 2.3, 1.4, 0; both types have even chances, log 1/3 + log 1/2 = -log 6 together.
+    """
+    batch = known_batch([0.5, 0.6, 0.7, 99.0], [1.0, 2.0, 3.0])
+    getattr(batch, flag)[1] = 1
+    algorithm = make_algorithm("A2C", batch, Known(), trainer={"compat": "warpdrive"})
+    algorithm.update()
+    assert algorithm._returns.flatten().tolist() == pytest.approx([2.8, 2.0, 0.7])
+    log_6 = torch.tensor(6.0).log().item()
+    got = numbers(algorithm)
+    assert got["policy_loss"] == pytest.approx(log_6 * 3.7 / 3)
+    assert got["value_loss"] == pytest.approx((2.3**2 + 1.4**2) / 3)
+    assert got["loss"] == pytest.approx(log_6 * 3.7 / 3 + 0.3 * (2.3**2 + 1.4**2) / 3 - 0.05 * log_6)
+
+
+def test_warpdrive_ppo_takes_one_step():
+    """Whatever epochs and minibatches are asked for, its PPO takes one step, which is that of A2C."""
+    vectors = []
+    for kind in KINDS:
+        model = make_model(DISCRETE)
+        batch = make_batch(DISCRETE, model)
+        algorithm = make_algorithm(
+            kind, batch, model, n_epochs=5, n_minibatches=5, clip_param=0.01, trainer={"compat": "warpdrive"}
+        )
+        algorithm.update()
+        assert algorithm.optimiser.state()["step"].item() == 1
+        vectors.append(algorithm.optimiser.gradient)
+    torch.testing.assert_close(*vectors, rtol=1e-4, atol=1e-6)
+
+
+# ------------------------------------------------------------------ time limits
+
+
+def test_time_limit_goes_on_with_the_value_of_the_last_observation():
+    """One environment, cut off at step 1 where the last observation is worth 10; gamma 1/2.
+
+    From the back: 3 + 7/2 = 6.5; 2 + 10/2 = 7; 1 + 7/2 = 4.5.
+    """
+    batch = replace(known_batch([0.0, 0.0, 0.0, 7.0], [1.0, 2.0, 3.0]), cuts=torch.full((1, 1, 1, 1), 10.0))
+    batch.truncated[1] = 1
+    algorithm = make_algorithm("A2C", batch, Known(), gamma=0.5)
+    algorithm.update()
+    assert algorithm._returns.flatten().tolist() == [4.5, 7.0, 6.5]
+
+
+# ------------------------------------------------------------------ which environments count
+
+
+def counted(algorithm):
+    """Return the environments that count."""
+    return algorithm._weights[0, :, 0].nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "positive", "n_negative"),
+    [(-1, [1], 5), (2.0, [1], 2), (1.0, [0, 4], 2), (0.5, [2], 0), (0.5, [1, 2], 1), (9.0, [1], 5), (2.0, [], 6)],
+)
+def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
+    """Of six environments those with a success count, and of the others ``ratio`` as many, rounded down, at random.
+
+    All count where that is more than there are, where no environment has a success, and where it is switched off.
+    """
+    batch = known_batch([0.0] * 3, [1.0, 2.0], n_envs=6)
+    batch.successes[0, positive] = 1
+    algorithm = make_algorithm("A2C", batch, Known(), trainer={"neg_pos_env_ratio": ratio})
+    drawn = set()
+    for _ in range(20):
+        algorithm.update()
+        envs = counted(algorithm)
+        assert set(positive) <= set(envs)
+        assert len(envs) == len(positive) + n_negative
+        drawn |= set(envs)
+    assert set(algorithm._weights.unique().tolist()) <= {0, 1}
+    if ratio > 0 and n_negative:
+        assert drawn == set(range(6)), "each of the others has its turn"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_environments_that_count_are_learnt_from(kind):
+    """The gradient and the losses are those of a batch without the others, advantages normalised over these alone."""
+    model = make_model(DISCRETE)
+    batch = make_batch(DISCRETE, model, n_envs=6, drift=0.2)
+    batch.successes[2, [1, 4]] = 1
+    few = {"normalize_advantage": True, "n_epochs": 1, "n_minibatches": 1}
+    algorithm = make_algorithm(kind, batch, copy.deepcopy(model), trainer={"neg_pos_env_ratio": 0.5}, **few)
+    algorithm.update()
+    envs = counted(algorithm)
+    assert len(envs) == 3
+    arrays = {each.name: getattr(batch, each.name) for each in fields(batch)}
+    part = Batch(**{name: None if array is None else array[:, envs] for name, array in arrays.items()})
+    alone = make_algorithm(kind, part, copy.deepcopy(model), **few)
+    alone.update()
+    torch.testing.assert_close(algorithm.optimiser.gradient, alone.optimiser.gradient, rtol=1e-4, atol=1e-6)
+    got, want = numbers(algorithm), numbers(alone)
+    for name in ("loss", "policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction"):
+        assert got[name] == pytest.approx(want[name], rel=1e-4, abs=1e-6), name
+
+
+def test_minibatches_without_a_row_that_counts_are_harmless():
+    """One row of eight counts, so three of four minibatches have none: they add nothing, and nothing is broken."""
+    batch = known_batch([1.0, 2.0], [1.0], n_envs=8)
+    batch.successes[0, 5] = 1
+    model = Known()
+    ratio = {"neg_pos_env_ratio": 0.1}
+    algorithm = make_algorithm("PPO", batch, model, trainer=ratio, n_epochs=1, n_minibatches=4)
+    norms = []
+    take_step = algorithm.optimiser.apply
+    algorithm.optimiser.apply = lambda skip=None: (take_step(skip), norms.append(algorithm.optimiser.norm.item()))
+    algorithm.update()
+    assert counted(algorithm) == [5]
+    assert sorted(norms)[:3] == [0, 0, 0]
+    assert max(norms) > 0
+    assert algorithm.metrics["n_skipped_steps"].item() == 0
+    assert all(torch.isfinite(torch.tensor(list(numbers(algorithm).values()))))
+    assert model.logits.abs().max() > 0

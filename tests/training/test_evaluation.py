@@ -1,0 +1,212 @@
+"""Evaluation: known policies get the scores worked out for them, and training does not notice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.environments.clock import Clock
+from tests.training.support import A2C, RUNS, differences, everything, make_run, make_trainer
+from warpdrive_min import EnvWrapper
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.training import evaluation
+from warpdrive_min.training.evaluation import episode_states, evaluate
+
+
+class Always(torch.nn.Module):
+    """Says the same of every observation of Clock: by default the later choice the better."""
+
+    def __init__(self, *logits):
+        super().__init__()
+        self.logits = torch.tensor(logits or (0.0, 1.0, 2.0))
+
+    def act(self, observations):
+        return self.logits.expand(*observations.shape[:-1], -1)
+
+
+ALL = {"shared": [0, 1]}
+SPLIT = {"even": [0, 2], "odd": [1]}
+
+
+def scores(env=None, policies=ALL, arrays=(False, "first"), model=None, **given):
+    """Return the scores of `Always` in an environment whose copies in training restart themselves."""
+    wrapper = EnvWrapper(env or Clock(), num_envs=2, auto_reset=True)
+    models = dict.fromkeys(policies, model or Always())
+    return evaluate(wrapper, models, policies, arrays, **{"n_episodes": 5, **given})
+
+
+# ------------------------------------------------------------------ scores
+
+
+def test_score_is_that_of_whole_episodes():
+    """Three steps that pay 2 and 12: 42 together, 21 an agent, in every episode."""
+    score = scores()["shared"]
+    assert (score.mean_return, score.mean_agent_return, score.mean_steps) == (42, 21, 3)
+    assert (score.standard_error, score.n_episodes) == (0, 5)
+
+
+@pytest.mark.parametrize("breaks_at", [0, 3])
+def test_first_episode_alone_counts(breaks_at):
+    """What is paid after the end, a number or none, is no part of the score: two steps of five, 28."""
+    score = scores(Clock(episode_length=5, ends_at=2, breaks_at=breaks_at))["shared"]
+    assert (score.mean_return, score.mean_steps) == (28, 2)
+
+
+@pytest.mark.parametrize(
+    ("env", "policies", "arrays"),
+    [
+        (Clock(num_agents=3), SPLIT, (False, "first")),
+        (Clock(num_agents=3, is_last=True), SPLIT, (False, "last")),
+        (Clock(num_agents=3, policies=SPLIT), SPLIT, (True, "first")),
+    ],
+    ids=["interleaved", "last", "separate"],
+)
+def test_each_policy_gets_the_score_of_its_agents(env, policies, arrays):
+    """Agents 0 and 2 earn 2 and 22 a step, agent 1 earns 12."""
+    got = scores(env, policies, arrays)
+    assert {name: score.mean_return for name, score in got.items()} == {"even": 72, "odd": 36}
+    assert got["even"].mean_agent_return == 36
+
+
+def test_masks_hold_in_evaluation():
+    """The best choice that is allowed: agent 0 takes 2, 2, 1 and agent 1 takes 2, 1, 2, and 30 for its number."""
+    assert scores(Clock(is_masked=True))["shared"].mean_return == 40
+
+
+def test_draws_are_even_where_the_policy_is():
+    """Without greed even chances earn 1 a step on average: 36 in all, by sixty draws within 4 standard errors."""
+    even = Always(0.0, 0.0, 0.0)
+    score = scores(model=even, greedy=False, n_episodes=60)["shared"]
+    spread = (6 * 2 / 3) ** 0.5  # of six actions, each of variance 2/3
+    assert score.standard_error == pytest.approx(spread / 60**0.5, rel=0.4)
+    assert score.mean_return == pytest.approx(36, abs=4 * spread / 60**0.5)
+    assert score == scores(model=even, greedy=False, n_episodes=60)["shared"]
+    assert score != scores(model=even, greedy=False, n_episodes=60, seed=1)["shared"]
+
+
+def test_one_episode_has_no_spread():
+    """Its standard error is 0, not NaN."""
+    assert scores(n_episodes=1)["shared"].standard_error == 0
+
+
+def test_no_episode_is_refused():
+    """The number must be positive."""
+    with pytest.raises(ConfigError, match=r"n_episodes: must be at least 1 .got 0."):
+        scores(n_episodes=0)
+
+
+def test_ddpg_is_evaluated_without_noise(tmp_path):
+    """Greedy or not, its actions are the actor's own, so the score is the same; another start gives another."""
+    trainer = make_run("DDPG", basedir=tmp_path)
+    first, second = (trainer.evaluate(4, greedy=greedy) for greedy in (True, False))
+    assert first == second
+    assert trainer.evaluate(4, seed=1) != first
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_training_does_not_notice(name, tmp_path):
+    """Evaluating and fetching between iterations changes no bit of a run, nor does an evaluator with every row."""
+    runs = []
+    for index, evaluator in enumerate((False, False, True)):
+        runs.append(make_run(name, basedir=tmp_path / str(index), trainer={"evaluator": evaluator}))
+        runs[-1].train(2)
+        if index == 1:
+            before = everything(runs[-1])
+            runs[-1].evaluate(3, greedy=False)
+            runs[-1].fetch_episode_states(["observations"], include_rewards_actions=True, include_probabilities=True)
+            assert not differences(before, everything(runs[-1]))
+        runs[-1].train(2)
+    assert not differences(everything(runs[0]), everything(runs[1]))
+    assert not differences(everything(runs[0]), everything(runs[2]))
+
+
+# ------------------------------------------------------------------ episodes
+
+
+def states(env, list_of_states=("observations",), policies=ALL, arrays=(False, "first"), model=None, **given):
+    """Return what is fetched of an episode of `Always`."""
+    wrapper = EnvWrapper(env, num_envs=2, auto_reset=True)
+    models = dict.fromkeys(policies, model or Always())
+    return episode_states(wrapper, models, policies, arrays, list_of_states, **given)
+
+
+def test_episode_states_end_in_nan():
+    """An episode of 2 steps of 5 has 3 rows of states and 2 of actions and rewards; the others are NaN."""
+    env = Clock(episode_length=5, ends_at=2)
+    seen, actions, rewards, chances = states(
+        env, env_id=1, include_rewards_actions=True, include_probabilities=True, greedy=True
+    )
+    observations = seen["observations"]
+    assert (observations.shape, actions.shape, rewards.shape) == ((6, 2, 2), (5, 2, 1), (5, 2))
+    assert {array.dtype for array in (observations, actions, rewards)} == {np.dtype(np.float64)}
+    assert observations[:3, 0, 0].tolist() == [0, 1, 2]
+    assert observations[:3, 1, 1].tolist() == [1, 1, 1]
+    assert actions[:2].flatten().tolist() == [2] * 4
+    assert rewards[:2].tolist() == [[2, 12]] * 2
+    for array, n_rows in ((observations, 3), (actions, 2), (rewards, 2)):
+        assert np.isnan(array[n_rows:]).all()
+    assert list(chances) == [0, 1]
+    want = torch.tensor([0.0, 1.0, 2.0]).softmax(0)
+    np.testing.assert_allclose(chances[0]["shared"], want.expand(2, 3), rtol=1e-6)
+
+
+def test_episode_states_fill_all_rows_of_a_whole_episode():
+    """Up to the time limit no row is NaN; states alone come as a dict."""
+    got = states(Clock())
+    assert list(got) == ["observations"]
+    assert got["observations"][:, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_probabilities_are_those_under_the_mask():
+    """What the mask forbids has the probability 0, and the rest adds up to 1."""
+    env = Clock(is_masked=True)
+    _, chances = states(env, ["observations_action_mask"], include_probabilities=True)
+    for step, each in chances.items():
+        forbidden = [(step + agent) % 3 for agent in range(2)]
+        assert each["shared"][[0, 1], forbidden].tolist() == [0, 0]
+        np.testing.assert_allclose(each["shared"].sum(-1), 1, rtol=1e-6)
+
+
+def test_episode_of_separate_arrays_has_all_agents():
+    """Actions and rewards of policies with arrays of their own come in the order of the environment's agents."""
+    env = Clock(num_agents=3, policies=SPLIT)
+    _, actions, rewards = states(
+        env, ["observations_odd"], SPLIT, (True, "first"), include_rewards_actions=True, greedy=True
+    )
+    assert actions.shape == (3, 3, 1)
+    assert rewards.tolist() == [[2, 12, 22]] * 3
+
+
+def test_actions_of_different_types_are_no_one_array():
+    """Where policies' own arrays differ in the number of types, their actions are to be asked for by name."""
+    parts = {"sampled_actions_even": np.zeros((3, 2, 1)), "sampled_actions_odd": np.zeros((3, 1, 2))}
+    taken = {name: SimpleNamespace(suffix=f"_{name}", agents=SPLIT[name], space=name) for name in SPLIT}
+    with pytest.raises(ConfigError, match=r"as many types to be one array .*; name sampled_actions_<policy> among"):
+        evaluation._of_all("sampled_actions", parts, taken, [0, 1, 2])
+
+
+def test_episode_states_must_be_there():
+    """A name that no array has is refused."""
+    with pytest.raises(DataError, match="'place' has no row for each environment"):
+        states(Clock(), ["place"])
+
+
+def test_continuous_probabilities_are_the_mean(tmp_path):
+    """Of continuous actions the mean is returned, which greedy actions are."""
+    trainer = make_run("PPO, continuous", basedir=tmp_path)
+    _, actions, _, means = trainer.fetch_episode_states(
+        ["observations"], include_rewards_actions=True, include_probabilities=True, greedy=True
+    )
+    assert len(means) == len(actions)
+    for step, each in means.items():
+        np.testing.assert_allclose(each["shared"], actions[step], rtol=1e-6)
+
+
+def test_fetching_needs_no_training(tmp_path):
+    """A trainer that has done nothing yet can be looked at."""
+    trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path)
+    assert trainer.fetch_episode_states(["observations"])["observations"].shape == (4, 2, 2)
+    assert trainer.evaluate(2)["shared"].n_episodes == 2

@@ -1,0 +1,185 @@
+"""Going on from a checkpoint: the same bits as if training had not stopped, even where it was killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs import ENVS
+from tests.environments.counter import Counter
+from tests.training.support import (
+    A2C,
+    CLASSIC,
+    FAST,
+    RUNS,
+    TAG,
+    differences,
+    everything,
+    make_run,
+    make_trainer,
+    weights,
+)
+from warpdrive_min.training import checkpoint
+
+ROOT = Path(__file__).parents[2]
+TIMES = ("seconds", "steps_per_s", "rollout_s", "update_s", "capture_s")
+
+
+def rows_of(trainer):
+    """Return the rows of metrics that a run has written, without what a clock has measured."""
+    return rows_in(trainer.folder)
+
+
+def rows_in(folder):
+    """Return those of a folder."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("backend", FAST)
+def test_resumed_run_equals_one_that_did_not_stop(backend, name, tmp_path):
+    """Six iterations equal three, a checkpoint, and three more of a new trainer, which another seed had started.
+
+    All state, every row of metrics and the numbers of the checkpoint are the same.
+    """
+    whole = make_run(name, backend, basedir=tmp_path / "whole", model_params_save_freq=3)
+    whole.train(6)
+    first = make_run(name, backend, basedir=tmp_path / "parts", model_params_save_freq=3)
+    first.train(3)
+    first.graceful_close()
+    second = make_run(name, backend, basedir=tmp_path / "parts", model_params_save_freq=3, seed=99)
+    assert differences(everything(first), everything(second))
+    second.load_checkpoint()
+    assert (second.iteration, second.env_steps, second.seed) == (3, 72, 7)
+    assert not differences(everything(first), everything(second))
+    second.train(3)
+    assert not differences(everything(whole), everything(second))
+    assert differences(weights(first), weights(second)), "the rest must have changed something"
+    assert rows_of(second) == rows_of(whole)
+    headers = [checkpoint.load(trainer.folder / "checkpoints")[1] for trainer in (whole, second)]
+    assert headers[0].best_return == headers[1].best_return
+    assert headers[0].run_config["policy"] == headers[1].run_config["policy"]
+
+
+ENVIRONMENTS = {
+    "crowd": lambda: ENVS["tag_continuous"](**{**TAG, "neighbor_search": "grid"}),
+    "pool": lambda: ENVS["cartpole"](**CLASSIC, reset_pool_size=4),
+    "core's pool": lambda: Counter(pool_size=5),
+    "core's reset, drawn at the start": lambda: Counter(random_start=True),
+}
+
+
+@pytest.mark.parametrize("auto_reset", [True, False])
+@pytest.mark.parametrize("kind", ENVIRONMENTS)
+def test_any_environment_is_resumed(kind, auto_reset, tmp_path):
+    """Workspaces, pools of starts, and starts that the core restores go on as if nothing had happened."""
+    runs = []
+    for index, seed in enumerate((7, 7, 99)):
+        env, folder = ENVIRONMENTS[kind](), tmp_path / f"{index > 0}"
+        wrapper = {"auto_reset": auto_reset}
+        runs.append(make_trainer(env, {"shared": A2C}, seed=seed, wrapper=wrapper, basedir=folder))
+        if seed == 99:
+            runs[-1].load_checkpoint()
+        runs[-1].train(4 if index == 0 else 2)
+        if index == 1:
+            runs[-1].save_checkpoint()
+            runs[-1].graceful_close()
+    whole, _, second = runs
+    assert not differences(everything(whole), everything(second))
+    assert second.iteration == 4
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_trainer_goes_back_to_an_earlier_checkpoint(backend, tmp_path):
+    """The same trainer, taken back from iteration 5 to 2, ends with the same bits, and each row is there once."""
+    trainer = make_run("two policies", backend, basedir=tmp_path, model_params_save_freq=1, keep_last=9)
+    trainer.train(5)
+    want, rows = everything(trainer), rows_of(trainer)
+    trainer.load_checkpoint(trainer.folder / "checkpoints" / "checkpoint_000000002")
+    assert trainer.iteration == 2
+    trainer.train(3)
+    assert not differences(want, everything(trainer))
+    assert rows_of(trainer) == rows
+
+
+def test_checkpoints_that_are_gone_back_behind_are_removed(tmp_path, monkeypatch):
+    """After going back, by whatever path, the latest checkpoint is the one gone back to."""
+    monkeypatch.chdir(tmp_path)
+    trainer = make_run("A2C", basedir="runs", model_params_save_freq=1, keep_last=9)
+    trainer.train(4)
+    folder = tmp_path / trainer.folder / "checkpoints"
+    trainer.load_checkpoint(folder / "checkpoint_000000002")
+    assert checkpoint.latest(folder).name == "checkpoint_000000002"
+
+
+def test_run_that_is_taken_from_another_folder_leaves_that_alone(tmp_path):
+    """A new folder gets the rows from there on, and what was loaded keeps all its checkpoints."""
+    first = make_run("A2C", basedir=tmp_path / "old", model_params_save_freq=1, keep_last=9)
+    first.train(4)
+    second = make_run("A2C", basedir=tmp_path / "new", model_params_save_freq=1)
+    second.load_checkpoint(first.folder / "checkpoints" / "checkpoint_000000002")
+    second.train(2)
+    assert not differences(everything(first), everything(second))
+    assert [row["iteration"] for row in rows_of(first)] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in rows_of(second)] == [3, 4]
+    assert checkpoint.latest(first.folder / "checkpoints").name == "checkpoint_000000004"
+
+
+@pytest.mark.parametrize("name", ["PPO", "DDPG"])
+def test_weights_alone_can_be_loaded(name, tmp_path):
+    """Another run, of other sizes, takes the models and nothing else, and plays with them."""
+    first = make_run(name, basedir=tmp_path / "first")
+    first.train(3)
+    path = first.save_checkpoint()
+    second = make_run(name, basedir=tmp_path / "second", n_envs=2, n_steps=8)
+    before = everything(second)
+    second.load_checkpoint(path, weights_only=True)
+    assert not differences(weights(first), weights(second))
+    changed = differences(before, everything(second))
+    assert changed
+    assert all(key in weights(second) or key.endswith("/parameters") for key in changed), "one vector, two names"
+    assert second.iteration == 0
+    assert second.evaluate(3) == first.evaluate(3)
+    second.train(2)
+    assert differences(weights(first), weights(second))
+
+
+def test_resumed_time_goes_on(tmp_path):
+    """The time of training counts from that of the checkpoint."""
+    first = make_run("A2C", basedir=tmp_path)
+    first._seconds_before = 1000.0
+    first.train(1)
+    first.save_checkpoint()
+    first.graceful_close()
+    second = make_run("A2C", basedir=tmp_path)
+    second.load_checkpoint()
+    row = second.train(1)
+    assert 1000 < row["seconds"] < 1300
+    assert row["steps_per_s"] > 0
+
+
+def test_killed_run_ends_as_one_that_was_not(tmp_path):
+    """Killed at random moments and resumed, runs end with the same state and each row of metrics once."""
+    names, n_iterations = ["PPO", "DDPG"], 30
+    command = [sys.executable, "-m", "tests.training.killed_run", str(tmp_path), str(n_iterations), "3", *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    killed_at = json.loads(done.stdout)
+    assert all(0 < each[0] < n_iterations for each in killed_at.values()), killed_at
+    for name in names:
+        whole = make_run(name, basedir=tmp_path / "whole" / name)
+        whole.train(n_iterations)
+        whole.save_checkpoint()
+        folder = tmp_path / name / whole.folder.relative_to(tmp_path / "whole" / name)
+        got, want = (checkpoint.load(each / "checkpoints") for each in (folder, whole.folder))
+        assert got[1].iteration == want[1].iteration == n_iterations
+        assert not differences(got[0], want[0])
+        rows = rows_of(whole)
+        assert [row["iteration"] for row in rows] == list(range(1, n_iterations + 1))
+        assert rows_in(folder) == rows
+        assert not list(folder.glob("**/.unfinished*"))

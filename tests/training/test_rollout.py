@@ -1,0 +1,264 @@
+"""The rollout: what it keeps is what happened, for every arrangement of policies, agents and arrays."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import Categorical, Normal
+
+from envs import ENVS
+from tests.environments.clock import N_CHOICES, Clock
+from tests.environments.counter import Counter
+from tests.support import is_simulated
+from tests.training.support import A2C, FAST, PPO, RUNS, differences, make_run, make_trainer, runs_here, weights
+from warpdrive_min import EnvWrapper
+from warpdrive_min.environment import seed_resets
+from warpdrive_min.training.learners import RESET_SEED, derived_seed
+
+SEED = 7
+N_ENVS = 3
+
+
+def play(trainer):
+    """Play one rollout and return each policy's batch, by name."""
+    trainer._set_schedules()
+    trainer._play.run()
+    return {name: each.algorithm._batch for name, each in trainer.learners.items() if each.algorithm is not None}
+
+
+def host(array):
+    """Return a copy on the host."""
+    return array.detach().cpu().clone()
+
+
+# ------------------------------------------------------------------ played again
+
+
+@pytest.mark.parametrize("auto_reset", [True, False])
+@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS))
+def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
+    """Stored actions, played on other copies from the same seed, give the stored observations, rewards and ends."""
+    n_steps = 12 if not is_simulated(backend) else 4
+    given = {"n_envs": N_ENVS, "n_steps": n_steps, "wrapper": {"auto_reset": auto_reset}, "basedir": tmp_path}
+    trainer = make_run(name, backend, **given)
+    batches = play(trainer)
+    env, config, _ = RUNS[name]
+    wrapper = EnvWrapper(ENVS[env](**config), num_envs=N_ENVS, env_backend=backend, auto_reset=auto_reset)
+    wrapper.reset()
+    data = wrapper.cuda_data_manager
+    seed_resets(data, derived_seed(SEED, RESET_SEED, 0))
+    wrapper.reset()
+    low, high = trainer._actors.tables[0]._bounds.cpu() if trainer._actors.tables[0].space.is_continuous else (0, 99)
+    n_ends = 0
+    cuts = {policy: [[] for _ in range(N_ENVS)] for policy in batches}
+    for step in range(n_steps):
+        actions = host(data.tensor("sampled_actions"))
+        for policy, batch in batches.items():
+            rows = trainer.policy_map[policy]
+            assert torch.equal(host(batch.observations[step]), host(data.tensor("observations"))[:, rows]), step
+            actions[:, rows] = host(batch.actions[step]).clamp(low, high)
+        data.tensor("sampled_actions").copy_(actions)
+        wrapper.step()
+        last = host(data.tensor("final_observations" if auto_reset else "observations"))
+        flags = {flag: host(data.tensor(flag)) for flag in ("terminated", "truncated")}
+        for policy, batch in batches.items():
+            rows = trainer.policy_map[policy]
+            assert torch.equal(host(batch.rewards[step]), host(data.tensor("rewards"))[:, rows]), step
+            for flag, value in flags.items():
+                assert torch.equal(host(getattr(batch, flag)[step]), value), step
+            for index in flags["truncated"].nonzero().flatten().tolist():
+                cuts[policy][index].append(last[index, rows])
+        n_ends += int((flags["terminated"] | flags["truncated"]).sum())
+        if not auto_reset:
+            wrapper.reset_only_done_envs()
+    for policy, batch in batches.items():
+        rows = trainer.policy_map[policy]
+        assert torch.equal(host(batch.observations[-1]), host(data.tensor("observations"))[:, rows])
+        for index, observations in enumerate(cuts[policy]):
+            for slot, observation in enumerate(observations):
+                assert torch.equal(host(batch.cuts[slot, index]), observation)
+    assert n_ends or is_simulated(backend), "an episode must end"
+
+
+@pytest.mark.parametrize("auto_reset", [True, False])
+@pytest.mark.parametrize("backend", FAST)
+def test_environment_in_warpdrives_manner_is_played(backend, auto_reset, tmp_path):
+    """One that only sets ``_done_`` and is restarted by the core: its ends, and what its agents have counted."""
+    env = Counter(num_agents=3, episode_length=3, limit=99)
+    trainer = make_trainer(
+        env, {"shared": A2C}, backend, wrapper={"auto_reset": auto_reset}, n_steps=7, basedir=tmp_path
+    )
+    batch = play(trainer)["shared"]
+    ends = torch.tensor([0, 0, 1, 0, 0, 1, 0], dtype=torch.int32)[:, None].expand(7, 4)
+    assert torch.equal(host(batch.terminated), ends)
+    assert not batch.truncated.any()
+    assert batch.cuts is None
+    count = torch.zeros(4, 3)
+    for step in range(7):
+        assert torch.equal(host(batch.observations[step, ..., 0]), count)
+        count += host(batch.actions[step, ..., 0])
+        assert torch.equal(host(batch.rewards[step]), count * torch.tensor([0.5, 1, 1.5]))
+        count *= 1 - ends[step, :, None]
+    assert torch.equal(host(batch.observations[-1, ..., 0]), count)
+    assert 0 < batch.actions.float().mean() < 1
+
+
+@pytest.mark.parametrize(("backend", "name"), runs_here("A2C", "PPO, continuous", "two policies"))
+def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_path):
+    """The distributions of torch, of what the model says of the stored observations, agree with what was stored."""
+    trainer = make_run(name, backend, n_envs=2, n_steps=3, basedir=tmp_path)
+    for policy, batch in play(trainer).items():
+        player = trainer.learners[policy].player
+        with torch.no_grad():
+            head = player.model.act(batch.observations[:-1])
+        categories = player.seat.space.categories
+        want = torch.zeros_like(batch.log_probs)
+        for j in range(player.seat.space.n_types):
+            action = batch.actions[..., j]
+            if categories:
+                each = Categorical(logits=head.split(list(categories), -1)[j])
+            else:
+                each = Normal(head[..., j], player.model.log_std[j].detach().exp())
+            want += each.log_prob(action)
+        torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
+        assert len(batch.actions.unique()) > 1
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_rollouts_follow_one_another(backend, tmp_path):
+    """The first observation of a rollout is the last one of the rollout before, and other actions are drawn."""
+    trainer = make_run("A2C", backend, n_steps=8, basedir=tmp_path)
+    first = host(play(trainer)["shared"].observations)
+    actions = host(play(trainer)["shared"].actions)
+    batch = play(trainer)["shared"]
+    assert not torch.equal(first[0], host(batch.observations[0]))
+    before = host(batch.observations[-1])
+    assert torch.equal(before, host(play(trainer)["shared"].observations[0]))
+    assert not torch.equal(actions, host(batch.actions))
+
+
+# ------------------------------------------------------------------ whose is what
+
+
+def clock(tmp_path, agents=None, n_steps=4, **config):
+    """Return a trainer of Clock; ``agents`` are those of each policy."""
+    kinds = {name: {**A2C, "gamma": 0.5} for name in agents or {"shared": None}}
+    separate = config.get("policies") is not None
+    arguments = {
+        "policy_tag_to_agent_id_map": agents,
+        "create_separate_placeholders_for_each_policy": separate,
+        "obs_dim_corresponding_to_num_agents": "last" if config.get("is_last") else "first",
+    }
+    wrapper = {"auto_reset": config.pop("auto_reset", True)}
+    return make_trainer(Clock(**config), kinds, wrapper=wrapper, n_steps=n_steps, basedir=tmp_path, **arguments)
+
+
+ARRANGEMENTS = {
+    "shared": {"num_agents": 3},
+    "interleaved": {"num_agents": 4, "agents": {"even": [0, 2], "odd": [1, 3]}},
+    "out of order": {"num_agents": 3, "agents": {"odd": [1], "even": [2, 0]}},
+    "separate": {"num_agents": 3, "policies": {"even": [0, 2], "odd": [1]}},
+    "separate, last": {"num_agents": 5, "policies": {"even": [0, 2, 4], "odd": [1, 3]}, "is_last": True},
+    "separate, last, alone": {"num_agents": 3, "policies": {"even": [0, 2], "odd": [1]}, "is_last": True},
+    "last": {"num_agents": 3, "is_last": True},
+    "last, as many agents as features": {"num_agents": 2, "is_last": True},
+    "last, alone": {"num_agents": 1, "is_last": True},
+    "last, interleaved": {"num_agents": 4, "agents": {"even": [0, 2], "odd": [1, 3]}, "is_last": True},
+    "masked": {"num_agents": 3, "is_masked": True},
+    "masked, interleaved": {"num_agents": 4, "agents": {"even": [0, 2], "odd": [1, 3]}, "is_masked": True},
+}
+
+
+@pytest.mark.parametrize("auto_reset", [True, False])
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_agents_get_what_is_theirs(arrangement, auto_reset, tmp_path):
+    """Every agent sees its own number and the time, and is paid for its own action; last observations are its own."""
+    config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset}
+    agents = config.pop("agents", config.get("policies"))
+    batches = play(clock(tmp_path, agents, n_steps=7, **config))
+    for policy, batch in batches.items():
+        members = torch.tensor((agents or {policy: range(config["num_agents"])})[policy]).float()
+        times = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1.0])
+        assert torch.equal(batch.observations[..., 0], times[:, None, None].expand(8, 4, len(members)))
+        assert torch.equal(batch.observations[..., 1], members.expand(8, 4, -1))
+        assert torch.equal(batch.rewards, 10 * members + batch.actions[..., 0])
+        assert len(batch.actions.unique()) == N_CHOICES
+        if batch.masks is None:
+            assert torch.equal(batch.cuts[:2, ..., 0], torch.full((2, 4, len(members)), 3.0))
+            assert torch.equal(batch.cuts[:2, ..., 1], members.expand(2, 4, -1))
+
+
+def test_last_observations_are_kept_anew_by_each_rollout(tmp_path):
+    """With room for one cut an environment, a second rollout's takes the place of the first one's."""
+    trainer = clock(tmp_path, n_steps=3)
+    batch = play(trainer)["shared"]
+    assert batch.cuts.shape == (1, 4, 2, 2)
+    batch.cuts.zero_()
+    play(trainer)
+    assert (batch.cuts[..., 0] == 3).all()
+
+
+def test_masks_are_stored_with_each_step(tmp_path):
+    """The mask of a step is that under which its action was drawn, and is what the log-probability is of."""
+    trainer = clock(tmp_path, {"even": [0, 2], "odd": [1, 3]}, num_agents=4, is_masked=True, n_steps=7)
+    for policy, batch in play(trainer).items():
+        agents = torch.tensor(trainer.policy_map[policy])
+        forbidden = (batch.observations[..., 0].long() + agents) % N_CHOICES
+        want = torch.ones_like(batch.masks).scatter_(-1, forbidden[..., None], 0)
+        assert torch.equal(batch.masks, want)
+        assert not (batch.actions[..., 0] == forbidden[:-1]).any()
+        with torch.no_grad():
+            head = trainer.learners[policy].player.model.act(batch.observations[:-1])
+        logits = head.masked_fill(batch.masks[:-1] == 0, -torch.inf)
+        want = Categorical(logits=logits).log_prob(batch.actions[..., 0])
+        torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
+
+
+def test_policy_that_is_not_trained_acts_and_stays(tmp_path):
+    """A policy with to_train false draws its agents' actions, and three iterations leave its weights to the bit."""
+    policies = {"even": A2C, "odd": {**PPO, "to_train": False}}
+    agents = {"even": [0, 2], "odd": [1]}
+    trainer = make_trainer(
+        Clock(num_agents=3), policies, policy_tag_to_agent_id_map=agents, n_steps=6, basedir=tmp_path
+    )
+    before = weights(trainer)
+    row = trainer.train(3)
+    changed = differences(before, weights(trainer))
+    assert changed
+    assert all(name.startswith("policy/even/") for name in changed)
+    assert 30 < row["odd/mean_episodic_return"] < 36, "three steps, 10 and a drawn action each"
+    assert "odd/loss" not in row
+
+
+# ------------------------------------------------------------------ time limits
+
+
+class Watch(torch.nn.Module):
+    """Values an observation of Clock at ten times its time."""
+
+    def value(self, observations):
+        return 10 * observations[..., 0]
+
+
+@pytest.mark.parametrize("ends_at", [0, 3])
+@pytest.mark.parametrize("auto_reset", [True, False])
+@pytest.mark.parametrize("arrangement", ["shared", "interleaved", "separate", "last"])
+def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, tmp_path):
+    """With gamma 1/2 the step before a time limit returns its reward + 30/2, before an end its reward alone.
+
+    The last observation of the rollout is one step into the next episode and worth 10.
+    """
+    config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset, "ends_at": ends_at}
+    agents = config.pop("agents", config.get("policies"))
+    trainer = clock(tmp_path, agents, **config)
+    for policy, batch in play(trainer).items():
+        algorithm = trainer.learners[policy].algorithm
+        algorithm.model = Watch()
+        algorithm._evaluate()
+        r = batch.rewards
+        want = [0, 0, r[2] + (0 if ends_at else 15), r[3] + 5]
+        want[1] = r[1] + want[2] / 2
+        want[0] = r[0] + want[1] / 2
+        torch.testing.assert_close(algorithm._returns, torch.stack(want))
+        assert batch.terminated.any() == bool(ends_at)
+        assert batch.truncated.any() != bool(ends_at)

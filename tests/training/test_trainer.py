@@ -1,0 +1,450 @@
+"""The trainer: schedules, the same seed, what stops it, what it refuses, and its CUDA graphs."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from envs import ENVS
+from envs.classic_control.cartpole import CartPole
+from tests.environments.clock import Clock
+from tests.environments.counter import PythonCounter
+from tests.training.support import (
+    A2C,
+    CLASSIC,
+    DDPG,
+    FAST,
+    PPO,
+    RUNS,
+    TAG,
+    differences,
+    everything,
+    fingerprint,
+    make_run,
+    make_trainer,
+    run_config,
+    runs_here,
+    weights,
+)
+from warpdrive_min import EnvWrapper
+from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.trainer import Trainer
+
+
+def rows_of(trainer):
+    """Return the rows of metrics that a run has written."""
+    return [json.loads(line) for line in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+# ------------------------------------------------------------------ schedules
+
+
+def test_schedules_follow_the_steps_that_the_iteration_ends_at(tmp_path):
+    """Iteration k of 24 steps learns with the numbers of step 24 k: from 1 to 0 over 96 steps, then 0."""
+    points = [[0, 1.0], [96, 0.0]]
+    policy = {**A2C, "lr": points, "entropy_coeff": points, "vf_loss_coeff": 0.3}
+    trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, basedir=tmp_path)
+    trainer.train(5)
+    assert [row["env_steps"] for row in rows_of(trainer)] == [24, 48, 72, 96, 120]
+    for name in ("lr", "entropy_coeff"):
+        assert [row[f"shared/{name}"] for row in rows_of(trainer)] == [0.75, 0.5, 0.25, 0, 0]
+        assert trainer.learners["shared"].algorithm.scheduled[name].item() == 0
+    assert {row["shared/vf_loss_coeff"] for row in rows_of(trainer)} == {0.3}
+
+
+def test_a_rate_of_0_learns_nothing(tmp_path):
+    """The learning rate is read by each step: weights move until the schedule ends, and then stay to the bit."""
+    policy = {**A2C, "lr": [[0, 1e-2], [48, 1e-2], [48, 0.0]]}
+    trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, basedir=tmp_path)
+    start = weights(trainer)
+    trainer.train(1)
+    moved = weights(trainer)
+    assert differences(start, moved)
+    trainer.train(3)
+    assert trainer.iteration == 4
+    assert not differences(moved, weights(trainer))
+
+
+def test_noise_follows_its_schedule(tmp_path):
+    """DDPG's noise is loud up to step 24 and gone after it: then the actions are the actor's own."""
+    sampler = {"params": {"scale": [[0, 3.0], [24, 3.0], [24, 3.0], [48, 0.0]]}}
+    env, config, policies = RUNS["DDPG"]
+    wrapper = EnvWrapper(ENVS[env](**config), num_envs=4, auto_reset=True)
+    settings = run_config(policies, basedir=tmp_path) | {"sampler": sampler}
+    trainer = Trainer(wrapper, settings, results_dir="run", verbose=False)
+    learner = trainer.learners["shared"]
+    batch = learner.algorithm._batch
+    distances = []
+    for _ in range(2):
+        trainer._set_schedules()
+        trainer._play.run()
+        with torch.no_grad():
+            own = learner.player.model.act(batch.observations[:-1])
+        distances.append((batch.actions - own).abs().max().item())
+        trainer.env_steps += 24
+    assert distances[0] > 0.1
+    assert distances[1] == 0
+
+
+# ------------------------------------------------------------------ the same seed
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("backend", FAST)
+def test_same_seed_gives_the_same_bits(backend, name, tmp_path):
+    """Two runs end with every bit of all state the same; a third one of another seed starts and ends with others."""
+    runs, starts = [], []
+    for index, seed in enumerate((7, 7, 8)):
+        runs.append(make_run(name, backend, basedir=tmp_path / str(index), seed=seed))
+        starts.append(weights(runs[-1]))
+        runs[-1].train(4)
+    first, second, other = runs
+    assert not differences(everything(first), everything(second))
+    assert fingerprint(first) == fingerprint(second)
+    for changed in (differences(starts[1], starts[2]), differences(weights(first), weights(other))):
+        assert {key.split("/")[1] for key in changed} == set(first.learners), "of every policy"
+
+
+@pytest.mark.parametrize("name", ["PPO", "PPO, continuous", "shared"])
+def test_backends_play_the_same_first_rollout(name, tmp_path):
+    """With exact kernels and one thread, `cpu` and `host` draw the same first actions from the same observations."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        batches = []
+        for backend in ("cpu", "host"):
+            wrapper = {"exact": True, "auto_reset": True}
+            trainer = make_run(name, backend, wrapper=wrapper, n_steps=12, basedir=tmp_path / backend)
+            trainer._play.run()
+            batches.append(trainer.learners["shared"].algorithm._batch)
+    finally:
+        torch.set_num_threads(n_threads)
+    for key in ("actions", "observations", "rewards", "terminated", "truncated", "log_probs"):
+        first, second = (getattr(batch, key) for batch in batches)
+        # The sampler's logarithms, cosines and sums are not those of an exact build.
+        if name == "PPO, continuous" or key == "log_probs":
+            torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
+        else:
+            assert torch.equal(first, second), key
+    assert batches[0].truncated.any()
+
+
+@pytest.mark.parametrize(("backend", "name"), runs_here("PPO"))
+def test_every_backend_learns_the_same(backend, name, tmp_path):
+    """The first iteration has the losses that it has on `cpu`, in Numba's simulator too."""
+    rows = []
+    for where in ("cpu", backend):
+        wrapper = {"exact": True, "auto_reset": True}
+        trainer = make_run(name, where, wrapper=wrapper, n_envs=2, n_steps=2, basedir=tmp_path / f"{len(rows)}")
+        rows.append(trainer.train(1))
+    for key in ("loss", "value_loss", "entropy", "gradient_norm", "mean_discounted_return"):
+        assert rows[1][f"shared/{key}"] == pytest.approx(rows[0][f"shared/{key}"], rel=1e-4), key
+
+
+# ------------------------------------------------------------------ the end of training
+
+
+def test_training_ends_with_the_run_config(tmp_path):
+    """16 episodes of 9 steps are 6 batches of 24 steps; the last one is logged and saved whatever the intervals."""
+    trainer = make_trainer(
+        CartPole(**CLASSIC), {"shared": A2C}, basedir=tmp_path, trainer={"num_episodes": 16}, metrics_log_freq=4
+    )
+    row = trainer.train()
+    assert trainer.iteration == trainer.n_iterations == 6
+    assert row["env_steps"] == 144
+    assert [row["iteration"] for row in rows_of(trainer)] == [1, 4, 6]
+    assert checkpoint.latest(trainer.folder / "checkpoints").name == "checkpoint_000000006"
+    assert trainer.train() == {}, "there is nothing left"
+
+
+@pytest.mark.parametrize("stop_return", [30.0, {"shared": 30.0}])
+def test_training_stops_at_the_return_asked_for(stop_return, tmp_path):
+    """Clock always pays 10 and an action at each of 3 steps to agent 1: more than 30 from the first row on."""
+    trainer = make_trainer(
+        Clock(), {"shared": A2C}, basedir=tmp_path, trainer={"stop_return": stop_return}, model_params_save_freq=50
+    )
+    trainer.train()
+    assert trainer.has_reached_return
+    assert trainer.iteration == 1
+    assert trainer.train() == {}
+    assert checkpoint.latest(trainer.folder / "checkpoints").name == "checkpoint_000000001"
+    trainer.load_checkpoint()
+    trainer.train()
+    assert trainer.iteration == 2, "taken from a checkpoint it goes on, until the next row"
+
+
+def test_training_goes_on_below_the_return_asked_for(tmp_path):
+    """Out of reach, or reached by one of the two policies only, nothing stops it."""
+    agents = {"even": [0], "odd": [1]}
+    trainer = make_trainer(
+        Clock(),
+        {"even": A2C, "odd": A2C},
+        policy_tag_to_agent_id_map=agents,
+        basedir=tmp_path,
+        trainer={"stop_return": {"even": 99.0, "odd": 1.0}},
+    )
+    trainer.train(3)
+    assert trainer.iteration == 3
+    assert not trainer.has_reached_return
+
+
+def test_best_checkpoint_is_that_of_the_highest_return(tmp_path):
+    """After a worse row the best one stays, as it was, while the latest goes on."""
+    trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=1)
+    returns = [5.0, 8.0, 6.0, math.nan, 9.0, 8.5]
+    best = []
+    for value in returns:
+        trainer.iteration += 1
+        trainer._judge({"shared/mean_episodic_return": value})
+        trainer.save_checkpoint()
+        _, header = checkpoint.load(trainer.folder / "checkpoints" / "best")
+        best.append((header.iteration, header.best_return))
+    assert best == [(1, 5), (2, 8), (2, 8), (2, 8), (5, 9), (5, 9)]
+    assert [path.name for path in sorted((trainer.folder / "checkpoints").iterdir())] == [
+        "best",
+        *(f"checkpoint_00000000{number}" for number in (4, 5, 6)),
+    ]
+
+
+def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
+    """Clock pays three times 10 and the actions: the row is what the stored rewards of two rollouts sum up to."""
+    trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, n_steps=4, metrics_log_freq=2)
+    rewards = []
+    for _ in range(2):
+        trainer.train(1)
+        rewards.append(trainer.learners["shared"].algorithm._batch.rewards.clone())
+    first, second = rows_of(trainer)
+    whole = torch.cat(rewards)
+    assert first["shared/episodes"] == 4
+    assert first["shared/mean_episodic_return"] == pytest.approx(whole[:3].sum((0, 2)).mean().item())
+    assert second["shared/episodes"] == 4
+    assert second["shared/mean_episodic_return"] == pytest.approx(whole[3:6].sum((0, 2)).mean().item())
+    assert second["shared/mean_episodic_steps"] == 3
+    assert second["shared/mean_agent_return"] == pytest.approx(second["shared/mean_episodic_return"] / 2)
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("kind", [A2C, PPO])
+def test_broken_rewards_stop_training(kind, every, tmp_path):
+    """Rewards that are not a number raise an error with the policy and the iteration, however rarely it is logged."""
+    agents = {"fine": [0], "broken": [1]}
+    trainer = make_trainer(
+        Clock(episode_length=9, breaks_at=8),
+        {"fine": {**A2C, "to_train": False}, "broken": kind},
+        policy_tag_to_agent_id_map=agents,
+        n_steps=4,
+        basedir=tmp_path,
+        metrics_log_freq=every,
+    )
+    with pytest.raises(TrainingError, match=rf"policy 'broken': .* iteration.* {max(2, every)}\b"):
+        trainer.train(5)
+    for tensor in weights(trainer).values():
+        assert torch.isfinite(tensor).all(), "the weights must be those before"
+
+
+def test_broken_rewards_stop_ddpg(tmp_path, monkeypatch):
+    """DDPG too is stopped by a reward that is not a number."""
+    trainer = make_run("DDPG", basedir=tmp_path)
+    trainer.train(1)
+    batch = trainer.learners["shared"].algorithm._batch
+    play = trainer._play.run
+    monkeypatch.setattr(trainer._play, "run", lambda: (play(), batch.rewards.fill_(torch.nan)))
+    with pytest.raises(TrainingError, match=r"policy 'shared': .*iteration"):
+        trainer.train(3)
+
+
+def refused(tmp_path, env, policies, **given):
+    """Make a trainer that must not be made."""
+    make_trainer(env, policies, basedir=tmp_path, **given)
+
+
+POLICIES = {"even": A2C, "odd": A2C}
+WRONG = {
+    "batch": (
+        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"train_batch_size": 25}),
+        r"trainer.train_batch_size: must be a multiple of num_envs = 4 .got 25.; take 24 or 28",
+    ),
+    "agent missing": (
+        lambda path: refused(path, Clock(num_agents=3), POLICIES, policy_tag_to_agent_id_map={"even": [0], "odd": [1]}),
+        r"policy_tag_to_agent_id_map must hold each of the agents .0, 1, 2. once .got .0, 1..",
+    ),
+    "agent twice": (
+        lambda path: refused(path, Clock(), POLICIES, policy_tag_to_agent_id_map={"even": [0, 1], "odd": [1]}),
+        r"must hold each of the agents .0, 1. once .got .0, 1, 1..",
+    ),
+    "unknown policy": (
+        lambda path: refused(path, Clock(), POLICIES, policy_tag_to_agent_id_map={"even": [0], "third": [1]}),
+        r"policy_tag_to_agent_id_map: must name the policies of the run config, even, odd .got even, third.",
+    ),
+    "no map": (
+        lambda path: refused(path, Clock(), POLICIES),
+        r"policy_tag_to_agent_id_map: must say which agents the policies even, odd have .got None.",
+    ),
+    "number of environments": (
+        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"num_envs": 2, "train_batch_size": 24}),
+        r"trainer.num_envs: must be the wrapper's number of environments 4 .got 2.; make them equal",
+    ),
+    "DDPG on choices": (
+        lambda path: refused(path, Clock(), {"shared": DDPG}),
+        r"policy.shared.algorithm: DDPG needs continuous actions .got .3,. choices.; use A2C or PPO",
+    ),
+    "graph without a GPU": (
+        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"mode": "graph"}),
+        r"trainer.mode: backend 'cpu' has no CUDA graphs .got 'graph'.; use 'auto' or 'eager'",
+    ),
+    "axis": (
+        lambda path: refused(path, Clock(), {"shared": A2C}, obs_dim_corresponding_to_num_agents="middle"),
+        r"the agents' axis must be 'first' or 'last' .got 'middle'.",
+    ),
+    "too few episodes": (
+        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"num_episodes": 7}),
+        r"trainer.num_episodes: must fill a batch.* .got 21.; take at least 8",
+    ),
+    "separate arrays of one policy": (
+        lambda path: refused(path, Clock(), {"shared": A2C}, create_separate_placeholders_for_each_policy=True),
+        r"separate ones need more than one policy; leave them off",
+    ),
+    "process group": (
+        lambda path: Trainer(
+            EnvWrapper(Clock(), num_envs=4), run_config({"shared": A2C}, basedir=path), num_devices=2, verbose=False
+        ),
+        r"trainer.num_devices: must be that of the process group, 1 .got 2.; start several processes with torchrun",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_trainer_refuses(case, tmp_path):
+    """What does not fit is refused when the trainer is made, with the rule, the value and what to do."""
+    make, message = WRONG[case]
+    with pytest.raises(ConfigError, match=message):
+        make(tmp_path)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_trainer_refuses_an_environment_without_kernels(tmp_path):
+    """An environment that knows only Python cannot be trained on."""
+    wrapper = EnvWrapper(PythonCounter(), num_envs=4)
+    with pytest.raises(ConfigError, match=r"environment 'PythonCounter' has no kernels for backend 'cpu'; give it one"):
+        Trainer(wrapper, run_config({"shared": A2C}, basedir=tmp_path), verbose=False)
+
+
+def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
+    """Metrics of a run that is there are not added to."""
+    make_run("A2C", basedir=tmp_path).train(1)
+    other = make_run("A2C", basedir=tmp_path)
+    with pytest.raises(ConfigError, match=r"a new run needs a file of its own .* resume that run or choose another"):
+        other.train(1)
+
+
+@pytest.mark.parametrize(
+    ("env", "policies", "more", "message"),
+    [
+        (Clock(num_agents=3), {"shared": A2C}, {}, r"must be of this run's environment and sizes .*n_agents.: .2, 3."),
+        (CartPole(**CLASSIC), {"shared": A2C}, {}, r"must be of this run's environment .*'Clock'.*'.*CartPole'"),
+        (Clock(), {"shared": A2C}, {"n_envs": 2}, r"n_envs.: .4, 2."),
+        (Clock(), {"other": A2C}, {}, r"policies.*shared.*other"),
+        (Clock(), {"shared": PPO}, {}, r"only in the run: policy/shared/own/shuffle"),
+        (
+            Clock(),
+            {"shared": {**A2C, "model": {"fc_dims": [9]}}},
+            {},
+            r"of another shape or dtype: policy/shared/algorithm/optimiser",
+        ),
+    ],
+    ids=["agents", "environment", "environments", "policies", "algorithm", "model"],
+)
+def test_trainer_refuses_a_checkpoint_of_another_run(env, policies, more, message, tmp_path):
+    """A checkpoint that does not fit raises an error that says in what, and changes nothing."""
+    saved = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path / "saved")
+    saved.train(1)
+    path = saved.save_checkpoint()
+    trainer = make_trainer(env, policies, basedir=tmp_path / "new", **more)
+    before = everything(trainer)
+    with pytest.raises(CheckpointError, match=message):
+        trainer.load_checkpoint(path)
+    assert not differences(before, everything(trainer))
+
+
+def test_trainer_refuses_a_damaged_checkpoint(tmp_path):
+    """A file that lacks its end is refused by name; without any checkpoint that is said."""
+    trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path)
+    with pytest.raises(CheckpointError, match="nothing there"):
+        trainer.load_checkpoint()
+    file = trainer.save_checkpoint() / checkpoint.TENSORS
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match="is cut or altered"):
+        trainer.load_checkpoint(file.parent)
+
+
+# ------------------------------------------------------------------ CUDA graphs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("backend", ["numba", "pycuda"])
+def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
+    """Five iterations, of which a graph replays the last four, end with the bits of five eager ones."""
+    runs = []
+    for mode in ("graph", "eager"):
+        runs.append(make_run(name, backend, trainer={"mode": mode}, basedir=tmp_path / mode))
+        runs[-1].train(5)
+    assert (runs[0]._play._replay is None, runs[1]._play._replay is None) == (False, True)
+    assert not differences(everything(runs[0]), everything(runs[1]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("backend", ["numba", "pycuda"])
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
+    """Between rows of metrics, once captured, nothing waits for the device."""
+    trainer = make_run(
+        name, backend, trainer={"mode": mode}, basedir=tmp_path, metrics_log_freq=100, model_params_save_freq=100
+    )
+    trainer.train(3)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.train(3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trainer.iteration == 6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["numba", "pycuda"])
+def test_schedules_reach_a_captured_graph(backend, tmp_path):
+    """A rate that falls to 0 after the capture stops the weights."""
+    policy = {**A2C, "lr": [[0, 1e-2], [72, 1e-2], [72, 0.0]]}
+    trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, backend, basedir=tmp_path)
+    trainer.train(2)
+    start = weights(trainer)
+    trainer.train(1)
+    moved = weights(trainer)
+    assert differences(start, moved)
+    trainer.train(2)
+    assert not differences(moved, weights(trainer))
+
+
+@pytest.mark.gpu
+def test_backends_on_a_gpu_train_the_same(tmp_path):
+    """With exact kernels `numba` and `pycuda` end with the same weights after three iterations."""
+    states = []
+    for backend in ("numba", "pycuda"):
+        trainer = make_trainer(
+            ENVS["tag_continuous"](**TAG),
+            {"shared": A2C},  # whose gradient does not depend on the sampler's logarithms
+            backend,
+            wrapper={"exact": True, "auto_reset": True},
+            basedir=tmp_path / backend,
+        )
+        trainer.train(3)
+        states.append(weights(trainer))
+    assert not differences(*states)
