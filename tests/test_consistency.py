@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, push
 from warpdrive_min import CUDAEnvironmentContext, EnvironmentCPUvsGPU, EnvWrapper
-from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 from warpdrive_min.consistency import Tolerance, copy_state, difference, generate_random_actions, step_by_step
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
+from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 
 CONFIGS = {"short": {"episode_length": 3, "limit": 100}, "limit": {"num_agents": 2, "episode_length": 9, "limit": 2}}
 

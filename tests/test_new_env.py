@@ -12,9 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 import warpdrive_min
-from warpdrive_min.errors import ConfigError
 from warpdrive_min.commands import new_env as command
 from warpdrive_min.commands.new_env import class_name, new_env, write_starter
+from warpdrive_min.errors import ConfigError
 
 ROOT = Path(warpdrive_min.__file__).parents[1]
 

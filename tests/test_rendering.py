@@ -32,11 +32,11 @@ from envs.tag_gridworld.env import TagGridWorldConfig
 from envs.tag_gridworld.scene import draw as draw_gridworld
 from tests.support import BACKENDS_HERE, TAG_CONFIGS, is_simulated
 from warpdrive_min import EnvWrapper
+from warpdrive_min.commands.render import POLICIES, render
 from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, known
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering import Circles, Episode, Markers, Scene, Text, record, scene_of, time_series, write
 from warpdrive_min.rendering import Path as Line
-from warpdrive_min.commands.render import POLICIES, render
 from warpdrive_min.rendering.html import player_data
 from warpdrive_min.rendering.raster import WIDTH, frames
 from warpdrive_min.rendering.recording import WRITTEN_BY_STEPS

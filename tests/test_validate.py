@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from tests.support import BACKENDS_HERE, is_simulated
-from warpdrive_min.errors import ConfigError
 from warpdrive_min.commands.new_env import write_starter
+from warpdrive_min.commands.validate import validate
+from warpdrive_min.errors import ConfigError
 from warpdrive_min.validation import CHECKS, Case, exercise, load_class, run_checks
 from warpdrive_min.validation.checks import python_class
-from warpdrive_min.commands.validate import validate
 
 APP = typer.Typer()
 APP.command()(validate)
@@ -121,6 +121,12 @@ FAULTS = {
         "wd_below(words.x + 77777777 * n_envs, N_CELLS)",
         "independence",
         "position of environment",
+    ),
+    "not written": (
+        "seen[1] = static_cast<float>(left)",
+        "if (agent == 0) seen[1] = static_cast<float>(left)",
+        "written",
+        "step 1, not written or not afresh: observations of environment 0, agent 1, element 1",
     ),
     "not reset": (
         "      position[env][agent] = wd_below(words.x, N_CELLS);\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -197,8 +198,8 @@ class ActorCriticAlgorithm(abc.ABC):
         advantages, weights = (self._take(array, row) for array in (self._advantages, self._weights))
         if self.config.normalize_advantage:
             advantages = self._normalised(advantages, weights)
-        # Of a minibatch in which no environment counts the loss is 0.
-        total = (weights.sum() * advantages.shape[1]).clamp(min=1)
+        n_counted = weights.sum() * advantages.shape[1]
+        total = n_counted.clamp(min=1)
         sums = torch.zeros(5, device=total.device)
         for index, (part, within) in enumerate(self._parts(row)):
             rows = self._rows(part, advantages[within], weights[within])
@@ -217,7 +218,10 @@ class ActorCriticAlgorithm(abc.ABC):
                 sums += torch.stack([*(mean.detach() for mean in means), kl, clipped])
         if self.config.target_kl is not None:
             stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
-        self.optimiser.apply(stopped if self.config.target_kl is not None else None)
+        skips = [stopped] if self.config.target_kl is not None else []
+        if self._negatives is not None:  # a minibatch in which no environment counts teaches nothing
+            skips.append(average(n_counted) == 0)
+        self.optimiser.apply(functools.reduce(torch.logical_or, skips) if skips else None)
         if is_last:
             self._report(sums)
         return stopped

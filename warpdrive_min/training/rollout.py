@@ -12,6 +12,8 @@ from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.training.precision import Precision
+from warpdrive_min.training.precision import precision as use_precision
 from warpdrive_min.training.recorder import Recorder
 from warpdrive_min.training.seats import Seat, tables
 
@@ -136,6 +138,7 @@ class Rollout:
         recorders: Of the rewards, by the suffix of their array's name.
         sampler_params: Keywords of noise, floats or tensors on the device.
         clips: Clip continuous actions to their spaces once they are kept; WarpDrive does not.
+        precision: In which the policies multiply matrices.
     """
 
     def __init__(
@@ -147,9 +150,12 @@ class Rollout:
         sampler_params: Mapping[str, Any],
         *,
         clips: bool = True,
+        precision: Precision = "fp32",
     ) -> None:
+        self._precision = precision
         self._wrapper, self._actors, self._batches = wrapper, actors, batches
         self._recorders, self._params, self._clips = recorders, sampler_params, clips
+        self._device = wrapper.cuda_data_manager.device
         self._n_steps = len(next(iter(recorders.values())).rewards)
         self.is_direct = False
         """The environments write observations into the batch themselves."""
@@ -162,7 +168,8 @@ class Rollout:
             recorder.begin()
         for step in range(self._n_steps):
             sights = {policy: batch.sight(step) for policy, batch in self._batches.items()}
-            self._actors.act(sights, is_seen=self.is_direct and step > 0, **self._params)
+            with use_precision(self._precision, self._device):
+                self._actors.act(sights, is_seen=self.is_direct and step > 0, **self._params)
             for policy, batch in self._batches.items():
                 self._actors.keep(policy, batch.actions[step], batch.log_probs[step])
             if self._clips:

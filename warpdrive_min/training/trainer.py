@@ -243,7 +243,9 @@ class Trainer:
         self._schedules += [(ParamScheduler(of_noise[name]), tensor) for name, tensor in noise.items()]
         draw = {**noise, "greedy": config.sampler.params.use_argmax}
         clips = config.trainer.compat != "warpdrive"
-        self.rollout = Rollout(wrapper, self._actors, batches, self._recorders, draw, clips=clips)
+        self.rollout = Rollout(
+            wrapper, self._actors, batches, self._recorders, draw, clips=clips, precision=config.trainer.precision
+        )
         as_graph = wrapper.backend.captures_graphs and config.trainer.mode != "eager"
         self._play = Phase(wrapper.backend, self.rollout.play, as_graph=as_graph)
         self._learn = Phase(wrapper.backend, self._learn_all, as_graph=as_graph)
@@ -579,7 +581,9 @@ def policy_map(
         ConfigError: Nothing is given, and the run config has several policies that are not named after such roles.
     """
     if given is not None:
-        return {policy: list(agents) for policy, agents in given.items()}
+        named = {policy: list(agents) for policy, agents in given.items()}
+        in_order = {policy: named.pop(policy) for policy in config.policy if policy in named}
+        return in_order | named
     if len(config.policy) == 1:
         return {next(iter(config.policy)): list(wrapper.env.action_space)}
     roles = {policy: getattr(wrapper.env, f"{policy}s", None) for policy in config.policy}

@@ -209,6 +209,21 @@ def check_independence(case: Case) -> str:
     return f"the same with {case.n_envs} and {larger.n_envs} environments"
 
 
+def check_written(case: Case) -> str:
+    """A step writes all observations and does not look at the old ones: a trainer puts others in their place."""
+    plain, spoiled = (case.start(exact=True, auto_reset=True) for _ in "12")
+    data = spoiled.cuda_data_manager
+    if spoiled.bound_step() is None or not data.is_data_on_device(Constants.OBSERVATIONS):
+        raise CheckSkippedError("a trainer copies what this environment observes")
+    observations = data.tensor(Constants.OBSERVATIONS)
+    for step, actions in enumerate(draw_actions(plain, case.n_steps, case.seed), start=1):
+        want = replay(plain, actions)
+        observations.view(torch.uint8).fill_(0xFF)  # of floats NaN, of integers -1
+        if found := _differs(want, got := replay(spoiled, actions)):
+            raise CheckFailedError(f"step {step}, not written or not afresh: {_describe_pair(found, want, got)}")
+    return f"{case.n_steps} steps over spoiled observations"
+
+
 # ------------------------------------------------------------------ resets
 
 
@@ -336,6 +351,7 @@ CHECKS: Final[dict[str, Callable[[Case], str]]] = {
     "bit-identity": check_bit_identity,
     "determinism": check_determinism,
     "independence": check_independence,
+    "written": check_written,
     "reset": check_reset,
     "partial-reset": check_partial_reset,
     "auto-reset": check_auto_reset,
