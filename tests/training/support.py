@@ -11,7 +11,8 @@ import torch
 from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min import EnvWrapper
-from warpdrive_min.training.trainer import Trainer, is_weight
+from warpdrive_min.training.state import is_weight
+from warpdrive_min.training.trainer import Trainer
 
 TAG = {
     "num_taggers": 2,
@@ -112,7 +113,7 @@ def make_run(name, backend="cpu", **given) -> Trainer:
 
 def everything(trainer) -> dict[str, torch.Tensor]:
     """Return a copy of all that a run goes on from, by name."""
-    state = trainer._shared_state() | trainer._own_state()
+    state, _ = trainer.state()
     return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
 

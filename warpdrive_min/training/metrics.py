@@ -29,6 +29,9 @@ EPISODIC_RETURN: Final = "mean_episodic_return"
 """Of a policy: mean over the episodes that ended since the last row of its agents' rewards, summed; NaN: none ended."""
 GRADIENT_NORM: Final = "gradient_norm"
 """Of a policy: norm before it is clipped; DDPG has one of each network, with its name after this."""
+SKIPPED_STEPS: Final = "n_skipped_steps"
+"""Of a policy: steps of its optimisers that were not taken since the gradient was not finite."""
+ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"
 MAX_GRADIENT_NORM: Final = 1e8
 """A longer gradient means that training diverges: the next numbers are not finite any more."""
 
@@ -40,7 +43,9 @@ def fetch(metrics: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, fl
     return {policy: {name: next(numbers) for name in of_policy} for policy, of_policy in metrics.items()}
 
 
-def check_finite(policy: str, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
+def check_finite(
+    policy: str, metrics: Mapping[str, float], iteration: int, env_steps: int, last_iteration: int = 0
+) -> None:
     """Make sure that an update gave numbers that training can go on with.
 
     Args:
@@ -48,9 +53,11 @@ def check_finite(policy: str, metrics: Mapping[str, float], iteration: int, env_
         metrics: Of its algorithm, by name; a mean over episodes, which is NaN if none ended, is not one of them.
         iteration: Iterations done.
         env_steps: Steps done, of all environments together.
+        last_iteration: Iterations done at the last check.
 
     Raises:
-        TrainingError: One is not finite, or a gradient is longer than `MAX_GRADIENT_NORM`; names all of them.
+        TrainingError: One is not finite, or a gradient is longer than `MAX_GRADIENT_NORM`; names all of them. Or a
+            gradient was not finite since the last check, and its step was not taken.
     """
     broken = {name: number for name, number in metrics.items() if not math.isfinite(number)}
     exploding = {
@@ -63,8 +70,13 @@ def check_finite(policy: str, metrics: Mapping[str, float], iteration: int, env_
             got = " and ".join(f"{number:g}" for number in wrong.values())
             raise TrainingError(
                 f"policy {policy!r}: {' and '.join(wrong)} must {rule} (got {got} at iteration {iteration:,}, "
-                f"env step {env_steps:,}); lower lr or max_grad_norm, or scale down rewards and observations"
+                f"env step {env_steps:,}); {ADVICE}"
             )
+    if n_skipped := sum(number for name, number in metrics.items() if name.startswith(SKIPPED_STEPS)):
+        raise TrainingError(
+            f"policy {policy!r}: gradients must be finite (got {n_skipped:g} that were not, from iteration "
+            f"{last_iteration + 1:,} to {iteration:,}, env step {env_steps:,}); their steps were not taken; {ADVICE}"
+        )
 
 
 def make_row(

@@ -15,7 +15,7 @@ import torch
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError, known
+from warpdrive_min.errors import CheckpointError, ConfigError, known
 from warpdrive_min.rendering.files import replacing
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import checkpoint, evaluation, ranks
@@ -35,7 +35,6 @@ from warpdrive_min.training.metrics import (
     Row,
     Sink,
     check_finite,
-    fetch,
     make_row,
     open_sinks,
 )
@@ -46,6 +45,8 @@ from warpdrive_min.training.recorder import Recorder
 from warpdrive_min.training.rollout import Actors, Rollout, make_batch
 from warpdrive_min.training.schedules import ParamScheduler, Schedule
 from warpdrive_min.training.seats import seats
+from warpdrive_min.training.state import is_weight, own_state, shared_state, weights
+from warpdrive_min.training.statistics import read
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +269,7 @@ class Trainer:
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
-        updates, episodes = self._fetch()
+        updates, episodes = read(self.learners, self._recorders, self.world)
         now, (before, steps_before) = time.perf_counter(), self._last_log
         self._last_log = (now, self.env_steps)
         rates = {
@@ -285,14 +286,8 @@ class Trainer:
             **self._evaluated(),
         )
         for name, metrics in updates.items():
-            check_finite(name, metrics, self.iteration, self.env_steps)
-            if skipped := sum(number for key, number in metrics.items() if key.startswith("n_skipped_steps")):
-                raise TrainingError(
-                    f"policy {name!r}: {skipped:g} gradients were not finite in iterations after "
-                    f"{self._logged_iteration:,} up to {self.iteration:,} (env step {self.env_steps:,}), and their "
-                    "steps were not taken; lower lr or max_grad_norm, or scale down rewards and observations"
-                )
-        self.world.check_equal(self._shared_state())
+            check_finite(name, metrics, self.iteration, self.env_steps, self._logged_iteration)
+        self.world.check_equal(shared_state(self.learners))
         self._logged_iteration = self.iteration
         for recorder in self._recorders.values():
             recorder.clear_statistics()
@@ -301,38 +296,6 @@ class Trainer:
                 sink.write(row)
         self._judge(row)
         return row
-
-    def _fetch(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-        """Read what the last updates were like, and the episodes that ended since the last row, by policy."""
-        updates: dict[str, torch.Tensor] = {}
-        sums: dict[str, torch.Tensor] = {}
-        for name, learner in self.learners.items():
-            seat = learner.player.seat
-            statistics = self._recorders[seat.suffix].statistics()
-            returns = statistics["finished_return"]
-            sums[f"{name}/returns"] = (returns if seat.rows is None else returns[seat.rows]).sum()
-            sums[f"{name}/steps"] = statistics["finished_steps"]
-            sums[f"{name}/episodes"] = statistics["finished_episodes"]
-            if learner.algorithm is not None:
-                updates |= {f"{name}/{key}": value for key, value in learner.algorithm.metrics.items()}
-        together = self.world.averaged(updates) | self.world.summed(sums)
-        numbers = fetch({"": together})[""]
-        episodes = {}
-        for name, learner in self.learners.items():
-            n = numbers[f"{name}/episodes"]
-            mean_return = numbers[f"{name}/returns"] / n if n else math.nan
-            episodes[name] = {
-                EPISODIC_RETURN: mean_return,
-                "mean_agent_return": mean_return / learner.player.seat.n_agents,
-                "mean_episodic_steps": numbers[f"{name}/steps"] / n if n else math.nan,
-                "episodes": n,
-            }
-        by_policy = {
-            name: {key: numbers[f"{name}/{key}"] for key in learner.algorithm.metrics}
-            for name, learner in self.learners.items()
-            if learner.algorithm is not None
-        }
-        return by_policy, episodes
 
     def _evaluated(self) -> dict[str, float]:
         """Return what the policies reach when they do their best, if that is asked for."""
@@ -376,30 +339,6 @@ class Trainer:
 
     # -------------------------------------------------------------- checkpoints
 
-    def _shared_state(self) -> dict[str, torch.Tensor]:
-        """Return what is the same on all ranks: weights, and the optimisers' moments."""
-        state: dict[str, torch.Tensor] = {}
-        for name, learner in self.learners.items():
-            for part, model in learner.models.items():
-                state |= {f"policy/{name}/{part}/{key}": value for key, value in model.state_dict().items()}
-            if learner.algorithm is not None:
-                shared = learner.algorithm.state()
-                state |= {f"policy/{name}/algorithm/{key}": value for key, value in shared.items()}
-        return state
-
-    def _own_state(self) -> dict[str, torch.Tensor]:
-        """Return what each rank has of its own: environments, statistics, what the algorithms remember and count."""
-        data = self.wrapper.cuda_data_manager
-        pools = set(data.reset_target_to_pool.values())
-        names = [name for name in data.array_names() if name not in pools and not data.attribute(name, "scratch")]
-        state = {f"env/{name}": data.tensor(name) for name in names}
-        for suffix, recorder in self._recorders.items():
-            state |= {f"recorder{suffix}/{name}": tensor for name, tensor in recorder.state().items()}
-        for name, learner in self.learners.items():
-            if learner.algorithm is not None:
-                state |= {f"policy/{name}/own/{key}": value for key, value in learner.algorithm.own_state().items()}
-        return state
-
     def save_checkpoint(self) -> Path | None:
         """Write all of the run's state; returns where, on the first rank; synchronises.
 
@@ -420,7 +359,7 @@ class Trainer:
 
         With several ranks it synchronises, and copies what each has of its own.
         """
-        own = self.world.gathered(self._own_state())
+        own = self.world.gathered(own_state(self.wrapper.cuda_data_manager, self._recorders, self.learners))
         if own is None:
             return None
         header = checkpoint.Header(
@@ -432,7 +371,7 @@ class Trainer:
             seed=self.seed,
             best_return=self.best_return,
         )
-        return self._shared_state() | own, header
+        return shared_state(self.learners) | own, header
 
     def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
         """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
@@ -447,13 +386,8 @@ class Trainer:
         found = self.world.agreed(checkpoint.find(path or self.folder / checkpoint.FOLDER))
         saved, header = checkpoint.load(found)
         if weights_only:
-            models = {
-                f"policy/{name}/{part}/{key}": value
-                for name, learner in self.learners.items()
-                for part, model in learner.models.items()
-                for key, value in model.state_dict().items()
-            }
-            checkpoint.restore(models, {name: saved[name] for name in saved if is_weight(name)}, found)
+            own = {name: saved[name] for name in saved if is_weight(name)}
+            checkpoint.restore(weights(self.learners), own, found)
             return
         self.load_state(saved, header, found)
         own_folder = self.folder / checkpoint.FOLDER
@@ -482,7 +416,10 @@ class Trainer:
                 f"checkpoint {found}: must be of this run's environment and sizes "
                 f"(got there and here: {differing}); build the run that saved it, or load its weights only"
             )
-        shared, own = self._shared_state(), self._own_state()
+        shared, own = (
+            shared_state(self.learners),
+            own_state(self.wrapper.cuda_data_manager, self._recorders, self.learners),
+        )
         mine = {
             name: tensor if name in shared or name not in own else tensor[self.world.rank]
             for name, tensor in saved.items()
@@ -564,12 +501,6 @@ def unused_number(runs: Path) -> int:
     while (runs / str(number)).exists():
         number += 1
     return number
-
-
-def is_weight(name: str) -> bool:
-    """Tell whether a tensor of a checkpoint belongs to a model."""
-    section, *rest = name.split("/")
-    return section == "policy" and rest[1] not in ("algorithm", "own")
 
 
 def policy_map(
