@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+
+if TYPE_CHECKING:
+    from bench.record import Course
 
 Point = Mapping[str, Any]
 """Value of each axis."""
@@ -53,6 +56,20 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One point that is run a single time, and of which not the speed but the course counts."""
+
+    run: Callable[[], Course]
+    """Does all of it and waits for it."""
+    check: Callable[[], Correctness]
+    """Holds the point against its oracle; called before and after the run."""
+    mode: Literal["eager", "graph"]
+    device: torch.device
+    threads: int | None
+    """CPU threads that do the work; None on a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """A benchmark, stated once."""
 
@@ -63,8 +80,13 @@ class Case:
     """Raised when what is timed changes; records of different versions are not compared."""
     points: Callable[[Preset], Sequence[Point]]
     """Returns the points of a preset."""
-    setup: Callable[[Point], Prepared]
+    setup: Callable[[Point], Prepared | Trial]
     """Makes a point ready; raises `Skip`."""
+
+    @property
+    def repeats(self) -> bool:
+        """Its points are timed again and again, as other tools than our sweep do it too."""
+        return self.scope != "learn"
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values that each axis takes in a preset."""

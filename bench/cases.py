@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 
-from bench.case import Case, Correctness, Point, Prepared, Preset, Skip
+from bench.case import Case, Correctness, Point, Prepared, Preset
+from bench.environments import EPISODE_LENGTHS, SEED, available, env_config
+from bench.learn import learn, learn_points
+from bench.train import train, train_points
 from envs import ENVS
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, CUDASampler, DataFeed, EnvWrapper, capture
 from warpdrive_min.backends import Backend
@@ -17,7 +20,6 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 
-SEED: Final = 274880
 GRAPH_STEPS: Final = 50
 """Steps in a captured graph; long enough that its launch costs nothing."""
 EAGER_STEPS: Final = 4
@@ -27,55 +29,6 @@ CHECKED_STEPS_OF_MANY: Final = 2
 """Of more agents than `CHECKED_AGENTS`, whose pairs take the oracle seconds a step."""
 CHECKED_AGENTS: Final = 2_000
 """Agents of the environments that are stepped beside the oracle; the first ones of the point."""
-
-EPISODE_LENGTHS: Final = {
-    "cartpole": 500,
-    "mountain_car": 500,
-    "continuous_mountain_car": 1_000,
-    "acrobot": 500,
-    "pendulum": 500,
-}
-"""Of the environments of one agent, as in WarpDrive's run configs."""
-FULLY_OBSERVED_AGENTS: Final = 110
-"""Agents up to which those of Tag GridWorld observe all others; above, the observations would fill the memory."""
-
-
-def env_config(env: str, n_agents: int, neighbor_search: str = "auto") -> dict[str, Any]:
-    """Return the config of a benchmarked environment: the published run configs, Tag with a tagger in eleven agents."""
-    if env in EPISODE_LENGTHS:
-        return {"episode_length": EPISODE_LENGTHS[env]}
-    if env == "tag_gridworld":
-        return {
-            "num_taggers": n_agents - 1,
-            "grid_length": 100,
-            "episode_length": 100,
-            "wall_hit_penalty": 0.1,
-            "tag_penalty_for_runner": 5.0,
-            "use_full_observation": n_agents <= FULLY_OBSERVED_AGENTS,
-            "seed": 20,
-        }
-    n_taggers = max(1, n_agents // 11)
-    return {
-        "num_taggers": n_taggers,
-        "num_runners": n_agents - n_taggers,
-        "grid_length": 20.0,
-        "episode_length": 500,
-        "max_acceleration": 0.1,
-        "min_acceleration": -0.1,
-        "max_turn": 2.356,
-        "min_turn": -2.356,
-        "num_acceleration_levels": 20,
-        "num_turn_levels": 20,
-        "use_full_observation": False,
-        "num_other_agents_observed": min(10, n_agents - 1),
-        "neighbor_search": neighbor_search,
-        "tagging_distance": 0.02,
-        "tag_reward_for_tagger": 10.0,
-        "tag_penalty_for_runner": -10.0,
-        "end_of_game_reward_for_runner": 1.0,
-        "seed": SEED,
-    }
-
 
 # ------------------------------------------------------------------ env_step
 
@@ -147,14 +100,6 @@ def sampler_bytes(wrapper: EnvWrapper) -> int:
         return 4 * wrapper.n_agents * space.shape[0] + 8
     categories = category_counts(space)
     return 4 * wrapper.n_agents * (sum(categories) + len(categories)) + 8
-
-
-def available(name: str) -> Backend:
-    """Return the backend, or skip the point with the reason and what to install."""
-    state = BACKENDS[name].availability()
-    if not state.available:
-        raise Skip(f"{name}: {state}")
-    return BACKENDS[name]
 
 
 # ------------------------------------------------------------------ sampler
@@ -365,6 +310,22 @@ CASES: Final[dict[str, Case]] = {
             version=1,
             points=sampler_points,
             setup=sampler,
+        ),
+        Case(
+            name="train",
+            summary="play a rollout of the policies and learn from it",
+            scope="train",
+            version=1,
+            points=train_points,
+            setup=train,
+        ),
+        Case(
+            name="learn",
+            summary="train from a seed until the mean return reaches a threshold",
+            scope="learn",
+            version=1,
+            points=learn_points,
+            setup=learn,
         ),
     )
 }

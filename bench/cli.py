@@ -20,7 +20,7 @@ from warpdrive_min.backends import availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 console = Console()
-if console.width < (wide := 140):
+if console.width < (wide := 200):
     console = Console(width=wide)  # the tables need it; a narrower terminal wraps
 
 
@@ -163,7 +163,7 @@ def plot(
 
 @app.command("table")
 def table_(records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")]) -> None:
-    """Print the `env_step` records as a Markdown table, for documents."""
+    """Print the records of `env_step`, `train` and `learn` as Markdown tables, for documents."""
     try:
         print(table.markdown(read_all(records)))
     except RecordError as error:

@@ -90,8 +90,7 @@ def measure(prepared: Prepared, plan: Plan, stopwatch: Stopwatch | None = None) 
     Raises:
         MeasureError: Under Numba's simulator, whose times mean nothing, or if a clock runs backwards.
     """
-    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0") and prepared.device.type == "cpu":
-        raise MeasureError("measure: Numba's CUDA simulator is on, its times mean nothing; unset NUMBA_ENABLE_CUDASIM")
+    refuse_simulator(prepared.device)
     watch = stopwatch or stopwatch_for(prepared)
 
     def sample(runs: int) -> tuple[int, int | None]:
@@ -118,6 +117,16 @@ def measure(prepared: Prepared, plan: Plan, stopwatch: Stopwatch | None = None) 
         reason = _stop_reason(walls, spent, plan)
     notes = _clock_note(walls, devices)
     return Measurement(tuple(walls), tuple(devices) or None, runs, reason, warm_up, notes)
+
+
+def refuse_simulator(device: torch.device) -> None:
+    """Make sure that times on a device mean something.
+
+    Raises:
+        MeasureError: Numba's simulator is on, and there is no GPU.
+    """
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0") and device.type == "cpu":
+        raise MeasureError("measure: Numba's CUDA simulator is on, its times mean nothing; unset NUMBA_ENABLE_CUDASIM")
 
 
 def _runs_per_sample(sample: Callable[[int], tuple[int, int | None]], sample_s: float) -> int:

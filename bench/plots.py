@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from bench.cases import FULLY_OBSERVED_AGENTS
-from bench.record import Metric, Record
+from bench.environments import FULLY_OBSERVED_AGENTS
+from bench.record import Curve, Metric, Record
+from bench.reference import JAX, WARPDRIVE, anchor
+from bench.stats import Floats, interquartile_band, interquartile_mean
 
 Style = Literal["paper", "slides"]
 STYLES: Final = Path(__file__).parent / "styles"
@@ -80,7 +83,7 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
             figure = make(of_case)
             if figure is not None:
                 FigureCanvasAgg(figure)
-                _footer(figure, latest(of_case))
+                _footer(figure, latest(of_case), STATISTIC.get(case, MEDIAN))
                 paths += [_save(figure, out / f"{name}-{suffix}.{kind}") for kind in FORMATS]
     return paths
 
@@ -256,12 +259,153 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
+def training(records: Sequence[Record]) -> Figure | None:
+    """Draw the throughput of training beside what others reach on the same points, and how many times that it is."""
+    records = [r for r in latest(records) if anchor(r.point) and r.point["precision"] == "fp32"]
+    places: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        if record.point["mode"] == record.mode == "graph":
+            places.setdefault(_training_place(record), []).append(record)
+    if not places:
+        return None
+    figure = _figure(2, 0.8 + 0.22 * len(places))
+    axes = figure.subplots()
+    labels: dict[str, Any] = {}
+    for row, place in enumerate(sorted(places, reverse=True)):
+        other = anchor(places[place][0].point)
+        assert other is not None
+        base = other.env_steps_per_s
+        if base is not None:
+            look = {"color": "0.45", "marker": REFERENCE_MARKER[other.by], "linestyle": "none"}
+            labels.setdefault(f"{other.by} (on an H200)", axes.plot(base, row, **look)[0])
+        for record in places[place]:
+            metric = _metric(record, "env_steps_per_s")
+            assert metric is not None
+            look = BACKEND_STYLE[str(record.point["backend"])] | {"linestyle": "none"}
+            labels.setdefault(_backend_label(record), axes.plot(metric.value, row, **look)[0])
+        best = max(_rate(record, "env_steps_per_s") for record in places[place])
+        ratio = f"{best / base:.3g} x" if base else f"{other.by}: does not run"
+        axes.annotate(ratio, (best, row), (7, 0), textcoords="offset points", va="center", fontsize="small")
+    axes.set_yticks(range(len(places)), [_training_name(place) for place in sorted(places, reverse=True)])
+    axes.set_xscale("log")
+    axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter(FuncFormatter(_si))
+    axes.set_xlabel("environment steps per second of rollout and update\n(x: the faster backend over the reference)")
+    axes.grid(visible=True)
+    _legend(figure, labels)
+    return figure
+
+
+REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
+
+
+def _training_place(record: Record) -> tuple[Any, ...]:
+    point = record.point
+    order = list(ENV_NAME).index(str(point["env"]))
+    axes = ("algorithm", "network", "n_agents", "n_envs", "n_steps")
+    return (order, point["env"], *(point[axis] for axis in axes))
+
+
+def _training_name(place: tuple[Any, ...]) -> str:
+    _, env, algorithm, network, n_agents, n_envs, n_steps = place
+    agents_ = f" x {_count(n_agents, 'agent')}" if n_agents > 1 else ""
+    return f"{ENV_NAME[env]}, {algorithm} {network}, {n_envs:,}{agents_} x {n_steps} steps"
+
+
+def learning_over_steps(records: Sequence[Record]) -> Figure | None:
+    """Draw learning curves over steps of all environments."""
+    return _learning(records, lambda curve: curve.env_steps, "environment steps", np.linspace)
+
+
+def learning_over_seconds(records: Sequence[Record]) -> Figure | None:
+    """Draw learning curves over the time since the start of training."""
+    return _learning(records, lambda curve: curve.seconds, "seconds of training", np.geomspace)
+
+
+def _learning(
+    records: Sequence[Record],
+    along: Callable[[Curve], Sequence[float]],
+    xlabel: str,
+    spaced: Callable[[float, float, int], Floats],
+) -> Figure | None:
+    """Draw a panel for each task and number of environments, with a line a backend over its seeds."""
+    panels: dict[tuple[Any, ...], dict[str, list[Record]]] = {}
+    for record in latest(records):
+        axes_ = ("env", "algorithm", "learner", "n_envs", "threshold")
+        panel = panels.setdefault(tuple(record.point[axis] for axis in axes_), {})
+        panel.setdefault(str(record.point["backend"]), []).append(record)
+    if not panels:
+        return None
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = _figure(columns, 0.6 + 1.9 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    labels: dict[str, Any] = {}
+    order = sorted(panels, key=lambda key: (list(ENV_NAME).index(key[0]), *key[1:]))
+    for axes, key in zip(grid.flat, order, strict=False):
+        env, algorithm, learner, n_envs, threshold = key
+        for backend, seeds in panels[key].items():
+            own = {name: look for name, look in BACKEND_STYLE[backend].items() if name != "marker"}
+            drawn = _seeds(axes, [_known(record, learner, along) for record in seeds], spaced, own)
+            if drawn:
+                labels.setdefault(_backend_label(seeds[0]), drawn)
+        axes.axhline(threshold, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
+        who = "" if learner == "shared" else f" ({learner})"
+        axes.set_title(f"{ENV_NAME[env]}{who}, {algorithm}, {_count(n_envs, 'environment')}", loc="left")
+        axes.set_xlabel(xlabel)
+        if spaced is np.geomspace:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(_si))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(visible=True)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("mean return")
+    _legend(figure, labels)
+    return figure
+
+
+def _known(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:
+    """Return where along its curve a seed has a return, and which."""
+    assert record.curve is not None
+    pairs = zip(along(record.curve), record.curve.mean_return[learner], strict=True)
+    found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _seeds(
+    axes: Axes,
+    curves: Sequence[tuple[Floats, Floats]],
+    spaced: Callable[[float, float, int], Floats],
+    look: dict[str, Any],
+) -> Any:
+    """Draw the mean of curves from where all have begun to where the last one ends; those that ended stay there."""
+    curves = [curve for curve in curves if len(curve[0])]
+    if not curves:
+        return None
+    x = spaced(max(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), CURVE_POINTS)
+    values = np.stack([np.interp(x, *curve) for curve in curves])
+    (line,) = axes.plot(x, interquartile_mean(values), **look)
+    axes.fill_between(x, *interquartile_band(values), color=look["color"], alpha=0.2, linewidth=0)
+    return line
+
+
+CURVE_POINTS: Final = 200
+"""At which curves of several seeds are compared."""
+
 FIGURES: Final[dict[str, tuple[str, Callable[[Sequence[Record]], Figure | None]]]] = {
     "throughput": ("env_step", throughput),
     "speedup": ("env_step", speedup),
     "agents": ("env_step", agents),
     "neighbors": ("neighbor_search", neighbors),
     "sampler": ("sampler", samplers),
+    "training": ("train", training),
+    "learning": ("learn", learning_over_steps),
+    "learning-seconds": ("learn", learning_over_seconds),
 }
 """What is drawn of the records of which case, by the last part of the files' names."""
 
@@ -355,12 +499,20 @@ def _si(value: float, _: int | None = None) -> str:
     return f"{value:g}"
 
 
-def _footer(figure: Figure, records: Sequence[Record]) -> None:
+MEDIAN: Final = "median and 95 % interval"
+STATISTIC: Final = {
+    "train": "medians",
+    "learn": "interquartile mean over seeds and 95 % bootstrap interval; seeds that are done keep their last return",
+}
+"""What the lines of a case are, if not `MEDIAN`."""
+
+
+def _footer(figure: Figure, records: Sequence[Record], statistic: str = MEDIAN) -> None:
     """Say where the records come from, in as many lines as it takes."""
     machine = records[0].machine
     commits, runs = sorted({_commit(record) for record in records}), sorted({record.run_id for record in records})
     where = f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
-    text = f"{where}; median and 95 % interval; commit {', '.join(commits)}; run {', '.join(runs)}"
+    text = f"{where}; {statistic}; commit {', '.join(commits)}; run {', '.join(runs)}"
     letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
     figure.supxlabel(textwrap.fill(text, letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
 

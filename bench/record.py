@@ -52,6 +52,27 @@ class CorrectnessRecord(_Model):
     after: Check
 
 
+class Curve(_Model):
+    """A learning curve: an entry for each row of metrics."""
+
+    env_steps: list[int]
+    """Steps of all environments since the start."""
+    seconds: list[float]
+    """Wall time since the start of training, after everything was built, compiled and captured, s."""
+    mean_return: dict[str, list[float | None]]
+    """Of each policy: mean over episodes of its agents' rewards, summed; those of the latest rows in which every
+    environment had the time for a whole episode. null: there was less time, or none ended."""
+
+
+class Course(_Model):
+    """How something went that was run once."""
+
+    curve: Curve
+    metrics: dict[str, Metric]
+    notes: dict[str, Any]
+    unread: dict[str, str]
+
+
 class Record(_Model):
     """One point of one sweep."""
 
@@ -77,6 +98,8 @@ class Record(_Model):
     stop_reason: str | None
     warm_up: dict[str, Any] | None
     metrics: dict[str, Metric] | None
+    curve: Curve | None = None
+    """Of the case `learn`; records of other cases, and all before there was one, have none."""
     roofline: float | None
     """Share of the machine's limit."""
     correctness: CorrectnessRecord | None

@@ -15,11 +15,11 @@ from typing import Any, Final
 import torch
 
 from bench import machine, roofline
-from bench.case import Case, Correctness, Point, Prepared, Preset, Skip
+from bench.case import Case, Correctness, Point, Prepared, Preset, Skip, Trial
 from bench.cases import CASES
-from bench.measure import PLANS, Measurement, Plan, measure, stopwatch_for
+from bench.measure import PLANS, Measurement, Plan, measure, refuse_simulator, stopwatch_for
 from bench.nvml import Sampler
-from bench.record import Check, CorrectnessRecord, Metric, Record, append, read
+from bench.record import Check, CorrectnessRecord, Curve, Metric, Record, append, read
 from bench.stats import median
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -116,8 +116,10 @@ class Outcome:
 
     status: str = "ok"
     reason: str | None = None
-    prepared: Prepared | None = None
+    prepared: Prepared | Trial | None = None
     measurement: Measurement | None = None
+    metrics: dict[str, Metric] | None = None
+    curve: Curve | None = None
     before: Correctness | None = None
     after: Correctness | None = None
     telemetry: dict[str, Any] | None = None
@@ -147,27 +149,47 @@ def run_point(job: Job, context: Context) -> Record:
 def _attempt(job: Job, context: Context, outcome: Outcome) -> None:
     clock = time.perf_counter()
     prepared = outcome.prepared = job.case.setup(job.point)
-    outcome.notes.update(prepared.notes)
     outcome.notes["setup_s"] = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
-    outcome.before = prepared.check()
-    if not outcome.before.passed:
-        raise ArithmeticError(f"before the timing, against {outcome.before.oracle}: {outcome.before.detail}")
-    outcome.measurement = measure(prepared, context.plan)
-    outcome.notes.update(outcome.measurement.notes)
-    outcome.telemetry, reason = watch(prepared, outcome.measurement, TELEMETRY_S[context.preset])
+    outcome.before = _right(prepared.check(), "before")
+    if isinstance(prepared, Trial):
+        _try_once(prepared, outcome)
+    else:
+        _time(prepared, context, outcome)
+    outcome.after = _right(prepared.check(), "after")
+
+
+def _right(seen: Correctness, when: str) -> Correctness:
+    if not seen.passed:
+        raise ArithmeticError(f"{when} the timing, against {seen.oracle}: {seen.detail}")
+    return seen
+
+
+def _try_once(trial: Trial, outcome: Outcome) -> None:
+    refuse_simulator(trial.device)
+    course = trial.run()
+    outcome.metrics, outcome.curve = course.metrics, course.curve
+    outcome.notes.update(course.notes)
+    outcome.unread.update(course.unread)
+    for field_name in ("roofline", "telemetry"):
+        outcome.unread[field_name] = "the point is run once"
+
+
+def _time(prepared: Prepared, context: Context, outcome: Outcome) -> None:
+    outcome.notes.update(prepared.notes)
+    measurement = outcome.measurement = measure(prepared, context.plan)
+    outcome.metrics = metrics(measurement, prepared.work)
+    outcome.notes.update(measurement.notes)
+    outcome.telemetry, reason = watch(prepared, measurement, TELEMETRY_S[context.preset])
     if outcome.telemetry is None:
         outcome.unread["telemetry"] = reason
-    outcome.after = prepared.check()
-    if not outcome.after.passed:
-        raise ArithmeticError(f"after the timing, against {outcome.after.oracle}: {outcome.after.detail}")
-    share, source = roofline.fraction(prepared, outcome.measurement.median_ns / 1e9, context.machine.get("gpu"))
-    if share is not None and share > 1:
-        raise ArithmeticError(
-            f"roofline: {share:.0%} of what the machine allows ({source}); the work is not done, or declared wrong"
-        )
-    outcome.roofline = share
-    if share is None:
+    outcome.roofline, source = roofline.fraction(prepared, measurement.median_ns / 1e9, context.machine.get("gpu"))
+    if outcome.roofline is None:
         outcome.unread["roofline"] = source
+    elif outcome.roofline > 1:
+        raise ArithmeticError(
+            f"roofline: {outcome.roofline:.0%} of what the machine allows ({source}); "
+            "the work is not done, or declared wrong"
+        )
 
 
 def watch(prepared: Prepared, measurement: Measurement, window_s: float) -> tuple[dict[str, Any] | None, str]:
@@ -229,11 +251,12 @@ def _record(job: Job, context: Context, outcome: Outcome, started: datetime, dur
         samples_ns=list(measurement.samples_ns) if measurement else None,
         device_ns=list(measurement.device_ns) if measurement and measurement.device_ns else None,
         runs_per_sample=measurement.runs_per_sample if measurement else None,
-        work_per_run=dict(prepared.work) if prepared else None,
+        work_per_run=dict(prepared.work) if isinstance(prepared, Prepared) else None,
         n=len(measurement.samples_ns) if measurement else None,
         stop_reason=measurement.stop_reason if measurement else None,
         warm_up=measurement.warm_up if measurement else None,
-        metrics=metrics(measurement, prepared.work) if measurement and prepared else None,
+        metrics=outcome.metrics,
+        curve=outcome.curve,
         roofline=outcome.roofline,
         correctness=_correctness(outcome.before, outcome.after),
         telemetry=outcome.telemetry,

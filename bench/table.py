@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.record import Metric, Record
+from bench.reference import SOURCES, anchor
+from bench.stats import median
 
 
 def show(records: Sequence[Record], console: Console) -> None:
@@ -106,17 +108,105 @@ def neighbor_searches(records: Sequence[Record]) -> Table:
     return table
 
 
+def training(records: Sequence[Record]) -> Table:
+    """Return iterations of training over what others reach on the same point on an H200."""
+    columns = [
+        "env",
+        "agents",
+        "envs",
+        "steps",
+        "algorithm",
+        "network",
+        "backend",
+        "env-steps/s",
+        "+-",
+        "agent-steps/s",
+    ]
+    table = _table("train: rollout + update", [*columns, "of it rollout", "x reference\n(on an H200)", "reference"])
+    for record in sorted(records, key=lambda record: _same(record, "env", "n_agents", "n_envs", "algorithm")):
+        point, metrics = record.point, record.metrics or {}
+        other = anchor(point)
+        rate, notes = metrics["env_steps_per_s"], record.notes
+        table.add_row(
+            str(point["env"]),
+            f"{point['n_agents']:,}",
+            f"{point['n_envs']:,}",
+            str(point["n_steps"]),
+            str(point["algorithm"]),
+            str(point["network"]),
+            f"{_backend(record)}, {point['precision']}, {point['mode']}",
+            number(rate.value),
+            _half_width(rate),
+            number(metrics["agent_steps_per_s"].value),
+            f"{notes['rollout_s'] / (notes['rollout_s'] + notes['update_s']):.0%}",
+            f"{rate.value / other.env_steps_per_s:,.3g}" if other and other.env_steps_per_s else "",
+            "" if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run",
+        )
+    table.caption = "\n".join(f"{name}: {source}" for name, source in SOURCES.items())
+    return table
+
+
+def learning(records: Sequence[Record]) -> Table:
+    """Return the time and the steps to the threshold, the median over seeds, and the returns before and after."""
+    columns = ["env", "algorithm", "learner", "envs", "backend", "threshold", "reached", "env-steps to it", "s to it"]
+    table = _table("learn: training to a threshold; medians over seeds", [*columns, "return before", "after"])
+    axes = ("env", "algorithm", "learner", "n_envs", "backend", "threshold")
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in sorted(records, key=lambda record: _same(record, *axes)):
+        groups.setdefault(_same(record, *axes), []).append(record)
+    for (env, algorithm, learner, n_envs, _, threshold), seeds in groups.items():
+        found = {
+            name: [record.metrics[name].value for record in seeds if record.metrics and name in record.metrics]
+            for name in ("env_steps_to_threshold", "seconds_to_threshold", "return_before", "return_after")
+        }
+        reached = found["seconds_to_threshold"]
+        # Half of the seeds or fewer have no median: that of the others would leave out the worst.
+        has_median = 2 * len(reached) > len(seeds)
+        table.add_row(
+            *(str(env), str(algorithm), str(learner), f"{n_envs:,}", _backend(seeds[0]), f"{threshold:g}"),
+            f"{len(reached)} of {len(seeds)}",
+            number(_median_of_all(found["env_steps_to_threshold"], len(seeds))) if has_median else "",
+            f"{_median_of_all(reached, len(seeds)):.3g}" if has_median else "",
+            f"{median(found['return_before']):.4g}",
+            f"{median(found['return_after']):.4g}",
+        )
+    return table
+
+
+def _median_of_all(reached: Sequence[float], n_seeds: int) -> float:
+    """Return the median over all seeds, of which those that did not reach it took longer than those that did."""
+    return median([*reached, *[max(reached)] * (n_seeds - len(reached))])
+
+
 TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
     "env_step": env_steps,
     "neighbor_search": neighbor_searches,
     "sampler": samplers,
+    "train": training,
+    "learn": learning,
 }
 """The table of each case."""
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return the `env_step` records as a Markdown table, for documents; with a column of energy where it was read."""
-    shown = [record for record in records if record.case == "env_step" and record.is_evidence and record.metrics]
+    """Return the records of `env_step`, `train` and `learn` as Markdown tables, for documents."""
+    parts = []
+    for case, make in {"env_step": _env_step_markdown, "train": training, "learn": learning}.items():
+        shown = [record for record in records if record.case == case and record.is_evidence and record.metrics]
+        if shown:
+            made = make(shown)
+            parts.append(made if isinstance(made, str) else _as_markdown(made))
+    return "\n\n".join(parts)
+
+
+def _as_markdown(table: Table) -> str:
+    columns = [[str(column.header).replace("\n", " "), *map(str, column.cells)] for column in table.columns]
+    head, *rows = zip(*columns, strict=True)
+    return "\n".join([_row(*head), "|---" * len(head) + "|", *(_row(*row) for row in rows)])
+
+
+def _env_step_markdown(shown: Sequence[Record]) -> str:
+    """Return a table with a column of energy where it was read."""
     energy = ["J per million env-steps"] if any((record.telemetry or {}).get("energy_j") for record in shown) else []
     names = ("environment", "agents", "environments", "backend", "env-steps/s (95 % interval)", "agent-steps/s")
     head = [*names, *energy, "share of the roofline", "set-up, s"]
@@ -191,7 +281,7 @@ def _half_width(metric: Metric) -> str:
 
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
-    words = {"env", "backend", "implementation", "search"}
+    words = {"env", "backend", "implementation", "search", "algorithm", "network", "learner", "reference"}
     for column in columns:
         table.add_column(column, justify="left" if column in words else "right", no_wrap=True)
     return table

@@ -1,4 +1,4 @@
-"""pytest-benchmark's view: `pytest bench` times the smoke points of every case.
+"""pytest-benchmark's view: `pytest bench` times the smoke points of every case that repeats.
 
 A round is one run of the point and the wait for it, so that dispatch alone is never timed. The figures to publish or
 gate on come from `python -m bench run`.
@@ -13,7 +13,12 @@ import pytest
 from bench.case import Case, Point, Skip, label
 from bench.cases import CASES
 
-POINTS = [pytest.param(case, point, id=label(case, point)) for case in CASES.values() for point in case.points("smoke")]
+POINTS = [
+    pytest.param(case, point, id=label(case, point))
+    for case in CASES.values()
+    if case.repeats
+    for point in case.points("smoke")
+]
 
 
 @pytest.mark.parametrize(("case", "point"), POINTS)

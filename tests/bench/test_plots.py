@@ -8,7 +8,9 @@ import pytest
 from matplotlib.image import imread
 
 from bench import plots
-from bench.record import Check, CorrectnessRecord, Metric, Record
+from bench.record import Check, CorrectnessRecord, Curve, Metric, Record
+from bench.reference import ANCHORS
+from bench.train import _point as training_point
 
 
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
@@ -175,3 +177,62 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
     assert [list(line.get_ydata()) for line in rates.get_lines()] == [[8e6], [1e6]]
     assert list(factors.get_lines()[0].get_ydata()) == [8.0]
     assert plots.neighbors([both[0], searched(8e6, "grid", 500, run_id="other")]) is None
+
+
+def learned(seed: int, env_steps: list[int], returns: list[float | None], **changes) -> Record:
+    """Return a seed of CartPole whose time is a thousandth of its steps."""
+    curve = Curve(env_steps=env_steps, seconds=[n / 1e3 for n in env_steps], mean_return={"shared": returns})
+    where = {"env": "cartpole", "backend": "host", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
+    return record(
+        case="learn", scope="learn", curve=curve, point={**where, "threshold": 475.0, "seed": seed, **changes}
+    )
+
+
+def test_learning_curve_is_the_interquartile_mean_of_all_seeds(tmp_path):
+    """From where all have begun to where the last one ends; a seed that is done earlier stays where it was."""
+    seeds = [
+        learned(0, [100, 200, 300], [None, 0.0, 500.0]),
+        learned(1, [100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),
+        learned(2, [100, 200, 300, 400], [0.0, 0.0, 0.0, 200.0]),
+    ]
+    for make, scale in ((plots.learning_over_steps, 1), (plots.learning_over_seconds, 1e-3)):
+        (axes,) = make(seeds).axes
+        curve, threshold = axes.get_lines()
+        x, y = curve.get_xdata(), curve.get_ydata()
+        assert (x[0], x[-1]) == (pytest.approx(200 * scale), pytest.approx(400 * scale))
+        assert (y[0], y[-1]) == (0, pytest.approx((500 + 500 + 200) / 3))
+        assert list(threshold.get_ydata()) == [475, 475]
+        assert axes.get_title(loc="left") == "CartPole, PPO, 64 environments"
+    names = {path.name for path in plots.draw(seeds, tmp_path) if path.suffix == ".png"}
+    assert names == {"run-learning.png", "run-learning-seconds.png"}
+
+
+def test_tasks_and_sizes_are_learned_in_panels_of_their_own():
+    """Algorithms and numbers of environments are apart; backends share a panel."""
+    changes = [{}, {"backend": "pycuda"}, {"n_envs": 2048}, {"algorithm": "A2C"}]
+    figure = plots.learning_over_steps([learned(0, [1, 2], [0.0, 1.0], **change) for change in changes])
+    assert [len(axes.get_lines()) - 1 for axes in figure.axes] == [1, 2, 1]
+    assert plots.learning_over_steps([]) is None
+
+
+def test_training_is_drawn_beside_the_reference():
+    """A row for each point of a reference, with how many times it the faster backend is; others are left out."""
+    small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
+
+    def trained(backend: str, rate: float, axes: dict, **more) -> Record:
+        where = training_point(backend, **axes, **more)
+        return record(rate, case="train", scope="train", mode=where["mode"], threads=None, point=where)
+
+    records = [
+        trained("numba", 2 * small.env_steps_per_s, small.axes),
+        trained("pycuda", 3 * small.env_steps_per_s, small.axes),
+        trained("pycuda", 9e9, small.axes, precision="bf16"),
+        trained("pycuda", 9e9, small.axes, mode="eager"),
+        trained("pycuda", 9e9, {**small.axes, "n_envs": 7}),
+        trained("pycuda", 1e6, crowd.axes),
+    ]
+    (axes,) = plots.training(records).axes
+    assert [text.get_text() for text in axes.texts] == ["WarpDrive 2.7.1: does not run", "3 x"]
+    assert len(axes.get_yticklabels()) == 2
+    assert 9e9 not in [x for line in axes.get_lines() for x in line.get_xdata()]
+    assert plots.training(records[4:5]) is None

@@ -12,8 +12,11 @@ from typer.testing import CliRunner
 from bench import cli, sweep, table
 from bench.case import Correctness, Skip
 from bench.cases import CASES
-from bench.record import read, read_all
+from bench.record import Metric, read, read_all
+from bench.reference import ANCHORS
+from bench.train import _point as point
 from tests.bench.fakes import case, prepared
+from tests.bench.test_plots import record
 
 runner = CliRunner()
 
@@ -124,6 +127,61 @@ def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
     want = host.metrics["env_steps_per_s"].value / numpy.metrics["env_steps_per_s"].value
     assert "(1 thread)" in text
     assert f"{want:,.3g}" in text
+
+
+def shown(records) -> str:
+    """Return what the table prints."""
+    console = Console(width=250, file=io.StringIO())
+    table.show(records, console)
+    return console.file.getvalue()
+
+
+def test_training_is_shown_over_the_reference():
+    """Twice WarpDrive's rate on its own point reads 2; where WarpDrive does not run that is said."""
+    small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
+    records = [
+        record(rate, case="train", point=point("pycuda", **each.axes), notes={"rollout_s": 1.0, "update_s": 3.0})
+        for each, rate in ((small, 2 * small.env_steps_per_s), (crowd, 1e6))
+    ]
+    text = shown(records)
+    of_small, of_crowd = (next(line for line in text.splitlines() if name in line) for name in ("cartpole", "tag_cont"))
+    assert re.search(r"25%\s+2\s+WarpDrive 2.7.1\s*$", of_small)
+    assert "does not run" in of_crowd
+    (line,) = (line for line in table.markdown(records).splitlines() if "cartpole" in line)
+    assert line.endswith("| 25% | 2 | WarpDrive 2.7.1 |")
+
+
+@pytest.mark.parametrize(
+    ("reached", "want"), [([1.0, 2.0, 9.0], "2"), ([1.0, 9.0, None], "9"), ([1.0, None, None], "")]
+)
+def test_median_time_to_a_threshold_counts_seeds_that_do_not_reach_it(reached, want):
+    """They took longer than all others; where half of them do not, there is no median."""
+
+    def metric(value: float) -> Metric:
+        return Metric(value=value, unit="s", direction="lower", low=value, high=value)
+
+    records = [
+        record(
+            case="learn",
+            point={**CARTPOLE, "seed": seed},
+            metrics={"return_before": metric(20.0), "return_after": metric(500.0)}
+            | ({} if s is None else {"seconds_to_threshold": metric(s), "env_steps_to_threshold": metric(s)}),
+        )
+        for seed, s in enumerate(reached)
+    ]
+    (line,) = (line for line in shown(records).splitlines() if "cartpole" in line)
+    n_reached = sum(s is not None for s in reached)
+    assert re.search(rf"{n_reached} of 3\s+{want}\s+{want}\s+20\s+500\s*$", line)
+
+
+CARTPOLE = {
+    "env": "cartpole",
+    "backend": "host",
+    "n_envs": 64,
+    "algorithm": "PPO",
+    "learner": "shared",
+    "threshold": 475.0,
+}
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):

@@ -1,0 +1,274 @@
+"""The case `learn`: training from a seed until the policy is good enough, and its learning curve."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.case import Correctness, Point, Preset, Trial
+from bench.environments import ON_GPU, available
+from bench.record import Course, Curve, Metric
+from bench.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
+from warpdrive_min import EnvWrapper
+from warpdrive_min.training import evaluation
+from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
+
+SEEDS: Final = range(5)
+EVALUATED: Final = 100
+"""Episodes that the policy is judged by before and after."""
+CHECKED: Final = 20
+"""Episodes that are played on another backend too."""
+CHECKED_ERRORS: Final = 4
+"""Standard errors by which their mean returns may differ."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What is to be learned."""
+
+    env: str
+    algorithm: str
+    threshold: float
+    """Mean episodic return that counts as learned."""
+    learner: str = "shared"
+    """Policy that learns; others play as they are at the start, which is close to uniformly at random."""
+
+    @property
+    def n_envs(self) -> int:
+        """Environments of the shipped run config."""
+        return shipped(self.env, f"_{self.algorithm.lower()}").trainer.num_envs
+
+
+TASKS: Final = (
+    Task(env="cartpole", algorithm="A2C", threshold=475.0),
+    Task(env="cartpole", algorithm="PPO", threshold=475.0),
+    Task(env="acrobot", algorithm="PPO", threshold=-100.0),
+    Task(env="mountain_car", algorithm="PPO", threshold=-115.0),
+    Task(env="continuous_mountain_car", algorithm="DDPG", threshold=90.0),
+    Task(env="pendulum", algorithm="PPO", threshold=-165.0),
+    Task(env="pendulum", algorithm="DDPG", threshold=-165.0),
+    Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=35.0),
+    Task(env="tag_gridworld", algorithm="PPO", learner="runner", threshold=0.8),
+    Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
+    Task(env="tag_continuous", algorithm="PPO", learner="runner", threshold=-20.0),
+)
+"""Thresholds of Gymnasium where it has one (CartPole-v1, Acrobot-v1, MountainCarContinuous-v0); of MountainCar five
+below its -110, for the policy still explores; of Pendulum within 10 % of -152, which RL Baselines3 Zoo's table has for
+its tuned DDPG without noise. Of the Tag environments well beyond what play at random gives: `return_before`.
+"""
+
+
+class Student(WatchedTrainer):
+    """A trainer that stops where one of its policies is good enough.
+
+    What counts is the mean return of the episodes that ended in the latest rows of metrics, so many of them that every
+    environment had the time for a whole episode: the first episodes to end are the short ones, of which some
+    environments have only good ones, and others only bad ones.
+
+    Args:
+        env: Name of the environment in `ENVS`.
+        settings: The run.
+        learner: Policy that is judged.
+        threshold: Least mean return.
+    """
+
+    def __init__(self, env: str, settings: Settings, learner: str, threshold: float) -> None:
+        super().__init__(env, settings)
+        self._learner, self._threshold = learner, threshold
+        self.returns: list[dict[str, float | None]] = []
+        """For each row the mean return of each policy; None: too few steps, or no episode ended."""
+
+    def log_metrics(self) -> Row:
+        """Log, and judge."""
+        row = super().log_metrics()
+        rows = [each for _, each in self.rows]
+        n_steps = self.wrapper.episode_length * self.wrapper.n_envs
+        self.returns.append({name: mean_return(rows, name, n_steps) for name in self.learners})
+        judged = self.returns[-1][self._learner]
+        self.has_reached_return = judged is not None and judged >= self._threshold
+        return row
+
+    def warm_up(self) -> float:
+        """Compile and capture an iteration, and go back to where training was; returns what that took, s."""
+        began = time.perf_counter()
+        state = self.state()
+        assert state is not None, "this is the only rank"
+        live, header = state
+        saved = {name: tensor.clone() for name, tensor in live.items()}
+        for _ in range(2):
+            self.iterate()
+        self.load_state(saved, header, "the start of the run")
+        return time.perf_counter() - began
+
+
+def mean_return(rows: Sequence[Row], policy: str, n_steps: int) -> float | None:
+    """Return the mean over the episodes of the latest rows that have ``n_steps`` steps of all environments together.
+
+    None if all rows have fewer, or if no episode ended in them.
+    """
+    total = n_episodes = 0.0
+    for index in reversed(range(len(rows))):
+        if number := rows[index][f"{policy}/episodes"]:
+            total += number * rows[index][f"{policy}/{EPISODIC_RETURN}"]
+            n_episodes += number
+        before = rows[index - 1]["env_steps"] if index else 0
+        if rows[-1]["env_steps"] - before >= n_steps:
+            return total / n_episodes if n_episodes else None
+    return None
+
+
+def learn(point: Point) -> Trial:
+    """Train until the learner reaches the threshold, or to the end of the run."""
+    backend = available(point["backend"])
+    learner = point["learner"]
+    trainer = Student(point["env"], settings(point), learner, point["threshold"])
+    is_greedy = len(trainer.learners) == 1  # who plays at random must go on to do so
+
+    def score() -> evaluation.Score:
+        return trainer.evaluate(EVALUATED, greedy=is_greedy)[learner]
+
+    untrained = score()
+    warm_up_s = trainer.warm_up()
+
+    def run() -> Course:
+        began = time.perf_counter()
+        trainer.train()
+        trained = score()
+        curve = Curve(
+            env_steps=[int(row["env_steps"]) for _, row in trainer.rows],
+            seconds=[round(when - began, 6) for when, _ in trainer.rows],
+            mean_return={name: [each[name] for each in trainer.returns] for name in trainer.learners},
+        )
+        return Course(
+            curve=curve,
+            metrics={
+                **figures(curve, learner, point["threshold"]),
+                "return_before": _scored(untrained),
+                "return_after": _scored(trained),
+            },
+            notes={
+                "evaluation": f"{EVALUATED} episodes, {'greedy' if is_greedy else 'drawn'}",
+                "warm_up_s": round(warm_up_s, 3),
+            },
+            unread={} if trainer.has_reached_return else {"seconds_to_threshold": "not reached in all its episodes"},
+        )
+
+    return Trial(
+        run=run,
+        check=lambda: same_return(trainer, learner, is_greedy),
+        mode="graph" if backend.captures_graphs else "eager",
+        device=backend.device,
+        threads=cpu_threads(trainer),
+    )
+
+
+def settings(point: Point) -> Settings:
+    """Return the run of a point: the shipped one, in which one policy learns.
+
+    More environments play as many steps each between updates, and as many episodes each in all.
+    """
+    config = shipped(point["env"], f"_{point['algorithm'].lower()}")
+    changed = config.to_dict()
+    trainer, n_envs = config.trainer, point["n_envs"]
+    changed["trainer"] |= {
+        "num_envs": n_envs,
+        "num_episodes": math.ceil(trainer.num_episodes * n_envs / trainer.num_envs),
+        "train_batch_size": trainer.train_batch_size // trainer.num_envs * n_envs,
+        "env_backend": point["backend"],
+        "seed": point["seed"],
+    }
+    for name, policy in changed["policy"].items():
+        policy["to_train"] = name == point["learner"]
+    return changed
+
+
+def figures(curve: Curve, learner: str, threshold: float) -> dict[str, Metric]:
+    """Return when a curve first reaches the threshold, unless it does not, and where it ends."""
+    found = {}
+    returns = curve.mean_return[learner]
+    for index, value in enumerate(returns):
+        if value is not None and value >= threshold:
+            found["env_steps_to_threshold"] = _exactly(curve.env_steps[index], "env_steps", "lower")
+            found["seconds_to_threshold"] = _exactly(curve.seconds[index], "s", "lower")
+            break
+    if known := [value for value in returns if value is not None]:
+        found["final_return"] = _exactly(known[-1], "return", "higher")
+    found["env_steps_per_s"] = _exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
+    return found
+
+
+def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Correctness:
+    """Play the same episodes with the same weights on the trainer's backend and on another one of the CPU.
+
+    Raises:
+        Skip: That backend cannot run here.
+    """
+    wrapper = trainer.wrapper
+    other = counterpart(wrapper.env_backend)
+    elsewhere = EnvWrapper(type(wrapper.env)(**trainer.config.env), env_backend=other, auto_reset=True)
+    scores = []
+    for where in (wrapper, elsewhere):
+        device = where.backend.device
+        models = {name: copy.deepcopy(each.player.model).to(device) for name, each in trainer.learners.items()}
+        played = evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED, greedy=is_greedy)
+        scores.append(played[learner])
+    here, there = scores
+    error = abs(here.mean_return - there.mean_return)
+    allowed = CHECKED_ERRORS * math.hypot(here.standard_error, there.standard_error) + 1e-4 * abs(here.mean_return)
+    return Correctness(
+        passed=error <= allowed,
+        max_error=error,
+        oracle=f"mean return of the same {CHECKED} episodes on {other}, within {CHECKED_ERRORS} standard errors",
+        detail=f"{here.mean_return:.6g} here, {there.mean_return:.6g} there; {allowed:.3g} apart at most",
+    )
+
+
+def _exactly(value: float, unit: str, direction: str) -> Metric:
+    return Metric(value=value, unit=unit, direction=direction, low=value, high=value)
+
+
+def _scored(score: evaluation.Score) -> Metric:
+    half = 1.96 * score.standard_error
+    mean = score.mean_return
+    return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
+
+
+# ------------------------------------------------------------------ points
+
+
+def learn_points(preset: Preset) -> list[Point]:
+    """Return every task from some seeds; CartPole alone on NumPy, and beside it in more environments on a GPU."""
+    if preset == "smoke":
+        easy = Task(env="cartpole", algorithm="PPO", threshold=40.0)
+        return [_point(easy, backend, 0) for backend in ("cpu", "host")]
+    points = [_point(task, backend, seed) for task in TASKS for backend in ("host", *ON_GPU) for seed in SEEDS]
+    cartpole = [task for task in TASKS if task.env == "cartpole"]
+    points += [_point(task, "cpu", seed) for task in cartpole for seed in SEEDS]
+    crowded = [n for n in CROWDED if preset == "full" or n <= CROWDED[0]]
+    return points + [
+        _point(task, backend, seed, n_envs)
+        for task in cartpole
+        for backend in ON_GPU
+        for n_envs in crowded
+        for seed in SEEDS
+    ]
+
+
+CROWDED: Final = (2_048, 16_384)
+"""Environments of CartPole on a GPU, as PureJaxRL was measured on it."""
+
+
+def _point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, str | int | float]:
+    return {
+        "env": task.env,
+        "backend": backend,
+        "n_envs": n_envs or task.n_envs,
+        "algorithm": task.algorithm,
+        "learner": task.learner,
+        "threshold": task.threshold,
+        "seed": seed,
+    }

@@ -1,0 +1,241 @@
+"""The case `train`: whole iterations of the trainer, as a user runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from bench.case import Correctness, Point, Prepared, Preset
+from bench.environments import ON_CPU, ON_GPU, SEED, available, env_config
+from bench.reference import ANCHORS, SEPARATE
+from bench.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
+from warpdrive_min.training.config import PolicyConfig
+
+NETWORKS: Final[dict[str, dict[str, Any]]] = {
+    "32-32": {"fc_dims": [32, 32]},
+    "64-64": {"fc_dims": [64, 64]},
+    "256-256": {"fc_dims": [256, 256]},
+    SEPARATE: {"fc_dims": [64, 64], "activation": "tanh", "shared": False, "init_method": "orthogonal"},
+}
+"""Keys of the networks by their name on the axis; what they leave out is as in the run config."""
+SPLIT_OVER: Final = 3
+"""Iterations from which the shares of rollout and update are taken."""
+TWIN_ENVS: Final = 8
+TWIN_STEPS: Final = 16
+TWIN_ITERATIONS: Final = 3
+"""The first is eager everywhere, the second is captured, the third is a replay."""
+
+
+def train(point: Point) -> Prepared:
+    """Play a rollout and learn from it, in one CUDA graph each or eagerly."""
+    backend = available(point["backend"])
+    on_gpu = backend.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    trainer = WatchedTrainer(point["env"], settings(point))
+    iterate(trainer, 2)  # both phases have run eagerly, and are captured
+    trainer.log_metrics()
+    iterate(trainer, SPLIT_OVER)
+    row = trainer.log_metrics()
+    notes = {name: row[name] / SPLIT_OVER for name in ("rollout_s", "update_s")} | {"capture_s": trainer.capture_s}
+    if on_gpu:
+        notes["peak_bytes"] = torch.cuda.max_memory_allocated()
+    env_steps = trainer.config.trainer.train_batch_size
+    return Prepared(
+        run=trainer.iterate,
+        synchronize=backend.synchronize,
+        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+        check=checks(point, trainer),
+        mode=point["mode"],
+        device=backend.device,
+        threads=cpu_threads(trainer),
+        bytes_per_run=least_bytes(trainer),
+        ops_per_run=least_ops(trainer) if point["precision"] == "fp32" else 0,
+        notes=notes,
+    )
+
+
+def iterate(trainer: WatchedTrainer, n_iterations: int) -> None:
+    """Play and learn some times; enqueues."""
+    for _ in range(n_iterations):
+        trainer.iterate()
+
+
+def settings(point: Point) -> Settings:
+    """Return the run of a point: the shipped one of its environment and algorithm, in other sizes."""
+    changed = shipped(point["env"], "_ppo" if point["algorithm"] == "PPO" else "").to_dict()
+    changed["env"] = env_config(point["env"], point["n_agents"], n_taggers=point.get("n_taggers"))
+    changed["trainer"] |= {
+        "num_envs": point["n_envs"],
+        "num_episodes": point["n_envs"] * point["n_steps"],
+        "train_batch_size": point["n_envs"] * point["n_steps"],
+        "env_backend": point["backend"],
+        "seed": SEED,
+        "precision": point["precision"],
+        "mode": point["mode"],
+    }
+    for policy in changed["policy"].values():
+        policy["algorithm"] = point["algorithm"]
+        if point["algorithm"] == "DDPG":  # learns from as many rows as it played, which is what WarpDrive does
+            policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
+        for network in networks(policy):
+            network |= NETWORKS[point["network"]]
+    return changed
+
+
+def networks(policy: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the sections of a policy's networks."""
+    model = policy["model"]
+    return [model["actor"], model["critic"]] if "actor" in model else [model]
+
+
+# ------------------------------------------------------------------ what proves it right
+
+
+def checks(point: Point, trainer: WatchedTrainer) -> Callable[[], Correctness]:
+    """Return the check of a point: its weights and metrics stay finite and move, and a small twin learns as it should.
+
+    The check raises TrainingError for metrics that are not finite.
+    """
+    last = trainer.weights()
+
+    def check() -> Correctness:
+        nonlocal last
+        trainer.iterate()
+        trainer.log_metrics()
+        before, last = last, trainer.weights()
+        moved = float((last - before).abs().max())
+        error, oracle = twins(point)
+        return Correctness(
+            passed=error == 0 and 0 < moved < float("inf"),
+            max_error=error,
+            oracle=oracle,
+            detail=f"weights moved by up to {moved:.3g} in an iteration",
+        )
+
+    return check
+
+
+def twins(point: Point) -> tuple[float, str]:
+    """Return how far the weights of two small runs differ that must be the same to the bit, and what they are.
+
+    On a GPU one is replayed from graphs and one is not; on a CPU one has its environments on another backend.
+
+    Raises:
+        Skip: That backend cannot run here.
+    """
+    small = {**point, "n_envs": TWIN_ENVS, "n_steps": min(TWIN_STEPS, point["n_steps"])}
+    if point["backend"] in ON_GPU:
+        other = {**small, "mode": "eager" if point["mode"] == "graph" else "graph"}
+    else:
+        other = {**small, "backend": counterpart(point["backend"])}
+    error = float((_learned(small) - _learned(other)).abs().max())
+    which = f"{other['backend']}, {other['mode']}, exact floats"
+    return error, f"{TWIN_ITERATIONS} iterations of {TWIN_ENVS} environments against {which}: the weights to the bit"
+
+
+def _learned(point: Point) -> torch.Tensor:
+    trainer = WatchedTrainer(point["env"], settings(point), exact=True)
+    iterate(trainer, TWIN_ITERATIONS)
+    return trainer.weights()
+
+
+# ------------------------------------------------------------------ what it must cost
+
+
+def least_bytes(trainer: WatchedTrainer) -> int:
+    """Return bytes that an iteration must move: what the steps do, and observations written and read once.
+
+    A policy that goes through them several times, or for the value too, reads them again.
+    """
+    wrapper, batch_size = trainer.wrapper, trainer.config.trainer.train_batch_size
+    observed = sum(
+        learner.player.seat.n_agents * learner.player.seat.n_features * 4 * 2 for learner in trainer.learners.values()
+    )
+    return batch_size * (wrapper.env.bytes_per_step + observed)
+
+
+def least_ops(trainer: WatchedTrainer) -> int:
+    """Return multiplications with additions that an iteration must do: each weight once a row, twice more to learn.
+
+    Gradients of what a layer is fed with, and what happens between the layers, come on top.
+    """
+    total = 0
+    batch_size = trainer.config.trainer.train_batch_size
+    for learner in trainer.learners.values():
+        n_rows = batch_size * learner.player.seat.n_agents
+        weights = {
+            name: sum(w.numel() for w in model.parameters() if w.dim() > 1) for name, model in learner.models.items()
+        }
+        total += n_rows * weights.get("actor", weights.get("model", 0))
+        if learner.algorithm is not None:
+            total += 2 * rows_learned(learner.config, n_rows) * sum(weights.values())
+    return total
+
+
+def rows_learned(policy: PolicyConfig, n_rows: int) -> int:
+    """Return how many rows go through a policy's networks in an update, of a rollout with ``n_rows``."""
+    if policy.algorithm == "DDPG":
+        return policy.batch_size * policy.updates_per_iteration
+    return n_rows * (policy.n_epochs if policy.algorithm == "PPO" else 1)
+
+
+# ------------------------------------------------------------------ points
+
+
+def train_points(preset: Preset) -> list[Point]:
+    """Return a small CartPole on the CPU; from preset default on also all points that others were measured on."""
+    if preset == "smoke":
+        on_cpu = [
+            _point(backend, n_envs=16, n_steps=32, algorithm=name) for backend in ON_CPU for name in ("A2C", "PPO")
+        ]
+        return on_cpu
+    points = [
+        _point(backend, n_envs=n_envs, n_steps=100, algorithm=name)
+        for backend in ON_CPU
+        for n_envs in (100, 1_000)
+        for name in ("A2C", "PPO")
+    ]
+    on_gpu = [{"backend": backend, **each.axes} for each in ANCHORS for backend in ON_GPU]
+    points += [_point(**axes) for axes in on_gpu]
+    largest = [axes for axes in on_gpu if axes["backend"] == "pycuda" and (_key(axes) in VARIED or preset == "full")]
+    points += [_point(**axes, precision=precision) for axes in largest for precision in ("tf32", "bf16")]
+    points += [_point(**axes, mode="eager") for axes in largest]
+    return points
+
+
+VARIED: Final = {("cartpole", 16_384, "PPO"), ("tag_continuous", 2_000, "A2C")}
+"""Points that preset default shows in other precisions and without graphs; preset full shows all so."""
+
+
+def _key(axes: Mapping[str, Any]) -> tuple[str, int, str]:
+    return axes["env"], axes["n_envs"], axes["algorithm"]
+
+
+def _point(
+    backend: str,
+    *,
+    env: str = "cartpole",
+    n_envs: int,
+    n_agents: int = 1,
+    n_steps: int,
+    algorithm: str,
+    network: str = "32-32",
+    precision: str = "fp32",
+    mode: str = "",
+    **more: int,
+) -> dict[str, Any]:
+    return {
+        "env": env,
+        "backend": backend,
+        "n_envs": n_envs,
+        "n_agents": n_agents,
+        "n_steps": n_steps,
+        "algorithm": algorithm,
+        "network": network,
+        "precision": precision,
+        "mode": mode or ("graph" if backend in ON_GPU else "eager"),
+        **more,
+    }
