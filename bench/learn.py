@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +14,7 @@ from bench.record import Course, Curve, Metric
 from bench.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
-from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.metrics import Row
 
 SEEDS: Final = range(5)
 EVALUATED: Final = 100
@@ -65,9 +64,8 @@ its tuned DDPG without noise. Of the Tag environments well beyond what play at r
 class Student(WatchedTrainer):
     """A trainer that stops where one of its policies is good enough.
 
-    What counts is the mean return of the episodes that ended in the latest rows of metrics, so many of them that every
-    environment had the time for a whole episode: the first episodes to end are the short ones, of which some
-    environments have only good ones, and others only bad ones.
+    What counts is `Trainer.recent_return`: the first episodes to end are the short ones, of which some environments
+    have only good ones, and others only bad ones.
 
     Args:
         env: Name of the environment in `ENVS`.
@@ -77,19 +75,15 @@ class Student(WatchedTrainer):
     """
 
     def __init__(self, env: str, settings: Settings, learner: str, threshold: float) -> None:
-        super().__init__(env, settings)
-        self._learner, self._threshold = learner, threshold
+        stop = {"stop_return": {learner: threshold}}
+        super().__init__(env, settings | {"trainer": settings["trainer"] | stop})
         self.returns: list[dict[str, float | None]] = []
         """For each row the mean return of each policy; None: too few steps, or no episode ended."""
 
     def log_metrics(self) -> Row:
-        """Log, and judge."""
+        """Log, and keep the returns."""
         row = super().log_metrics()
-        rows = [each for _, each in self.rows]
-        n_steps = self.wrapper.episode_length * self.wrapper.n_envs
-        self.returns.append({name: mean_return(rows, name, n_steps) for name in self.learners})
-        judged = self.returns[-1][self._learner]
-        self.has_reached_return = judged is not None and judged >= self._threshold
+        self.returns.append(self.recent_return)
         return row
 
     def warm_up(self) -> float:
@@ -103,22 +97,6 @@ class Student(WatchedTrainer):
             self.iterate()
         self.load_state(saved, header, "the start of the run")
         return time.perf_counter() - began
-
-
-def mean_return(rows: Sequence[Row], policy: str, n_steps: int) -> float | None:
-    """Return the mean over the episodes of the latest rows that have ``n_steps`` steps of all environments together.
-
-    None if all rows have fewer, or if no episode ended in them.
-    """
-    total = n_episodes = 0.0
-    for index in reversed(range(len(rows))):
-        if number := rows[index][f"{policy}/episodes"]:
-            total += number * rows[index][f"{policy}/{EPISODIC_RETURN}"]
-            n_episodes += number
-        before = rows[index - 1]["env_steps"] if index else 0
-        if rows[-1]["env_steps"] - before >= n_steps:
-            return total / n_episodes if n_episodes else None
-    return None
 
 
 def learn(point: Point) -> Trial:

@@ -82,19 +82,6 @@ def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
     assert course.curve.env_steps[-1] == 100 * 500 // 2048 * 2048
 
 
-def test_mean_return_takes_rows_until_every_environment_had_an_episode():
-    """By hand: rows of 50 steps; for 100 it takes the latest two, for 101 three, weighed by their episodes."""
-    rows = [
-        {"env_steps": 50, "p/episodes": 1.0, "p/mean_episodic_return": 90.0},
-        {"env_steps": 100, "p/episodes": 0.0, "p/mean_episodic_return": float("nan")},
-        {"env_steps": 150, "p/episodes": 3.0, "p/mean_episodic_return": 10.0},
-    ]
-    assert learn.mean_return(rows, "p", 50) == learn.mean_return(rows, "p", 100) == 10
-    assert learn.mean_return(rows, "p", 101) == learn.mean_return(rows, "p", 150) == (90 + 3 * 10) / 4
-    assert learn.mean_return(rows, "p", 151) is None
-    assert learn.mean_return(rows[:2], "p", 50) is None
-
-
 def test_first_episodes_to_end_do_not_count_alone():
     """In Tag GridWorld only caught runners end the first episodes: their mean is far above what follows."""
     task = next(task for task in TASKS if (task.env, task.learner) == ("tag_gridworld", "tagger"))

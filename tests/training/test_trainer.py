@@ -197,9 +197,12 @@ def test_best_checkpoint_is_that_of_the_highest_return(tmp_path):
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=1)
     returns = [5.0, 8.0, 6.0, math.nan, 9.0, 8.5]
     best = []
-    for value in returns:
+    n_steps = trainer.wrapper.n_envs * trainer.wrapper.episode_length
+    for index, value in enumerate(returns, start=1):
         trainer.iteration += 1
-        trainer._judge({"shared/mean_episodic_return": value})
+        n_ended = 0 if math.isnan(value) else 4
+        row = {"env_steps": index * n_steps, "shared/mean_episodic_return": value, "shared/episodes": n_ended}
+        trainer._judge(row)
         trainer.save_checkpoint()
         _, header = checkpoint.load(trainer.folder / "checkpoints" / "best")
         best.append((header.iteration, header.best_return))

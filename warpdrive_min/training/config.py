@@ -64,7 +64,7 @@ class TrainerConfig(Section):
     mode: Mode = "auto"
     """Replay the iteration as a CUDA graph, or launch kernel by kernel; "auto": a graph where the backend can."""
     stop_return: float | dict[str, float] | None = None
-    """Mean episodic return at which training stops, of every trained policy or by policy; None: it does not."""
+    """Mean return at which training stops, of the latest episodes, enough for one in each environment; None: never."""
     compat: Literal["warpdrive"] | None = None
     """Learn by WarpDrive's rule: its returns, to which a time limit is an end, and one update for each batch."""
     max_rows: int | None = 2**20

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from warpdrive_min.training.learners import Learner
-from warpdrive_min.training.metrics import EPISODIC_RETURN, fetch
+from warpdrive_min.training.metrics import EPISODIC_RETURN, Row, fetch
 from warpdrive_min.training.ranks import World
 from warpdrive_min.training.recorder import Recorder
 
@@ -55,3 +55,29 @@ def _means(name: str, learner: Learner, numbers: Mapping[str, float]) -> dict[st
         "mean_episodic_steps": numbers[f"{name}/steps"] / n if n else math.nan,
         "episodes": n,
     }
+
+
+def mean_return(rows: Sequence[Row], policy: str, n_steps: int, first_step: int = 0) -> float | None:
+    """Return the mean over the episodes of the latest rows that have ``n_steps`` steps of all environments together.
+
+    With as many steps as all environments have in an episode of full length, long episodes count as well as short
+    ones, which end first.
+
+    Args:
+        rows: Of metrics, in order.
+        policy: Whose return.
+        n_steps: Steps.
+        first_step: Steps done before the first row.
+
+    Returns:
+        None if all rows have fewer, or if no episode ended in them.
+    """
+    total = n_episodes = 0.0
+    for index in reversed(range(len(rows))):
+        if number := rows[index][f"{policy}/episodes"]:
+            total += number * rows[index][f"{policy}/{EPISODIC_RETURN}"]
+            n_episodes += number
+        before = rows[index - 1]["env_steps"] if index else first_step
+        if rows[-1]["env_steps"] - before >= n_steps:
+            return total / n_episodes if n_episodes else None
+    return None

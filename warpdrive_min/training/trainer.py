@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ from warpdrive_min.training.learners import (
     make_learners,
 )
 from warpdrive_min.training.metrics import (
-    EPISODIC_RETURN,
     STEPS_PER_S,
     Row,
     Sink,
@@ -46,7 +44,7 @@ from warpdrive_min.training.rollout import Actors, Rollout, make_batch
 from warpdrive_min.training.schedules import ParamScheduler, Schedule
 from warpdrive_min.training.seats import seats
 from warpdrive_min.training.state import is_weight, own_state, shared_state, weights
-from warpdrive_min.training.statistics import read
+from warpdrive_min.training.statistics import mean_return, read
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +100,10 @@ class Trainer:
         self.best_return: float | None = None
         """Highest mean episodic reward that was saved, the mean over the policies that learn."""
         self._last_return: float | None = None
+        self.recent_return: dict[str, float | None] = {}
+        """Of each policy, over the latest rows of metrics in which all environments had time for a whole episode."""
+        self._recent: list[Row] = []
+        self._recent_from = 0
         self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
         self._arrays = (create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
         self._start_environments()
@@ -308,17 +310,24 @@ class Trainer:
         algorithm = self.learners[policy].algorithm
         return {} if algorithm is None else {key: self._written[id(t)] for key, t in algorithm.scheduled.items()}
 
-    def _judge(self, row: Mapping[str, Any]) -> None:
+    def _judge(self, row: Row) -> None:
         """Note how good the policies are, and whether that is good enough."""
+        n_steps = self.wrapper.n_envs * self.wrapper.episode_length * self.world.size
+        self._recent.append(row)
+        self.recent_return = {
+            name: mean_return(self._recent, name, n_steps, self._recent_from) for name in self.learners
+        }
+        while len(self._recent) > 1 and row["env_steps"] - self._recent[0]["env_steps"] >= n_steps:
+            self._recent_from = int(self._recent.pop(0)["env_steps"])
         trained = [name for name, learner in self.learners.items() if learner.algorithm is not None]
-        returns = [row[f"{name}/{EPISODIC_RETURN}"] for name in trained]
-        if returns and not any(map(math.isnan, returns)):
-            self._last_return = sum(returns) / len(returns)
+        known_returns = [got for name in trained if (got := self.recent_return[name]) is not None]
+        if trained and len(known_returns) == len(trained):
+            self._last_return = sum(known_returns) / len(trained)
         least_of_all = self.config.trainer.stop_return
         if least_of_all is None:
             return
         wanted = least_of_all if isinstance(least_of_all, Mapping) else dict.fromkeys(trained, least_of_all)
-        reached = [row[f"{name}/{EPISODIC_RETURN}"] >= least for name, least in wanted.items()]
+        reached = [(got := self.recent_return[name]) is not None and got >= least for name, least in wanted.items()]
         self.has_reached_return = bool(reached) and all(reached)
 
     def _open_sinks(self) -> list[Sink]:
@@ -428,6 +437,7 @@ class Trainer:
         self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
         self.best_return, self._seconds_before = header.best_return, header.seconds
         self._resumed_from, self.has_reached_return = self.iteration, False
+        self._recent, self._recent_from = [], self.env_steps
         self._close_sinks()  # opened again, they drop the rows that will come again
         self._started = time.perf_counter()
         self._last_log = (self._started, self.env_steps)
