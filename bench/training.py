@@ -66,11 +66,6 @@ class WatchedTrainer(Trainer):
         self.rows.append((time.perf_counter(), row))
         return row
 
-    @property
-    def capture_s(self) -> float:
-        """What the capture of its graphs took, s; 0 where there is none."""
-        return self._play.capture_s + self._learn.capture_s
-
     def weights(self) -> torch.Tensor:
         """Return a copy of all weights of the policies that learn, one after the other, on the CPU."""
         learning = [learner for learner in self.learners.values() if learner.algorithm is not None]

@@ -151,6 +151,11 @@ class Trainer:
         self.env_steps += self.config.trainer.train_batch_size * self.world.size
 
     @property
+    def capture_s(self) -> float:
+        """What the capture of the graphs took, s; 0 where there is none."""
+        return self._play.capture_s + self._learn.capture_s
+
+    @property
     def is_finished(self) -> bool:
         """The run config wants no further iteration."""
         return self.iteration >= self.n_iterations or self.has_reached_return
