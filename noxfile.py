@@ -45,10 +45,45 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def gate(session: nox.Session) -> None:
+    """`python -m bench gate`: whether anything became slower; by default than the main branch."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "gate", *(session.posargs or ["--baseline", "main"]))
+
+
+@nox.session
 def plots(session: nox.Session) -> None:
     """`python -m bench plot`: the figures again, from the records."""
     install(session, "bench")
     session.run("python", "-m", "bench", "plot", *session.posargs)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """`python -m bench report`: the page of tables and figures, from the records."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "report", *session.posargs)
+
+
+@nox.session
+def paper(session: nox.Session) -> None:
+    """`python -m bench paper`: figures, LaTeX tables, method and manifest, from the records."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "paper", *session.posargs)
+
+
+@nox.session
+def reproduce(session: nox.Session) -> None:
+    """`python -m bench reproduce RUN_ID`: recorded points measured again, and whether the figures are the same."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "reproduce", *session.posargs)
+
+
+@nox.session
+def doctor(session: nox.Session) -> None:
+    """`python -m bench doctor`: what this machine can measure, and what not."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "doctor", *session.posargs)
 
 
 @nox.session

@@ -15,7 +15,7 @@ Point = Mapping[str, Any]
 """Value of each axis."""
 Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
 """What is timed; figures of different scopes never mix."""
-Preset = Literal["smoke", "default", "full"]
+Preset = Literal["smoke", "default", "full", "paper"]
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)
@@ -70,6 +70,21 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Starts:
+    """One point that is timed from cold: each sample is a process of its own, and there is no warm-up."""
+
+    run: Callable[[], Mapping[str, float]]
+    """Starts one process, waits for it, and returns how long each part of what it did took, s, in their order."""
+    check: Callable[[], Correctness]
+    """Holds what all processes since the last check came to against its oracle."""
+    mode: Literal["eager", "graph"]
+    device: torch.device
+    threads: int | None
+    """CPU threads that do the work; None on a GPU."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """A benchmark, stated once."""
 
@@ -80,13 +95,13 @@ class Case:
     """Raised when what is timed changes; records of different versions are not compared."""
     points: Callable[[Preset], Sequence[Point]]
     """Returns the points of a preset."""
-    setup: Callable[[Point], Prepared | Trial]
+    setup: Callable[[Point], Prepared | Trial | Starts]
     """Makes a point ready; raises `Skip`."""
 
     @property
     def repeats(self) -> bool:
         """Its points are timed again and again, as other tools than our sweep do it too."""
-        return self.scope != "learn"
+        return self.scope not in ("startup", "memory", "learn")
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values that each axis takes in a preset."""

@@ -13,12 +13,30 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench import plots, sweep, table
+from bench.calibrate import calibrate
 from bench.case import label
 from bench.cases import CASES
+from bench.claims import claims
+from bench.compare import compare
+from bench.doctor import doctor
+from bench.export import export
+from bench.gate import GateCommand, gate
+from bench.paper import paper
 from bench.record import Record, RecordError, read_all
+from bench.report import report
+from bench.reproduce import reproduce
 from warpdrive_min.backends import availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
+app.command("claims")(claims)
+app.command("report")(report)
+app.command("paper")(paper)
+app.command("compare")(compare)
+app.command("calibrate")(calibrate)
+app.command("gate", cls=GateCommand)(gate)
+app.command("export")(export)
+app.command("reproduce", cls=GateCommand)(reproduce)
+app.command("doctor")(doctor)
 console = Console()
 if console.width < (wide := 200):
     console = Console(width=wide)  # the tables need it; a narrower terminal wraps
@@ -30,6 +48,7 @@ class PresetName(StrEnum):
     smoke = "smoke"
     default = "default"
     full = "full"
+    paper = "paper"
 
 
 class Style(StrEnum):

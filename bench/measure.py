@@ -1,4 +1,4 @@
-"""The timer: how one prepared point becomes samples. Nothing else in the project times anything."""
+"""The timer: how one prepared point becomes samples. Only what starts cold times itself, in its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from bench.case import Prepared, Preset
+from bench.case import Prepared, Preset, Starts
 from bench.stats import median, median_interval, spread
 
 WARM_BLOCKS: Final = 5
@@ -43,12 +43,15 @@ class Plan:
     """Longest warm-up, s."""
     measure_cap_s: float = 10.0
     """Time after which no sample beyond ``n_samples`` is taken, s."""
+    n_starts: int = 20
+    """Samples of a point each of whose samples is a process of its own."""
 
 
 PLANS: Final[dict[Preset, Plan]] = {
-    "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.1),
+    "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.1, n_starts=1),
     "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0),
     "full": Plan(),
+    "paper": Plan(),
 }
 
 
@@ -70,7 +73,8 @@ class Measurement:
     """Device time of the same, from events; None on a CPU."""
     runs_per_sample: int
     stop_reason: str
-    warm_up: dict[str, Any]
+    warm_up: dict[str, Any] | None
+    """None: there was none."""
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -117,6 +121,29 @@ def measure(prepared: Prepared, plan: Plan, stopwatch: Stopwatch | None = None) 
         reason = _stop_reason(walls, spent, plan)
     notes = _clock_note(walls, devices)
     return Measurement(tuple(walls), tuple(devices) or None, runs, reason, warm_up, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The samples of a point that is timed from cold."""
+
+    total: Measurement
+    """Of all parts together."""
+    parts_s: dict[str, tuple[float, ...]]
+    """How long each part took in each sample, s."""
+
+
+def measure_starts(starts: Starts, plan: Plan) -> Started:
+    """Start as many processes as are planned, one after the other.
+
+    Raises:
+        MeasureError: Under Numba's simulator, whose times mean nothing.
+    """
+    refuse_simulator(starts.device)
+    seen = [starts.run() for _ in range(plan.n_starts)]
+    parts = {name: tuple(each[name] for each in seen) for name in seen[0]}
+    total = tuple(sum(each.values()) * 1e9 for each in seen)
+    return Started(Measurement(total, None, 1, f"{plan.n_starts} processes", None), parts)
 
 
 def refuse_simulator(device: torch.device) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 ENERGY_WINDOW_S: Final = 5.0
 """The energy counter moves every 100 ms: over shorter windows joules mean little."""
 GPM_WINDOW_S: Final = 0.1
 """Two GPM samples must be this far apart."""
+ANSWER_S: Final = 5.0
+"""A driver that has lost its GPU may not return from a call: the measurement goes on after this time."""
 
 THROTTLE: Final = {
     "GpuIdle": "idle",
@@ -29,6 +32,8 @@ THROTTLE: Final = {
     "DisplayClockSetting": "display clocks",
 }
 """NVML's reasons for lower clocks, by the end of the constant's name."""
+NOT_THROTTLED: Final = ("idle", "application clocks", "display clocks")
+"""Reasons that are no trouble: the GPU waits, or somebody chose its clocks."""
 GPM: Final = {
     "sm_occupancy_percent": "SM_OCCUPANCY",
     "sm_utilisation_percent": "SM_UTIL",
@@ -57,10 +62,14 @@ class Telemetry:
     temperature_c: Series | None
     energy_j: float | None
     throttle_reasons: dict[str, float] | None
-    """Share of the samples in which each reason held."""
+    """Share of the samples in which each reason held; they are taken at equal times, so that is its share of time."""
     contended: bool | None
     """Another process used the GPU."""
+    other_processes: int | None
+    """How many others did, at most at once."""
     gpm: dict[str, float] | None
+    reading_s: Series
+    """What one sample of all the above took in the sampler's thread."""
     unread: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,19 +94,22 @@ class Sampler:
         self._period_s = period_s
         self._series: dict[str, list[float]] = {}
         self._reasons: list[int] = []
-        self._foreign: list[bool] = []
+        self._others: list[int] = []
+        self._reading_s: list[float] = []
+        self._gpm_start: Any = None
         self._unread: dict[str, str] = {}
         self._stop = threading.Event()
 
     def __enter__(self) -> Sampler:
+        self._open = contextlib.ExitStack()
         try:
-            self._nvml, self._handle = _open(self._device)
+            self._nvml, self._handle = self._open.enter_context(opened(self._device))
         except Exception as error:  # noqa: BLE001  (whatever NVML lacks here, the measurement goes on without)
             self.reason = f"no telemetry: {error or type(error).__name__}"
             return self
         self._start = time.perf_counter()
         self._energy = self._read("energy_j", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        self._gpm_start = self._read("gpm", self._gpm_sample)
+        self._gpm_start = self._read("gpm", lambda: gpm_sample(self._nvml, self._handle))
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
         return self
@@ -108,19 +120,27 @@ class Sampler:
         if self.reason:
             return
         self._stop.set()
-        self._thread.join()
-        if not self._series and not self._reasons:
-            self.reason = (
-                f"no telemetry: NVML gave no sample ({next(iter(self._unread.values()), 'the window is too short')})"
-            )
+        self._thread.join(ANSWER_S)
+        if self._thread.is_alive():
+            self.reason = f"no telemetry: NVML has not answered for {ANSWER_S:g} s; see what `nvidia-smi` says"
             return
-        self.telemetry = self._summary(time.perf_counter() - self._start)
+        with self._open:
+            if self._series or self._reasons:
+                self.telemetry = self._summary(time.perf_counter() - self._start)
+            else:
+                why = next(iter(self._unread.values()), "the window is too short")
+                self.reason = f"no telemetry: NVML gave no sample ({why})"
+            if self._gpm_start is not None:
+                with contextlib.suppress(Exception):  # of a lost GPU nothing can be freed
+                    self._nvml.nvmlGpmSampleFree(self._gpm_start)
 
     # -------------------------------------------------------------- sampling
 
     def _loop(self) -> None:
         while True:
+            began = time.perf_counter()
             self._sample()
+            self._reading_s.append(time.perf_counter() - began)
             if self._stop.wait(self._period_s):
                 return
 
@@ -138,12 +158,12 @@ class Sampler:
             value = self._read(name, reader)
             if value is not None:
                 self._series.setdefault(name, []).append(float(value))
-        reasons = self._read("throttle_reasons", lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        reasons = self._read("throttle_reasons", lambda: clock_reasons(nvml, handle))
         if reasons is not None:
             self._reasons.append(reasons)
-        processes = self._read("contended", lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        if processes is not None:
-            self._foreign.append(any(process.pid != os.getpid() for process in processes))
+        others = self._read("contended", lambda: _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+        if others is not None:
+            self._others.append(others)
 
     def _read(self, name: str, reader: Callable[[], Any]) -> Any:
         """Return what ``reader`` reads; None, with the first reason kept, if it fails or failed before."""
@@ -155,13 +175,6 @@ class Sampler:
             self._unread[name] = str(error) or type(error).__name__
             return None
 
-    def _gpm_sample(self) -> Any:
-        if not self._nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
-            raise RuntimeError("this GPU has no GPM metrics; they came with Hopper")
-        sample = self._nvml.nvmlGpmSampleAlloc()
-        self._nvml.nvmlGpmSampleGet(self._handle, sample)
-        return sample
-
     # -------------------------------------------------------------- summary
 
     def _summary(self, duration_s: float) -> Telemetry:
@@ -171,8 +184,10 @@ class Sampler:
             **{name: _series(self._series.get(name)) for name in SERIES},
             energy_j=self._joules(duration_s),
             throttle_reasons=self._throttle(),
-            contended=any(self._foreign) if self._foreign else None,
+            contended=any(self._others) if self._others else None,
+            other_processes=max(self._others, default=None),
             gpm=self._gpm(duration_s),
+            reading_s=_series(self._reading_s) or {},
             unread=dict(self._unread),
         )
 
@@ -182,24 +197,20 @@ class Sampler:
                 "energy_j", f"the window of {duration_s:.1f} s is shorter than {ENERGY_WINDOW_S:g} s"
             )
             return None
-        end = self._read("energy_j", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        return None if end is None or self._energy is None else (end - self._energy) / 1000
+        return self._read("energy_j", self._joules_since_start)
+
+    def _joules_since_start(self) -> float:
+        spent = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) - self._energy
+        if spent < 0:
+            raise RuntimeError("the energy counter went back: the driver was loaded anew")
+        return float(spent) / 1000
 
     def _throttle(self) -> dict[str, float] | None:
         if not self._reasons:
             return None
-        bits = {text: getattr(self._nvml, f"nvmlClocksEventReason{name}", None) for name, text in THROTTLE.items()}
-        bits |= {
-            text: getattr(self._nvml, f"nvmlClocksThrottleReason{name}", None)
-            for name, text in THROTTLE.items()
-            if bits[text] is None
-        }
-        shares = {
-            text: sum(bool(reasons & bit) for reasons in self._reasons) / len(self._reasons)
-            for text, bit in bits.items()
-            if bit is not None
-        }
-        return {text: share for text, share in shares.items() if share > 0}
+        named = [set(names_of(self._nvml, reasons)) for reasons in self._reasons]
+        shares = {name: sum(name in each for each in named) / len(named) for name in THROTTLE.values()}
+        return {name: share for name, share in shares.items() if share > 0}
 
     def _gpm(self, duration_s: float) -> dict[str, float] | None:
         if self._gpm_start is None:
@@ -211,18 +222,25 @@ class Sampler:
 
     def _gpm_metrics(self) -> dict[str, float]:
         nvml = self._nvml
-        end = self._gpm_sample()
-        request = nvml.c_nvmlGpmMetricsGet_t()
-        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        request.sample1, request.sample2 = self._gpm_start, end
-        request.numMetrics = len(GPM)
-        for index, name in enumerate(GPM.values()):
-            request.metrics[index].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
-        nvml.nvmlGpmMetricsGet(request)
-        metrics = {name: float(request.metrics[index].value) for index, name in enumerate(GPM)}
-        nvml.nvmlGpmSampleFree(self._gpm_start)
-        nvml.nvmlGpmSampleFree(end)
-        return metrics
+        end = gpm_sample(nvml, self._handle)
+        try:
+            request = nvml.c_nvmlGpmMetricsGet_t()
+            request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+            request.sample1, request.sample2 = self._gpm_start, end
+            request.numMetrics = len(GPM)
+            for index, name in enumerate(GPM.values()):
+                request.metrics[index].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
+            nvml.nvmlGpmMetricsGet(request)
+        finally:
+            nvml.nvmlGpmSampleFree(end)
+        read = {}
+        for index, name in enumerate(GPM):
+            metric = request.metrics[index]
+            if metric.nvmlReturn == nvml.NVML_SUCCESS:
+                read[name] = float(metric.value)
+            else:  # the call succeeds even so, and the value is 0
+                self._unread[f"gpm.{name}"] = f"NVML answers {metric.nvmlReturn}"
+        return read
 
 
 SERIES: Final = (
@@ -239,21 +257,119 @@ def _series(values: Sequence[float] | None) -> Series | None:
     return {"mean": sum(values) / len(values), "min": min(values), "max": max(values)} if values else None
 
 
-def _open(device: torch.device) -> tuple[ModuleType, Any]:
-    """Return NVML, initialised, and its handle of a torch device.
+def _count_others(processes: Sequence[Any]) -> int:
+    """Count the processes on a GPU beside this one, which is on it too.
 
     Raises:
+        RuntimeError: NVML shows not even this one.
+    """
+    if not processes:
+        raise RuntimeError("NVML shows no process, not even this one; containers hide them")
+    # In a container this one may be listed under the number that it has outside: then one of the others is it.
+    return len(processes) - 1
+
+
+# ------------------------------------------------------------------ parts, for others who ask NVML
+
+
+@contextlib.contextmanager
+def opened(device: torch.device) -> Iterator[tuple[Any, Any]]:
+    """Lend NVML, initialised, and its handle of a torch device, which is found by UUID.
+
+    Raises:
+        ImportError: There is no `nvidia-ml-py`.
         RuntimeError: The device is no GPU, or NVML knows none of its UUID.
     """
     if device.type != "cuda":
         raise RuntimeError("the point runs on the CPU")
-    import pynvml  # noqa: PLC0415  (optional)
+    try:
+        import pynvml  # noqa: PLC0415  (optional)
+    except ImportError as error:
+        raise ImportError(f"{error}; pip install nvidia-ml-py") from error
 
     pynvml.nvmlInit()
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        found = pynvml.nvmlDeviceGetUUID(handle)
-        if (found if isinstance(found, str) else found.decode()).removeprefix("GPU-") == uuid.removeprefix("GPU-"):
-            return pynvml, handle
-    raise RuntimeError("NVML knows no device of torch's UUID")
+    try:
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        yield pynvml, _handle(pynvml, uuid.removeprefix("GPU-"))
+    finally:
+        with contextlib.suppress(Exception):  # the GPU may be gone
+            pynvml.nvmlShutdown()
+
+
+def _handle(nvml: Any, uuid: str) -> Any:
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        found = nvml.nvmlDeviceGetUUID(handle)
+        if (found if isinstance(found, str) else found.decode()).removeprefix("GPU-") == uuid:
+            return handle
+    raise RuntimeError("NVML knows no device of torch's UUID; a slice of a GPU (MIG) has no telemetry of its own")
+
+
+def clock_reasons(nvml: Any, handle: Any) -> int:
+    """Return the bits of why the clocks are lower now; libraries and drivers before 535 have them by their old name."""
+    try:
+        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except Exception:  # noqa: BLE001  (the library lacks the function, or the driver does)
+        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def names_of(nvml: Any, reasons: int) -> list[str]:
+    """Name the bits of `clock_reasons`, as `THROTTLE` does."""
+    bits = {
+        text: getattr(nvml, f"nvmlClocksEventReason{name}", getattr(nvml, f"nvmlClocksThrottleReason{name}", 0))
+        for name, text in THROTTLE.items()
+    }
+    return [text for text, bit in bits.items() if reasons & bit]
+
+
+def gpm_sample(nvml: Any, handle: Any) -> Any:
+    """Return a GPM sample, which the caller frees.
+
+    Raises:
+        RuntimeError: The GPU has none.
+    """
+    if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+        raise RuntimeError("this GPU has no GPM metrics; they came with Hopper")
+    sample = nvml.nvmlGpmSampleAlloc()
+    try:
+        nvml.nvmlGpmSampleGet(handle, sample)
+    except Exception:
+        nvml.nvmlGpmSampleFree(sample)
+        raise
+    return sample
+
+
+def energy_period_s(
+    read_mj: Callable[[], int],
+    longest_s: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+    pause: Callable[[float], None] = time.sleep,
+) -> float | None:
+    """Return the median time between two movements of the energy counter, s; None: it moved less than twice."""
+    began, last, moved = clock(), read_mj(), []
+    while clock() - began < longest_s:
+        pause(0.001)
+        if (now := read_mj()) != last:
+            last = now
+            moved.append(clock())
+    return float(np.median(np.diff(moved))) if len(moved) > 1 else None
+
+
+# ------------------------------------------------------------------ what telemetry means for a figure
+
+
+def throttling(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the reasons for which a record's GPU was slower than it could be, each with its share of time."""
+    reasons = (telemetry or {}).get("throttle_reasons") or {}
+    return {reason: share for reason, share in reasons.items() if reason not in NOT_THROTTLED}
+
+
+def pcie_bytes_per(telemetry: Telemetry, amount: float) -> float | None:
+    """Return the bytes that crossed the bus both ways for each unit of work, of so many done while the GPU was watched.
+
+    Near zero: the loop stays on the GPU. Launches and NVML's own reading cross it too.
+    """
+    rates = [(telemetry.gpm or {}).get(name) for name in ("pcie_received_mib_per_s", "pcie_sent_mib_per_s")]
+    if None in rates or amount <= 0:
+        return None
+    return sum(rate for rate in rates if rate is not None) * 2**20 * telemetry.duration_s / amount

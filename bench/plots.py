@@ -83,7 +83,7 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
             figure = make(of_case)
             if figure is not None:
                 FigureCanvasAgg(figure)
-                _footer(figure, latest(of_case), STATISTIC.get(case, MEDIAN))
+                footer(figure, latest(of_case), STATISTIC.get(case, MEDIAN))
                 paths += [_save(figure, out / f"{name}-{suffix}.{kind}") for kind in FORMATS]
     return paths
 
@@ -132,7 +132,7 @@ def speedup(records: Sequence[Record]) -> Figure | None:
 
     def value(record: Record) -> Metric | None:
         base = baseline.get(_size(record))
-        return _times(record, base) if base and record.point["backend"] != "cpu" else None
+        return times_baseline(record, base) if base and record.point["backend"] != "cpu" else None
 
     threads = {record.threads for record in baseline.values()}
     numpy = f"NumPy, {', '.join(f'{n} thread' + 's' * (n != 1) for n in sorted(threads, key=str))}"
@@ -182,7 +182,7 @@ def neighbors(records: Sequence[Record]) -> Figure | None:
     look = {"linestyle": ":", "markerfacecolor": "none"}
     labels |= {f"{name}, all pairs": line for name, line in _lines(rates, every, "n_agents", **look).items()}
     rates.set_ylabel("agent steps per second")
-    _lines(factors, [(record, _times(record, pairs[_place(record)])) for record in grids], "n_agents")
+    _lines(factors, [(record, times_baseline(record, pairs[_place(record)])) for record in grids], "n_agents")
     factors.set_ylabel("times all pairs")
     factors.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     n_envs = sorted({int(record.point["n_envs"]) for record in grids})
@@ -197,7 +197,8 @@ def _place(record: Record) -> tuple[Any, ...]:
     return (record.run_id, *(record.point[axis] for axis in ("backend", "n_envs", "n_agents")))
 
 
-def _times(record: Record, base: Record) -> Metric | None:
+def times_baseline(record: Record, base: Record) -> Metric | None:
+    """Return how many times faster a record is than its baseline; None where one of them has no figure."""
     own, reference = _metric(record, "agent_steps_per_s"), _metric(base, "agent_steps_per_s")
     if own is None or reference is None:
         return None
@@ -251,7 +252,7 @@ def _sampler_panel(axes: Axes, records: Sequence[Record], shape: tuple[Any, ...]
 
 def _sampler_name(record: Record) -> str:
     if record.point["implementation"] == "ours":
-        return f"ours, {_backend_label(record)}"
+        return f"ours, {backend_label(record)}"
     return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"
 
 
@@ -282,7 +283,7 @@ def training(records: Sequence[Record]) -> Figure | None:
             metric = _metric(record, "env_steps_per_s")
             assert metric is not None
             look = BACKEND_STYLE[str(record.point["backend"])] | {"linestyle": "none"}
-            labels.setdefault(_backend_label(record), axes.plot(metric.value, row, **look)[0])
+            labels.setdefault(backend_label(record), axes.plot(metric.value, row, **look)[0])
         best = max(_rate(record, "env_steps_per_s") for record in places[place])
         ratio = f"{best / base:.3g} x" if base else f"{other.by}: does not run"
         axes.annotate(ratio, (best, row), (7, 0), textcoords="offset points", va="center", fontsize="small")
@@ -348,9 +349,9 @@ def _learning(
         env, algorithm, learner, n_envs, threshold = key
         for backend, seeds in panels[key].items():
             own = {name: look for name, look in BACKEND_STYLE[backend].items() if name != "marker"}
-            drawn = _seeds(axes, [_known(record, learner, along) for record in seeds], spaced, own)
+            drawn = _seeds(axes, [curve_points(record, learner, along) for record in seeds], spaced, own)
             if drawn:
-                labels.setdefault(_backend_label(seeds[0]), drawn)
+                labels.setdefault(backend_label(seeds[0]), drawn)
         axes.axhline(threshold, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
         who = "" if learner == "shared" else f" ({learner})"
         axes.set_title(f"{ENV_NAME[env]}{who}, {algorithm}, {_count(n_envs, 'environment')}", loc="left")
@@ -369,7 +370,7 @@ def _learning(
     return figure
 
 
-def _known(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:
+def curve_points(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:
     """Return where along its curve a seed has a return, and which."""
     assert record.curve is not None
     pairs = zip(along(record.curve), record.curve.mean_return[learner], strict=True)
@@ -394,6 +395,58 @@ def _seeds(
     return line
 
 
+def starting(records: Sequence[Record]) -> Figure | None:
+    """Draw how long each part of a start takes, one after the other, a bar for each point."""
+    records = latest(records)
+    if not records:
+        return None
+    rows = sorted(records, key=_start_name, reverse=True)
+    parts = list(dict.fromkeys(name for record in rows for name in record.notes["samples_s"]))
+    figure = _figure(2, 1.1 + 0.22 * len(rows))
+    axes = figure.subplots()
+    left = np.zeros(len(rows))
+    labels: dict[str, Any] = {}
+    for index, part in enumerate(parts):
+        metrics = [_metric(record, part) for record in rows]
+        seconds = np.array([metric.value if metric else 0.0 for metric in metrics])
+        look = {"color": PART_COLORS[index % len(PART_COLORS)], "hatch": HATCHES[index // len(PART_COLORS)]}
+        labels[part.removesuffix("_s").replace("_", " ")] = axes.barh(range(len(rows)), seconds, left=left, **look)
+        left += seconds
+    axes.set_yticks(range(len(rows)), [_start_name(record) for record in rows])
+    axes.set_xlabel("seconds in a fresh process")
+    axes.grid(visible=True, axis="x")
+    _legend(figure, labels)
+    return figure
+
+
+PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
+HATCHES: Final = ("", "///")
+
+
+def _start_name(record: Record) -> str:
+    point = record.point
+    return f"{ENV_NAME[str(point['env'])]}, {point['until']}, {backend_label(record)}, {point['cache']}"
+
+
+def memory(records: Sequence[Record]) -> Figure | None:
+    """Draw the bytes of an environment over the number of its agents, a panel for each environment of several."""
+    records = latest(records)
+    sizes = {env: {record.point["n_agents"] for record in records if record.point["env"] == env} for env in ENV_NAME}
+    several = [env for env, counts in sizes.items() if len(counts) > 1]
+    if not several:
+        return None
+    figure = _figure(min(2, len(several)), 2.7)
+    labels: dict[str, Any] = {}
+    for axes, env in zip(figure.subplots(1, len(several), squeeze=False)[0], several, strict=True):
+        found = [(record, _metric(record, "bytes_per_env")) for record in records if record.point["env"] == env]
+        labels |= _lines(axes, found, "n_agents")
+        axes.set_title(ENV_NAME[env], loc="left")
+        axes.set_xlabel("agents in each environment")
+        axes.set_ylabel("bytes of an environment")
+    _legend(figure, labels)
+    return figure
+
+
 CURVE_POINTS: Final = 200
 """At which curves of several seeds are compared."""
 
@@ -403,6 +456,8 @@ FIGURES: Final[dict[str, tuple[str, Callable[[Sequence[Record]], Figure | None]]
     "agents": ("env_step", agents),
     "neighbors": ("neighbor_search", neighbors),
     "sampler": ("sampler", samplers),
+    "startup": ("startup", starting),
+    "memory": ("memory", memory),
     "training": ("train", training),
     "learning": ("learn", learning_over_steps),
     "learning-seconds": ("learn", learning_over_seconds),
@@ -466,7 +521,7 @@ def _lines(axes: Axes, found: Iterable[tuple[Record, Metric | None]], axis: str,
             (drawn,) = axes.plot(sizes, [metric.value for metric in values], **own | look)
             band = [metric.low for metric in values], [metric.high for metric in values]
             axes.fill_between(sizes, *band, color=own["color"], alpha=0.2, linewidth=0)
-            labels.setdefault(_backend_label(line[0][2]), drawn)
+            labels.setdefault(backend_label(line[0][2]), drawn)
     _log_axes(axes)
     return labels
 
@@ -502,22 +557,25 @@ def _si(value: float, _: int | None = None) -> str:
 MEDIAN: Final = "median and 95 % interval"
 STATISTIC: Final = {
     "train": "medians",
+    "startup": "medians of each part",
+    "memory": "of the arrays",
     "learn": "interquartile mean over seeds and 95 % bootstrap interval; seeds that are done keep their last return",
 }
 """What the lines of a case are, if not `MEDIAN`."""
 
 
-def _footer(figure: Figure, records: Sequence[Record], statistic: str = MEDIAN) -> None:
+def footer(figure: Figure, records: Sequence[Record], statistic: str = MEDIAN) -> None:
     """Say where the records come from, in as many lines as it takes."""
     machine = records[0].machine
-    commits, runs = sorted({_commit(record) for record in records}), sorted({record.run_id for record in records})
+    commits, runs = sorted({commit_label(record) for record in records}), sorted({record.run_id for record in records})
     where = f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
     text = f"{where}; {statistic}; commit {', '.join(commits)}; run {', '.join(runs)}"
     letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
     figure.supxlabel(textwrap.fill(text, letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
 
 
-def _commit(record: Record) -> str:
+def commit_label(record: Record) -> str:
+    """Name the commit that was measured, and whether it had changes."""
     sha = record.git.get("sha")
     return (str(sha)[:7] if sha else "unknown") + (" + changes" if record.git.get("dirty") else "")
 
@@ -533,7 +591,8 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _backend_label(record: Record) -> str:
+def backend_label(record: Record) -> str:
+    """Name the backend, on a CPU with its threads."""
     name = BACKEND_NAME[str(record.point["backend"])]
     return name if record.threads is None else f"{name} ({record.threads} thread{'s' if record.threads > 1 else ''})"
 

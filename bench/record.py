@@ -67,8 +67,8 @@ class Curve(_Model):
 class Course(_Model):
     """How something went that was run once."""
 
-    curve: Curve
     metrics: dict[str, Metric]
+    curve: Curve | None = None
     notes: dict[str, Any]
     unread: dict[str, str]
 

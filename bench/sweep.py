@@ -15,18 +15,18 @@ from typing import Any, Final
 import torch
 
 from bench import machine, roofline
-from bench.case import Case, Correctness, Point, Prepared, Preset, Skip, Trial
+from bench.case import Case, Correctness, Point, Prepared, Preset, Skip, Starts, Trial
 from bench.cases import CASES
-from bench.measure import PLANS, Measurement, Plan, measure, refuse_simulator, stopwatch_for
-from bench.nvml import Sampler
+from bench.measure import PLANS, Measurement, Plan, measure, measure_starts, refuse_simulator, stopwatch_for
+from bench.nvml import Sampler, pcie_bytes_per
 from bench.record import Check, CorrectnessRecord, Curve, Metric, Record, append, read
-from bench.stats import median
+from bench.stats import median, median_interval
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = Path("results")
 SWEEPS: Final = RESULTS / "sweeps"
 
-TELEMETRY_S: Final[dict[Preset, float]] = {"smoke": 0.0, "default": 0.5, "full": 5.5}
+TELEMETRY_S: Final[dict[Preset, float]] = {"smoke": 0.0, "default": 0.5, "full": 5.5, "paper": 5.5}
 """How long the device is watched while it repeats a point, s; from 5 s on energy is read too."""
 
 Filters = Mapping[str, Sequence[Any]]
@@ -116,7 +116,7 @@ class Outcome:
 
     status: str = "ok"
     reason: str | None = None
-    prepared: Prepared | Trial | None = None
+    prepared: Prepared | Trial | Starts | None = None
     measurement: Measurement | None = None
     metrics: dict[str, Metric] | None = None
     curve: Curve | None = None
@@ -153,6 +153,8 @@ def _attempt(job: Job, context: Context, outcome: Outcome) -> None:
     outcome.before = _right(prepared.check(), "before")
     if isinstance(prepared, Trial):
         _try_once(prepared, outcome)
+    elif isinstance(prepared, Starts):
+        _start(prepared, context, outcome)
     else:
         _time(prepared, context, outcome)
     outcome.after = _right(prepared.check(), "after")
@@ -172,6 +174,20 @@ def _try_once(trial: Trial, outcome: Outcome) -> None:
     outcome.unread.update(course.unread)
     for field_name in ("roofline", "telemetry"):
         outcome.unread[field_name] = "the point is run once"
+
+
+def _start(starts: Starts, context: Context, outcome: Outcome) -> None:
+    started = measure_starts(starts, context.plan)
+    outcome.measurement = started.total
+    total_s = tuple(ns / 1e9 for ns in started.total.samples_ns)
+    outcome.metrics = {
+        name: Metric(value=median(s), unit="s", direction="lower", low=low, high=high)
+        for name, s in {"total_s": total_s, **started.parts_s}.items()
+        for low, high in [median_interval(s)]
+    }
+    outcome.notes.update(starts.notes, samples_s={name: list(s) for name, s in started.parts_s.items()})
+    for field_name in ("roofline", "telemetry", "warm_up"):
+        outcome.unread[field_name] = "each sample is a process of its own, timed from cold"
 
 
 def _time(prepared: Prepared, context: Context, outcome: Outcome) -> None:
@@ -213,7 +229,10 @@ def watch(prepared: Prepared, measurement: Measurement, window_s: float) -> tupl
     if sampler.telemetry is None:
         return None, sampler.reason
     slower = median(samples) / measurement.median_ns - 1
-    return {**sampler.telemetry.to_dict(), "watched_slower_by": slower}, ""
+    kind, amount = next(iter(prepared.work.items()))
+    moved = pcie_bytes_per(sampler.telemetry, amount * measurement.runs_per_sample * len(samples))
+    per_unit = f"pcie_bytes_per_{kind.removesuffix('s')}"
+    return {**sampler.telemetry.to_dict(), per_unit: moved, "watched_slower_by": slower}, ""
 
 
 def metrics(measurement: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
@@ -251,7 +270,7 @@ def _record(job: Job, context: Context, outcome: Outcome, started: datetime, dur
         samples_ns=list(measurement.samples_ns) if measurement else None,
         device_ns=list(measurement.device_ns) if measurement and measurement.device_ns else None,
         runs_per_sample=measurement.runs_per_sample if measurement else None,
-        work_per_run=dict(prepared.work) if isinstance(prepared, Prepared) else None,
+        work_per_run=_work(prepared),
         n=len(measurement.samples_ns) if measurement else None,
         stop_reason=measurement.stop_reason if measurement else None,
         warm_up=measurement.warm_up if measurement else None,
@@ -269,6 +288,12 @@ def _record(job: Job, context: Context, outcome: Outcome, started: datetime, dur
         notes=outcome.notes,
         unread=outcome.unread,
     )
+
+
+def _work(prepared: Prepared | Trial | Starts | None) -> dict[str, int] | None:
+    if isinstance(prepared, Starts):
+        return {"starts": 1}
+    return dict(prepared.work) if isinstance(prepared, Prepared) else None
 
 
 def _correctness(before: Correctness | None, after: Correctness | None) -> CorrectnessRecord | None:

@@ -178,10 +178,100 @@ def _median_of_all(reached: Sequence[float], n_seeds: int) -> float:
     return median([*reached, *[max(reached)] * (n_seeds - len(reached))])
 
 
+def repeated(title: str, baseline: str, axis: str, value: str) -> Callable[[Sequence[Record]], Table]:
+    """Return what makes the table of a case with a rate: its axes, and each point over a baseline of equal axes.
+
+    Args:
+        title: Of the table.
+        baseline: Its name in the header.
+        axis: By which the baseline is told: ``backend``, whatever the device; ``implementation``, whatever the backend
+            on its device; or ``mode``.
+        value: Of the baseline on that axis.
+    """
+    apart = {"backend": {"backend", "mode"}, "implementation": {"backend", "implementation"}, "mode": {"mode"}}[axis]
+
+    def make(records: Sequence[Record]) -> Table:
+        rate = next(iter(records[0].metrics or {}))
+        kind = rate.removesuffix("_per_s")
+        unit = kind.removesuffix("s")
+        axes = list(dict.fromkeys(name for record in records for name in record.point))
+        shown = [name for name in axes if name != "backend"]
+
+        def key(record: Record) -> tuple[Any, ...]:
+            device = axis == "backend" or record.threads is None
+            return (device, *(record.point.get(name) for name in axes if name not in apart))
+
+        bases = {key(record): record for record in records if record.point[axis] == value}
+        table = _table(title, [*shown, "backend", f"{kind}/s", "+-", f"ns/{unit}", f"x {baseline}"])
+        for record in sorted(records, key=lambda record: [_order(record.point.get(name)) for name in shown]):
+            metrics = record.metrics or {}
+            table.add_row(
+                *(_value(record.point.get(name)) for name in shown),
+                _backend(record),
+                number(metrics[rate].value),
+                _half_width(metrics[rate]),
+                nanoseconds(metrics[f"ns_per_{unit}"].value),
+                _ratio(record, bases.get(key(record)), rate),
+            )
+        return table
+
+    return make
+
+
+def _order(value: Any) -> tuple[float, str]:
+    """Let numbers go by their size, and words after them."""
+    return (value, "") if isinstance(value, int | float) else (float("inf"), str(value))
+
+
+def _value(value: Any) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def starts(records: Sequence[Record]) -> Table:
+    """Return the seconds of each part of a start, medians over processes."""
+    axes = ("until", "env", "n_agents", "n_envs", "cache")
+    table = _table("startup: in a fresh process", [*axes, "backend", "part", "s", "+-"])
+    for record in sorted(records, key=lambda record: _same(record, *axes)):
+        of_point = [*(_value(record.point[axis]) for axis in axes), _backend(record)]
+        for name, seconds in (record.metrics or {}).items():
+            table.add_row(*of_point, name.removesuffix("_s"), f"{seconds.value:.3g}", _half_width(seconds))
+            of_point = [""] * len(of_point)
+    return table
+
+
+def memories(records: Sequence[Record]) -> Table:
+    """Return the bytes of an environment and of its agents, and how many environments fit."""
+    axes = ("env", "n_agents", "backend")
+    columns = ("bytes/env", "bytes/agent", "fixed bytes", "free bytes", "envs that fit", "started and stepped")
+    table = _table("memory: of an environment's arrays", [*axes, *columns])
+    for record in sorted(records, key=lambda record: _same(record, *axes)):
+        metrics, notes = record.metrics or {}, record.notes
+        table.add_row(
+            *(_value(record.point[axis]) for axis in axes),
+            f"{metrics['bytes_per_env'].value:,.0f}",
+            f"{metrics['bytes_per_agent'].value:,.3g}",
+            f"{notes['fixed_bytes']:,}",
+            number(notes["free_bytes"]),
+            number(metrics["largest_n_envs"].value),
+            _value(notes.get("stepped_envs")),
+        )
+    return table
+
+
 TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
     "env_step": env_steps,
     "neighbor_search": neighbor_searches,
     "sampler": samplers,
+    "graph": repeated("graph: env_step, launch by launch or as a graph", "eager", "mode", "eager"),
+    "step": repeated("step: the kernel alone", "NumPy", "backend", "cpu"),
+    "reset": repeated("reset: every environment", "NumPy", "backend", "cpu"),
+    "return_scan": repeated("return_scan: discounted returns", "torch loop", "implementation", "torch loop"),
+    "shuffle": repeated("shuffle: a permutation", "torch.randperm", "implementation", "torch.randperm"),
+    "record": repeated("record: a step of a rollout", "NumPy", "backend", "cpu"),
+    "launch": repeated("launch: next to nothing", "torch", "implementation", "torch"),
+    "rollout": repeated("rollout: policies play", "NumPy", "backend", "cpu"),
+    "startup": starts,
+    "memory": memories,
     "train": training,
     "learn": learning,
 }
@@ -281,7 +371,21 @@ def _half_width(metric: Metric) -> str:
 
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
-    words = {"env", "backend", "implementation", "search", "algorithm", "network", "learner", "reference"}
+    words = {
+        "env",
+        "backend",
+        "until",
+        "cache",
+        "mode",
+        "precision",
+        "part",
+        "implementation",
+        "search",
+        "algorithm",
+        "network",
+        "learner",
+        "reference",
+    }
     for column in columns:
         table.add_column(column, justify="left" if column in words else "right", no_wrap=True)
     return table

@@ -1,24 +1,44 @@
 """pytest-benchmark's view: `pytest bench` times the smoke points of every case that repeats.
 
-A round is one run of the point and the wait for it, so that dispatch alone is never timed. The figures to publish or
-gate on come from `python -m bench run`.
+A round is so many runs as a sample of the sweep lasts. Dispatch alone is never timed: on a CPU a run returns when it is
+done, and on a GPU the clock is made of events. The figures to publish or gate on come from `python -m bench run`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Final
 
 import pytest
+import torch
 
-from bench.case import Case, Point, Skip, label
+from bench.case import Case, Point, Prepared, Skip, label
 from bench.cases import CASES
+from bench.environments import ON_GPU
+from bench.measure import PLANS, refuse_simulator, stopwatch_for
 
-POINTS = [
-    pytest.param(case, point, id=label(case, point))
-    for case in CASES.values()
-    if case.repeats
-    for point in case.points("smoke")
-]
+PLAN: Final = PLANS["default"]
+
+
+class Stamp:
+    """A moment on the current stream; two of them subtract to the seconds between, after a wait for the later one."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)
+        self._event.record()
+
+    def __sub__(self, earlier: Stamp) -> float:
+        self._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+def _point(case: Case, point: Point) -> Any:
+    on_gpu = torch.cuda.is_available() and point["backend"] in ON_GPU
+    timer = pytest.mark.benchmark(timer=Stamp if on_gpu else time.perf_counter)
+    return pytest.param(case, point, id=label(case, point), marks=timer)
+
+
+POINTS: Final = [_point(case, point) for case in CASES.values() if case.repeats for point in case.points("smoke")]
 
 
 @pytest.mark.parametrize(("case", "point"), POINTS)
@@ -28,15 +48,26 @@ def test_throughput(benchmark: Any, case: Case, point: Point) -> None:
         prepared = case.setup(point)
     except Skip as skip:
         pytest.skip(str(skip))
+    refuse_simulator(prepared.device)
     seen = prepared.check()
     assert seen.passed, f"{seen.oracle}: {seen.detail}"
 
-    def block() -> None:
-        prepared.run()
-        prepared.synchronize()
-
+    runs = runs_per_round(prepared)
     benchmark.group = case.name
     benchmark.extra_info.update(
-        point=dict(point), work_per_round=dict(prepared.work), mode=prepared.mode, case_version=case.version
+        point=dict(point), work_per_run=dict(prepared.work), mode=prepared.mode, case_version=case.version
     )
-    benchmark.pedantic(block, rounds=20, warmup_rounds=5)
+    benchmark.pedantic(prepared.run, rounds=PLAN.n_samples, iterations=runs, warmup_rounds=5)
+
+
+def runs_per_round(prepared: Prepared) -> int:
+    """Return how many runs last as long as a sample of the sweep; doubles them until they do."""
+    watch, runs = stopwatch_for(prepared), 1
+
+    def block() -> None:
+        for _ in range(runs):
+            prepared.run()
+
+    while watch.time(block)[0] < PLAN.sample_s * 1e9:
+        runs *= 2
+    return runs

@@ -188,10 +188,10 @@ def rows_learned(policy: PolicyConfig, n_rows: int) -> int:
 def train_points(preset: Preset) -> list[Point]:
     """Return a small CartPole on the CPU; from preset default on also all points that others were measured on."""
     if preset == "smoke":
-        on_cpu = [
-            _point(backend, n_envs=16, n_steps=32, algorithm=name) for backend in ON_CPU for name in ("A2C", "PPO")
+        return [
+            _point(backend, n_envs=16, n_steps=32, algorithm=name)
+            for backend, name in zip(ON_CPU, ("A2C", "PPO"), strict=True)
         ]
-        return on_cpu
     points = [
         _point(backend, n_envs=n_envs, n_steps=100, algorithm=name)
         for backend in ON_CPU

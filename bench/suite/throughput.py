@@ -37,7 +37,7 @@ def _view(case: _Case) -> type:
         prepared = kept[name]
         amount = next(iter(prepared.work.values()))
         # With its samples ASV gives a tracked value an interval, and tests changes by rank.
-        return {"samples": [ns / amount for ns in _measure(prepared, _PLANS["smoke"]).samples_ns], "number": 1}
+        return {"samples": [ns / amount for ns in _measure(prepared, _PLANS["default"]).samples_ns], "number": 1}
 
     track_ns_per_unit.unit = "ns"  # type: ignore[attr-defined]
     return type(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from bench import nvml
+from bench import nvml, sweep
+from tests.bench.fakes import FakeWatch, prepared
 
 DEVICE = torch.device("cuda", 0)
 
@@ -20,6 +22,7 @@ class FakeNvml:
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_SUCCESS = 0
     nvmlClocksEventReasonSwPowerCap = 4
     nvmlClocksEventReasonHwThermalSlowdown = 64
 
@@ -28,13 +31,19 @@ class FakeNvml:
         self.reasons = [0, 4, 4, 68]
         self.pids = [os.getpid()]
         self.has_gpm = True
+        self.gpm_status = {}
+        self.gpm_samples = 0
+        self.opened = 0
         self.samples = 0
         self.fails_after: int | None = None
         for index, name in enumerate(nvml.GPM.values()):
             setattr(self, f"NVML_GPM_METRIC_{name}", index)
 
     def nvmlInit(self):
-        pass
+        self.opened += 1
+
+    def nvmlShutdown(self):
+        self.opened -= 1
 
     def nvmlDeviceGetCount(self):
         return 2
@@ -77,20 +86,22 @@ class FakeNvml:
         return SimpleNamespace(isSupportedDevice=self.has_gpm)
 
     def nvmlGpmSampleAlloc(self):
+        self.gpm_samples += 1
         return object()
 
     def nvmlGpmSampleGet(self, handle, sample):
         pass
 
     def nvmlGpmSampleFree(self, sample):
-        pass
+        self.gpm_samples -= 1
 
     def c_nvmlGpmMetricsGet_t(self):
         return SimpleNamespace(metrics=[SimpleNamespace(metricId=None, value=0.0) for _ in nvml.GPM])
 
     def nvmlGpmMetricsGet(self, request):
         for metric in request.metrics:
-            metric.value = 10.0 * metric.metricId
+            metric.nvmlReturn = self.gpm_status.get(metric.metricId, 0)
+            metric.value = 0.0 if metric.nvmlReturn else 10.0 * metric.metricId
 
 
 @pytest.fixture
@@ -124,6 +135,8 @@ def test_device_is_found_and_summarised(fake, monkeypatch):
     assert got.gpm["sm_utilisation_percent"] == 10
     assert got.unread == {}
     assert got.to_dict()["samples"] == got.samples >= 4
+    assert 0 < got.reading_s["mean"] <= got.reading_s["max"] < got.duration_s
+    assert (fake.opened, fake.gpm_samples) == (0, 0), "what was opened is closed, what was allocated is freed"
 
 
 def test_short_window_gives_no_joules(fake):
@@ -133,6 +146,7 @@ def test_short_window_gives_no_joules(fake):
     assert "shorter than 5 s" in got.unread["energy_j"]
     assert got.gpm is None
     assert "shorter than 0.1 s" in got.unread["gpm"]
+    assert (fake.opened, fake.gpm_samples) == (0, 0)
 
 
 def test_older_gpu_has_no_gpm(fake):
@@ -153,10 +167,138 @@ def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
     assert got.power_w is not None
 
 
+def test_metric_that_fails_is_not_taken_for_zero(fake, monkeypatch):
+    """NVML reports failures of single GPM metrics beside their values: those are left out, with the reason."""
+    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
+    fake.gpm_status = {list(nvml.GPM).index("dram_bandwidth_percent"): 3}
+    got = watch(fake).telemetry
+    assert set(got.gpm) == set(nvml.GPM) - {"dram_bandwidth_percent"}
+    assert got.unread["gpm.dram_bandwidth_percent"] == "NVML answers 3"
+
+
+def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, monkeypatch):
+    """A GPU that is gone from one moment to the next leaves the samples before, and reasons for the rest."""
+    monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
+    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
+
+    def lost(*arguments):
+        fake.samples += 1
+        raise RuntimeError("GPU is lost")
+
+    with nvml.Sampler(DEVICE, period_s=0.001) as sampler:
+        while fake.samples < 2:
+            time.sleep(0.001)
+        for name in dir(FakeNvml):
+            if name.startswith(("nvmlDeviceGet", "nvmlGpm", "nvmlShutdown")):
+                setattr(fake, name, lost)
+        while "contended" not in sampler._unread:  # the last one that a sample reads
+            time.sleep(0.001)
+    got = sampler.telemetry
+    assert got.samples >= 1
+    assert got.power_w["mean"] == 300
+    assert (got.energy_j, got.gpm) == (None, None)
+    assert got.unread["power_w"] == got.unread["energy_j"] == got.unread["gpm"] == "GPU is lost"
+
+
+def test_driver_that_hangs_does_not_hold_up_the_measurement(fake, monkeypatch):
+    """Where NVML does not return from a call there is no telemetry, and the reason."""
+    monkeypatch.setattr(nvml, "ANSWER_S", 0.01)
+    release, waits = threading.Event(), threading.Event()
+
+    def hang(handle):
+        waits.set()
+        release.wait()
+        raise RuntimeError("too late")
+
+    fake.nvmlDeviceGetUtilizationRates = hang
+    with nvml.Sampler(DEVICE) as sampler:
+        assert waits.wait(5)
+    assert sampler.telemetry is None
+    assert sampler.reason.startswith("no telemetry: NVML has not answered for 0.01 s")
+    release.set()
+
+
 def test_foreign_process_marks_the_run_contended(fake):
-    """Another process on the GPU is seen."""
-    fake.pids.append(1)
-    assert watch(fake).telemetry.contended is True
+    """Other processes on the GPU are seen and counted."""
+    assert watch(fake).telemetry.other_processes == 0
+    fake.samples = 0
+    fake.pids += [1, 2]
+    fake.energy = iter([0, 0])
+    got = watch(fake).telemetry
+    assert got.contended is True
+    assert got.other_processes == 2
+
+
+def test_own_process_under_another_number_is_not_foreign(fake):
+    """In a container NVML may list this process by its number outside; where it lists none, contention is unknown."""
+    fake.pids = [os.getpid() + 1]
+    assert watch(fake).telemetry.contended is False
+    fake.samples, fake.pids, fake.energy = 0, [], iter([0, 0])
+    got = watch(fake).telemetry
+    assert (got.contended, got.other_processes) == (None, None)
+    assert "containers hide them" in got.unread["contended"]
+
+
+def test_counter_that_goes_back_gives_no_joules(fake, monkeypatch):
+    """An energy counter that was set back in between is a reason, not a negative number."""
+    monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
+    fake.energy = iter([1000, 0])
+    got = watch(fake).telemetry
+    assert got.energy_j is None
+    assert "went back" in got.unread["energy_j"]
+
+
+def test_old_library_has_the_reasons_by_their_old_name(fake):
+    """Without `ClocksEventReasons` the reasons of `ClocksThrottleReasons` count."""
+    monkey = SimpleNamespace(
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 9,
+        nvmlClocksThrottleReasonGpuIdle=1,
+        nvmlClocksThrottleReasonHwSlowdown=8,
+    )
+    assert nvml.names_of(monkey, nvml.clock_reasons(monkey, 0)) == ["idle", "hardware slowdown"]
+
+
+def test_throttling_leaves_out_what_is_no_trouble():
+    """Idling and chosen clocks slow nothing down that was not asked for."""
+    reasons = {"idle": 0.5, "application clocks": 1.0, "software power cap": 0.25}
+    assert nvml.throttling({"throttle_reasons": reasons}) == {"software power cap": 0.25}
+    assert nvml.throttling({"throttle_reasons": None}) == nvml.throttling(None) == {}
+
+
+def test_bytes_over_the_bus_are_per_unit_of_work(fake, monkeypatch):
+    """(received + sent) MiB/s times the window over the work done in it; unknown without GPM."""
+    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
+    got = watch(fake).telemetry
+    rate = got.gpm["pcie_received_mib_per_s"] + got.gpm["pcie_sent_mib_per_s"]
+    assert rate == 70
+    assert nvml.pcie_bytes_per(got, 1000) == pytest.approx(70 * 2**20 * got.duration_s / 1000)
+    fake.has_gpm, fake.samples, fake.energy = False, 0, iter([0, 0])
+    assert nvml.pcie_bytes_per(watch(fake).telemetry, 1000) is None
+
+
+def test_watching_a_point_counts_its_work_and_its_cost(fake, monkeypatch):
+    """Five samples of two runs of 1,000 steps, each a tenth slower than unwatched, under the sampler."""
+    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
+    clock = FakeWatch(lambda run: 55e6)
+    monkeypatch.setattr(sweep, "stopwatch_for", lambda prepared: clock)
+    unwatched = SimpleNamespace(runs_per_sample=2, median_ns=50e6)
+    got, reason = sweep.watch(prepared(clock.run, device=DEVICE), unwatched, 0.5)
+    assert reason == ""
+    assert clock.runs == 10
+    assert got["watched_slower_by"] == pytest.approx(0.1)
+    assert got["pcie_bytes_per_env_step"] == pytest.approx(70 * 2**20 * got["duration_s"] / 10_000)
+
+
+def test_energy_period_is_the_time_between_movements():
+    """A counter that moves every 100 ms has that period; one that stands still has none."""
+    now = [0.0]
+
+    def pause(seconds):
+        now[0] += seconds
+
+    got = nvml.energy_period_s(lambda: int(now[0] / 0.1 + 1e-9), clock=lambda: now[0], pause=pause)
+    assert got == pytest.approx(0.1, abs=0.002)
+    assert nvml.energy_period_s(lambda: 7, clock=lambda: now[0], pause=pause) is None
 
 
 def test_without_nvml_there_is_a_reason(monkeypatch):
@@ -177,4 +319,5 @@ def test_unknown_uuid_is_a_reason(fake, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="else"))
     with nvml.Sampler(DEVICE) as sampler:
         pass
-    assert sampler.reason == "no telemetry: NVML knows no device of torch's UUID"
+    assert sampler.reason.startswith("no telemetry: NVML knows no device of torch's UUID")
+    assert fake.opened == 0

@@ -100,7 +100,7 @@ def test_pdf_embeds_its_fonts(sweep, tmp_path):
 def test_figure_names_hardware_commit_and_run(sweep):
     """The footer says where, from which commit and in which run the figures were measured."""
     figure = plots.throughput(steps(sweep))
-    plots._footer(figure, sweep)
+    plots.footer(figure, sweep)
     text = figure.get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text

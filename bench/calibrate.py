@@ -1,0 +1,234 @@
+"""`python -m bench calibrate`: how far a machine's times scatter when nothing changed.
+
+Both sides of a comparison are the present code, each in a process of its own, again and again: what differs is noise,
+with all that a new process brings along. The gate calls no slow-down a regression that this noise could have made.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import typer
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from bench import compare, pairing, sweep, turns
+from bench.case import Point
+from bench.compare import PresetName, say, write_atomically
+from bench.pairing import MATTERS, CompareError, NotComparable, NothingMeasured, Pair
+from bench.plots import by_machine
+from bench.record import Record, append
+from bench.stats import median, smallest_detectable
+from bench.worker import SideError
+
+CALIBRATIONS: Final = sweep.RESULTS / "calibration"
+ROUNDS: Final = 5
+SCHEMA: Final = 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Noise(_Model):
+    """Scatter of one point, all of logarithms of times, where nothing changed."""
+
+    case: str
+    case_version: int
+    point: dict[str, str | int | float | bool]
+    preset: str
+    rounds: int
+    """A/A comparisons it is taken from."""
+    run: float
+    """Standard deviation of a run's median, from one run to the next."""
+    pair: float
+    """Standard deviation of the ratio of two runs that were measured in turns."""
+    smallest: float
+    """Smallest slow-down that two runs show which were measured one after the other, as a share."""
+    smallest_in_turns: float
+    """The same of two that were measured in turns."""
+
+    def of_ratio(self, in_turns: bool) -> tuple[float, int]:
+        """Return the standard deviation of a ratio's logarithm, and with how many degrees of freedom it is known."""
+        if in_turns:
+            return self.pair, self.rounds
+        return math.sqrt(2) * self.run, 2 * self.rounds - 1
+
+
+class Calibration(_Model):
+    """What is known of one machine."""
+
+    schema_version: int = SCHEMA
+    machine: dict[str, Any]
+    git: dict[str, Any]
+    made_at: str
+    command: str
+    noise: list[Noise]
+
+    def of(self, record: Record) -> Noise | None:
+        """Return the noise of a record's point, else of the noisiest point of its case on the same backend."""
+        known = [
+            each
+            for each in self.noise
+            if (each.case, each.case_version, each.preset) == (record.case, record.case_version, record.preset)
+            and each.point.get("backend") == record.point.get("backend")
+        ]
+        exact = [each for each in known if each.point == record.point]
+        return max(exact or known, key=lambda each: each.run, default=None)
+
+    def fits(self, record: Record) -> bool:
+        """Say whether it was made on a machine like that of a record, with the same versions."""
+        fields = [field.removeprefix("machine.") for field in MATTERS if field.startswith("machine.")]
+        return all(self.machine.get(field) == record.machine.get(field) for field in fields)
+
+
+def machine_name(record: Record) -> str:
+    """Name the class of machine that made a record."""
+    return next(iter(by_machine([record])))
+
+
+def read(record: Record, folder: Path = CALIBRATIONS) -> Calibration | None:
+    """Return the calibration of a record's machine, if there is one.
+
+    Raises:
+        NotComparable: The file breaks the schema.
+    """
+    path = folder / f"{machine_name(record)}.json"
+    if not path.exists():
+        return None
+    try:
+        return Calibration.model_validate_json(path.read_text())
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise NotComparable(f"{path}: {field}: {first['msg']}; run `python -m bench calibrate` again") from error
+
+
+def noise(rounds: Sequence[Sequence[Pair]]) -> list[Noise]:
+    """Return the scatter of each point over rounds of A/A comparisons.
+
+    The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
+    """
+    grouped: dict[tuple[Any, ...], list[Pair]] = {}
+    for pair in (pair for pairs in rounds for pair in pairs):
+        grouped.setdefault(pairing.key(pair.a), []).append(pair)
+    return [_noise(pairs) for pairs in grouped.values() if len(pairs) >= 2]
+
+
+def _noise(pairs: Sequence[Pair]) -> Noise:
+    runs = np.log([median(times) for pair in pairs for times in (pair.times_a, pair.times_b)])
+    ratios = np.log([pair.ratio.value for pair in pairs])
+    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean()))
+    record, n = pairs[0].a, len(pairs)
+    return Noise(
+        case=record.case,
+        case_version=record.case_version,
+        point=record.point,
+        preset=record.preset,
+        rounds=n,
+        run=run,
+        pair=pair,
+        smallest=smallest_detectable(math.sqrt(2) * run, 1, 2 * n - 1),
+        smallest_in_turns=smallest_detectable(pair, 1, n),
+    )
+
+
+def store(found: Sequence[Noise], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
+    """Write what was found of the machine of a record, whole or not at all; returns the path.
+
+    Points that were calibrated before, on the same machine with the same versions, stay.
+    """
+    before = read(record, folder)
+    kept: Iterable[Noise] = before.noise if before and before.fits(record) else ()
+    merged = {_key(each): each for each in [*kept, *found]}
+    made = Calibration(
+        machine=record.machine,
+        git=record.git,
+        made_at=record.started_at,
+        command=command,
+        noise=list(merged.values()),
+    )
+    path = folder / f"{machine_name(record)}.json"
+    write_atomically(path, made.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def _key(each: Noise) -> tuple[Any, ...]:
+    return (each.case, each.preset, *sorted(each.point.items()))
+
+
+def table(found: Sequence[Noise]) -> Table:
+    """Return the noise of each point as a table."""
+    made = Table(
+        title="A/A: noise, and the smallest slow-down that can be told from it",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        header_style="bold",
+    )
+    made.add_column("point")
+    for column in ("run to run", "in turns", "smallest", "smallest in turns"):
+        made.add_column(column, justify="right", no_wrap=True)
+    for each in found:
+        values = (each.run, each.pair, each.smallest, each.smallest_in_turns)
+        made.add_row(escape(_name(each.case, each.point)), *(f"{value:.2%}" for value in values))
+    return made
+
+
+def _name(case: str, point: Point | Mapping[str, Any]) -> str:
+    return f"{case}[{','.join(f'{axis}={value}' for axis, value in point.items())}]"
+
+
+def calibrate(
+    preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
+    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="A/A comparisons, each in two new processes.")] = ROUNDS,
+    out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
+    records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
+) -> None:
+    """Compare the present code with itself and store the noise.
+
+    Exits with 3 if nothing was measured, with 5 if a point fails.
+    """
+    points = compare.chosen(preset.value, case or [], where or [], say)
+    todo = [(each, point, point) for each, point in points]
+    run_id, pairs, told = compare.new_run_id(), [], dict[str, None]()
+    try:
+        if not todo:
+            raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
+        for index in range(rounds):
+            say(f"round {index + 1} of {rounds}")
+            with turns.revisions(turns.WORKING_TREE, turns.WORKING_TREE) as (first, second):
+                seen = turns.measure_all(todo, (first, second), preset.value, f"{run_id}-{index}", say)
+            pairs.append(seen.pairs)
+            told |= dict.fromkeys([f"left out: {each}" for each in seen.skipped])
+            told |= dict.fromkeys([f"failed: {each}" for each in seen.failed])
+            for pair in seen.pairs:
+                append(records / f"{run_id}.jsonl", pair.a)
+                append(records / f"{run_id}.jsonl", pair.b)
+        found = noise(pairs)
+        for each in told:
+            say(each)
+        if not found:
+            raise NothingMeasured("calibrate: no point was measured twice")
+        compare.console().print(table(found))
+        words = ["python", "-m", "bench", "calibrate", "--preset", preset.value, "--rounds", str(rounds)]
+        words += [word for name in case or [] for word in ("--case", name)]
+        words += [word for condition in where or [] for word in ("--where", condition)]
+        some = next(pair.a for each in pairs for pair in each)
+        say(f"written: {store(found, some, shlex.join(words), out)}")
+    except CompareError as error:
+        say(str(error))
+        raise typer.Exit(error.code) from error
+    except SideError as error:
+        say(str(error))
+        raise typer.Exit(5) from error
+    if any(each.startswith("failed") for each in told):
+        raise typer.Exit(5)

@@ -1,0 +1,327 @@
+"""`python -m bench claims`: what WarpDrive and this project claim about speed, and what records show of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bench import sweep
+from bench.case import label
+from bench.cases import CASES
+from bench.ledger import CLAIMS, Claim, Learned, Measured, Quantity, Rate, Select
+from bench.record import Record, RecordError, read_all
+from bench.table import number
+from warpdrive_min.backends import availability
+
+ABOUT: Final = 0.1
+"""Share by which a figure may miss a claim of "about" so much, or one of ours in another run."""
+OURS: Final = "this project"
+
+Verdict = Literal["holds", "does not hold", "inconclusive", "other hardware", "not measurable here", "not measured yet"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """A claim beside what was measured."""
+
+    claim: Claim
+    measured: Measured | None
+    verdict: Verdict
+    why: str
+
+    @property
+    def ratio(self) -> tuple[float, float, float] | None:
+        """Measured over claimed, the lower end of a range, with its interval."""
+        if self.measured is None:
+            return None
+        seen, low = self.measured, self.claim.low
+        return seen.value / low, seen.low / low, seen.high / low
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        claim, seen = self.claim, self.measured
+        return {
+            "name": claim.name,
+            "source": claim.source,
+            "says": claim.says,
+            "claimed": {
+                "low": claim.low,
+                "high": claim.high,
+                "unit": claim.unit,
+                "about": claim.about,
+                "at_most": claim.at_most,
+                "hardware": claim.hardware,
+            },
+            "measured": seen
+            and {
+                "value": seen.value,
+                "low": seen.low,
+                "high": seen.high,
+                "hardware": seen.on,
+                "run_id": seen.run_id,
+                "commands": list(dict.fromkeys(record.command for record in seen.records)),
+            },
+            "ratio": self.ratio and dict(zip(("value", "low", "high"), self.ratio, strict=True)),
+            "verdict": self.verdict,
+            "why": self.why,
+        }
+
+
+# ------------------------------------------------------------------ judging
+
+
+def judge(claim: Claim, records: Sequence[Record]) -> Judged:
+    """Hold a claim against the newest evidence that fits.
+
+    Only what was measured on the claim's hardware decides a rate or a time. A ratio between two things on one machine
+    is decided on any, which stands beside it.
+    """
+    seen = (
+        claim.ours.measure([record for record in evidence(records) if record.run_id != claim.made_by])
+        if claim.ours
+        else None
+    )
+    if claim.cannot:
+        return Judged(claim=claim, measured=seen, verdict="not measurable here", why=claim.cannot)
+    assert claim.ours is not None, "a claim has what measures it, or why nothing can"
+    if seen is None:
+        return Judged(claim=claim, measured=None, verdict="not measured yet", why=_missing(claim))
+    if not claim.ours.is_ratio and claim.hardware not in seen.on:
+        why = f"the claim was made on another machine ({claim.hardware}) than {seen.on}"
+        return Judged(claim=claim, measured=seen, verdict="other hardware", why=_joined(why, claim.differs))
+    verdict, why = _compare(claim, seen)
+    return Judged(claim=claim, measured=seen, verdict=verdict, why=_joined(why, f"on {seen.on}", claim.differs))
+
+
+def evidence(records: Iterable[Record]) -> list[Record]:
+    """Return the records that may decide a claim.
+
+    They are right, were alone on the GPU, are more than a smoke test, and of the present version of their case.
+    """
+    return [
+        record
+        for record in records
+        if record.is_evidence
+        and record.preset != "smoke"
+        and not (record.telemetry or {}).get("contended")
+        and record.case in CASES
+        and record.case_version == CASES[record.case].version
+    ]
+
+
+def _missing(claim: Claim) -> str:
+    assert claim.ours is not None
+    if claim.made_by:
+        return f"only run {claim.made_by} has it; another run must show it again"
+    if not all(map(jobs, claim.ours.selects)):
+        return "no preset of the suite has this point"
+    return "no record has it; `--run` measures it on a machine with these backends"
+
+
+def _compare(claim: Claim, seen: Measured) -> tuple[Verdict, str]:
+    if claim.at_most:
+        return _side(
+            seen.high <= _slack(claim, claim.low, 1), seen.low > _slack(claim, claim.low, 1), "at most", claim.low
+        )
+    bound = _slack(claim, claim.low, -1)
+    verdict, why = _side(seen.low >= bound, seen.high < bound, "at least", bound)
+    if claim.high is None or verdict != "holds":
+        return verdict, why
+    return _side(seen.high <= claim.high, seen.low > claim.high, f"{number(claim.low)} to", claim.high)
+
+
+def _side(is_inside: bool, is_outside: bool, words: str, bound: float) -> tuple[Verdict, str]:
+    verdict: Verdict = "holds" if is_inside else "does not hold" if is_outside else "inconclusive"
+    how = {"holds": "the whole interval is", "does not hold": "no part of the interval is"}
+    return verdict, f"{how.get(verdict, 'only a part of the interval is')} {words} {number(bound)}"
+
+
+def _slack(claim: Claim, bound: float, sign: int) -> float:
+    return bound * (1 + sign * ABOUT) if claim.about else bound
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+# ------------------------------------------------------------------ our own claims
+
+
+def own_claims(records: Sequence[Record]) -> list[Claim]:
+    """Return what this project's documents show first: the best figure of each environment, or of each implementation.
+
+    Each comes from the newest run of its point; only another run can show it again.
+    """
+    best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
+    for record in evidence(records):
+        is_baseline = record.point.get("implementation", "ours") != "ours"
+        if is_baseline or (claim := _own_claim(record, records)) is None:
+            continue
+        point = record.point
+        key = (record.case, *(point.get(axis) for axis in ("env", "implementation", "algorithm", "learner")))
+        score = -claim.low if claim.at_most else claim.low
+        if key not in best or score > best[key][0]:
+            best[key] = score, claim
+    return [claim for _, claim in best.values()]
+
+
+def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
+    """Return what the newest run of a record's point claims; the seeds of `learn` are one point."""
+    point = {axis: value for axis, value in record.point.items() if axis != "seed"}
+    select = Select(case=record.case, axes=point)
+    if not record.metrics:
+        return None
+    name, metric = next(iter(record.metrics.items()))
+    ours: Quantity = Rate(select=select, metric=name)
+    unit, at_most = metric.unit, metric.direction == "lower"
+    if CASES[record.case].scope == "learn":
+        ours, unit, at_most = Learned(select=select), "s", True
+    seen = ours.measure(evidence(records))
+    if seen is None:
+        return None
+    return Claim(
+        name=label(CASES[record.case], point),
+        source=OURS,
+        says=f"made by run {seen.run_id}",
+        low=seen.value,
+        unit=unit,
+        about=True,
+        at_most=at_most,
+        hardware=seen.on,
+        ours=ours,
+        made_by=seen.run_id,
+    )
+
+
+# ------------------------------------------------------------------ measuring now
+
+
+def jobs(*selects: Select) -> list[sweep.Job]:
+    """Return the points of all presets that fit, each once."""
+    found: dict[tuple[Any, ...], sweep.Job] = {}
+    for select in selects:
+        if select.case in CASES:
+            case = CASES[select.case]
+            for preset in ("default", "full"):
+                for point in case.points(preset):
+                    if select.axes.items() <= point.items():
+                        found[(case.name, *sorted(point.items()))] = sweep.Job(case, point)
+    return list(found.values())
+
+
+def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
+    """Measure the claims of which this machine has all points, into a file of records; says which backends it lacks."""
+    states = availability()
+    quantities = [claim.ours for claim in claims if claim.ours is not None]
+    needed = [{str(job.point["backend"]) for job in jobs(*each.selects)} for each in quantities]
+    lacking = {name for each in needed for name in each if not states[name].available}
+    for name in sorted(lacking):
+        typer.echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
+    here = [each for each, backends in zip(quantities, needed, strict=True) if not backends & lacking]
+    todo = jobs(*(select for each in here for select in each.selects))
+    context = sweep.Context.here("default")
+    file = out / f"{context.run_id}.jsonl"
+    measured = []
+    for record in sweep.run(todo, context, file):
+        measured.append(record)
+        reason = f": {record.reason}" if record.reason else ""
+        name = label(CASES[record.case], record.point)
+        typer.echo(f"{len(measured)}/{len(todo)} {name}: {record.status}{reason}", err=True)
+    typer.echo(f"records: {file}" if measured else "nothing that these claims need can be measured here", err=True)
+    return measured
+
+
+# ------------------------------------------------------------------ showing
+
+HEAD: Final = ("source", "claim", "claimed", "on", "measured here", "x claimed", "verdict", "why")
+
+
+def rows(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
+    """Return the cells of each claim, under `HEAD`."""
+    return [
+        (
+            each.claim.source,
+            f"{each.claim.name}: {each.claim.says}",
+            _claimed(each.claim),
+            each.claim.hardware,
+            "" if each.measured is None else _with_interval(each.measured.value, each.measured.low, each.measured.high),
+            "" if each.ratio is None else _with_interval(*each.ratio),
+            each.verdict,
+            each.why,
+        )
+        for each in judged
+    ]
+
+
+def _claimed(claim: Claim) -> str:
+    words = "at most " if claim.at_most and not claim.made_by else ""
+    about = "about " if claim.about and not claim.made_by else ""
+    high = "" if claim.high is None else f" to {number(claim.high)}"
+    return f"{words}{about}{number(claim.low)}{high} {claim.unit}"
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return number(value) if low == high else f"{number(value)} ({number(low)} to {number(high)})"
+
+
+def as_tables(judged: Sequence[Judged]) -> list[Table]:
+    """Return a table for each source, for a terminal; the set-ups are in the other formats."""
+    tables: dict[str, Table] = {}
+    for each, (_, _, claimed, _, measured, ratio, verdict, why) in zip(judged, rows(judged), strict=True):
+        if (table := tables.get(each.claim.source)) is None:
+            table = Table(title=each.claim.source, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+            for column, width in (("claim", 44), ("claimed", 24), ("measured here", 26), ("x claimed", 26)):
+                table.add_column(column, width=width, overflow="fold")
+            table.add_column("verdict", width=19)
+            table.add_column("why")
+            tables[each.claim.source] = table
+        table.add_row(*map(escape, (each.claim.name, claimed, measured, ratio, verdict, why)))
+    return list(tables.values())
+
+
+def as_markdown(judged: Sequence[Judged]) -> str:
+    """Return the table for documents."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *rows(judged)))
+
+
+def claims(
+    records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
+    source: Annotated[str | None, typer.Option(help="Keep only claims whose source has this in it.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Measure now what this machine can.")] = False,
+    out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = sweep.SWEEPS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Hold every claim about speed, WarpDrive's and our own, against records."""
+    try:
+        published = read_all([sweep.SWEEPS], cut=[]) if sweep.SWEEPS.exists() else []
+        shown = published if records is None else read_all(records)
+    except (RecordError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    ledger = [claim for claim in (*CLAIMS, *own_claims(published)) if source is None or source in claim.source]
+    if not ledger:
+        sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [OURS]))
+        raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
+    if run:
+        shown = [*shown, *measure_now(ledger, out)]
+    judged = [judge(claim, shown) for claim in ledger]
+    if as_json:
+        typer.echo(json.dumps([each.to_dict() for each in judged], indent=2, allow_nan=False))
+    elif markdown:
+        typer.echo(as_markdown(judged))
+    else:
+        console = Console()
+        if console.width < (wide := 200):
+            console = Console(width=wide)  # the tables need it; a narrower terminal wraps
+        for table in as_tables(judged):
+            console.print(table)

@@ -1,0 +1,292 @@
+"""`python -m bench compare`: how much faster or slower one side is than another, or that it cannot be told.
+
+Two values of an axis or two commits are measured in turns, A B B A; two files of records by what was measured then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bench import sweep
+from bench.case import Case, Point, Preset
+from bench.machine import git_state
+from bench.pairing import CompareError, NotComparable, NothingMeasured, Pair, PointFailed, paired_up, spoilt, usable
+from bench.record import Record, append, read_all
+from bench.stats import CONFIDENCE, Ratio, holm, median
+from bench.turns import WORKING_TREE, Measured, measure_all, revisions
+from bench.worker import Side, SideError
+from warpdrive_min.backends import availability
+
+SAME: Final = 0.01
+"""Share within which the whole interval of two sides lies that are the same."""
+COMPARISONS: Final = sweep.RESULTS / "comparisons"
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+
+
+# ------------------------------------------------------------------ verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pair and what is to be thought of it."""
+
+    pair: Pair
+    ratio: Ratio
+    p: float
+    """Two-sided, adjusted for the number of rows."""
+    verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return {
+            "case": self.pair.a.case,
+            "a": self.pair.a.point,
+            "b": self.pair.b.point,
+            "ratio": asdict(self.ratio),
+            "p": self.p,
+            "verdict": self.verdict,
+            "in_turns": self.pair.in_turns,
+            "ns_a": self.pair.times_a,
+            "ns_b": self.pair.times_b,
+            "mismatched": self.pair.mismatched,
+        }
+
+
+def judge(pairs: Sequence[Pair], same: float = SAME) -> list[Row]:
+    """Return the verdict of each pair.
+
+    ``same`` is a statement too: the whole interval lies within that share of 1. Otherwise a difference counts if its
+    p-value, adjusted by Holm for the number of pairs, is below 5 %; the rest is inconclusive.
+    """
+    adjusted = holm([min(1.0, 2 * min(pair.p_slower(), pair.p_faster)) for pair in pairs])
+    return [Row(pair, pair.ratio, p, _verdict(pair.ratio, p, same)) for pair, p in zip(pairs, adjusted, strict=True)]
+
+
+def _verdict(ratio: Ratio, p: float, same: float) -> Verdict:
+    if 1 / (1 + same) < ratio.low and ratio.high < 1 + same:
+        return "same"
+    if p >= 1 - CONFIDENCE:
+        return "inconclusive"
+    return "slower" if ratio.value > 1 else "faster"
+
+
+# ------------------------------------------------------------------ choosing
+
+
+def chosen(
+    preset: Preset, cases: Sequence[str], where: Sequence[str], tell: Callable[[str], None]
+) -> list[tuple[Case, Point]]:
+    """Return the points that can run here, of cases that repeat, which pass ``AXIS=VALUE`` conditions.
+
+    ``tell`` gets a line for each backend that cannot.
+    """
+    jobs = sweep.jobs(preset, {"case": list(cases)} if cases else {})
+    wanted = [(job.case, job.point) for job in jobs if job.case.repeats and passes(job.point, where)]
+    states = availability()
+    for name in dict.fromkeys(str(point["backend"]) for _, point in wanted):
+        if not states[name].available:
+            tell(f"left out: backend {name} is {states[name]}")
+    return [(case, point) for case, point in wanted if states[str(point["backend"])].available]
+
+
+def passes(point: Point, where: Sequence[str]) -> bool:
+    """Say whether a point has, of each axis that is named, one of the values that are."""
+    wanted: dict[str, set[str]] = {}
+    for condition in where:
+        axis, _, value = condition.partition("=")
+        wanted.setdefault(axis, set()).add(value)
+    return all(axis in point and str(point[axis]) in values for axis, values in wanted.items())
+
+
+def along(axis: str, points: Sequence[tuple[Case, Point]]) -> list[tuple[Case, Point, Point]]:
+    """Return the pairs of points that differ in one axis alone, as ``AXIS=A,B`` names it.
+
+    Raises:
+        NotComparable: The condition does not name two values.
+    """
+    name, _, values = axis.partition("=")
+    both = values.split(",")
+    if not name or len(both) != 2:
+        raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
+    sides: list[dict[tuple[Any, ...], tuple[Case, Point]]] = [{}, {}]
+    for case, point in points:
+        if str(point.get(name)) in both and name in point:
+            rest = (case.name, *sorted((each, value) for each, value in point.items() if each != name))
+            sides[both.index(str(point[name]))][rest] = (case, point)
+    return [(case, point, sides[1][rest][1]) for rest, (case, point) in sides[0].items() if rest in sides[1]]
+
+
+# ------------------------------------------------------------------ the command
+
+
+class PresetName(StrEnum):
+    """How much to measure."""
+
+    smoke = "smoke"
+    default = "default"
+    full = "full"
+    paper = "paper"
+
+
+def compare(
+    a: Annotated[str | None, typer.Argument(help="Records (file, folder), or a revision; `.` is this tree.")] = None,
+    b: Annotated[str | None, typer.Argument(help="The same; it is what is called faster or slower.")] = None,
+    axis: Annotated[str | None, typer.Option(help="AXIS=A,B: two values, in place of two sides.")] = None,
+    preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
+    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    same: Annotated[float, typer.Option(help="Largest difference, in %, of what is called the same.")] = 100 * SAME,
+    allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
+) -> None:
+    """Measure two sides in turns, or take two files of records; say which is faster.
+
+    Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
+    fails.
+    """
+    run_id = new_run_id()
+    allowed = allow_mismatch or []
+    try:
+        found, refused = _sides(a, b, axis, preset.value, case or [], where or [], allowed, run_id)
+        _say_all("left out", [*found.skipped, *refused])
+        _say_all("doubtful", [f"{pair.name}: {told}" for pair in found.pairs if (told := spoilt(pair.a))])
+        if not found.pairs and not found.failed:
+            raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
+        rows = judge(found.pairs, same / 100)
+        names = (a, b) if axis is None else tuple(axis.partition("=")[2].split(","))
+        console().print(table(rows, f"{names[1]} against {names[0]}"))
+        _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
+        for path in write(rows, {"a": names[0], "b": names[1], "allow_mismatch": allowed}, out, run_id):
+            say(f"written: {path}")
+        if found.failed:
+            raise PointFailed("\n".join(found.failed))
+    except CompareError as error:
+        say(str(error))
+        raise typer.Exit(error.code) from error
+    except (SideError, ValueError, OSError) as error:
+        say(f"{type(error).__name__}: {error}")
+        raise typer.Exit(5) from error
+
+
+def _sides(
+    a: str | None,
+    b: str | None,
+    axis: str | None,
+    preset: Preset,
+    cases: Sequence[str],
+    where: Sequence[str],
+    allowed: Sequence[str],
+    run_id: str,
+) -> tuple[Measured, list[str]]:
+    """Return what there is of both sides, and which records do not pair."""
+    if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
+        raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
+    if axis is not None:
+        points = chosen(preset, cases, where, say)
+        return measure_all(along(axis, points), (Side(), Side()), preset, run_id, say), []
+    assert a is not None
+    assert b is not None
+    files = [each for each in (a, b) if is_file(each)]
+    if len(files) == 1:
+        other = b if files == [a] else a
+        raise NotComparable(f"compare: both sides must be records, or both revisions (got {files[0]} and {other})")
+    if files:
+        first, second = (usable(selected(read_all([Path(each)]), cases, where)) for each in (a, b))
+        pairs, refused = paired_up(first.kept, second.kept, allowed)
+        return Measured(pairs, [*first.left_out, *second.left_out], []), refused
+    points = chosen(preset, cases, where, say)
+    with revisions(a, b) as sides:
+        todo = [(case, point, point) for case, point in points]
+        return measure_all(todo, (sides[0], sides[1]), preset, run_id, say), []
+
+
+def is_file(side: str) -> bool:
+    """Say whether a side is records, not a revision."""
+    return side != WORKING_TREE and Path(side).exists()
+
+
+def new_run_id() -> str:
+    """Name a comparison by its start and the commit of this checkout."""
+    return sweep.new_run_id(git_state(sweep.ROOT))
+
+
+def selected(records: Sequence[Record], cases: Sequence[str], where: Sequence[str]) -> list[Record]:
+    """Return the records of some cases whose points pass ``AXIS=VALUE`` conditions."""
+    return [record for record in records if (not cases or record.case in cases) and passes(record.point, where)]
+
+
+def table(rows: Sequence[Row], title: str) -> Table:
+    """Return the verdicts as a table."""
+    made = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    made.add_column("point", overflow="fold")
+    for column in ("ns, A", "ns, B", "time B / A", "95 % interval", "p (Holm)"):
+        made.add_column(column, justify="right", no_wrap=True)
+    made.add_column("B is", no_wrap=True)
+    for row in rows:
+        pair, ratio = row.pair, row.ratio
+        made.add_row(
+            escape(pair.name),
+            f"{median(pair.times_a):.4g}",
+            f"{median(pair.times_b):.4g}",
+            f"{ratio.value:.4f}",
+            f"{ratio.low:.4f} to {ratio.high:.4f}",
+            f"{row.p:.2g}",
+            row.verdict,
+        )
+    return made
+
+
+def write(rows: Sequence[Row], about: Mapping[str, Any], out: Path, run_id: str) -> list[Path]:
+    """Write the result, and the records of both sides; returns the paths."""
+    result = out / f"{run_id}.json"
+    write_atomically(result, json.dumps({**about, "rows": [row.to_dict() for row in rows]}, indent=1) + "\n")
+    paths = [result]
+    for letter in "ab":
+        path = out / f"{run_id}-{letter}.jsonl"
+        for row in rows:
+            append(path, getattr(row.pair, letter))
+        paths += [path] if rows else []
+    return paths
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise
+
+
+def console() -> Console:
+    """Return a console on what is standard output now, wide enough for a table of points."""
+    made = Console()
+    return made if made.width >= 160 else Console(width=160)
+
+
+def say(text: str) -> None:
+    """Print a line as it is: no markup, no colours, no breaks."""
+    console().print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _say_all(what: str, texts: Sequence[str]) -> None:
+    for text in texts:
+        say(f"{what}: {text}")

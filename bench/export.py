@@ -1,0 +1,290 @@
+"""`python -m bench export`: records in the formats of other tools, which then draw, store and alert."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from bench import sweep
+from bench.case import label
+from bench.cases import CASES
+from bench.plots import by_machine
+from bench.record import Metric, Record, RecordError, read_all
+from bench.stats import median
+
+GROUPED_BY: Final = ("env", "implementation")
+"""Axes that name an ASV benchmark beside its case; the others are its parameters."""
+PARAMETERS: Final = ("backend", "n_envs")
+"""Axes that are a parameter each, so that ASV draws over them; the others are one together, for it crosses them all."""
+
+
+class ExportError(ValueError):
+    """Records cannot be written in a format."""
+
+
+class Format(StrEnum):
+    """Whose format."""
+
+    asv = "asv"
+    github_action_benchmark = "github-action-benchmark"
+    bencher = "bencher"
+
+
+def export(
+    to: Annotated[Format, typer.Argument(help="Whose format.")],
+    records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
+    out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
+) -> None:
+    """Write records for ASV, github-action-benchmark or Bencher: of each the time or cost of which less is better."""
+    try:
+        found = read_all(records)
+        shown, left_out = costs(found)
+        for line in left_out:
+            typer.echo(f"left out: {line}", err=True)
+        if not shown:
+            raise ExportError("export: no record is measured, right and of today's cases; run `python -m bench run`")
+        if to is Format.asv:
+            files = write_asv(shown, out)
+            if n_changed := len(shown) - len(_committed(shown)):
+                typer.echo(f"left out: {n_changed} x of no commit, or changed after it", err=True)
+        else:
+            make = {Format.github_action_benchmark: github_action_benchmark, Format.bencher: bencher}[to]
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
+            files = [out]
+    except (RecordError, ExportError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    for file in files:
+        typer.echo(f"written: {file}")
+
+
+# ------------------------------------------------------------------ what is exported
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """A record and the metric of it of which less is better."""
+
+    record: Record
+    metric: Metric
+
+    @property
+    def name(self) -> str:
+        """Case and point."""
+        return label(CASES[self.record.case], self.record.point)
+
+    @property
+    def samples(self) -> list[float] | None:
+        """The metric of each sample; None: it is no time, or there was one run."""
+        if self.record.samples_ns is None:
+            return None
+        per_ns = self.metric.value / median(self.record.samples_ns)
+        return [ns * per_ns for ns in self.record.samples_ns]
+
+
+def costs(records: Iterable[Record]) -> tuple[list[Cost], list[str]]:
+    """Return what can be exported, and a line for each kind of record that cannot, with how many there are."""
+    shown: list[Cost] = []
+    reasons: dict[str, int] = {}
+    for record in records:
+        reason = _why_not(record)
+        metric = next((each for each in (record.metrics or {}).values() if each.direction == "lower"), None)
+        if reason is None and metric is not None:
+            shown.append(Cost(record=record, metric=metric))
+        else:
+            words = reason or f"{record.case} has no metric of which less is better"
+            reasons[words] = reasons.get(words, 0) + 1
+    return shown, [f"{count} x {words}" for words, count in reasons.items()]
+
+
+def _why_not(record: Record) -> str | None:
+    if not record.is_evidence:
+        return f"status {record.status}, or not right"
+    if record.case not in CASES or record.case_version != CASES[record.case].version:
+        return f"{record.case}, version {record.case_version}: is no case of today"
+    if (record.telemetry or {}).get("contended"):
+        return "another process used the GPU"
+    return None
+
+
+def newest(shown: Iterable[Cost]) -> list[Cost]:
+    """Return the newest of each name."""
+    return list({each.name: each for each in sorted(shown, key=lambda each: each.record.started_at)}.values())
+
+
+def of_one_machine(shown: Sequence[Cost]) -> list[Cost]:
+    """Return the newest of each name.
+
+    Raises:
+        ExportError: They are of several machines, which the format cannot tell apart.
+    """
+    machines = by_machine(each.record for each in shown)
+    if len(machines) > 1:
+        raise ExportError(f"export: the records must be of one machine (got {', '.join(machines)}); give those of one")
+    return newest(shown)
+
+
+# ------------------------------------------------------------------ github-action-benchmark and Bencher
+
+
+def github_action_benchmark(shown: Sequence[Cost]) -> list[dict[str, Any]]:
+    """Return the entries of its tool ``customSmallerIsBetter``.
+
+    Source: https://github.com/benchmark-action/github-action-benchmark, "Charts for custom benchmarks".
+    """
+    return [
+        {
+            "name": each.name,
+            "unit": each.metric.unit,
+            "value": each.metric.value,
+            "range": f"{each.metric.low:.6g} to {each.metric.high:.6g}",
+            "extra": f"{each.record.command}\ncommit {each.record.git.get('sha')}, run {each.record.run_id}",
+        }
+        for each in of_one_machine(shown)
+    ]
+
+
+def bencher(shown: Sequence[Cost]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the Bencher Metric Format: a time is Bencher's measure ``latency``, in ns, anything else one of its own.
+
+    Source: https://bencher.dev/docs/reference/bencher-metric-format/.
+    """
+    found = {}
+    for each in of_one_machine(shown):
+        scale = NANOSECONDS.get(each.metric.unit)
+        values = {"value": each.metric.value, "lower_value": each.metric.low, "upper_value": each.metric.high}
+        measure = "latency" if scale else each.metric.unit
+        found[each.name] = {measure: {name: value * (scale or 1) for name, value in values.items()}}
+    return found
+
+
+NANOSECONDS: Final[Mapping[str, float]] = {"ns": 1.0, "s": 1e9}
+"""Of one unit of time."""
+
+
+# ------------------------------------------------------------------ ASV
+
+
+def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
+    """Write ASV's result files of each machine and commit, and what describes them; what else lies there stays.
+
+    ASV tells benchmarks apart by name and parameters: a name is a case and its environment or implementation, the
+    parameters are the rest of the point. Records of no commit, or of code that was changed after it, are left out.
+
+    Raises:
+        ExportError: ASV is not installed, or no record names its commit.
+    """
+    try:
+        from asv import results, runner, util  # noqa: PLC0415  (optional)
+        from asv.benchmarks import Benchmarks  # noqa: PLC0415
+        from asv.machine import Machine  # noqa: PLC0415
+    except ImportError as error:
+        raise ExportError('export: asv is not installed; pip install "warpdrive-min[bench]"') from error
+    committed = _committed(shown)
+    if not committed:
+        raise ExportError("export: ASV needs the commit of a record (got none that is unchanged); commit, then measure")
+    benchmarks = asv_benchmarks(committed)
+    written = [folder / "benchmarks.json"]
+    known = util.load_json(str(written[0]), Benchmarks.api_version) if written[0].exists() else {}
+    known.pop("version", None)
+    util.write_json(str(written[0]), known | benchmarks, Benchmarks.api_version)
+    for name, of_machine in _grouped(committed, lambda each: next(iter(by_machine([each.record])))).items():
+        fields = asv_machine(name, of_machine[0].record)
+        util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
+        written.append(folder / name / "machine.json")
+        for sha, of_commit in _grouped(of_machine, lambda each: str(each.record.git["sha"])).items():
+            last = newest(of_commit)[-1].record
+            file = results.Results(fields, {}, sha, commit_date(sha, last), last.machine["python"], "records", {})
+            for key, rows in _grouped(newest(of_commit), asv_name).items():
+                cells = {asv_parameters(each): each for each in rows}
+                order = [cells.get(values) for values in itertools.product(*benchmarks[key]["params"])]
+                file.add_result(
+                    benchmarks[key],
+                    runner.BenchmarkResult(
+                        result=[each and each.metric.value for each in order],
+                        samples=[each and each.samples for each in order],
+                        number=[1 if each and each.samples else None for each in order],
+                        errcode=0,
+                        stderr="",
+                        profile=None,
+                    ),
+                    started_at=max(datetime.fromisoformat(each.record.started_at) for each in rows),
+                    record_samples=True,
+                )
+            file.save(str(folder))
+            written.append(folder / results.get_filename(name, sha, "records"))
+    return written
+
+
+def _committed(shown: Sequence[Cost]) -> list[Cost]:
+    return [each for each in shown if each.record.git.get("sha") and not each.record.git.get("dirty")]
+
+
+def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
+    """Return ASV's description of each benchmark."""
+    described = {}
+    for key, rows in _grouped(shown, asv_name).items():
+        case = CASES[rows[0].record.case]
+        described[key] = {
+            "name": key,
+            "pretty_name": key,
+            "type": "track",
+            "unit": rows[0].metric.unit,
+            "version": str(case.version),
+            "params": [list(dict.fromkeys(values)) for values in zip(*map(asv_parameters, rows), strict=True)],
+            "param_names": [*PARAMETERS, "point"],
+            "code": f"# {case.summary}\n# measured by `python -m bench run --case {case.name}`",
+            "timeout": 600,
+            "setup_cache_key": None,
+        }
+    return described
+
+
+def asv_name(each: Cost) -> str:
+    """Name a benchmark by its case and what it is of."""
+    group = [str(each.record.point[axis]) for axis in GROUPED_BY if axis in each.record.point]
+    return ".".join([each.record.case, *group, "track_time"])
+
+
+def asv_parameters(each: Cost) -> tuple[str, ...]:
+    """Return the values of `PARAMETERS` and the rest of the point, as ASV keeps them: as Python writes them."""
+    point = each.record.point
+    rest = {axis: value for axis, value in point.items() if axis not in (*PARAMETERS, *GROUPED_BY)}
+    return (*(repr(point.get(axis)) for axis in PARAMETERS), repr(", ".join(f"{k}={v}" for k, v in rest.items())))
+
+
+def asv_machine(name: str, record: Record) -> dict[str, str]:
+    """Describe a machine by its class; ASV's site offers each field as a filter."""
+    fields = {
+        "gpu": record.machine.get("gpu"),
+        "cpu": record.machine.get("cpu"),
+        "num_cpu": record.machine.get("cores"),
+    }
+    return {"machine": name} | {key: str(value or "") for key, value in fields.items()}
+
+
+def commit_date(sha: str, record: Record) -> int:
+    """Return when a commit was made, or when it was measured if this checkout does not know it; ms."""
+    done = subprocess.run(
+        ["git", "-C", str(sweep.ROOT), "show", "-s", "--format=%ct", sha], capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        return int(done.stdout.split()[-1]) * 1000
+    return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)
+
+
+def _grouped(shown: Iterable[Cost], key: Callable[[Cost], str]) -> dict[str, list[Cost]]:
+    groups: dict[str, list[Cost]] = {}
+    for each in shown:
+        groups.setdefault(key(each), []).append(each)
+    return groups

@@ -1,0 +1,115 @@
+"""What `startup` does in a process of its own: ``python -m bench.fresh JSON FOLDER``, timed part by part.
+
+Nothing but the standard library is imported before the clock starts. JSON is the point, and FOLDER gets ``parts.json``,
+the seconds of each part, and ``arrays.npz``, what it all came to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
+FIRST_UPDATE = "first update"
+
+
+class Parts:
+    """Seconds of the parts of a start, in their order."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def time(self, name: str, work: Callable[[], Made]) -> Made:
+        """Do one part and wait for it."""
+        start = time.perf_counter()
+        made = work()
+        self.seconds[name] = time.perf_counter() - start
+        return made
+
+
+def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
+    """Go from nothing to the first step, or to a trainer that has learned and is captured; returns arrays by name."""
+    backend = parts.time("import_s", lambda: _import(point["backend"]))
+    parts.time("context_s", lambda: _allocate(backend))
+    return (_first_update if point["until"] == FIRST_UPDATE else _first_step)(point, backend, parts)
+
+
+def _import(name: str) -> Any:
+    """Import the package, and find out whether a backend is there."""
+    import warpdrive_min  # noqa: PLC0415  (this is what is timed)
+
+    return warpdrive_min.BACKENDS[name].require()
+
+
+def _allocate(backend: Any) -> None:
+    import torch  # noqa: PLC0415
+
+    torch.zeros(1, device=backend.device)
+    backend.synchronize()
+
+
+def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
+    """Build the environments, start them, build what draws, and step once."""
+    from bench.env_case import build_env  # noqa: PLC0415
+    from bench.environments import SEED  # noqa: PLC0415
+    from warpdrive_min.policies import random_policy  # noqa: PLC0415
+
+    def done(work: Callable[[], Any]) -> Callable[[], Any]:
+        def waited() -> Any:
+            made = work()
+            backend.synchronize()
+            return made
+
+        return waited
+
+    exact = {**point, "exact": True}
+    wrapper = parts.time("build_s", done(lambda: build_env(exact, point["backend"], point["n_envs"])))
+    parts.time("first_reset_s", done(wrapper.reset))
+    draw = parts.time("sampler_s", done(lambda: random_policy(wrapper, SEED)))
+    parts.time("first_draw_s", done(draw))
+    parts.time("first_step_s", done(wrapper.step))
+    return observed(wrapper)
+
+
+def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
+    """Build a trainer, play and learn once eagerly, and a second time, on a GPU out of the graphs it captures."""
+    parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
+    from bench.rollout_case import player  # noqa: PLC0415
+
+    def iterate() -> None:
+        trainer.iterate()
+        backend.synchronize()
+
+    trainer = parts.time("trainer_s", lambda: player(point, exact=True))
+    parts.time("first_iteration_s", iterate)
+    parts.time("second_iteration_s", iterate)
+    if trainer.capture_s:
+        parts.seconds["second_iteration_s"] -= trainer.capture_s
+        parts.seconds["capture_s"] = trainer.capture_s
+    return observed(trainer.wrapper) | {"weights": trainer.weights().numpy()}
+
+
+def observed(wrapper: Any) -> dict[str, Any]:
+    """Return the arrays that are compared."""
+    data = wrapper.cuda_data_manager
+    return {name: data.pull_data_from_device(name) for name in ("observations", "rewards", "_timestep_")}
+
+
+def main(text: str, folder: str) -> None:
+    """Do and write it all."""
+    parts = Parts()
+    point = json.loads(text)
+    arrays = start(point, parts)
+    import numpy as np  # noqa: PLC0415
+
+    np.savez(Path(folder) / "arrays.npz", **arrays)
+    Path(folder, "parts.json").write_text(json.dumps(parts.seconds))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

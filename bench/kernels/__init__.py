@@ -1,0 +1,1 @@
+"""The benchmarks' own kernel, in the three languages."""

@@ -1,0 +1,159 @@
+"""The case `memory`: what an environment needs of it, and how many environments fit."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Final
+
+import torch
+
+from bench.case import Correctness, Point, Preset, Trial
+from bench.env_case import env_step_sizes, start_env
+from bench.environments import ON_GPU, available
+from bench.record import Course, Metric
+from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.backends import Backend
+
+SLACK_BYTES: Final = 1 << 20
+"""On a GPU: of what is no array and does not grow, such as constants that a kernel has got there."""
+REQUESTED: Final = "requested_bytes.all.current"
+"""What torch's allocator is asked for, before it rounds up, by up to 1 MiB an array: that would drown the slope."""
+FILLED: Final = 0.9
+"""Share of the environments that fit, by which that is verified on a GPU."""
+MOST_ENVS: Final = 2**31 - 1
+"""Kernels count environments in 32 bits."""
+
+
+def memory(point: Point) -> Trial:
+    """Start some environments and twice as many: the difference is what one takes, and the rest is fixed."""
+    backend = available(point["backend"])
+    n_envs = point["n_envs"]
+
+    def run() -> Course:
+        once, twice = used_bytes(point, backend, n_envs), used_bytes(point, backend, 2 * n_envs)
+        per_env = (twice - once) / n_envs
+        fixed = max(0.0, once - per_env * n_envs)
+        free = free_bytes(point, backend)
+        largest = min(int((free - fixed) / per_env), MOST_ENVS)
+        notes: dict[str, Any] = {
+            "fixed_bytes": round(fixed),
+            "free_bytes": free,
+            "counted": "torch's allocator" if backend.device.type == "cuda" else "storage of the arrays",
+        }
+        unread = {}
+        if backend.device.type == "cuda":
+            notes["stepped_envs"] = fill(point, int(FILLED * largest))
+        else:
+            unread["stepped_envs"] = "a CPU's memory is not filled"
+        return Course(
+            metrics={
+                "bytes_per_env": exactly(per_env, "bytes", "lower"),
+                "bytes_per_agent": exactly(per_env / point["n_agents"], "bytes", "lower"),
+                "largest_n_envs": exactly(largest, "environments", "higher"),
+            },
+            notes=notes,
+            unread=unread,
+        )
+
+    return Trial(
+        run=run,
+        check=lambda: as_declared(point, backend),
+        mode="eager",
+        device=backend.device,
+        threads=backend.threads,
+    )
+
+
+def exactly(value: float, unit: str, direction: str) -> Metric:
+    """Return a figure that has no spread."""
+    return Metric(value=value, unit=unit, direction=direction, low=value, high=value)
+
+
+def used_bytes(point: Point, backend: Backend, n_envs: int) -> int:
+    """Return what starting so many environments takes: by torch's allocator on a GPU, else by the arrays' storage."""
+    if backend.device.type == "cuda":
+        gc.collect()
+        before = torch.cuda.memory_stats(backend.device)[REQUESTED]
+        started = start_env(point, point["backend"], n_envs)
+        backend.synchronize()
+        used = int(torch.cuda.memory_stats(backend.device)[REQUESTED]) - before
+        del started
+        return used
+    storages = {
+        each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
+        for each in arrays(start_env(point, point["backend"], n_envs))
+    }
+    return sum(storages.values())
+
+
+def arrays(wrapper: EnvWrapper) -> list[torch.Tensor]:
+    """Return every array of a wrapper, reserved ones and saved copies included."""
+    data = wrapper.cuda_data_manager
+    return [found for name in data.names() if isinstance(found := data.find(name), torch.Tensor)]
+
+
+def free_bytes(point: Point, backend: Backend) -> int:
+    """Return the free memory of the device, with what torch keeps of it."""
+    gc.collect()
+    return start_env(point, backend.name, 1).cuda_data_manager.free_bytes()
+
+
+def fill(point: Point, n_envs: int) -> int:
+    """Start so many environments and step them once; returns how many there are.
+
+    Raises:
+        DeviceMemoryError: They do not fit.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
+    wrapper = start_env(point, point["backend"], n_envs)
+    wrapper.step()
+    wrapper.backend.synchronize()
+    if not int((wrapper.cuda_data_manager.tensor("_timestep_") == 1).sum()) > n_envs // 2:
+        raise ArithmeticError(f"memory: {n_envs:,} environments were started, and most of them have not stepped")
+    return n_envs
+
+
+def as_declared(point: Point, backend: Backend) -> Correctness:
+    """Hold what three times the environments take against the shapes of the arrays of one environment and of two.
+
+    So every size must be linear in the environments, and no array may share or waste memory.
+    """
+    n_envs = point["n_envs"]
+    one, two = (declared_bytes(start_env(point, backend.name, n)) for n in (1, 2))
+    want = one + (two - one) * (3 * n_envs - 1)
+    got = used_bytes(point, backend, 3 * n_envs)
+    allowed = SLACK_BYTES if backend.device.type == "cuda" else 0
+    error = abs(got - want)
+    return Correctness(
+        passed=error <= allowed,
+        max_error=error,
+        oracle="shapes and dtypes of the arrays of one environment and of two, in bytes",
+        detail=f"{3 * n_envs:,} environments take {got:,} bytes, {want:,} are declared",
+    )
+
+
+def declared_bytes(wrapper: EnvWrapper) -> int:
+    """Return the bytes that the shapes and dtypes of all arrays say."""
+    return sum(each.numel() * each.element_size() for each in arrays(wrapper))
+
+
+# ------------------------------------------------------------------ points
+
+
+def memory_points(preset: Preset) -> list[Point]:
+    """Return every environment, and the Tag environments with more and more agents."""
+    if preset == "smoke":
+        sizes = [("cartpole", 1), ("tag_continuous", 5)]
+    else:
+        sizes = sorted(key for key in env_step_sizes("full") if preset == "full" or key[1] <= 1_000)
+    return [
+        {"env": env, "backend": backend, "n_envs": counted_envs(backend, n_agents), "n_agents": n_agents}
+        for env, n_agents in sizes
+        for backend in (BACKENDS if preset == "full" else [name for name in BACKENDS if name != "numba"])
+    ]
+
+
+def counted_envs(backend: str, n_agents: int) -> int:
+    """Return how many environments are started: of a million agents on a GPU, on a CPU of ten thousand."""
+    return max(1, (1_000_000 if backend in ON_GPU else 10_000) // n_agents)

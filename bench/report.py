@@ -1,0 +1,341 @@
+"""The report: one HTML file made from records, which needs no network, no server and, for its tables, no JavaScript."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bench.charts import Chart, Series, charts, joules, metric, size, times
+from bench.plots import ENV_NAME, backend_label, by_machine, commit_label, latest
+from bench.record import Record, RecordError, read_all
+from bench.reference import SOURCES
+from bench.table import number
+
+RECORDS: Final = Path("results/sweeps")
+OUT: Final = Path("results/report.html")
+TEMPLATES: Final = Path(__file__).parent / "templates"
+
+
+class ReportError(ValueError):
+    """There is nothing that may be reported."""
+
+
+def report(
+    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = OUT,
+) -> None:
+    """Write one self-contained HTML page of tables and interactive figures from records; measures nothing."""
+    cut: list[str] = []
+    try:
+        page = html(read_all(records or [RECORDS], cut))
+    except (RecordError, ReportError) as error:
+        typer.echo(str(error))
+        raise typer.Exit(1) from error
+    for line in cut:
+        typer.echo(f"left out: {line}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
+    unfinished.write_text(page, encoding="utf-8")
+    os.replace(unfinished, out)
+    typer.echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
+
+
+def html(records: Sequence[Record]) -> str:
+    """Return the page; the same records give the same page.
+
+    Raises:
+        ReportError: No record is evidence.
+    """
+    if not any(record.is_evidence for record in records):
+        raise ReportError("report: no record is measured and right; run `python -m bench run` first")
+    machines = [section(name, group) for name, group in by_machine(records).items()]
+    environment_ = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    drawn = {chart["id"]: chart.pop("drawn") for machine in machines for chart in machine["charts"]}
+    text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return environment_.get_template("report.html").render(machines=machines, drawn=text, sources=SOURCES)
+
+
+def section(name: str, records: Sequence[Record]) -> dict[str, Any]:
+    """Return what the template shows of a machine."""
+    evidence = [record for record in records if record.is_evidence]
+    cases = sorted({record.case for record in evidence})
+    return {
+        "id": name,
+        "title": title(records),
+        "hardware": hardware(records),
+        "headline": shown(*headline(evidence)),
+        "charts": [figure(name, chart) for chart in charts(evidence)],
+        "cases": {case: shown(_of(evidence, case), columns(_of(evidence, case))) for case in cases},
+        "others": shown([record for record in records if not record.is_evidence], OTHERS),
+        "runs": runs(evidence),
+    }
+
+
+def title(records: Sequence[Record]) -> str:
+    """Name the machine of records."""
+    machine = records[0].machine
+    return f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
+
+
+def hardware(records: Sequence[Record]) -> dict[str, str]:
+    """Return each field of the machine, with all values that the records have."""
+    fields = dict.fromkeys(name for record in records for name in record.machine if name != "unread")
+    found = {}
+    for name in fields:
+        values = dict.fromkeys(record.machine.get(name) for record in records)
+        words = [f"{value / 2**30:.0f} GiB" if name == "memory_bytes" else str(value) for value in values if value]
+        found[name.replace("_bytes", "").replace("_", " ")] = ", ".join(words) or "not known"
+    return found
+
+
+def runs(records: Sequence[Record]) -> list[dict[str, str]]:
+    """Return the sweeps, the oldest first."""
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.started_at):
+        found.setdefault(record.run_id, []).append(record)
+    return [
+        {
+            "id": run_id,
+            "commit": ", ".join(sorted({commit_label(record) for record in of_run})),
+            "preset": ", ".join(sorted({record.preset for record in of_run})),
+            "started": of_run[0].started_at,
+            "cases": ", ".join(sorted({record.case for record in of_run})),
+            "points": str(len(of_run)),
+        }
+        for run_id, of_run in found.items()
+    ]
+
+
+# ------------------------------------------------------------------ tables
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table of records."""
+
+    name: str
+    text: Callable[[Record], str]
+    value: Callable[[Record], float | None] | None = None
+    """What it is sorted by; None: it is words."""
+    is_choice: bool = False
+    """It has few values, by which the table can be filtered."""
+    is_code: bool = False
+
+
+def shown(records: Sequence[Record], columns: Sequence[Column]) -> dict[str, Any]:
+    """Return a table's columns and the cells of its rows."""
+    rows = [
+        [{"text": column.text(record), "value": column.value(record) if column.value else None} for column in columns]
+        for record in records
+    ]
+    return {"columns": columns, "rows": rows}
+
+
+def columns(records: Sequence[Record]) -> list[Column]:
+    """Return the columns of a case: its axes, every metric with its interval, what was read beside it, its origin."""
+    axes = dict.fromkeys(axis for record in records for axis in record.point)
+    metrics = dict.fromkeys(name for record in records for name in record.metrics or {})
+    optional = [column for column in OPTIONAL if any(column.text(record) for record in records)]
+    return [
+        *(_axis(axis, records) for axis in axes),
+        Column("threads", lambda record: "GPU" if record.threads is None else str(record.threads)),
+        *(column for name in metrics for column in _metric_columns(name)),
+        *optional,
+        *ORIGIN,
+    ]
+
+
+def _axis(axis: str, records: Sequence[Record]) -> Column:
+    def text(record: Record) -> str:
+        value = record.point.get(axis, "")
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+    if any(isinstance(record.point.get(axis, ""), str | bool) for record in records):
+        return Column(axis, text, is_choice=True)
+    return Column(axis, text, lambda record: float(record.point[axis]))
+
+
+def _metric_columns(name: str) -> list[Column]:
+    def interval(record: Record) -> str:
+        found = metric(record, name)
+        return f"{number(found.low)} to {number(found.high)}" if found else ""
+
+    def value(record: Record) -> float | None:
+        found = metric(record, name)
+        return found.value if found else None
+
+    def text(record: Record) -> str:
+        found = value(record)
+        return "" if found is None else number(found)
+
+    return [Column(name.replace("_per_s", "/s").replace("_", " "), text, value), Column("95 % interval", interval)]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _joules(record: Record) -> str:
+    found = joules(record)
+    return f"{found.value:.3g}" if found else ""
+
+
+def _note(name: str, unit: str, scale: float = 1) -> Column:
+    def value(record: Record) -> float | None:
+        return None if record.notes.get(name) is None else float(record.notes[name]) * scale
+
+    return Column(f"{name.rsplit('_', 1)[0]}, {unit}", lambda r: "" if value(r) is None else f"{value(r):.3g}", value)
+
+
+OPTIONAL: Final = (
+    Column("share of the limit", lambda record: _share(record.roofline), lambda record: record.roofline),
+    Column("J per million env-steps", _joules, lambda record: found.value if (found := joules(record)) else None),
+    _note("setup_s", "s"),
+    _note("rollout_s", "ms", 1e3),
+    _note("update_s", "ms", 1e3),
+    _note("peak_bytes", "GiB", 2**-30),
+    Column("samples", lambda record: "" if record.n is None else str(record.n), lambda record: record.n),
+)
+"""Shown where a record of the case has them."""
+
+ORIGIN: Final = (
+    Column(
+        "largest error",
+        lambda record: f"{record.correctness.max_error:.1e}" if record.correctness else "",
+        lambda record: record.correctness.max_error if record.correctness else None,
+    ),
+    Column("commit", commit_label, is_choice=True),
+    Column("run", lambda record: record.run_id, is_choice=True),
+    Column("command", lambda record: record.command, is_code=True),
+)
+
+OTHERS: Final = (
+    Column("case", lambda record: record.case, is_choice=True),
+    Column("point", lambda record: ", ".join(f"{axis}={value}" for axis, value in record.point.items())),
+    Column("status", lambda record: record.status, is_choice=True),
+    Column("reason", lambda record: record.reason or "its check did not pass"),
+    Column("run", lambda record: record.run_id),
+)
+"""Of what is no evidence."""
+
+
+def headline(records: Sequence[Record]) -> tuple[list[Record], list[Column]]:
+    """Return, for each environment, where the most agent steps are done, and the columns that tell of it."""
+    steps = [record for record in latest(_of(records, "env_step")) if not record.point.get("exact")]
+    best: dict[Any, Record] = {}
+    for record in sorted(steps, key=_agent_steps):
+        best[record.point["env"]] = record
+    bases = {(size(record), record.point["backend"]): record for record in _of(records, "env_step")}
+
+    def over(backend: str) -> Column:
+        names = {backend_label(record) for record in steps if record.point["backend"] == backend}
+
+        def value(record: Record) -> float | None:
+            base = bases.get((size(record), backend))
+            return None if base is None else _agent_steps(record) / _agent_steps(base)
+
+        def text(record: Record) -> str:
+            found = value(record)
+            return "not measured" if found is None else times(found)
+
+        return Column(f"times {' and '.join(sorted(names))}", text, value)
+
+    baselines = [name for name in ("cpu", "host") if any(record.point["backend"] == name for record in steps)]
+    told = [
+        Column("environment", lambda record: ENV_NAME.get(str(record.point["env"]), str(record.point["env"]))),
+        _axis("n_agents", steps),
+        _axis("n_envs", steps),
+        Column("backend", backend_label),
+        *_metric_columns("env_steps_per_s"),
+        _metric_columns("agent_steps_per_s")[0],
+        *(over(name) for name in baselines),
+        OPTIONAL[0],
+        ORIGIN[0],
+        Column("run", lambda record: record.run_id),
+    ]
+    order = list(ENV_NAME)
+    found = sorted(best.values(), key=lambda r: order.index(r.point["env"]) if r.point["env"] in order else len(order))
+    return found, told
+
+
+def _agent_steps(record: Record) -> float:
+    found = metric(record, "agent_steps_per_s")
+    return found.value if found else 0.0
+
+
+def _of(records: Iterable[Record], case: str) -> list[Record]:
+    return [record for record in records if record.case == case]
+
+
+# ------------------------------------------------------------------ figures
+
+
+def figure(machine: str, chart: Chart) -> dict[str, Any]:
+    """Return what the template says of a figure, and under ``drawn`` the numbers that the page's script draws."""
+    return {
+        "id": f"{machine}-{chart.name}",
+        "chart": chart,
+        "looks": looks(chart),
+        "runs": sorted({record.run_id for record in chart.records}),
+        "commits": sorted({commit_label(record) for record in chart.records}),
+        "commands": commands(chart.records),
+        "drawn": drawn(chart),
+    }
+
+
+def looks(chart: Chart) -> dict[str, Mapping[str, str]]:
+    """Return how each series of a figure looks, by its name."""
+    return {series.name: series.look for panel in chart.panels for series in panel.series}
+
+
+def drawn(chart: Chart) -> dict[str, Any]:
+    """Return a figure as JSON has it."""
+
+    def dots(series: Series) -> list[list[Any]]:
+        return [[*(float(f"{each:.6g}") for each in (d.x, d.y, d.low, d.high)), d.note] for d in series.dots]
+
+    return {
+        "kind": chart.kind,
+        "x": {"label": chart.xlabel, "log": chart.log_x},
+        "y": {"label": chart.ylabel, "log": chart.log_y},
+        "level": chart.level,
+        "looks": looks(chart),
+        "panels": [
+            {
+                "title": panel.title,
+                "ticks": panel.ticks,
+                "series": [{"name": series.name, "dots": dots(series)} for series in panel.series],
+            }
+            for panel in chart.panels
+        ],
+    }
+
+
+def commands(records: Sequence[Record]) -> list[str]:
+    """Return the commands that measure the points of a figure again."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for record in records:
+        envs = found.setdefault((record.preset, record.case), {})
+        if "env" in record.point:
+            envs[str(record.point["env"])] = None
+    return [
+        shlex.join(
+            ["python", "-m", "bench", "run", "--preset", preset, "--case", case]
+            + [word for env in sorted(envs) for word in ("--env", env)]
+        )
+        for (preset, case), envs in sorted(found.items())
+    ]

@@ -1,0 +1,190 @@
+"""The case `startup`: from a fresh process to the first step, or to a trainer that learns at full speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from bench.case import Correctness, Point, Preset, Starts
+from bench.env_case import start_env
+from bench.environments import ON_GPU, SEED, available
+from bench.fresh import FIRST_UPDATE, observed
+from bench.rollout_case import player
+from bench.training import counterpart
+from warpdrive_min import BACKENDS
+from warpdrive_min.policies import random_policy
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+FIRST_STEP: Final = "first step"
+CACHED: Final = "cached"
+COLD: Final = "cold"
+
+Arrays = Mapping[str, Any]
+"""What a process came to, NumPy arrays by name."""
+
+
+class StartError(RuntimeError):
+    """A process that was to be timed has failed."""
+
+
+class Starter:
+    """Starts the processes of one point and keeps what they came to until it is checked.
+
+    Args:
+        point: The point; ``cache`` says whether each process finds the folder of compiled code empty, or as the first
+            one has left it.
+        threads: CPU threads of torch in each process.
+    """
+
+    def __init__(self, point: Point, threads: int) -> None:
+        self._point, self._threads = point, threads
+        self._folder = tempfile.mkdtemp(prefix="warpdrive-startup-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._seen: list[Arrays] = []
+        self.n_started = 0
+
+    def start(self) -> dict[str, float]:
+        """Start a process, wait for it, and return how long each part of it took, s.
+
+        Raises:
+            StartError: It failed; with the end of what it wrote.
+        """
+        number = self.n_started
+        self.n_started += 1
+        cache = Path(self._folder, CACHED if self._point["cache"] == CACHED else f"cache-{number}")
+        out = Path(self._folder, f"out-{number}")
+        out.mkdir()
+        # The driver has a cache of its own, of what it compiles from PTX.
+        folders = {"WARPDRIVE_MIN_CACHE": str(cache), "CUDA_CACHE_PATH": str(cache / "driver")}
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.fresh", json.dumps(dict(self._point)), str(out)],
+            cwd=ROOT,
+            env={**os.environ, **folders, "OMP_NUM_THREADS": str(self._threads)},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise StartError(
+                f"startup: the process must end well (got exit status {done.returncode}): {done.stderr[-800:]}"
+            )
+        with np.load(out / "arrays.npz") as arrays:
+            self._seen.append(dict(arrays))
+        parts: dict[str, float] = json.loads((out / "parts.json").read_text())
+        return parts
+
+    def take(self) -> list[Arrays]:
+        """Return what each process since the last call came to.
+
+        If there was none it starts one, which also fills the cache.
+        """
+        if not self._seen:
+            self.start()
+        seen, self._seen = self._seen, []
+        return seen
+
+
+def startup(point: Point) -> Starts:
+    """Time fresh processes, each of which imports, builds, compiles or finds compiled code, and does its first work.
+
+    Every process must come to the arrays of an oracle in this one, to the bit; so floats are exact.
+    """
+    backend = available(point["backend"])
+    starter = Starter(point, torch.get_num_threads())
+    expected, oracle = (first_update if point["until"] == FIRST_UPDATE else first_step)(point)
+
+    def check() -> Correctness:
+        error = max(apart(expected, seen) for seen in starter.take())
+        return Correctness(
+            passed=error == 0,
+            max_error=error,
+            oracle=f"{oracle}: to the bit",
+            detail=f"{starter.n_started} processes so far, {', '.join(expected)}",
+        )
+
+    return Starts(
+        run=starter.start,
+        check=check,
+        mode="graph" if point["until"] == FIRST_UPDATE and backend.captures_graphs else "eager",
+        device=backend.device,
+        threads=None if backend.device.type == "cuda" else max(torch.get_num_threads(), backend.threads or 1),
+        notes={"floats": "exact"},
+    )
+
+
+def apart(want: Arrays, got: Arrays) -> float:
+    """Return the largest difference of arrays of the same names; infinite where a name or a shape differs."""
+    if want.keys() != got.keys() or any(want[name].shape != got[name].shape for name in want):
+        return float("inf")
+    errors = (np.abs(want[name].astype(np.float64) - got[name]).max() for name in want)
+    return float(max(np.nan_to_num(error, nan=np.inf) for error in errors))
+
+
+def first_step(point: Point) -> tuple[Arrays, str]:
+    """Return the arrays after one step on another backend of the CPU, and its name."""
+    other = counterpart(point["backend"])
+    wrapper = start_env({**point, "exact": True}, other, point["n_envs"])
+    random_policy(wrapper, SEED)()
+    wrapper.step()
+    return observed(wrapper), f"one step on {other}"
+
+
+def first_update(point: Point) -> tuple[Arrays, str]:
+    """Return the arrays and weights after two iterations: on a GPU eagerly, on a CPU on another backend."""
+    on_gpu = point["backend"] in ON_GPU
+    other = {**point, "mode": "eager"} if on_gpu else {**point, "backend": counterpart(point["backend"])}
+    trainer = player(other, exact=True)
+    for _ in range(2):
+        trainer.iterate()
+    arrays = {**observed(trainer.wrapper), "weights": trainer.weights().numpy()}
+    return arrays, f"two iterations on {other['backend']}, {other['mode']}"
+
+
+# ------------------------------------------------------------------ points
+
+
+def startup_points(preset: Preset) -> list[Point]:
+    """Return the way to CartPole's first step, with and without compiled code, and to its trainer's first update.
+
+    From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
+    """
+    if preset == "smoke":
+        return [_first_step("cartpole", 16, 1, "cpu", COLD), _first_update("cartpole", 8, 1, "host", n_steps=8)]
+    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset in ("full", "paper") else [])
+    points = [
+        _first_step(*size, backend, cache)
+        for size in sizes
+        for backend in BACKENDS
+        for cache in ((COLD, CACHED) if BACKENDS[backend].language == "cuda_c" else (COLD,))
+    ]
+    return points + [_first_update(*size, backend) for size in sizes for backend in BACKENDS]
+
+
+def _first_step(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
+    sizes = {"n_envs": n_envs, "n_agents": n_agents}
+    return {"until": FIRST_STEP, "env": env, "backend": backend, **sizes, "cache": cache}
+
+
+def _first_update(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
+    return {
+        "until": FIRST_UPDATE,
+        "env": env,
+        "backend": backend,
+        "n_envs": n_envs,
+        "n_agents": n_agents,
+        "n_steps": n_steps,
+        "network": "256-256" if env == "tag_continuous" else "32-32",
+        "precision": "fp32",
+        "mode": "graph" if backend in ON_GPU else "eager",
+        "cache": CACHED,
+    }

@@ -1,0 +1,210 @@
+"use strict";
+const charts = JSON.parse(document.getElementById("data").textContent);
+const tip = document.getElementById("tip");
+const WIDTH = 440, HEIGHT = 290, TOP = 8, RIGHT = 14, BOTTOM = 40, ROW = 22;
+const DASHES = { "-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 3" };
+const MARKS = {
+  o: "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0", s: "M-3.2 -3.2h6.4v6.4h-6.4z", "^": "M0 -4L4 3.2H-4z",
+  D: "M0 -4.4L4.4 0L0 4.4L-4.4 0z", x: "M-3.5 -3.5L3.5 3.5M3.5 -3.5L-3.5 3.5", "": "",
+};
+
+function element(name, attributes = {}, parent = null, text = "") {
+  const made = name in { svg: 0, g: 0, path: 0, line: 0, text: 0, rect: 0 }
+    ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text) made.textContent = text;
+  if (parent) parent.append(made);
+  return made;
+}
+
+function si(value) {
+  const size = Math.abs(value);
+  for (const [letter, unit] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (size >= unit) return `${+(value / unit).toPrecision(3)} ${letter}`;
+  return size && size < 1e-3 ? value.toExponential(0) : `${+value.toPrecision(3)}`;
+}
+
+/* A scale from values to pixels, with its ticks. */
+function scale(values, isLog, from, to, zero) {
+  let low = Math.min(...values), high = Math.max(...values);
+  isLog = isLog && low > 0;
+  if (isLog) { low = Math.log10(low); high = Math.log10(high); } else if (zero) low = Math.min(0, low);
+  const room = (high - low || 1) * 0.04;
+  if (isLog || !zero) low -= room;
+  high += room;
+  const at = value => from + ((isLog ? Math.log10(value) : value) - low) / (high - low) * (to - from);
+  const ticks = [];
+  if (isLog) {
+    const decades = high - low, steps = decades < 1.2 ? [1, 2, 5] : [1], every = Math.max(1, Math.ceil(decades / 6));
+    for (let decade = Math.floor(low); decade <= high; decade++)
+      for (const step of steps) {
+        const value = step * 10 ** decade;
+        if (decade % every === 0 && Math.log10(value) >= low && Math.log10(value) <= high) ticks.push(value);
+      }
+    if (ticks.length > 1) return { at, ticks };
+    ticks.length = 0;
+  }
+  const [first, last] = isLog ? [10 ** low, 10 ** high] : [low, high];
+  const rough = (last - first) / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find(each => each * power >= rough) * power;
+  for (let value = Math.ceil(first / step) * step; value <= last; value += step) ticks.push(+value.toPrecision(12));
+  return { at, ticks };
+}
+
+function mark(parent, look, x, y) {
+  element("path", { d: MARKS[look.marker] ?? MARKS.o, class: look.marker === "x" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
+}
+
+function drawPanel(holder, chart, panel, off) {
+  holder.textContent = "";
+  element("h4", {}, holder, panel.title);
+  const across = chart.kind === "rows" || chart.kind === "shares";
+  const width = Math.min(Math.max(holder.clientWidth || WIDTH, 240), 700);
+  const height = across ? TOP + BOTTOM + ROW * panel.ticks.length * (width < 500 ? 1.7 : 1) : HEIGHT;
+  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${panel.title}: ${chart.y.label} ${chart.x.label}; the values are in the table below` }, holder);
+  const shown = panel.series.filter(each => !off.has(each.name));
+  const dots = shown.flatMap(each => each.dots);
+  if (!dots.length) { element("text", { x: 20, y: 30 }, svg, "every series is hidden"); return; }
+  const left = across ? (width < 500 ? 8 : 300) : 60, bottom = height - BOTTOM;
+  const xs = chart.kind === "shares" ? [0, 1] : dots.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
+  const x = chart.kind === "history" ? { at: v => left + (v + 0.5) / panel.ticks.length * (width - RIGHT - left), ticks: [...panel.ticks.keys()] }
+    : scale(xs, chart.x.log, left, width - RIGHT, across);
+  const rows = v => TOP + (v + (width < 500 ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
+  const levels = chart.level === null ? [] : [chart.level];
+  const y = across ? { at: rows, ticks: [] } : scale([...dots.flatMap(d => [d[1], d[2], d[3]]), ...levels], chart.y.log, bottom, TOP, false);
+  for (const tick of x.ticks) {
+    element("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: TOP, y2: bottom }, svg);
+    element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, chart.kind === "history" ? panel.ticks[tick].replace(" + changes", "+") : si(tick));
+  }
+  for (const tick of y.ticks) {
+    element("line", { class: "grid", x1: left, x2: width - RIGHT, y1: y.at(tick), y2: y.at(tick) }, svg);
+    element("text", { x: left - 5, y: y.at(tick) + 4, "text-anchor": "end" }, svg, si(tick));
+  }
+  if (across) panel.ticks.forEach((name, row) =>
+    element("text", width < 500 ? { x: left, y: rows(row) - 9 } : { x: left - 8, y: rows(row) + 4, "text-anchor": "end" }, svg, name));
+  else for (const level of levels) element("line", { class: "level", x1: left, x2: width - RIGHT, y1: y.at(level), y2: y.at(level) }, svg);
+  element("text", { x: (left + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, svg, chart.x.label);
+  element("text", { transform: `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, chart.y.label);
+  const targets = [], ends = new Map();
+  for (const each of shown) {
+    const look = chart.looks[each.name], group = element("g", { class: "series", style: `--hue:${look.color}` }, svg);
+    if (!across) {
+      const path = list => list.map(([a, b]) => `${x.at(a).toFixed(1)} ${y.at(b).toFixed(1)}`).join("L");
+      const band = [...each.dots.map(d => [d[0], d[3]]), ...[...each.dots].reverse().map(d => [d[0], d[2]])];
+      element("path", { class: "interval", d: `M${path(band)}z` }, group);
+      element("path", { class: "line", d: `M${path(each.dots)}`, "stroke-dasharray": DASHES[look.linestyle] }, group);
+    }
+    for (const dot of each.dots) {
+      let px = x.at(dot[0]), py = y.at(dot[1]);
+      if (chart.kind === "shares") {
+        const start = ends.get(dot[1]) ?? 0, end = start + dot[0];
+        ends.set(dot[1], end);
+        element("rect", { class: "mark", x: x.at(start), y: py - 6, width: Math.max(0, x.at(end) - x.at(start) - 1), height: 12, "fill-opacity": look.marker === "o" ? 1 : 0.35 }, group);
+        px = (x.at(start) + x.at(end)) / 2;
+      } else {
+        if (across) element("line", { class: "line", x1: x.at(dot[2]), x2: x.at(dot[3]), y1: py, y2: py }, group);
+        mark(group, look, px, py);
+      }
+      targets.push({ px, py, dot, name: each.name });
+    }
+  }
+  svg.addEventListener("pointermove", event => {
+    const box = svg.getBoundingClientRect(), k = width / box.width;
+    const px = (event.clientX - box.left) * k, py = (event.clientY - box.top) * k;
+    const near = targets.reduce((best, each) => Math.hypot(each.px - px, each.py - py) < Math.hypot(best.px - px, best.py - py) ? each : best);
+    if (Math.hypot(near.px - px, near.py - py) > 60) { tip.hidden = true; return; }
+    const [a, b, low, high, note] = near.dot;
+    const where = across ? panel.ticks[b] : chart.kind === "history" ? panel.ticks[a] : `${a.toLocaleString("en")} ${chart.x.label}`;
+    tip.textContent = `${near.name}\n${where}\n${si(across ? a : b)} ${across ? chart.x.label : chart.y.label}\n${low === high ? "" : `${si(low)} to ${si(high)}\n`}${note}`;
+    tip.hidden = false;
+    tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - tip.offsetHeight - 8))}px`;
+  });
+  svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+}
+
+function drawChart(place) {
+  const chart = charts[place.dataset.chart], off = new Set();
+  const bar = element("div", { class: "bar tools" }, place), panels = element("div", { class: "panels" }, place);
+  const holders = chart.panels.map(() => element("div", {}, panels));
+  const draw = () => chart.panels.forEach((panel, index) => drawPanel(holders[index], chart, panel, off));
+  for (const [name, look] of Object.entries(chart.looks)) {
+    const button = element("button", { type: "button", "aria-pressed": "true" }, bar);
+    const key = element("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" }, button);
+    const group = element("g", { class: "series", style: `--hue:${look.color}` }, key);
+    if (chart.kind === "shares") element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": look.marker === "o" ? 1 : 0.35 }, group);
+    else {
+      if (chart.kind !== "rows") element("path", { class: "line", d: "M0 6H30", "stroke-dasharray": DASHES[look.linestyle] }, group);
+      mark(group, look, 15, 6);
+    }
+    button.append(` ${name}`);
+    button.addEventListener("click", () => {
+      if (!off.delete(name)) off.add(name);
+      button.setAttribute("aria-pressed", String(!off.has(name)));
+      draw();
+    });
+  }
+  const axes = chart.kind === "shares" ? "" : chart.kind === "rows" ? "x" : chart.kind === "history" ? "y" : "xy";
+  for (const axis of axes) {
+    const label = element("label", {}, bar), box = element("input", { type: "checkbox" }, label);
+    box.checked = chart[axis].log;
+    label.append(`log ${axis}`);
+    box.addEventListener("change", () => { chart[axis].log = box.checked; draw(); });
+  }
+  draw();
+  let width = place.clientWidth;
+  new ResizeObserver(() => { if (place.clientWidth !== width) { width = place.clientWidth; draw(); } }).observe(place);
+}
+
+function makeSortable(table) {
+  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells], rows = [...body.rows];
+  heads.forEach((head, column) => {
+    const button = element("button", { type: "button" }, null, head.textContent);
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const falling = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach(each => each.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+      const isNumber = head.classList.contains("number");
+      const key = row => isNumber ? parseFloat(row.cells[column].dataset.value ?? "NaN") : row.cells[column].textContent;
+      const compare = (a, b) => isNumber ? a - b : a.localeCompare(b, "en", { numeric: true });
+      const sorted = rows.map(row => [key(row), row]).sort(([a], [b]) => {
+        if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) - Number.isNaN(b);  /* what has no value comes last */
+        return falling ? compare(b, a) : compare(a, b);
+      });
+      body.append(...sorted.map(([, row]) => row));
+    });
+  });
+  if (rows.length < 8) return;
+  const bar = element("div", { class: "bar tools" });
+  table.parentElement.before(bar);
+  const search = element("input", { type: "search", placeholder: "filter: all of these words", "aria-label": `filter ${table.caption.textContent}` }, bar);
+  const choices = heads.flatMap((head, column) => {
+    const values = [...new Set(rows.map(row => row.cells[column].textContent))];
+    if (!("choice" in head.dataset) || values.length < 2) return [];
+    const label = element("label", {}, bar, head.textContent), select = element("select", {}, label);
+    for (const value of ["", ...values.sort()]) element("option", { value }, select, value || "all");
+    return [[column, select]];
+  });
+  const count = element("span", { role: "status" }, bar);
+  const filter = () => {
+    const words = search.value.toLowerCase().split(/\s+/);
+    let n = 0;
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every(word => text.includes(word)) || choices.some(([column, select]) => select.value && row.cells[column].textContent !== select.value);
+      n += !row.hidden;
+    }
+    count.textContent = `${n} of ${rows.length}`;
+  };
+  bar.addEventListener("input", filter);
+  filter();
+}
+
+const theme = document.getElementById("theme");
+const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const nameTheme = () => { theme.textContent = isDark() ? "light" : "dark"; };
+theme.hidden = false;
+theme.addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
+nameTheme();
+document.querySelectorAll("table.sortable").forEach(makeSortable);
+document.querySelectorAll("[data-chart]").forEach(drawChart);

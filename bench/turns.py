@@ -1,0 +1,213 @@
+"""Measuring two sides in turns, A B B A: in this process, or on the code of two commits in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from bench import sweep
+from bench.case import Case, Point, Preset, label
+from bench.measure import PLANS, Measurement
+from bench.nvml import Sampler
+from bench.pairing import NotComparable, Pair, unit
+from bench.record import Check, CorrectnessRecord, Record
+from bench.worker import RemoteSide, Reply, Side, SideError, Timed
+
+QUADS: Final[dict[Preset, int]] = {"smoke": 3, "default": 12, "full": 24, "paper": 24}
+"""Turns A B B A for each point. Fixed beforehand: to stop where it looks good would make the interval too narrow."""
+WORKING_TREE: Final = "."
+"""Stands for the present checkout, as it is, in place of a revision."""
+
+
+def quads(a: Timed, b: Timed, n: int) -> tuple[list[Reply], list[Reply]]:
+    """Time blocks A B B A, ``n`` times over; returns the samples of each side in their order."""
+    samples: dict[int, list[Reply]] = {0: [], 1: []}
+    for _ in range(n):
+        for side in (0, 1, 1, 0):
+            samples[side].append((a, b)[side].sample())
+    return samples[0], samples[1]
+
+
+def by_quad(samples: Sequence[Reply], work: int) -> tuple[float, ...]:
+    """Return the mean time of one unit in each turn, ns.
+
+    Both blocks of a side in A B B A have the same mean position in time, so that a drift of the machine that is linear
+    over a turn cancels in the ratio.
+    """
+    walls = [sample["wall_ns"] for sample in samples]
+    return tuple((first + second) / 2 / work for first, second in zip(walls[::2], walls[1::2], strict=True))
+
+
+def in_turns(case: Case, points: tuple[Point, Point], sides: tuple[Timed, Timed], preset: Preset, run_id: str) -> Pair:
+    """Set a point up on both sides, measure in turns, check both, and return the pair with a record of each.
+
+    Raises:
+        SideError: A side cannot run its point, or is wrong.
+        NotComparable: The sides have different versions of the case.
+    """
+    plan, started = PLANS[preset], datetime.now(UTC)
+    replies = [
+        side.set_up(case.name, point, plan.sample_s, plan.warm_up_cap_s)
+        for side, point in zip(sides, points, strict=True)
+    ]
+    versions = [reply["case_version"] for reply in replies]
+    if versions[0] != versions[1]:
+        raise NotComparable(f"compare: {case.name}: the sides must time the same (got case versions {versions})")
+    telemetry, reason, samples = _watched(sides, replies, QUADS[preset])
+    afters = [side.finish() for side in sides]
+    records = [
+        _record(
+            sweep.Job(replace(case, version=versions[0]), point),
+            {**side.describe(), **reply, "after": after["check"]},
+            {"run_id": f"{run_id}-{letter}", "preset": preset, "started": started},
+            taken,
+            (telemetry, reason),
+        )
+        for letter, side, point, reply, after, taken in zip("ab", sides, points, replies, afters, samples, strict=True)
+    ]
+    times = [by_quad(taken, unit(record)) for taken, record in zip(samples, records, strict=True)]
+    name = label(case, points[0]) if points[0] == points[1] else f"{label(case, points[0])} : {_changes(*points)}"
+    return Pair(name=name, a=records[0], b=records[1], times_a=times[0], times_b=times[1], in_turns=True)
+
+
+def _watched(
+    sides: tuple[Timed, Timed], replies: Sequence[Reply], n: int
+) -> tuple[dict[str, Any] | None, str, tuple[list[Reply], list[Reply]]]:
+    """Return telemetry, or why there is none, and the samples."""
+    if not all(isinstance(side, Side) for side in sides):
+        return None, "two processes take turns on the device: each would find the other foreign", quads(*sides, n)
+    device = torch.device("cuda" if "cuda" in [reply["device"] for reply in replies] else "cpu")
+    with Sampler(device) as sampler:
+        samples = quads(*sides, n)
+    return sampler.telemetry.to_dict() if sampler.telemetry else None, sampler.reason, samples
+
+
+def _changes(a: Point, b: Point) -> str:
+    return ", ".join(f"{axis}={value}" for axis, value in b.items() if a.get(axis) != value)
+
+
+def _record(
+    job: sweep.Job,
+    side: Reply,
+    run: Mapping[str, Any],
+    samples: Sequence[Reply],
+    telemetry: tuple[dict[str, Any] | None, str],
+) -> Record:
+    walls = tuple(sample["wall_ns"] for sample in samples)
+    devices = tuple(sample["device_ns"] for sample in samples if sample["device_ns"] is not None)
+    reason = f"{len(samples) // 2} turns A B B A"
+    measurement = Measurement(walls, devices or None, side["runs_per_sample"], reason, side["warm_up"])
+    before, after = side["check"], side["after"]
+    started = run["started"]
+    unread = {"roofline": "a comparison is of times alone"}
+    if telemetry[0] is None:
+        unread["telemetry"] = telemetry[1]
+    return Record(
+        run_id=run["run_id"],
+        preset=run["preset"],
+        case=job.case.name,
+        case_version=job.case.version,
+        scope=side["scope"],
+        mode=side["mode"],
+        point=dict(job.point),
+        threads=side["threads"],
+        status="ok",
+        reason=None,
+        samples_ns=list(walls),
+        device_ns=list(devices) or None,
+        runs_per_sample=side["runs_per_sample"],
+        work_per_run=side["work"],
+        n=len(walls),
+        stop_reason=reason,
+        warm_up=side["warm_up"],
+        metrics=sweep.metrics(measurement, side["work"]),
+        roofline=None,
+        correctness=CorrectnessRecord(
+            passed=before["passed"] and after["passed"],
+            max_error=max(before["max_error"], after["max_error"]),
+            oracle=before["oracle"],
+            before=_check(before),
+            after=_check(after),
+        ),
+        telemetry=telemetry[0],
+        machine=side["machine"],
+        git=side["git"],
+        dependencies_hash=side["dependencies_hash"],
+        command=sweep.command(job, run["preset"]),
+        started_at=started.isoformat(timespec="seconds"),
+        duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
+        notes={**side["notes"], "taken": "in turns with another side"},
+        unread=unread,
+    )
+
+
+def _check(reply: Reply) -> Check:
+    return Check(passed=reply["passed"], max_error=reply["max_error"], detail=reply["detail"])
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of measuring in turns."""
+
+    pairs: list[Pair]
+    skipped: list[str]
+    """Points that cannot run on a side, with the reason."""
+    failed: list[str]
+    """Points that are wrong or break."""
+
+
+def measure_all(
+    todo: Sequence[tuple[Case, Point, Point]],
+    sides: tuple[Timed, Timed],
+    preset: Preset,
+    run_id: str,
+    say: Callable[[str], None] = lambda text: None,
+) -> Measured:
+    """Measure every pair of points in turns; one that fails does not end the others."""
+    found = Measured([], [], [])
+    for index, (case, point_a, point_b) in enumerate(todo, start=1):
+        name = label(case, point_a)
+        say(f"{index}/{len(todo)} {name}")
+        try:
+            found.pairs.append(in_turns(case, (point_a, point_b), sides, preset, run_id))
+        except SideError as error:
+            (found.skipped if error.kind == "Skip" else found.failed).append(f"{name}: {error}")
+    return found
+
+
+@contextmanager
+def revisions(*names: str, root: Path = sweep.ROOT) -> Iterator[list[RemoteSide]]:
+    """Yield a process on the code of each git revision, `WORKING_TREE` being the checkout itself.
+
+    Raises:
+        NotComparable: git does not know a revision.
+        SideError: The code of a revision cannot be imported.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        sides = []
+        for index, name in enumerate(names):
+            tree = root
+            if name != WORKING_TREE:
+                tree = folder / f"{index}"
+                _git(root, "worktree", "add", "--quiet", "--detach", str(tree), name)
+                stack.callback(_git, root, "worktree", "remove", "--force", str(tree))
+            sides.append(stack.enter_context(RemoteSide(tree)))
+        yield sides
+
+
+def _git(root: Path, *arguments: str) -> None:
+    # --end-of-options is not known to `worktree`: a revision that looks like an option is refused here.
+    if arguments[-1].startswith("-"):
+        raise NotComparable(f"compare: a revision cannot start with a dash (got {arguments[-1]!r}); name a commit")
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotComparable(f"compare: git must have {arguments[-1]!r} (got: {done.stderr.strip()}); name a commit")

@@ -1,0 +1,122 @@
+"""ASV's and pytest-benchmark's views of the cases: what is set up once, what is timed, and by which clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import test_throughput
+from bench.case import Correctness, Skip
+from bench.cases import CASES
+from bench.suite import throughput
+from tests.bench.fakes import case, prepared
+
+ROOT = Path(__file__).parents[2]
+
+
+def views() -> dict[str, type]:
+    """Return what ASV finds in the suite."""
+    return {name: each for name, each in vars(throughput).items() if hasattr(each, "param_names")}
+
+
+def test_suite_has_a_class_for_every_case_that_repeats():
+    """With its smoke points as parameters, its version, and ten minutes for what has to be compiled."""
+    repeating = [each for each in CASES.values() if each.repeats]
+    assert len(views()) == len(repeating)
+    for each in repeating:
+        view = views()[each.name.title().replace("_", "")]
+        assert view.version == str(each.version)
+        assert view.timeout == 600
+        assert len(view.params[0]) == len(each.points("smoke"))
+        assert all(name.startswith(f"{each.name}[") for name in view.params[0])
+
+
+def test_folder_of_the_suite_has_a_name_that_hides_no_package():
+    """ASV imports the folder by its last name; git ignores what it makes."""
+    conf = json.loads((ROOT / "asv.conf.json").read_text())
+    assert Path(conf["benchmark_dir"]).name not in ("asv", "bench", "envs", "warpdrive_min")
+    assert (ROOT / conf["benchmark_dir"] / "__init__.py").exists()
+    ignored = tuple(line for line in (ROOT / ".gitignore").read_text().split() if line.endswith("/"))
+    assert all(f"{conf[folder]}/".startswith(ignored) for folder in ("env_dir", "results_dir", "html_dir"))
+
+
+def test_point_is_set_up_and_checked_once():
+    """ASV calls setup before every sample; another point takes the place of the first."""
+    tries = []
+    view = throughput._view(case(lambda point: tries.append(point["index"]) or prepared()))
+    first, second, _ = view.params[0]
+    instance = view()
+    for name in (first, first, second, second):
+        instance.setup(name)
+    assert tries == [0, 1]
+
+
+def test_wrong_point_is_not_timed_and_absent_one_left_out():
+    """A failed check is an error in ASV; a skip is its way to leave a parameter out."""
+
+    def setup(point):
+        if point["index"] == 0:
+            raise Skip("no device; buy one")
+        return prepared(check=lambda: Correctness(False, 1.0, "by hand", "off by one"))
+
+    view = throughput._view(case(setup))
+    with pytest.raises(NotImplementedError, match="buy one"):
+        view().setup(view.params[0][0])
+    with pytest.raises(ArithmeticError, match="off by one"):
+        view().setup(view.params[0][1])
+
+
+def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
+    """1,000 environment steps in 5 us are 5 ns each: less is better, and ASV gets every sample."""
+
+    class Measurement:
+        samples_ns = (5_000.0, 6_000.0)
+
+    monkeypatch.setattr(throughput, "_measure", lambda point, plan: Measurement)
+    view = throughput._view(case(lambda point: prepared()))
+    instance, name = view(), view.params[0][0]
+    instance.setup(name)
+    assert view.track_ns_per_unit.unit == "ns"
+    assert instance.track_ns_per_unit(name) == {"samples": [5.0, 6.0], "number": 1}
+
+
+def test_stamps_of_a_gpu_subtract_to_seconds(monkeypatch):
+    """pytest-benchmark takes differences of what its timer returns: events 3 ms apart, after a wait for the later."""
+    waited = []
+
+    class Event:
+        count = 0
+
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            Event.count += 1
+            self.ms = 3.0 * Event.count
+
+        def synchronize(self):
+            waited.append(self.ms)
+
+        def elapsed_time(self, later):
+            return later.ms - self.ms
+
+    monkeypatch.setattr(test_throughput.torch.cuda, "Event", Event)
+    start, end = test_throughput.Stamp(), test_throughput.Stamp()
+    assert end - start == pytest.approx(0.003)
+    assert waited == [6.0]
+
+
+def test_round_is_as_long_as_a_sample(monkeypatch):
+    """Runs of 3 ms by a fake clock make rounds of eight: the first power of two that lasts 20 ms."""
+
+    class Watch:
+        def time(self, block):
+            before = len(runs)
+            block()
+            return 3_000_000 * (len(runs) - before), None
+
+    runs: list[None] = []
+    monkeypatch.setattr(test_throughput, "stopwatch_for", lambda point: Watch())
+    assert test_throughput.runs_per_round(prepared(lambda: runs.append(None))) == 8

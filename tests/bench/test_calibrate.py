@@ -1,0 +1,139 @@
+"""A/A runs: what noise they give, and where it is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, compare, turns
+from bench.calibrate import noise, read, store
+from bench.pairing import NotComparable
+from bench.stats import smallest_detectable
+from bench.worker import Side
+from tests.bench.fakes import case, cycle
+from tests.bench.fakes import prepared as fake_prepared
+from tests.bench.test_compare import pair_of
+from tests.bench.test_plots import point, record
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _no_simulator(monkeypatch):
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+
+
+def steady(a: float, b: float, **fields):
+    """Return a pair of runs without noise within them, measured in turns."""
+    return pair_of([a] * 4, [b] * 4, in_turns=True, **fields)
+
+
+def test_noise_by_hand():
+    """Runs of e^0, e^0.02, e^0.02 and e^0: 0.02 / sqrt(3) from run to run, and 0.02 between those in turns."""
+    up = math.exp(0.02)
+    (got,) = noise([[steady(1.0, up)], [steady(up, 1.0)]])
+    assert got.run == pytest.approx(0.02 / math.sqrt(3))
+    assert got.pair == pytest.approx(0.02)
+    assert got.rounds == 2
+    assert got.smallest == pytest.approx(smallest_detectable(math.sqrt(2) * got.run, 1, 3))
+    assert got.smallest_in_turns == pytest.approx(smallest_detectable(0.02, 1, 2))
+
+
+def test_turns_take_out_what_both_sides_share():
+    """Where a machine is slower from round to round, in turns there is no noise."""
+    (got,) = noise([[steady(each, each)] for each in (1.0, 1.1, 1.2)])
+    assert got.run > 0.05
+    assert got.pair == 0
+    assert got.smallest_in_turns == 0
+
+
+def test_noise_of_many_rounds_is_that_of_the_machine():
+    """From 200 rounds of runs that scatter by 3 %, 3 % are found, and 3 % times sqrt(2) between two."""
+    random = np.random.default_rng(0)
+    (got,) = noise([[steady(*np.exp(random.normal(0, 0.03, 2)))] for _ in range(200)])
+    assert got.run == pytest.approx(0.03, rel=0.1)
+    assert got.pair == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
+
+
+def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
+    """Another point joins what is there; the same one replaces it; no other file is left."""
+    some = record()
+    first = noise([[steady(1.0, 1.1)], [steady(1.0, 1.0)]])
+    other = noise([[steady(1.0, 1.3, point=point("host", 7))], [steady(1.0, 1.0, point=point("host", 7))]])
+    path = store(first, some, "python -m bench calibrate", tmp_path)
+    assert path.name == "nvidia-h200-16-cores.json"
+    store(other, some, "", tmp_path)
+    store(first, some, "", tmp_path)
+    got = read(some, tmp_path)
+    assert sorted(got.noise, key=lambda each: each.pair) == [*first, *other]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_calibration_of_other_versions_does_not_stay(tmp_path):
+    """What was measured with another driver is dropped when a point is calibrated again, and does not fit before."""
+    old = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "1"})
+    new = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "2"})
+    store(noise([[steady(1.0, 1.1)]] * 2), old, "", tmp_path)
+    assert not read(old, tmp_path).fits(new)
+    store(noise([[steady(1.0, 1.1, point=point("host", 7))]] * 2), new, "", tmp_path)
+    assert [each.point["backend"] for each in read(new, tmp_path).noise] == ["host"]
+
+
+def test_point_that_was_not_calibrated_has_the_worst_of_its_kind(tmp_path):
+    """Its own noise, else the largest of its case, backend and preset, else none."""
+    found = noise([[steady(1.0, 1 + size / 100, point=point("host", size)) for size in (1, 5)], [steady(1.0, 1.0)]] * 2)
+    store(found, record(), "", tmp_path)
+    calibration = read(record(), tmp_path)
+    by_size = {each.point["n_envs"]: each for each in found}
+    assert calibration.of(record(point=point("host", 1))) == by_size[1]
+    assert calibration.of(record(point=point("host", 999))) == by_size[5]
+    assert calibration.of(record(point=point("numba", 1))) is None
+    assert calibration.of(record(point=point("host", 1), preset="full")) is None
+
+
+def test_damaged_calibration_names_its_field(tmp_path):
+    """A file that breaks the schema is refused, with what is to be done."""
+    path = store(noise([[steady(1.0, 1.1)]] * 2), record(), "", tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "noise": "none"}))
+    with pytest.raises(NotComparable, match=r"noise: .*run `python -m bench calibrate` again"):
+        read(record(), tmp_path)
+    assert read(record(machine={"gpu": "another", "cores": 1}), tmp_path) is None
+
+
+def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
+    """Rounds of two sides of the same code end as one file for the machine, and leave the records of all runs."""
+    lengths = cycle([1e6, 1.1e6, 0.9e6])
+    fake = case(lambda point: fake_prepared(), 2)
+
+    class Watch:
+        def time(self, block):
+            return round(lengths(0)), None
+
+    @contextmanager
+    def sides(*names):
+        assert names == (turns.WORKING_TREE, turns.WORKING_TREE)
+        yield [Side({"fake": fake}, lambda _: Watch()) for _ in names]
+
+    monkeypatch.setattr(turns, "revisions", sides)
+    monkeypatch.setattr(compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
+    folders = ["--out", str(tmp_path / "calibration"), "--records", str(tmp_path / "records")]
+    got = runner.invoke(cli.app, ["calibrate", "--preset", "smoke", "--rounds", "2", *folders])
+    assert got.exit_code == 0, got.output
+    (file,) = (tmp_path / "calibration").iterdir()
+    found = json.loads(file.read_text())
+    assert [each["rounds"] for each in found["noise"]] == [2, 2]
+    assert found["command"] == "python -m bench calibrate --preset smoke --rounds 2"
+    (records,) = (tmp_path / "records").iterdir()
+    assert len(records.read_text().splitlines()) == 2 * 2 * 2
+
+
+def test_command_without_points_is_nothing_measured(tmp_path):
+    """A filter that no point passes exits with 3 and writes nothing."""
+    got = runner.invoke(cli.app, ["calibrate", "--case", "chess", "--out", str(tmp_path)])
+    assert got.exit_code == 3
+    assert list(tmp_path.iterdir()) == []

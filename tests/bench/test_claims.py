@@ -1,0 +1,250 @@
+"""Claims: held against evidence, by hand and on the shipped records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli
+from bench.cases import CASES
+from bench.claims import ABOUT, evidence, jobs, judge, own_claims
+from bench.ledger import CLAIMS, Claim, Learned, Rate, Ratio, Select, TimesSooner, Traffic
+from bench.record import Metric, read_all
+from tests.bench.test_plots import point, record
+from warpdrive_min.backends import availability
+from warpdrive_min.backends.base import Availability
+
+SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"
+runner = CliRunner()
+
+FAST = Select(case="env_step", axes={"backend": "pycuda", "n_envs": 100})
+SLOW = Select(case="env_step", axes={"backend": "cpu", "n_envs": 100})
+
+
+def claim(ours=None, **changes) -> Claim:
+    """Return a claim of 2 M env-steps/s on an H200."""
+    fields = {
+        "name": "fast",
+        "source": "somebody",
+        "says": "fast",
+        "low": 2e6,
+        "unit": "env_steps/s",
+        "hardware": "H200",
+        "ours": ours or Rate(select=FAST),
+    }
+    return Claim(**{**fields, **changes})
+
+
+def on_gpu(value: float, n_envs: int = 100, **changes):
+    return record(value, point=point("pycuda", n_envs), threads=None, **changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(2.3e6, "holds"), (2e6, "inconclusive"), (1.5e6, "does not hold")], ids=str
+)
+def test_rate_is_held_against_the_whole_interval(value, verdict):
+    """The interval of the record, a tenth to each side, lies above 2 M, around it or below."""
+    judged = judge(claim(), [on_gpu(value)])
+    assert judged.verdict == verdict
+    assert judged.ratio == pytest.approx((value / 2e6, 0.9 * value / 2e6, 1.1 * value / 2e6))
+
+
+def test_about_allows_a_tenth():
+    """About 2 M holds at 2 M with its interval of a tenth, which exactly 2 M does not."""
+    assert judge(claim(about=True), [on_gpu(2e6)]).verdict == "holds"
+    assert judge(claim(about=True, low=2e6 * (1 + 2 * ABOUT)), [on_gpu(2e6)]).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(1.7, "holds"), (2.9, "inconclusive"), (1.1, "does not hold"), (4, "does not hold")], ids=str
+)
+def test_range_has_two_ends(value, verdict):
+    """1.5 to 3 times is missed above 3 as it is below 1.5."""
+    ranged = claim(Rate(select=FAST), low=1.5, high=3)
+    assert judge(ranged, [on_gpu(value)]).verdict == verdict
+
+
+def test_rate_on_other_hardware_is_not_judged():
+    """The ratio is shown, the verdict says that the machine is another one."""
+    judged = judge(claim(hardware="A100"), [on_gpu(9e6)])
+    assert judged.verdict == "other hardware"
+    assert judged.ratio[0] == pytest.approx(4.5)
+    assert "A100" in judged.why
+    assert "NVIDIA H200" in judged.why
+
+
+def test_claim_without_records_says_what_is_missing():
+    """No record, a point that no preset has, and a claim that nothing can measure, are three answers."""
+    assert "--run" in judge(claim(Rate(select=replace(FAST, axes=CASES["env_step"].points("full")[0]))), []).why
+    nowhere = claim(Rate(select=replace(FAST, axes={"n_envs": 77})))
+    assert judge(nowhere, []).verdict == "not measured yet"
+    assert "no preset" in judge(nowhere, []).why
+    judged = judge(claim(cannot="there is no such environment"), [on_gpu(1e6)])
+    assert (judged.verdict, judged.why) == ("not measurable here", "there is no such environment")
+    assert judged.measured.value == 1e6, "what stands for it is shown all the same"
+
+
+def test_newest_evidence_decides():
+    """Older, smoke, contended, wrong records and those of another version of the case are passed over."""
+    records = [
+        on_gpu(3e6, started_at="2026-01-02T00:00:00", run_id="good"),
+        on_gpu(1e6, started_at="2026-01-01T00:00:00"),
+        on_gpu(1e6, started_at="2026-01-03T00:00:00", preset="smoke"),
+        on_gpu(1e6, started_at="2026-01-03T00:00:00", passed=False),
+        on_gpu(1e6, started_at="2026-01-03T00:00:00", telemetry={"contended": True}),
+        on_gpu(1e6, started_at="2026-01-03T00:00:00", case_version=99),
+    ]
+    judged = judge(claim(), records)
+    assert (judged.measured.value, judged.measured.run_id) == (3e6, "good")
+    assert len(evidence(records)) == 2
+
+
+def test_ratio_is_of_one_run_and_names_its_baseline():
+    """10 M over 1 M in the same run is 10, between 9/1.1 and 11/0.9; a newer run with one side of it is not used."""
+    records = [
+        on_gpu(1e7, run_id="both", started_at="2026-01-01T00:00:00"),
+        record(1e6, point=point("cpu", 100), run_id="both", started_at="2026-01-01T00:00:00"),
+        on_gpu(9e7, run_id="one side", started_at="2026-01-02T00:00:00"),
+    ]
+    records[1] = records[1].model_copy(update={"machine": {"gpu": "NVIDIA H200", "cpu": "some CPU", "cores": 16}})
+    judged = judge(claim(Ratio(of=FAST, over=SLOW), low=8, hardware="A100"), records)
+    assert judged.measured.run_id == "both"
+    seen = judged.measured
+    assert (seen.value, seen.low, seen.high) == pytest.approx((10, 9 / 1.1, 11 / 0.9))
+    assert judged.verdict == "holds"
+    assert "cpu, 1 thread of some CPU" in judged.why
+
+
+def test_efficiency_is_the_ratio_over_what_was_put_in():
+    """Ten times the environments at eight times the rate are 0.8 of linear."""
+    ten = replace(FAST, axes=FAST.axes | {"n_envs": 1000})
+    seen = Ratio(of=ten, over=FAST, per=10).measure([on_gpu(1e6), on_gpu(8e6, n_envs=1000)])
+    assert seen.value == pytest.approx(0.8)
+
+
+def test_traffic_is_bytes_over_agent_steps():
+    """1 MiB/s in and 3 MiB/s out at 4 x 2^20 agent-steps/s are one byte each."""
+    telemetry = {"gpm": {"pcie_received_mib_per_s": 1.0, "pcie_sent_mib_per_s": 3.0}}
+    traffic = Traffic(select=FAST)
+    seen = traffic.measure([on_gpu(4 * 2**20, telemetry=telemetry)])
+    assert seen.value == pytest.approx(1.0)
+    assert traffic.measure([on_gpu(1e6)]) is None, "the GPU did not count"
+    at_most = claim(traffic, low=0.5, at_most=True)
+    assert judge(at_most, [on_gpu(4 * 2**20, telemetry=telemetry)]).verdict == "does not hold"
+    assert judge(at_most, [on_gpu(16 * 2**20, telemetry=telemetry)]).verdict == "holds"
+
+
+def learned(n_envs: int, seconds: list[float | None]):
+    """Return a `learn` record for each seed."""
+
+    def metric(value):
+        return Metric(value=value, unit="s", direction="lower", low=value, high=value)
+
+    return [
+        record(
+            case="learn",
+            case_version=CASES["learn"].version,
+            point={"env": "cartpole", "backend": "host", "n_envs": n_envs, "seed": seed},
+            metrics={} if value is None else {"seconds_to_threshold": metric(value)},
+        )
+        for seed, value in enumerate(seconds)
+    ]
+
+
+def test_time_to_learn_is_the_median_over_all_seeds():
+    """A seed that misses the threshold took longest; where half of them do there is no figure."""
+    select = Select(case="learn", axes={"n_envs": 10})
+    assert Learned(select=select).measure(learned(10, [1.0, 9.0, None])).value == 9.0
+    assert Learned(select=select).measure(learned(10, [1.0, None])) is None
+
+
+def test_times_sooner_divides_the_medians():
+    """2 s in many environments against 6 s in few are three times sooner."""
+    few, many = (Select(case="learn", axes={"n_envs": n}) for n in (10, 1000))
+    records = learned(10, [5.0, 6.0, 7.0]) + learned(1000, [1.0, 2.0, 3.0])
+    assert TimesSooner(of=many, than=few).measure(records).value == pytest.approx(3)
+
+
+def test_own_claim_needs_another_run():
+    """What one run shows is claimed; the same run does not show it again, a later or earlier one does."""
+    best, other = on_gpu(2e6, run_id="first"), on_gpu(1e6, n_envs=10, run_id="first")
+    (own,) = own_claims([best, other])
+    assert (own.low, own.made_by) == (2e6, "first")
+    assert "only run first" in judge(own, [best, other]).why
+    assert judge(own, [best, on_gpu(2.1e6, run_id="second")]).verdict == "holds"
+    assert judge(own, [on_gpu(1.5e6, run_id="second")]).verdict == "does not hold"
+
+
+def test_ledger_names_points_that_the_suite_has():
+    """Each claim has a measure or the reason why not; of those with a measure nearly all are points of a preset."""
+    assert all(each.ours is not None or each.cannot for each in CLAIMS)
+    assert len({each.name for each in CLAIMS}) >= len(CLAIMS) - 2
+    missing = {each.name for each in CLAIMS if each.ours is not None and not all(map(jobs, each.ours.selects))}
+    assert missing <= {"acrobot learns sooner in more environments"}
+
+
+def test_shipped_records_decide_the_claims_that_they_can():
+    """On the H200 the sampler's claim holds, a rate is not held against an A100's, and nothing goes over PCIe."""
+    records = read_all([SWEEPS])
+    verdicts = {each.name: judge(each, records).verdict for each in CLAIMS}
+    assert verdicts["sampler over torch's"] == "holds"
+    assert verdicts["Tag runs at millions of steps a second"] == "other hardware"
+    assert verdicts["cartpole: nothing goes over PCIe"] == "holds"
+    assert verdicts["cartpole: CUDA C over Numba, 1,000,000 x 1"] == "does not hold"
+    assert verdicts["COVID-19 economy in 60 environments"] == "not measurable here"
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--markdown"]])
+def test_command_prints_every_claim(flags):
+    """Table, JSON and Markdown come from records alone, and say the same of each claim."""
+    result = runner.invoke(cli.app, ["claims", "--records", str(SWEEPS), *flags], env={"COLUMNS": "240"})
+    assert result.exit_code == 0, result.output
+    if flags == ["--json"]:
+        found = json.loads(result.stdout)
+        assert {each["verdict"] for each in found} >= {"holds", "does not hold", "other hardware"}
+        assert all(each["why"] for each in found)
+    else:
+        assert "not measurable here" in result.stdout
+    if flags == ["--markdown"]:
+        assert all(line.count(" | ") == 7 for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
+    """--run sweeps the points of a claim if all can run here, names what is lacking, and uses the new records."""
+    there, absent = availability()["cpu"], Availability(False, "no GPU")
+    monkeypatch.setattr(
+        "bench.claims.availability",
+        lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
+    )
+    seen = []
+
+    def sweep(todo, context, file):
+        seen.extend(todo)
+        version = CASES["published"].version
+        return iter([record(1e6, case=job.case.name, case_version=version, point=dict(job.point)) for job in todo])
+
+    monkeypatch.setattr("bench.claims.sweep.run", sweep)
+    result = runner.invoke(cli.app, ["claims", "--run", "--source", "README", "--json", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    found = {each["name"]: each["verdict"] for each in json.loads(result.stdout)}
+    over_numpy = found["Tag 5+100 on a GPU over NumPy on 1 thread"]
+    if has_gpu:
+        assert {"cpu", "host", "pycuda"} == {job.point["backend"] for job in seen}
+        assert over_numpy == "does not hold", "both sides have the same rate"
+    else:
+        assert seen == []
+        assert over_numpy == "not measured yet"
+        assert "not measured: what needs backend pycuda" in result.stderr
+
+
+def test_command_names_the_sources(tmp_path):
+    """A source that nobody has, and a folder that is not there, are told."""
+    result = runner.invoke(cli.app, ["claims", "--source", "nobody"])
+    assert result.exit_code == 2
+    assert "WarpDrive README" in result.output
+    assert runner.invoke(cli.app, ["claims", "--records", str(tmp_path / "none.jsonl")]).exit_code == 1

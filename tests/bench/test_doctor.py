@@ -1,0 +1,233 @@
+"""The doctor, on faked machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bench import cli, doctor, nvml
+from tests.bench.test_nvml import FakeNvml
+
+runner = CliRunner()
+
+
+class HealthyNvml(FakeNvml):
+    """A cool GPU of its own, whose energy counter moves at each reading."""
+
+    nvmlClocksEventReasonGpuIdle = 1
+    nvmlClocksEventReasonApplicationsClocksSetting = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pids, self.reasons, self.samples = [], [1], 1
+        self.degrees, self.mig, self.persistence = 40, 0, 1
+        self.energy = iter(range(10**9))
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
+        return 1980
+
+    def nvmlDeviceGetTemperature(self, handle, kind):
+        return self.degrees
+
+    def nvmlDeviceGetMigMode(self, handle):
+        return [self.mig, self.mig]
+
+    def nvmlDeviceGetPersistenceMode(self, handle):
+        return self.persistence
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> HealthyNvml:
+    fake = HealthyNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    properties = SimpleNamespace(uuid="mine", name="NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(nvml, "energy_period_s", lambda read: 0.1 if read() is not None else None)
+    return fake
+
+
+def gpu_findings() -> dict[str, doctor.Finding]:
+    return {finding.topic.removeprefix("GPU 0").strip(): finding for finding in doctor._gpus()}
+
+
+def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
+    """All is read and well; that clocks are not held is a note; nothing stays open."""
+    found = gpu_findings()
+    assert found[""].says == "NVIDIA H200"
+    assert {topic for topic, finding in found.items() if finding.level != "ok"} == {"clocks"}
+    assert "1500 of at most 1980 MHz, not held" in found["clocks"].says
+    assert "moves every 100 ms: joules over 5 s are right within 4.0%" in found["energy counter"].says
+    assert found["throttling"].says == "not now (idle)"
+    assert (gpu.opened, gpu.gpm_samples) == (0, 0)
+    gpu.reasons = [2]
+    assert gpu_findings()["clocks"].level == "ok"
+
+
+def test_throttling_and_foreign_processes_are_problems(gpu):
+    """A hot GPU under its power cap with a stranger on it: two problems, and what to do."""
+    gpu.reasons, gpu.pids, gpu.degrees = [4 | 64], [os.getpid(), 1], 90
+    found = gpu_findings()
+    assert found["throttling"].level == found["processes"].level == "problem"
+    assert found["throttling"].says == "slowed down now by software power cap, hardware thermal"
+    assert found["processes"].says.startswith("1 beside this one")
+    assert found["temperature"].level == "note"
+
+
+def test_mig_persistence_and_older_gpus_are_notes(gpu):
+    """Slices, a driver that unloads, no GPM and a lazy energy counter limit what can be measured."""
+    gpu.mig, gpu.persistence, gpu.has_gpm = 1, 0, False
+    found = gpu_findings()
+    assert [found[topic].level for topic in ("MIG", "persistence", "GPM")] == ["note"] * 3
+    assert "came with Hopper" in found["GPM"].says
+
+
+def test_gpu_that_is_lost_while_it_is_examined_is_told(gpu):
+    """What fails is a note with NVML's reason, and the rest is read."""
+
+    def lost(*arguments):
+        raise RuntimeError("GPU is lost")
+
+    gpu.nvmlDeviceGetTemperature = gpu.nvmlDeviceGetTotalEnergyConsumption = lost
+    found = gpu_findings()
+    assert found["temperature"].says == found["energy counter"].says == "cannot be read: GPU is lost"
+    assert found["throttling"].level == "ok"
+    assert gpu.opened == 0
+
+
+def test_gpu_without_nvml_names_the_install_line(gpu, monkeypatch):
+    """Without the library there is one note, with what to install."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (finding,) = doctor._gpus()
+    assert finding.level == "note"
+    assert "pip install nvidia-ml-py" in finding.says
+
+
+def test_no_gpu_is_a_note(monkeypatch):
+    """A laptop measures `cpu` and `host`."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (finding,) = doctor._gpus()
+    assert finding.level == "note"
+    assert "`cpu` and `host` can be measured" in finding.says
+
+
+@pytest.mark.parametrize(
+    ("files", "levels"),
+    [
+        ({}, ("note", "note")),
+        ({"cpu0/cpufreq/scaling_governor": "performance\n", "intel_pstate/no_turbo": "1\n"}, ("ok", "ok")),
+        ({"cpu1/cpufreq/scaling_governor": "powersave\n", "intel_pstate/no_turbo": "0\n"}, ("note", "note")),
+        ({"cpu0/cpufreq/scaling_governor": "performance\n", "cpufreq/boost": "0\n"}, ("ok", "ok")),
+        ({"cpu0/cpufreq/scaling_governor": "schedutil\n", "cpufreq/boost": "1\n"}, ("note", "note")),
+    ],
+)
+def test_governor_and_turbo_are_read(tmp_path, files, levels):
+    """Fixed clocks are ok; clocks that follow load or heat, or cannot be read, are notes."""
+    for name, text in files.items():
+        file = tmp_path / "sys/devices/system/cpu" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (governor,), (turbo,) = doctor._governor(tmp_path), doctor._turbo(tmp_path)
+    assert (governor.level, turbo.level) == levels
+    if "powersave" in files.values():
+        assert "cpupower" in governor.do
+
+
+@pytest.mark.parametrize(("load", "level"), [(0.1, "ok"), (1.0, "note"), (3.0, "problem")])
+def test_load_is_judged_by_the_cores(monkeypatch, load, level):
+    """On four cores a tenth of them is worth a word, half of them misleads."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    (finding,) = doctor._load(4)
+    assert finding.level == level
+
+
+@pytest.mark.parametrize(("limit", "level"), [(None, "ok"), (8.0, "ok"), (1.5, "problem")])
+def test_more_threads_than_the_container_allows_are_a_problem(monkeypatch, tmp_path, limit, level):
+    """Four threads under a limit of 1.5 cores are halted; the advice is one thread."""
+    seen = {"cores": 16, "cpu_limit": limit, "cpu": "by hand"}
+    monkeypatch.setattr(doctor.machine, "fingerprint", lambda device: seen)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    (finding,) = (each for each in doctor._cpu(tmp_path) if each.topic == "container limit")
+    assert finding.level == level
+    assert finding.do == ("set OMP_NUM_THREADS=1" if level == "problem" else "")
+
+
+def test_simulator_is_a_problem(monkeypatch):
+    """Under Numba's simulator nothing is timed; without it all is well."""
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    (finding,) = doctor._simulator()
+    assert finding.level == "problem"
+    assert finding.do == "unset NUMBA_ENABLE_CUDASIM"
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM")
+    (finding,) = doctor._simulator()
+    assert finding.level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [
+        ({"sha": None, "dirty": None, "unread": "no git checkout"}, "note"),
+        ({"sha": "0123456789", "dirty": None, "unread": "named"}, "ok"),
+        ({"sha": "0123456789", "dirty": True}, "note"),
+        ({"sha": "0123456789", "dirty": False}, "ok"),
+    ],
+)
+def test_git_state_is_judged(monkeypatch, state, level):
+    """Changes, or no commit, are notes: such figures cannot be repeated by others."""
+    monkeypatch.setattr(doctor.machine, "git_state", lambda root: state)
+    (finding,) = doctor._git()
+    assert finding.level == level
+
+
+def test_full_disk_is_a_note(monkeypatch, tmp_path):
+    """Too little room for compiled kernels is told."""
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / "not" / "yet"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**20))
+    kernels, _ = doctor._disk()
+    assert kernels.level == "note"
+    assert "make room" in kernels.do
+    assert not (tmp_path / "not").exists(), "nothing is changed"
+
+
+def test_missing_backends_are_notes_with_their_install_line():
+    """What this machine lacks is said of each backend, and of each case that needs it."""
+    states = doctor.availability()
+    found = {finding.topic: finding for finding in doctor._backends()}
+    assert found["backend cpu"].level == "ok"
+    for name, state in states.items():
+        assert (found[f"backend {name}"].level == "ok") == state.available
+        assert found[f"backend {name}"].do == state.install
+    cases = {finding.topic: finding for finding in doctor._cases()}
+    assert set(cases) == {f"case {name}" for name in doctor.CASES}
+    if missing := [name for name, state in states.items() if not state.available]:
+        assert all(name in cases["case env_step"].says for name in missing)
+
+
+def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
+    """The exit code is 1 where there is a problem, else 0; JSON has the same findings."""
+    well = doctor.Finding("well", "ok", "all is well")
+    ill = doctor.Finding("ill", "problem", "it hurts", "rest")
+    monkeypatch.setattr(doctor, "examine", lambda: [well])
+    result = runner.invoke(cli.app, ["doctor"])
+    assert (result.exit_code, result.output) == (0, "ok      well: all is well\n1 ok, 0 note, 0 problem\n")
+    monkeypatch.setattr(doctor, "examine", lambda: [well, ill])
+    result = runner.invoke(cli.app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.output)[1] == {"topic": "ill", "level": "problem", "says": "it hurts", "do": "rest"}
+
+
+def test_this_machine_is_examined_whole():
+    """Every part has something to say here, with an advice for each problem."""
+    found = doctor.examine()
+    topics = " ".join(finding.topic for finding in found)
+    for part in ("simulator", "backend", "compiler", "CPU", "load", "GPU", "git", "cache", "case"):
+        assert part in topics
+    assert all(finding.do for finding in found if finding.level == "problem")

@@ -1,0 +1,198 @@
+"""Exports: what other tools read is what the records say, and less is better."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli
+from bench.cases import CASES
+from bench.export import ExportError, bencher, costs, github_action_benchmark, write_asv
+from bench.record import Metric, append, read_all
+from tests.bench.test_plots import point, record
+
+ROOT = Path(__file__).parents[2]
+SWEEP = ROOT / "results" / "sweeps" / "20261121T091255-a54a37c-75c9.jsonl"
+SHA = "0123456789abcdef0123456789abcdef01234567"
+runner = CliRunner()
+
+
+def timing(ns: float, backend: str = "host", **changes):
+    """Return a record of CartPole whose samples are ``ns`` a step, give and take a tenth."""
+    fields = {
+        "case_version": CASES["env_step"].version,
+        "point": point(backend, 100),
+        "metrics": {
+            "env_steps_per_s": Metric(value=1e9 / ns, unit="env_steps/s", direction="higher", low=1, high=2),
+            "ns_per_env_step": Metric(value=ns, unit="ns", direction="lower", low=0.9 * ns, high=1.1 * ns),
+        },
+        "samples_ns": [90.0 * ns, 100.0 * ns, 110.0 * ns],  # a run is 100 steps
+        "git": {"sha": SHA, "dirty": False},
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "machine": {"gpu": "NVIDIA H200", "cpu": "some CPU", "cores": 16, "python": "3.12.3"},
+    }
+    return record(**{**fields, **changes})
+
+
+def shown(*records):
+    found, left_out = costs(records)
+    assert left_out == []
+    return found
+
+
+NAME = "env_step[env=cartpole,backend=host,n_envs=100,n_agents=1,exact=False]"
+
+
+def test_github_action_benchmark_gets_times():
+    """Its customSmallerIsBetter takes name, unit and value as they are, the rest as text."""
+    (entry,) = github_action_benchmark(shown(timing(5.0)))
+    assert (entry["name"], entry["unit"], entry["value"]) == (NAME, "ns", 5.0)
+    assert entry["range"] == "4.5 to 5.5"
+    assert SHA in entry["extra"]
+    assert all(isinstance(entry[key], str) for key in ("name", "unit", "range", "extra"))
+
+
+def test_bencher_gets_latency_in_nanoseconds():
+    """Seconds become nanoseconds; what is no time is a measure of its own."""
+    assert bencher(shown(timing(5.0))) == {NAME: {"latency": {"value": 5.0, "lower_value": 4.5, "upper_value": 5.5}}}
+    for unit, measure, value in (("s", "latency", 2e9), ("bytes", "bytes", 2.0)):
+        metrics = {"cost": Metric(value=2, unit=unit, direction="lower", low=2, high=2)}
+        ((of_point),) = bencher(shown(timing(5.0, metrics=metrics))).values()
+        assert of_point == {measure: {"value": value, "lower_value": value, "upper_value": value}}
+
+
+def test_newest_of_a_point_is_exported():
+    """Of two records of a point the later one counts, whatever their order."""
+    old, new = timing(5.0, started_at="2026-01-01T00:00:00"), timing(6.0, started_at="2026-01-02T00:00:00")
+    for order in ((old, new), (new, old)):
+        assert [entry["value"] for entry in github_action_benchmark(shown(*order))] == [6.0]
+
+
+def test_several_machines_do_not_mix():
+    """A file that cannot tell machines apart takes those of one."""
+    other = timing(5.0, machine={"gpu": None, "cpu": "other CPU", "cores": 2, "python": "3.12.3"})
+    with pytest.raises(ExportError, match=r"nvidia-h200-16-cores, other-cpu-2-cores"):
+        bencher(shown(timing(5.0), other))
+
+
+def test_what_is_left_out_is_counted():
+    """Wrong, contended and old records and those with rates alone are not exported, and it is said so."""
+    found, left_out = costs(
+        [
+            timing(5.0),
+            timing(5.0, passed=False),
+            timing(5.0, telemetry={"contended": True}),
+            timing(5.0, case_version=99),
+            timing(5.0, metrics={"rate": timing(5.0).metrics["env_steps_per_s"]}),
+        ]
+    )
+    assert len(found) == 1
+    assert len(left_out) == 4
+    assert all(line.startswith("1 x ") for line in left_out)
+
+
+def test_asv_reads_what_was_measured(tmp_path):
+    """ASV's own classes load values, samples and intervals of each machine and commit; holes are holes."""
+    asv_results = pytest.importorskip("asv.results")
+    records = [timing(5.0), timing(50.0, "cpu"), timing(4.0, point=point("host", 1000))]
+    write_asv(shown(*records), tmp_path)
+    (loaded,) = asv_results.iter_results(str(tmp_path))
+    assert loaded.commit_hash == SHA
+    assert loaded.params["machine"] == "nvidia-h200-16-cores"
+    described = json.loads((tmp_path / "benchmarks.json").read_text())["env_step.cartpole.track_time"]
+    assert described["params"][:2] == [["'host'", "'cpu'"], ["100", "1000"]]
+    name, params = described["name"], described["params"]
+    assert loaded.get_result_value(name, params) == [5.0, 4.0, 50.0, None]
+    assert loaded.get_result_samples(name, params)[0] == pytest.approx([4.5, 5.0, 5.5])
+    assert loaded.get_result_stats(name, params)[0]["repeat"] == 3
+    assert loaded.benchmark_version[name] == described["version"] == str(CASES["env_step"].version)
+
+
+def test_asv_takes_what_was_run_once(tmp_path):
+    """A figure without samples has a value and no interval."""
+    asv_results = pytest.importorskip("asv.results")
+    write_asv(shown(timing(5.0, samples_ns=None)), tmp_path)
+    (loaded,) = asv_results.iter_results(str(tmp_path))
+    (name,) = loaded.get_all_result_keys()
+    params = loaded.get_result_params(name)
+    assert loaded.get_result_value(name, params) == [5.0]
+    assert loaded.get_result_stats(name, params) == [None]
+
+
+def test_asv_keeps_what_lies_in_its_folder(tmp_path):
+    """A second export adds its benchmarks to those that another one, or `asv run`, described."""
+    pytest.importorskip("asv")
+    write_asv(shown(timing(5.0)), tmp_path)
+    sampler = {"implementation": "ours", "backend": "cpu", "n_envs": 1, "n_agents": 1, "n_actions": 2}
+    write_asv(shown(timing(5.0, case="sampler", case_version=CASES["sampler"].version, point=sampler)), tmp_path)
+    described = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert set(described) == {"env_step.cartpole.track_time", "sampler.ours.track_time", "version"}
+
+
+def test_asv_needs_a_commit(tmp_path):
+    """Records of changed code have no place in a history of commits."""
+    pytest.importorskip("asv")
+    with pytest.raises(ExportError, match="commit, then measure"):
+        write_asv(shown(timing(5.0, git={"sha": SHA, "dirty": True})), tmp_path)
+
+
+def test_asv_publishes_and_finds_a_step(tmp_path):
+    """In a repository of its own `asv publish` shows eight commits and names the one that made a point 12 % slower."""
+    pytest.importorskip("asv")
+
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    records, shas = [], []
+    for index in range(8):
+        git("commit", "--allow-empty", "--quiet", "-m", str(index), "--date", f"2026-01-0{index + 1}T00:00:00Z")
+        shas.append(git("rev-parse", "HEAD"))
+        records.append(timing(5.0 if index < 4 else 5.6, git={"sha": shas[-1], "dirty": False}))
+    conf = json.loads((ROOT / "asv.conf.json").read_text())
+    (tmp_path / "asv.conf.json").write_text(json.dumps(conf | {"environment_type": "existing"}))
+    shutil.copytree(ROOT / conf["benchmark_dir"], tmp_path / conf["benchmark_dir"])
+    write_asv(shown(*records), tmp_path / conf["results_dir"])
+    done = subprocess.run(
+        [sys.executable, "-m", "asv", "publish"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    site = tmp_path / conf["html_dir"]
+    index = json.loads((site / "index.json").read_text())
+    assert set(index["revision_to_hash"].values()) == set(shas)
+    assert index["params"]["machine"] == ["nvidia-h200-16-cores"]
+    regressions = json.loads((site / "regressions.json").read_text())["regressions"]
+    assert len(regressions) == 1
+    assert "env_step.cartpole.track_time" in regressions[0][0]
+    slower = next(number for number, sha in index["revision_to_hash"].items() if sha == shas[4])
+    assert str(regressions[0][6][0][1]) == slower
+
+
+@pytest.mark.parametrize("form", ["asv", "github-action-benchmark", "bencher"])
+def test_command_exports_a_shipped_sweep(form, tmp_path):
+    """All sixteen points of an H200's sweep are there."""
+    out = tmp_path / "out"
+    result = runner.invoke(cli.app, ["export", form, str(SWEEP), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    if form == "asv":
+        assert (out / "nvidia-h200-16-cores" / "a54a37c9-records.json").exists()
+    else:
+        assert len(json.loads(out.read_text())) == len(read_all([SWEEP])) == 16
+
+
+def test_command_says_why_nothing_was_written(tmp_path):
+    """Records without evidence are an error and leave no file."""
+    append(tmp_path / "r.jsonl", timing(5.0, passed=False))
+    result = runner.invoke(cli.app, ["export", "bencher", str(tmp_path / "r.jsonl"), "--out", str(tmp_path / "o")])
+    assert result.exit_code == 1
+    assert "1 x status ok, or not right" in result.output
+    assert not (tmp_path / "o").exists()

@@ -1,0 +1,306 @@
+"""The gate: each exit code, on samples of an H200 that were slowed down on paper."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, gate, pairing, sweep
+from bench.calibrate import Calibration, Noise
+from bench.compare import passes
+from bench.gate import Code, Report, judge
+from bench.record import Record, append, read
+from tests.bench.test_compare import pair_of
+from tests.bench.test_plots import point, record
+
+runner = CliRunner()
+STORED = sweep.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"
+
+
+@pytest.fixture(scope="module")
+def h200() -> list[Record]:
+    """Records whose medians are known to within 0.1 to 1 %, which is what an H200 gives."""
+    files = sorted(STORED.parent.glob("*.jsonl"))
+    kept = pairing.usable([each for file in files for each in read(file)]).kept.values()
+    found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
+    assert len(found) >= 10
+    return found
+
+
+def half_width(each: Record) -> float:
+    metric = next(metric for name, metric in each.metrics.items() if name.startswith("ns_per_"))
+    return (metric.high - metric.low) / 2 / metric.value
+
+
+def again(records: list[Record], seed: int, slower: float = 0.0, noise: float = 0.0) -> list[Record]:
+    """Return the records as another run would have them: their samples drawn again, slower and noisier."""
+    random = np.random.default_rng(seed)
+
+    def samples(each: Record) -> list[float]:
+        drawn = random.choice(each.samples_ns, len(each.samples_ns))
+        return list(drawn * (1 + slower) * np.exp(random.normal(0, noise, len(drawn))))
+
+    return [each.model_copy(update={"run_id": f"again-{seed}", "samples_ns": samples(each)}) for each in records]
+
+
+def report_of(baseline: list[Record], now: list[Record], tmp_path, threshold: float = 0.03) -> Report:
+    report = Report(baseline="baseline", threshold=threshold)
+    gate.from_records(baseline, now, report, tmp_path)
+    return report
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a function that runs the gate on two sets of records in files."""
+
+    def run(baseline: list[Record], now: list[Record], *more: str):
+        for name, records in (("baseline", baseline), ("now", now)):
+            for each in records:
+                append(tmp_path / f"{name}.jsonl", each)
+        arguments = ["--baseline", str(tmp_path / "baseline.jsonl"), "--records", str(tmp_path / "now.jsonl")]
+        return run_gate(tmp_path, *arguments, *more)
+
+    return run
+
+
+def run_gate(tmp_path, *arguments: str):
+    folders = ["--out", str(tmp_path / "out"), "--calibrations", str(tmp_path / "calibration")]
+    return runner.invoke(cli.app, ["gate", *folders, *arguments])
+
+
+# ------------------------------------------------------------------ exit codes
+
+
+def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
+    """5 % more time in samples like the H200's is 1, in the Markdown, in JUnit and in the annotations."""
+    outputs = ["--summary", str(tmp_path / "out.md"), "--junit", str(tmp_path / "out.xml"), "--annotations"]
+    got = files(h200, [*again(h200[1:], 1), *again(h200[:1], 2, slower=0.05)], *outputs)
+    assert got.exit_code == Code.REGRESSION, got.output
+    (line,) = (line for line in got.output.splitlines() if line.startswith("::error"))
+    assert line.startswith("::error title=bench gate%3A regression::")
+    assert "+5." in line or "+4." in line
+    assert "## Gate: regression" in (tmp_path / "out.md").read_text()
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == (str(len(h200)), "1")
+    (failed,) = (each for each in suite if each.find("failure") is not None)
+    assert failed.get("name") == pairing.name_of(h200[0])
+
+
+def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
+    """5 % on all points is a regression in nine of ten rows or more, and passes in none."""
+    report = report_of(h200, again(h200, 3, slower=0.05), tmp_path)
+    outcomes = [row.outcome for row in report.rows]
+    assert report.code == Code.REGRESSION
+    assert outcomes.count("regression") >= 0.9 * len(outcomes)
+    assert "ok" not in outcomes
+
+
+def test_nothing_changed_passes_every_time(h200, tmp_path):
+    """Of 20 pairs of runs of the same code all 20 are 0."""
+    codes = [report_of(again(h200, 100 + i), again(h200, 200 + i), tmp_path).code for i in range(20)]
+    assert codes == [Code.OK] * 20
+
+
+def test_noise_is_inconclusive(h200, files):
+    """Samples that scatter by 10 % and more tell nothing at a threshold of 3 %: neither 0 nor 1."""
+    got = files(again(h200, 4, noise=0.2), again(h200, 5, noise=0.2), "--annotations")
+    assert got.exit_code == Code.INCONCLUSIVE, got.output
+    assert "::warning title=bench gate%3A inconclusive::" in got.output
+    assert "::error" not in got.output
+
+
+def test_two_noisy_cores_are_never_wrong(tmp_path):
+    """On a CPU whose times scatter by 20 %, 20 pairs of runs of the same code give no regression."""
+    base = [record(samples_ns=[1e6] * 20, point=point("host", n)) for n in (1, 10, 100)]
+    codes = [
+        report_of(again(base, 300 + i, noise=0.2), again(base, 400 + i, noise=0.2), tmp_path).code for i in range(20)
+    ]
+    assert Code.REGRESSION not in codes
+    assert Code.INCONCLUSIVE in codes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], Code.NOT_COMPARABLE, "needs a baseline"),
+        (["--baseline", "missing.jsonl"], Code.NOT_COMPARABLE, "git must have 'missing.jsonl'"),
+        (["--baseline", str(STORED), "--records", str(STORED), "--case", "chess"], Code.NOTHING_OR_CHANGED, "0 points"),
+        (["--baseline", str(STORED), "--records", "no.jsonl"], Code.BROKEN, "FileNotFoundError"),
+        (["--baseline", __file__, "--records", __file__], Code.BROKEN, "is cut short"),
+        (["--baseline", str(STORED), "--threshold", "0"], Code.BROKEN, "--threshold: must be above 0"),
+        (["--baseline", str(STORED), "--allow-mismatch", "colour"], Code.NOT_COMPARABLE, "unknown field"),
+        (["--baseline", str(STORED)], Code.NOT_COMPARABLE, "machine.gpu: 'NVIDIA H200' against None"),
+        (["--colour"], Code.BROKEN, "No such option"),
+        (["--selftest"], Code.NOT_COMPARABLE, "give --records FILE"),
+    ],
+)
+def test_what_cannot_be_gated_has_its_exit_code(arguments, code, message, tmp_path, monkeypatch):
+    """Missing baselines, empty selections and wrong usage never look like 0, 1 or 2."""
+    monkeypatch.setattr(sweep.machine, "fingerprint", lambda device: {"gpu": None, "cpu": "a laptop's", "cores": 2})
+    got = run_gate(tmp_path, *arguments)
+    assert got.exit_code == code, got.output
+    assert message in got.output
+
+
+def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypatch):
+    """Whatever goes wrong within is 5, and the reports say what it was."""
+
+    def breaks(*_):
+        raise ZeroDivisionError("by hand")
+
+    monkeypatch.setattr(gate, "judge", breaks)
+    got = files(h200, h200, "--junit", str(tmp_path / "out.xml"))
+    assert got.exit_code == Code.BROKEN
+    assert "ZeroDivisionError: by hand" in got.output
+    assert ElementTree.parse(tmp_path / "out.xml").getroot().get("errors") == "1"
+
+
+@pytest.mark.parametrize("side", ["the baseline", "the records"])
+def test_changed_set_of_points_is_not_passed(side, h200, files):
+    """A point that is on one side alone is 3, and is named."""
+    sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
+    got = files(*sides)
+    assert got.exit_code == Code.NOTHING_OR_CHANGED
+    assert f"{pairing.name_of(h200[0])} is in {side} alone" in got.output
+
+
+def test_wrong_point_is_broken(h200, files):
+    """A point that failed its check now is 5, whatever the others did."""
+    failed = h200[0].model_copy(update={"status": "failed", "reason": "off by 0.5"})
+    got = files(h200, [failed, *h200[1:]])
+    assert got.exit_code == Code.BROKEN
+    assert "off by 0.5" in got.output
+
+
+def test_other_machine_is_not_comparable(h200, files):
+    """Records of another driver are 4; allowed, they are judged, and the output says so."""
+    other = [each.model_copy(update={"machine": {**each.machine, "driver": "1.0"}}) for each in h200]
+    assert files(h200, other).exit_code == Code.NOT_COMPARABLE
+    got = files(h200, other, "--allow-mismatch", "machine.driver")
+    assert got.exit_code == Code.OK, got.output
+    assert "allowed mismatch: machine.driver: '580.159.04' against '1.0'" in got.output
+
+
+def test_contended_and_throttled_records_are_left_out_and_named(h200, files):
+    """What telemetry says is spoilt decides nothing, however slow it is; a gate without it is not passed."""
+    spoilt = again(h200[:2], 6, slower=0.5)
+    told = [{"contended": True}, {"throttle_reasons": {"hardware thermal": 0.5}}]
+    now = [each.model_copy(update={"telemetry": seen}) for each, seen in zip(spoilt, told, strict=True)]
+    got = files(h200, [*now, *again(h200[2:], 7)])
+    assert got.exit_code == Code.INCONCLUSIVE, got.output
+    assert "another process used the GPU (in the records)" in got.output
+    assert "hardware thermal in 50% of the samples (in the records)" in got.output
+    assert f"{len(h200) - 2} points against" in got.output
+
+
+def test_most_serious_outcome_decides():
+    """Broken comes before not comparable, that before a changed set, that before a regression, that before noise."""
+    slow, noisy, same = (
+        judge([pair_of(np.linspace(99, 101, 20), each)], 0.03, None)[0]
+        for each in (np.linspace(109, 111, 20), np.linspace(50, 150, 20), np.linspace(99, 101, 20))
+    )
+    report = Report(baseline="", threshold=0.03)
+    codes = [report.code]
+    for change in (
+        lambda: report.rows.append(same),
+        lambda: report.rows.append(noisy),
+        lambda: report.rows.append(slow),
+        lambda: report.changed.append("a point"),
+        lambda: report.refused.append("a point"),
+        lambda: report.failed.append("a point"),
+    ):
+        change()
+        codes.append(report.code)
+    assert codes == [3, 0, 2, 1, 3, 4, 5]
+
+
+# ------------------------------------------------------------------ calibration
+
+
+def calibrated(each: Record, run: float, smallest: float) -> Calibration:
+    noise = Noise(
+        **each.model_dump(include={"case", "case_version", "point", "preset"}),
+        rounds=5,
+        run=run,
+        pair=run / 2,
+        smallest=smallest,
+        smallest_in_turns=smallest / 2,
+    )
+    return Calibration(machine=each.machine, git={}, made_at="", command="", noise=[noise])
+
+
+def test_threshold_is_never_below_the_smallest_detectable(h200):
+    """Where A/A runs say that 8 % is the least, 5 % is inconclusive and 20 % a regression."""
+    calibration = calibrated(h200[0], run=0.01, smallest=0.08)
+    outcomes = {}
+    for slower in (0.0, 0.05, 0.2):
+        ((now,), (before,)) = (again(h200[:1], seed, by) for seed, by in ((8, slower), (9, 0.0)))
+        pair = pair_of(pairing.samples(before), pairing.samples(now), case=now.case, point=now.point, preset=now.preset)
+        (row,) = judge([pair], 0.03, calibration)
+        assert row.limit >= 0.08
+        outcomes[slower] = row.outcome
+    assert outcomes[0.05] == "inconclusive"
+    assert outcomes[0.2] == "regression"
+
+
+def test_noise_between_runs_widens_the_interval():
+    """Samples that agree to 0.1 % do not pass where runs differ by 5 %."""
+    times = np.linspace(99.9, 100.1, 20)
+    pair = pair_of(times, times)
+    assert judge([pair], 0.03, None)[0].outcome == "ok"
+    assert judge([pair], 0.03, calibrated(pair.b, run=0.05, smallest=0.01))[0].outcome == "inconclusive"
+
+
+def test_smallest_and_noise_are_those_of_how_it_was_measured():
+    """What was measured in turns has the smaller noise."""
+    times = np.linspace(99.9, 100.1, 20)
+    calibration = calibrated(pair_of(times, times).b, run=0.02, smallest=0.2)
+    apart, in_turns = (judge([pair_of(times, times, in_turns=each)], 0.03, calibration)[0] for each in (False, True))
+    assert (apart.smallest, in_turns.smallest) == (0.2, 0.1)
+    assert apart.ratio.high > in_turns.ratio.high
+
+
+# ------------------------------------------------------------------ the rest
+
+
+def test_selftest_catches_what_it_injects(h200, tmp_path):
+    """In the H200's samples nothing is caught where nothing was put in, and all of 10 %."""
+    found = gate.slowed_down(h200, 0.03, None, repeats=3)
+    n = sum(caught.outcomes[0.0].total() for caught in found.values())
+    caught = {by: sum(each.outcomes[by]["regression"] for each in found.values()) / n for by in gate.INJECTED}
+    assert n == 3 * len(h200)
+    assert caught[0.0] == 0
+    assert caught[0.05] > 0.8
+    assert caught[0.1] == 1
+    got = run_gate(tmp_path, "--selftest", "--records", str(STORED), "--where", "backend=pycuda")
+    assert got.exit_code == Code.OK, got.output
+    assert "not calibrated" in got.output
+    assert "+10%" in got.output
+
+
+def test_gate_measures_the_baseline_again(tmp_path, monkeypatch):
+    """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    todo = sweep.jobs("smoke", {"case": ["env_step"], "backend": ["host"], "env": ["cartpole"]})
+    for _ in sweep.run(todo, sweep.Context.here("smoke"), tmp_path / "baseline.jsonl"):
+        pass
+    got = run_gate(tmp_path, "--baseline", str(tmp_path / "baseline.jsonl"), "--where", "env=cartpole")
+    assert got.exit_code in (Code.OK, Code.REGRESSION, Code.INCONCLUSIVE), got.output
+    assert "1 points against" in got.output
+    (file,) = (tmp_path / "out").glob("*.jsonl")
+    assert [each.point for each in read(file)] == [job.point for job in todo if passes(job.point, ["env=cartpole"])]
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])
+def test_threshold_is_a_percentage_or_a_share(text, share):
+    """Both ways of writing it mean the same."""
+    assert gate.parse_threshold(text) == pytest.approx(share)
+
+
+def test_annotation_escapes_what_github_reads():
+    """Percent signs and line breaks of a message are escaped, so that one message is one line."""
+    report = Report(baseline="", threshold=0.03, failed=["100 %\nwrong"])
+    assert gate.render_annotations(report) == ["::error title=bench gate%3A broken::100 %25%0Awrong"]

@@ -1,0 +1,227 @@
+"""The report: one page from records, that works by itself."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import charts, report
+from bench.charts import Dot
+from bench.cli import app
+from bench.record import Curve, Record, read_all
+from tests.bench.test_plots import point, record
+
+SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def two_backends() -> list[Record]:
+    """Return CartPole at three sizes, of which the GPU is slower at the first and faster at the last two."""
+    rates = {"cpu": (100.0, 1_000.0, 2_000.0), "pycuda": (10.0, 10_000.0, 200_000.0)}
+    return [
+        record(rate, point=point(backend, n_envs), threads=1 if backend == "cpu" else None)
+        for backend, of_backend in rates.items()
+        for n_envs, rate in zip((1, 100, 10_000), of_backend, strict=True)
+    ]
+
+
+def dots(*pairs: tuple[float, float]) -> list[Dot]:
+    return [Dot(x, y, y, y) for x, y in pairs]
+
+
+def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
+    """From a tenth at 1 to ten times at 100, a log-log line passes 1 at 10."""
+    said = charts.crossover(dots((1, 0.1), (100, 10)))
+    assert said == "faster from about 10 environments on (measured at 1 and 100); 10 times at best"
+
+
+def test_crossover_is_the_last_one() -> None:
+    """A ratio that falls below 1 again has not crossed it for good at its first size."""
+    assert "measured at 10 and 1,000" in charts.crossover(dots((1, 2), (10, 0.5), (1_000, 4)))
+    assert "faster from the smallest size on, 1;" in charts.crossover(dots((1, 2), (10, 3)))
+    assert "not faster at the largest size, 10 " in charts.crossover(dots((1, 2), (10, 0.5)))
+
+
+def test_knee_is_the_first_size_near_the_highest_rate() -> None:
+    """Nine tenths of the highest rate count as full; a rate that is highest at the end alone is not saturated."""
+    assert charts.knee(dots((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
+    assert charts.knee(dots((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
+
+
+def test_speedup_compares_points_of_one_run() -> None:
+    """A baseline of another run is not taken; of the same run the ratio is that of the rates."""
+    found = two_backends()
+    (chart,) = (each for each in charts.charts(found) if each.name == "speedup-cpu")
+    assert [dot.y for dot in chart.panels[0].series[0].dots] == pytest.approx([0.1, 10, 100])
+    elsewhere = [each.model_copy(update={"run_id": each.point["backend"]}) for each in found]
+    assert "speedup-cpu" not in {each.name for each in charts.charts(elsewhere)}
+
+
+def test_energy_is_that_of_a_million_steps() -> None:
+    """50 J in 5 s are 10 W; at 2 million steps a second that is 5 J a million; a record without is left out."""
+    telemetry = {"energy_j": 50.0, "duration_s": 5.0}
+    found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
+    (chart,) = (each for each in charts.charts(found) if each.name == "energy")
+    assert [dot.y for dot in chart.panels[0].series[0].dots] == [5.0]
+
+
+def test_history_has_what_several_runs_measured() -> None:
+    """A point of two runs is drawn in the order of their starts, with their commits; one of one run is not."""
+    old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
+    (chart,) = (each for each in charts.charts([new, old, record(point=point("host", 7))]) if each.name == "history")
+    (panel,) = chart.panels
+    assert panel.ticks == ["0123456", "fedcba9"]
+    assert [dot.y for dot in panel.series[0].dots] == [1e6, 2e6]
+
+
+def test_split_and_learning_are_drawn_from_their_records() -> None:
+    """Rollout and update add up to 1; a learning curve starts where all seeds have a return."""
+    axes = {"n_steps": 5, "algorithm": "A2C", "network": "32-32", "precision": "fp32", "mode": "graph"}
+    train = record(case="train", point=point("pycuda", 10, **axes), notes={"rollout_s": 0.003, "update_s": 0.001})
+    task = {
+        "env": "cartpole",
+        "backend": "host",
+        "n_envs": 4,
+        "algorithm": "PPO",
+        "learner": "shared",
+        "threshold": 9.0,
+    }
+    seeds = [
+        record(
+            case="learn",
+            point={**task, "seed": seed},
+            curve=Curve(env_steps=[10, 20, 30], seconds=[1.0, 2.0, 3.0], mean_return={"shared": [early, 5.0, 10.0]}),
+        )
+        for seed, early in enumerate((None, 1.0))
+    ]
+    found = {each.name: each for each in charts.charts([train, *seeds])}
+    assert [series.dots[0].x for series in found["split"].panels[0].series] == [0.75, 0.25]
+    curve = found["learning-steps"].panels[0].series[0].dots
+    assert (curve[0].x, curve[0].y, curve[-1].x, curve[-1].y) == (20, 5, 30, 10)
+    assert "learning-seconds" in found
+
+
+class Page(html.parser.HTMLParser):
+    """Counts tables and rows, and collects what a page refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        found = dict(attrs)
+        self.links += [str(found[name]) for name in ("src", "href") if name in found]
+        self.ids += [str(found["id"])] if "id" in found else []
+
+
+@pytest.fixture(scope="module")
+def shipped() -> str:
+    return report.html(read_all([SWEEPS]))
+
+
+def test_report_of_shipped_records_is_complete_and_small(shipped: str) -> None:
+    """Every record is a row, every figure has a table, every link stays on the page, and it is below 3 MB."""
+    records, page = read_all([SWEEPS]), Page(shipped)
+    assert len(shipped.encode()) < 3e6
+    assert page.counts["code"] >= sum(record.is_evidence for record in records) > 100
+    assert page.counts["figure"] > 8
+    assert page.counts["table"] > page.counts["figure"]
+    assert all(link.startswith("#") or link == "data:," for link in page.links)
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    assert all(record.run_id in shipped for record in records)
+
+
+def test_report_is_the_same_for_the_same_records() -> None:
+    """Nothing of the time or the machine that writes it gets into the page."""
+    assert report.html(two_backends()) == report.html(two_backends())
+
+
+def test_report_writes_what_records_say_as_text() -> None:
+    """A record cannot bring markup or end the script."""
+    evil = "</script><img src=x>"
+    page = report.html([record(command=evil, run_id=evil), record(status="failed", reason=evil)])
+    assert "img" not in Page(page).counts
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert evil in json.dumps(json.loads(data[1]))
+
+
+def test_report_shows_what_is_no_evidence_apart() -> None:
+    """What failed stands with its reason in a table of its own and in no figure."""
+    page = report.html([record(), record(status="failed", reason="it broke", point=point("host", 77_777))])
+    assert "it broke" in page
+    assert "No evidence" in page
+    assert "77777" in page.split("No evidence")[1]
+    assert "77777" not in page.split("No evidence")[0]
+
+
+def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
+    """The command makes the folder; without evidence it exits with 1 and writes nothing."""
+    records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
+    records.write_text(record(status="failed", reason="it broke").to_line())
+    refused = CliRunner().invoke(app, ["report", str(records), "--out", str(out)])
+    assert refused.exit_code == 1
+    assert "no record is measured and right" in refused.output
+    assert not out.exists()
+    records.write_text(record().to_line())
+    assert CliRunner().invoke(app, ["report", str(records), "--out", str(out)]).exit_code == 0
+    assert out.read_text().startswith("<!doctype html>")
+    assert list(out.parent.iterdir()) == [out]
+
+
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const table = document.querySelector("table.sortable[id$='env_step']"), said = { errors: window.errors };
+  const column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent === "n_envs");
+  const values = () => [...table.tBodies[0].rows].map(row => +row.cells[column].dataset.value);
+  const press = () => { table.tHead.rows[0].cells[column].firstChild.click(); return values(); };
+  said.rising = press(); said.falling = press();
+  const search = table.parentElement.previousElementSibling.querySelector("input");
+  search.value = "numba"; search.dispatchEvent(new Event("input", { bubbles: true }));
+  said.filtered = [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.textContent.includes("numba"));
+  const charts = [...document.querySelectorAll("[data-chart]")];
+  const drawn = each => each.querySelector(".panels svg path, .panels svg rect");
+  said.empty = charts.filter(each => !drawn(each)).map(each => each.dataset.chart);
+  const lines = () => charts[0].querySelectorAll(".panels .series").length;
+  said.lines = [lines()]; charts[0].querySelector("button").click(); said.lines.push(lines());
+  const shapes = [...document.querySelectorAll("svg [d], svg [transform]")];
+  said.broken = shapes.filter(each => /NaN|Infinity|undefined/.test(each.outerHTML)).length;
+  said.requests = performance.getEntriesByType("resource").map(each => each.name);
+  said.wide = document.documentElement.scrollWidth - innerWidth;
+  document.body.textContent = "PROBE" + JSON.stringify(said) + "PROBE";
+});
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
+def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
+    """No error or request; tables sort and filter, every figure is drawn, series can be hidden, nothing overflows."""
+    watch = "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };</script>"
+    page = tmp_path / "report.html"
+    page.write_text(shipped.replace("<head>", watch, 1).replace("</body>", PROBE))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    command = [str(CHROMIUM), *options, "--window-size=500,900", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    said = json.loads(done.stdout.split("PROBE")[1])
+    assert said["errors"] == said["empty"] == said["requests"] == []
+    assert said["broken"] == 0
+    assert said["rising"] == sorted(said["rising"])
+    assert said["falling"] == sorted(said["rising"], reverse=True)
+    assert said["rising"][0] < said["rising"][-1]
+    assert all(said["filtered"])
+    assert 0 < len(said["filtered"]) < len(said["rising"])
+    assert said["lines"][1] < said["lines"][0]
+    assert said["wide"] <= 0

@@ -1,0 +1,274 @@
+"""Recorded points, measured again: verdicts by hand, on faked and on shipped records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, reproduce, sweep
+from bench.case import Correctness, Skip
+from bench.record import Curve, Metric, read, read_all
+from bench.reproduce import Verdict, compare, find
+from tests.bench.fakes import case, prepared
+from tests.bench.test_plots import record
+
+runner = CliRunner()
+ON_GPU = {"threads": None, "mode": "graph"}
+
+
+def timed(ns: float, half: float = 0.0, **changes):
+    """Return a record of so many ns per step, give or take a half width."""
+    metric = Metric(value=ns, unit="ns", direction="lower", low=ns - half, high=ns + half)
+    metrics = {"env_steps_per_s": record().metrics["env_steps_per_s"], "ns_per_env_step": metric}
+    return record(metrics=metrics, **changes)
+
+
+def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0), **changes):
+    """Return a record of a seed that ends at a return, having reached the threshold after some steps or not at all."""
+    ends = {"final_return": ("return", final), "env_steps_to_threshold": ("env_steps", steps)}
+    metrics = {
+        name: Metric(value=value, unit=unit, direction="lower", low=value, high=value)
+        for name, (unit, value) in ends.items()
+        if value is not None
+    }
+    curve = Curve(env_steps=[1, 2], seconds=[0.1, 0.2], mean_return={"shared": list(returns)})
+    point = {"env": "cartpole", "backend": "cpu", "n_envs": 4, "seed": 3}
+    return record(case="learn", scope="learn", metrics=metrics, curve=curve, samples_ns=None, point=point, **changes)
+
+
+@pytest.mark.parametrize(
+    ("here", "half", "verdict", "says"),
+    [
+        (100.5, 1.0, Verdict.reproduced, "the intervals overlap"),
+        (105.0, 1.0, Verdict.reproduced, "lies within 10%"),
+        (112.0, 1.0, Verdict.not_reproduced, "does not lie within 10%"),
+        (85.0, 1.0, Verdict.not_reproduced, "does not lie within 10%"),
+        (130.0, 40.0, Verdict.reproduced, "wider than the tolerance of 10%, so that says little"),
+    ],
+)
+def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
+    """Against 100 +- 1 ns: overlapping intervals, or a ratio within the tolerance, are the same figure."""
+    got = compare(timed(100.0, 1.0), timed(here, half), 0.1)
+    assert got.verdict is verdict
+    assert any(says in reason for reason in got.reasons)
+    assert got.ratio == pytest.approx((here / 100, (here - half) / 101, (here + half) / 99))
+
+
+def test_metric_that_may_be_zero_has_no_ratio():
+    """Of figures around zero, as bytes may be, only the overlap of the intervals counts."""
+    same, apart = compare(timed(0.0), timed(0.0), 0.1), compare(timed(0.0), timed(5.0, 1.0), 0.1)
+    assert (same.verdict, same.ratio) == (Verdict.reproduced, None)
+    assert (apart.verdict, apart.ratio) == (Verdict.not_reproduced, None)
+
+
+def test_other_hardware_gives_the_ratio_as_information():
+    """On another GPU nothing is reproduced and nothing refuted; a point of the CPU looks at the CPU instead."""
+    then = record(machine={"gpu": "NVIDIA H200", "cpu": "a", "cores": 16}, **ON_GPU)
+    here = record(2e6, machine={"gpu": "NVIDIA A100", "cpu": "b", "cores": 16}, **ON_GPU)
+    got = compare(then, here, 0.1)
+    assert got.verdict is Verdict.other_hardware
+    assert got.ratio[0] == 2
+    assert got.reasons[0].startswith("gpu NVIDIA H200 recorded, NVIDIA A100 here")
+    assert got.differs["machine.gpu"] == ("NVIDIA H200", "NVIDIA A100")
+    other_cpu = here.model_copy(update={"machine": {**here.machine, "gpu": "NVIDIA H200"}})
+    assert compare(then, other_cpu, 9).verdict is Verdict.reproduced
+    on_cpu = {"threads": 1, "mode": "eager"}
+    assert compare(then.model_copy(update=on_cpu), other_cpu.model_copy(update=on_cpu), 9).verdict is (
+        Verdict.other_hardware
+    )
+
+
+def test_differences_are_listed():
+    """Versions, commit, changes and packages that are not the same stand there with both values; no others do."""
+    then = record(dependencies_hash="a", machine={"gpu": None, "torch": "2.11", "cores": 2, "unread": {"gpu": "none"}})
+    git = {"sha": "fedcba", "dirty": True, "diff_hash": "1"}
+    here = record(dependencies_hash="b", machine={"gpu": None, "torch": "2.13", "cores": 2, "unread": {}}, git=git)
+    assert reproduce.differences(then, here) == {
+        "machine.torch": ("2.11", "2.13"),
+        "git.sha": ("0123456789", "fedcba"),
+        "git.dirty": (False, True),
+        "git.diff_hash": (None, "1"),
+        "dependencies_hash": ("a", "b"),
+    }
+    assert "  differs: git.diff_hash: none or unknown -> 1" in reproduce.lines(compare(then, here, 0.1))
+
+
+def test_troubles_of_either_side_are_told():
+    """A throttled GPU, a foreign process and an unsettled warm-up stand beside the verdict."""
+    telemetry = {"throttle_reasons": {"hardware thermal": 0.5, "idle": 1.0}, "contended": True}
+    got = compare(record(), record(telemetry=telemetry, warm_up={"settled": False}), 0.1)
+    assert got.reasons[-3:] == (
+        "here: throttled by hardware thermal, 50% of the time",
+        "here: another process used the GPU",
+        "here: the warm-up did not settle",
+    )
+
+
+@pytest.mark.parametrize(
+    ("here", "verdict"),
+    [
+        (learned(100.0, 2.0), Verdict.reproduced),
+        (learned(95.0, 3.0, (9.0, 95.0)), Verdict.reproduced),
+        (learned(95.0, None, (9.0, 95.0)), Verdict.not_reproduced),
+        (learned(50.0, 2.0), Verdict.not_reproduced),
+    ],
+)
+def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
+    """A seed that reached 100 after 2 steps must reach it again, and end within the tolerance; the steps may differ."""
+    got = compare(learned(100.0, 2.0), here, 0.1)
+    assert got.verdict is verdict
+    assert got.reasons[0].startswith("seed 3: the threshold is reached in the record")
+    same = "the two curves are the same to the last digit" in got.reasons
+    assert same == (here.curve.mean_return["shared"] == [10.0, 100.0])
+
+
+# ------------------------------------------------------------------ finding
+
+
+def test_records_are_found_by_run_number_and_condition():
+    """RUN_ID, its start, RUN_ID:N and AXIS=VALUE choose; what is no evidence is left out."""
+    points = [{"env": "cartpole", "backend": "cpu", "n_envs": n, "n_agents": 1, "exact": False} for n in (1, 10)]
+    records = [record(run_id="run-a", point=each) for each in points]
+    records += [record(run_id="run-a", passed=False), record(run_id="run-b")]
+    assert find(records, "run-a", []) == records[:2]
+    assert find(records, "run-a:2", []) == records[1:2]
+    assert find(records, "run-a", ["n_envs=10", "exact=False", "case=env_step"]) == records[1:2]
+    assert find(records, "run-b", []) == find(records, "run-b:1", []) == records[3:]
+    for run, conditions, says in (
+        ("run", [], "known are run-a, run-b"),
+        ("chess", [], "known are run-a, run-b"),
+        ("run-a:4", [], "N must be 1 to 3"),
+        ("run-a:0", [], "N must be 1 to 3"),
+        ("run-a:x", [], "N must be 1 to 3"),
+        ("run-a:3", [], "is measured and right"),
+        ("run-a", ["n_envs=7"], "meets n_envs=7"),
+    ):
+        with pytest.raises(reproduce.NoSuchRunError, match=says):
+            find(records, run, conditions)
+
+
+def test_worst_verdict_decides():
+    """Broken goes before not reproduced, that before other hardware."""
+    assert [reproduce.EXIT[reproduce.worst(list(Verdict)[:n])] for n in (1, 2, 3, 4)] == [0, 1, 1, 5]
+    assert reproduce.worst([Verdict.reproduced, Verdict.other_hardware]) is Verdict.other_hardware
+
+
+# ------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    """Return a file with the record of a fake point, and what can be changed about its repetition."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    how = {"setup": lambda point: prepared(lambda: sum(range(3000)))}
+    point = case(lambda point: how["setup"](point), 1)
+    monkeypatch.setitem(reproduce.CASES, "fake", point)
+    file = tmp_path / "r.jsonl"
+    (recorded,) = sweep.run(sweep.jobs("smoke", {}, {"fake": point}), sweep.Context.here("smoke", "run-1"), file)
+    assert recorded.is_evidence
+    return file, how
+
+
+def again(file, *more: str, run: str = "run-1"):
+    return runner.invoke(cli.app, ["reproduce", run, "--records", str(file), *more])
+
+
+def test_command_reproduces_on_this_machine(fake, tmp_path):
+    """The same point here is reproduced within a wide tolerance; the new record is kept, and JSON says the same."""
+    file, _ = fake
+    out = tmp_path / "new.jsonl"
+    result = again(file, "--tolerance", "1000", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("REPRODUCED: fake[env=fake,backend=cpu,")
+    (new,) = read(out)
+    assert new.is_evidence
+    assert new.point == read(file)[0].point
+    (found,) = json.loads(again(file, "--tolerance", "1000", "--json").output)
+    assert found["verdict"] == "REPRODUCED"
+    assert found["ratio"][1] <= found["ratio"][0] <= found["ratio"][2]
+
+
+def test_figure_that_was_never_true_is_not_reproduced(fake):
+    """A record that claims a thousandth of the time exits with 1."""
+    file, _ = fake
+    (recorded,) = read(file)
+    metric = recorded.metrics["ns_per_env_step"]
+    faster = {name: getattr(metric, name) / 1e3 for name in ("value", "low", "high")}
+    claimed = recorded.model_copy(update={"metrics": {"ns_per_env_step": metric.model_copy(update=faster)}})
+    file.write_text(claimed.to_line())
+    result = again(file)
+    assert result.exit_code == 1, result.output
+    assert result.output.startswith("NOT REPRODUCED")
+
+
+@pytest.mark.parametrize("how", ["wrong", "raises", "version", "case", "schema"])
+def test_what_cannot_be_measured_is_broken(fake, how):
+    """A failed check, an exception, another version of the case, an unknown case and a broken file exit with 5."""
+    file, change = fake
+    text = file.read_text()
+    if how == "wrong":
+        change["setup"] = lambda point: prepared(check=lambda: Correctness(False, 1.0, "by hand", "off by 1"))
+    elif how == "raises":
+        change["setup"] = lambda point: 1 / 0
+    else:
+        old, new = {
+            "version": ('"case_version": 1', '"case_version": 0'),
+            "case": ('"case": "fake"', '"case": "gone"'),
+            "schema": ('"schema": 1', '"schema": 9'),
+        }[how]
+        assert old in text
+        file.write_text(text.replace(old, new))
+    result = again(file)
+    assert result.exit_code == 5, result.output
+    says = {"wrong": "off by 1", "raises": "ZeroDivisionError", "version": "version 0 of the case then, 1 here"}
+    assert says.get(how, {"case": "no case 'gone'", "schema": "schema must be 1"}.get(how)) in result.output
+
+
+def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_another(fake):
+    """A skipped point of this machine is broken; of a machine with a GPU it is other hardware, without a ratio."""
+    file, how = fake
+
+    def missing(point):
+        raise Skip("pycuda: not available")
+
+    how["setup"] = missing
+    assert again(file).exit_code == 5
+    (recorded,) = read(file)
+    machine = {**recorded.machine, "gpu": "NVIDIA H200"}
+    file.write_text(recorded.model_copy(update={"machine": machine, "threads": None}).to_line())
+    result = again(file)
+    assert result.exit_code == 2, result.output
+    assert "skipped: pycuda: not available" in result.output
+    assert "differs: machine.gpu: NVIDIA H200 -> none or unknown" in result.output
+
+
+def test_wrong_usage_is_not_taken_for_other_hardware(fake):
+    """An option that does not exist exits with 5: 2 has another meaning here."""
+    assert again(fake[0], "--chess").exit_code == 5
+
+
+def test_record_cut_in_half_is_no_such_run(fake):
+    """Half a line is told and left out; beside a whole one that is reproduced all the same."""
+    file, _ = fake
+    text = file.read_text()
+    file.write_text(text[: len(text) // 2])
+    result = again(file)
+    assert result.exit_code == 3, result.output
+    assert "left out:" in result.output
+    assert "is cut short" in result.output
+    file.write_text(text + text[: len(text) // 2])
+    assert again(file, "--tolerance", "1000").exit_code == 0
+
+
+def test_shipped_record_of_a_gpu_is_other_hardware_here(monkeypatch):
+    """A published H200 figure is measured here through its own case and preset, and told apart from a refutation."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    records = read_all([sweep.ROOT / sweep.SWEEPS])
+    (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
+    here = sweep.Context.here("smoke")
+    got = reproduce.repeat(then.model_copy(update={"machine": {**then.machine, "cpu": "another"}}), here, 0.1)
+    assert got.verdict is Verdict.other_hardware
+    assert got.ratio[0] > 0
+    assert got.differs["machine.cpu"][0] == "another"

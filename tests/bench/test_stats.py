@@ -1,0 +1,118 @@
+"""Ratios, tests and their corrections: against tables, by hand, and at their nominal rates."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bench.stats import (
+    holm,
+    paired_p,
+    paired_ratio,
+    smallest_detectable,
+    student_cdf,
+    student_quantile,
+    unpaired_p,
+    unpaired_ratio,
+)
+
+
+@pytest.mark.parametrize(
+    ("dof", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042)]
+)
+def test_student_quantiles_are_those_of_the_tables(dof, t):
+    """The two-sided 95 % points of Student's t, to the three decimals that tables print."""
+    assert student_quantile(0.975, dof) == pytest.approx(t, abs=5e-4)
+    assert student_cdf(-t, dof) == pytest.approx(0.025, abs=1e-4)
+    assert student_cdf(0.0, dof) == 0.5
+
+
+def test_paired_ratio_by_hand():
+    """Ratios of 2 and 8 have the geometric mean 4 and, with one degree of freedom, an interval of a factor 2^12.7."""
+    got = paired_ratio([1.0, 10.0], [2.0, 80.0])
+    assert got.value == pytest.approx(4)
+    assert got.error == pytest.approx(math.log(2))
+    assert math.log2(got.high / got.value) == pytest.approx(12.706, abs=1e-3)
+    assert got.low * got.high == pytest.approx(16)
+
+
+def test_paired_ratio_refuses_sides_that_do_not_pair():
+    """One pair has no spread, and sides of different lengths no pairs."""
+    with pytest.raises(ValueError, match=r"two or more \(got 1 and 1\)"):
+        paired_ratio([1.0], [2.0])
+    with pytest.raises(ValueError, match=r"got 3 and 2"):
+        paired_ratio([1.0, 1.0, 1.0], [2.0, 2.0])
+
+
+def test_paired_p_of_pairs_without_scatter_is_decided():
+    """Where all pairs have one ratio, it is above what is less, not above what is more, and undecided at itself."""
+    a, b = [1.0, 2.0, 4.0], [2.0, 4.0, 8.0]
+    assert [paired_p(a, b, over) for over in (1.9, 2.0, 2.1)] == [0.0, 0.5, 1.0]
+
+
+def test_unpaired_ratio_by_hand():
+    """Medians 1 and 2, intervals of 0.8 to 1.25 and 1.6 to 2.5: on the log scale the halves add in quadrature."""
+    a, b = [0.8, 0.8, 1.0, 1.0, 1.25, 1.25], [1.6, 1.6, 2.0, 2.0, 2.5, 2.5]
+    got = unpaired_ratio(a, b)
+    half = math.sqrt(2) * math.log(1.25)
+    assert got.value == 2
+    assert math.log(got.high / 2) == pytest.approx(half)
+    assert math.log(2 / got.low) == pytest.approx(half)
+
+
+def test_unpaired_p_by_hand():
+    """Of 3 and 3 samples that do not overlap U is 9: (9 - 4.5 - 0.5) / sqrt(9 * 7 / 12) = 1.746, p = 0.0404."""
+    assert unpaired_p([1, 2, 3], [4, 5, 6]) == pytest.approx(0.0404, abs=1e-4)
+    assert unpaired_p([4, 5, 6], [1, 2, 3]) > 0.95
+    assert unpaired_p([1, 2, 3], [4, 5, 6], over=10) > 0.95
+    assert unpaired_p([7, 7], [7, 7]) == 0.5
+
+
+def test_unpaired_p_counts_ties_as_halves():
+    """Of 2 and 2 samples one pair is tied: U = 3.5, and the variance is 4 / 12 * (5 - (8 - 2) / 12) = 1.5."""
+    want = 1 - 0.5 * (1 + math.erf((3.5 - 2 - 0.5) / math.sqrt(1.5) / math.sqrt(2)))
+    assert unpaired_p([1, 2], [2, 3]) == pytest.approx(want)
+
+
+def test_holm_by_hand():
+    """0.01, 0.04, 0.03 and 0.005: 4 * 0.005, 3 * 0.01, 2 * 0.03, and the last no smaller than the one before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    """Of 400 experiments with 5 % noise and a true ratio of 1.1, at least 92 % of the intervals hold it."""
+    random = np.random.default_rng(0)
+    held = {paired_ratio: 0, unpaired_ratio: 0}
+    for _ in range(400):
+        a, b = np.exp(random.normal(0, 0.05, (2, 20)))
+        for ratio in held:
+            got = ratio(a, 1.1 * b)
+            held[ratio] += got.low < 1.1 < got.high
+    assert min(held.values()) >= 0.92 * 400
+    assert held[paired_ratio] <= 0.98 * 400
+
+
+@pytest.mark.parametrize("dof", [None, 9])
+def test_smallest_detectable_effect_is_found_four_times_in_five(dof):
+    """A slow-down of that size, in averages of 4 ratios of 2 % noise, is significant in 80 % of 2,000 experiments."""
+    size = smallest_detectable(0.02, 4, dof)
+    random = np.random.default_rng(1)
+    means = random.normal(math.log1p(size), 0.01, 2_000)
+    errors = 0.01 if dof is None else 0.01 * np.sqrt(random.chisquare(dof, 2_000) / dof)
+    found = means / errors > (1.96 if dof is None else student_quantile(0.975, dof))
+    assert found.mean() == pytest.approx(0.8, abs=0.04)
+
+
+def test_widened_ratio_adds_noise_in_quadrature():
+    """A half-width of 3 % and one of 4 % make 5 %; the ratio itself stays."""
+    t = student_quantile(0.975, 9)
+    narrow = paired_ratio([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]).widened(0.03 / t, 9)
+    wide = narrow.widened(0.04 / t, 9)
+    assert wide.value == 1
+    assert math.log(wide.high) == pytest.approx(0.05)
+    assert math.log(wide.low) == pytest.approx(-0.05)
+    assert wide.error == pytest.approx(0.05 / t)
