@@ -12,19 +12,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import plots, sweep, table
-from bench.calibrate import calibrate
+from bench import sweep
 from bench.case import label
 from bench.cases import CASES
-from bench.claims import claims
-from bench.compare import compare
-from bench.doctor import doctor
-from bench.export import export
-from bench.gate import GateCommand, gate
-from bench.paper import paper
 from bench.record import Record, RecordError, read_all
-from bench.report import report
-from bench.reproduce import reproduce
+from bench.verdicts.calibrate import calibrate
+from bench.verdicts.claims import claims
+from bench.verdicts.compare import compare
+from bench.verdicts.doctor import doctor
+from bench.verdicts.gate import GateCommand, gate
+from bench.verdicts.reproduce import reproduce
+from bench.views import plots, table
+from bench.views.export import export
+from bench.views.paper import paper
+from bench.views.report import report
 from warpdrive_min.backends import availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)

@@ -14,7 +14,7 @@ import torch
 
 from bench.case import Case, Point, Prepared, Skip, label
 from bench.cases import CASES
-from bench.environments import ON_GPU
+from bench.cases.environments import ON_GPU
 from bench.measure import PLANS, refuse_simulator, stopwatch_for
 
 PLAN: Final = PLANS["default"]

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, compare, turns
-from bench.calibrate import noise, read, store
-from bench.pairing import NotComparable
+from bench import cli
 from bench.stats import smallest_detectable
-from bench.worker import Side
+from bench.verdicts import compare, turns
+from bench.verdicts.calibrate import noise, read, store
+from bench.verdicts.pairing import NotComparable
+from bench.verdicts.worker import Side
 from tests.bench.fakes import case, cycle
 from tests.bench.fakes import prepared as fake_prepared
 from tests.bench.test_compare import pair_of

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from bench import cli
 from bench.cases import CASES
-from bench.claims import ABOUT, evidence, jobs, judge, own_claims
-from bench.ledger import CLAIMS, Claim, Learned, Rate, Ratio, Select, TimesSooner, Traffic
 from bench.record import Metric, read_all
+from bench.verdicts.claims import ABOUT, evidence, jobs, judge, own_claims
+from bench.verdicts.ledger import CLAIMS, Claim, Learned, Rate, Ratio, Select, TimesSooner, Traffic
 from tests.bench.test_plots import point, record
 from warpdrive_min.backends import availability
 from warpdrive_min.backends.base import Availability
@@ -218,7 +218,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     """--run sweeps the points of a claim if all can run here, names what is lacking, and uses the new records."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
-        "bench.claims.availability",
+        "bench.verdicts.claims.availability",
         lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
     )
     seen = []
@@ -228,7 +228,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
         version = CASES["published"].version
         return iter([record(1e6, case=job.case.name, case_version=version, point=dict(job.point)) for job in todo])
 
-    monkeypatch.setattr("bench.claims.sweep.run", sweep)
+    monkeypatch.setattr("bench.verdicts.claims.sweep.run", sweep)
     result = runner.invoke(cli.app, ["claims", "--run", "--source", "README", "--json", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     found = {each["name"]: each["verdict"] for each in json.loads(result.stdout)}

@@ -10,14 +10,15 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, pairing, sweep, turns
+from bench import cli, sweep
 from bench.case import Correctness, Skip
-from bench.compare import judge
-from bench.pairing import NotComparable, Pair, paired_up, usable
 from bench.record import append, read
 from bench.stats import median
-from bench.turns import in_turns, measure_all
-from bench.worker import RemoteSide, Side, SideError
+from bench.verdicts import pairing, turns
+from bench.verdicts.compare import judge
+from bench.verdicts.pairing import NotComparable, Pair, paired_up, usable
+from bench.verdicts.turns import in_turns, measure_all
+from bench.verdicts.worker import RemoteSide, Side, SideError
 from tests.bench.fakes import FakeWatch, case, prepared
 from tests.bench.test_plots import record
 
@@ -274,7 +275,7 @@ def checkout(tmp_path):
     git = ["git", "-C", str(root), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
     subprocess.run([*git, "init", "--quiet"], check=True)
     for name in ("first", "second"):
-        (root / "bench" / "cases.py").write_text(FAKE_CASES.replace("NAME", name))
+        (root / "bench" / "cases" / "__init__.py").write_text(FAKE_CASES.replace("NAME", name))
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "--quiet", "--no-gpg-sign", "-m", name], check=True)
         subprocess.run([*git, "tag", name], check=True)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import cli, doctor, nvml
+from bench import cli, nvml
+from bench.verdicts import doctor
 from tests.bench.test_nvml import FakeNvml
 
 runner = CliRunner()

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from bench import cli
 from bench.cases import CASES
-from bench.export import ExportError, bencher, costs, github_action_benchmark, write_asv
 from bench.record import Metric, append, read_all
+from bench.views.export import ExportError, bencher, costs, github_action_benchmark, write_asv
 from tests.bench.test_plots import point, record
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, gate, pairing, sweep
-from bench.calibrate import Calibration, Noise
-from bench.compare import passes
-from bench.gate import Code, Report, judge
+from bench import cli, sweep
 from bench.record import Record, append, read
+from bench.verdicts import gate, pairing
+from bench.verdicts.calibrate import Calibration, Noise
+from bench.verdicts.compare import passes
+from bench.verdicts.gate import Code, Report, judge
 from tests.bench.test_compare import pair_of
 from tests.bench.test_plots import point, record
 

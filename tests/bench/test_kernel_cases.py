@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench import env_case, kernel_cases, table
-from bench.cases import CASES
-from bench.kernel_cases import GAMMA, OURS, Played
+from bench.cases import CASES, env_case, kernel_cases
+from bench.cases.kernel_cases import GAMMA, OURS, Played
+from bench.cases.repeats import EAGER_STEPS
 from bench.record import Metric
-from bench.repeats import EAGER_STEPS
+from bench.views import table
 from tests.bench.test_plots import record
 from warpdrive_min import BACKENDS, CUDAEnvironmentReset
 

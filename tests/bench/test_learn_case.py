@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from bench import learn, sweep
+from bench import sweep
 from bench.case import Correctness, Trial
-from bench.learn import TASKS, Task
-from bench.learn import _point as point
+from bench.cases import learn_case as learn
+from bench.cases.learn_case import TASKS, Task
+from bench.cases.learn_case import _point as point
+from bench.cases.training import shipped
 from bench.record import Course, Curve, Metric, read
 from bench.stats import interquartile_band, interquartile_mean
-from bench.training import shipped
 from tests.bench.fakes import case
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.evaluation import Score

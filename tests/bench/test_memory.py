@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench import memory, plots
+from bench.cases import memory_case as memory
 from bench.record import Metric, Record
+from bench.views import plots
 from envs import ENVS
 from tests.bench.test_plots import record
 

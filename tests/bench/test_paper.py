@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench import paper
 from bench.cli import app
 from bench.record import Curve, Metric, Record
+from bench.views import paper
 from tests.bench.test_plots import point, record
 from tests.bench.test_report import two_backends
 

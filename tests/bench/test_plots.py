@@ -7,10 +7,10 @@ import re
 import pytest
 from matplotlib.image import imread
 
-from bench import plots
+from bench.cases.train_case import _point as training_point
 from bench.record import Check, CorrectnessRecord, Curve, Metric, Record
 from bench.reference import ANCHORS
-from bench.train import _point as training_point
+from bench.views import plots
 
 
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench import charts, report
-from bench.charts import Dot
 from bench.cli import app
 from bench.record import Curve, Record, read_all
+from bench.views import charts, report
+from bench.views.charts import Dot
 from tests.bench.test_plots import point, record
 
 SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"

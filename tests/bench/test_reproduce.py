@@ -7,10 +7,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, reproduce, sweep
+from bench import cli, sweep
 from bench.case import Correctness, Skip
 from bench.record import Curve, Metric, read, read_all
-from bench.reproduce import Verdict, compare, find
+from bench.verdicts import reproduce
+from bench.verdicts.reproduce import Verdict, compare, find
 from tests.bench.fakes import case, prepared
 from tests.bench.test_plots import record
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench import rollout_case
-from bench.rollout_case import _point as point
+from bench.cases import rollout_case
+from bench.cases.rollout_case import _point as point
 from warpdrive_min.constants import TIMESTEP
 
 

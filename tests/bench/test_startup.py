@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from bench import plots, startup, sweep, table
+from bench import sweep
 from bench.case import Case, Correctness, Starts
+from bench.cases import startup_case as startup
+from bench.cases.startup_case import COLD, _first_step, _first_update
 from bench.measure import MeasureError, Plan, measure_starts
 from bench.record import Metric
-from bench.startup import COLD, _first_step, _first_update
+from bench.views import plots, table
 from tests.bench.test_plots import record
 
 TWO = Plan(n_starts=2)
@@ -33,7 +35,7 @@ def processes(monkeypatch):
     seen: list[dict[str, str]] = []
 
     def run(words, *, env, **_):
-        assert words[1:3] == ["-m", "bench.fresh"]
+        assert words[1:3] == ["-m", "bench.cases.fresh"]
         point, out = json.loads(words[3]), Path(words[4])
         arrays, _ = startup.first_step(point)
         np.savez(out / "arrays.npz", **arrays)

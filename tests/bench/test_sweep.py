@@ -9,12 +9,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench import cli, sweep, table
+from bench import cli, sweep
 from bench.case import Correctness, Skip
 from bench.cases import CASES
+from bench.cases.train_case import _point as point
 from bench.record import Metric, read, read_all
 from bench.reference import ANCHORS
-from bench.train import _point as point
+from bench.views import table
 from tests.bench.fakes import case, prepared
 from tests.bench.test_plots import record
 

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from bench.environments import FULLY_OBSERVED_AGENTS
+from bench.cases.environments import FULLY_OBSERVED_AGENTS
 from bench.record import Curve, Metric, Record
 from bench.reference import JAX, WARPDRIVE, anchor
 from bench.stats import Floats, interquartile_band, interquartile_mean

@@ -19,14 +19,15 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from bench import compare, pairing, sweep, turns
+from bench import sweep
 from bench.case import Point
-from bench.compare import PresetName, say, write_atomically
-from bench.pairing import MATTERS, CompareError, NotComparable, NothingMeasured, Pair
-from bench.plots import by_machine
 from bench.record import Record, append
 from bench.stats import median, smallest_detectable
-from bench.worker import SideError
+from bench.verdicts import compare, pairing, turns
+from bench.verdicts.compare import PresetName, say, write_atomically
+from bench.verdicts.pairing import MATTERS, CompareError, NotComparable, NothingMeasured, Pair
+from bench.verdicts.worker import SideError
+from bench.views.plots import by_machine
 
 CALIBRATIONS: Final = sweep.RESULTS / "calibration"
 ROUNDS: Final = 5

@@ -8,9 +8,9 @@ from typing import Any, Final
 import torch
 
 from bench.case import Correctness, Point, Prepared, Preset
-from bench.environments import ON_CPU, ON_GPU, SEED, available, env_config
+from bench.cases.environments import ON_CPU, ON_GPU, SEED, available, env_config
+from bench.cases.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
 from bench.reference import ANCHORS, SEPARATE
-from bench.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
 from warpdrive_min.training.config import PolicyConfig
 
 NETWORKS: Final[dict[str, dict[str, Any]]] = {

@@ -22,13 +22,14 @@ from rich import box
 from rich.table import Table
 from typer.core import TyperCommand
 
-from bench import compare, pairing, sweep, turns
-from bench.calibrate import CALIBRATIONS, Calibration, read
+from bench import sweep
 from bench.cases import CASES
-from bench.compare import PresetName, say, write_atomically
-from bench.pairing import NotComparable, NothingMeasured, Pair
 from bench.record import Record, append, read_all
 from bench.stats import CONFIDENCE, Ratio, holm, median, smallest_detectable
+from bench.verdicts import compare, pairing, turns
+from bench.verdicts.calibrate import CALIBRATIONS, Calibration, read
+from bench.verdicts.compare import PresetName, say, write_atomically
+from bench.verdicts.pairing import NotComparable, NothingMeasured, Pair
 
 THRESHOLD: Final = 0.03
 INJECTED: Final = (0.0, 0.03, 0.05, 0.10)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from bench.case import Correctness, Point, Prepared, Preset
-from bench.env_case import start_env
-from bench.environments import ON_CPU, SEED, available
-from bench.repeats import Mode, repeated, torch_threads
+from bench.cases.env_case import start_env
+from bench.cases.environments import ON_CPU, SEED, available
+from bench.cases.repeats import Mode, repeated, torch_threads
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, DataFeed, EnvWrapper
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import copy_state, difference
@@ -481,9 +481,13 @@ LAUNCHES: Final = 100
 def counting_kernel(backend: Backend, launches: torch.Tensor) -> Callable[[], Any]:
     """Set up the kernel of `kernels/count.cu`."""
     functions = CUDAFunctionManager(1, 1, backend=backend)
-    kernels = Path(__file__).parent / "kernels"
+    kernels = Path(__file__).parent / "count"
     functions.load(
-        {"cuda_c": kernels / "count.cu", "numba": "bench.kernels.count_numba", "numpy": "bench.kernels.count_numpy"}
+        {
+            "cuda_c": kernels / "count.cu",
+            "numba": "bench.cases.count.count_numba",
+            "numpy": "bench.cases.count.count_numpy",
+        }
     )
     return functions.prepare(functions.kernel("count"), [launches])
 

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from bench.case import Point, Preset
-from bench.environments import ON_CPU, ON_GPU
+from bench.cases.environments import ON_CPU, ON_GPU
 
 Sizes = dict[str, str | int]
 

@@ -17,9 +17,9 @@ import typer
 from bench import sweep
 from bench.case import label
 from bench.cases import CASES
-from bench.plots import by_machine
 from bench.record import Metric, Record, RecordError, read_all
 from bench.stats import median
+from bench.views.plots import by_machine
 
 GROUPED_BY: Final = ("env", "implementation")
 """Axes that name an ASV benchmark beside its case; the others are its parameters."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.case import Correctness, Point, Preset, Trial
-from bench.environments import ON_GPU, available
+from bench.cases.environments import ON_GPU, available
+from bench.cases.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
 from bench.record import Course, Curve, Metric
-from bench.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row

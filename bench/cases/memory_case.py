@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from bench.case import Correctness, Point, Preset, Trial
-from bench.env_case import env_step_sizes, start_env
-from bench.environments import ON_GPU, available
+from bench.cases.env_case import env_step_sizes, start_env
+from bench.cases.environments import ON_GPU, available
 from bench.record import Course, Metric
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend

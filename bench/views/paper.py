@@ -14,11 +14,11 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from bench.plots import FIGURES, MEDIAN, STATISTIC, STYLES, backend_label, by_machine, footer, latest
 from bench.record import Record, RecordError, read_all
-from bench.report import Column, columns, hardware, headline, title
 from bench.stats import interquartile_band, interquartile_mean, median, median_interval
-from bench.table import number
+from bench.views.plots import FIGURES, MEDIAN, STATISTIC, STYLES, backend_label, by_machine, footer, latest
+from bench.views.report import Column, columns, hardware, headline, title
+from bench.views.table import number
 
 RECORDS: Final = Path("results/sweeps")
 OUT: Final = Path("results/paper")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from bench.case import Case
-from bench.env_case import env_step, env_step_points, graph_points, neighbor_search_points, step, step_points
-from bench.kernel_cases import (
+from bench.cases.env_case import env_step, env_step_points, graph_points, neighbor_search_points, step, step_points
+from bench.cases.kernel_cases import (
     launch,
     launch_points,
     record,
@@ -18,13 +18,13 @@ from bench.kernel_cases import (
     shuffle,
     shuffle_points,
 )
-from bench.learn import learn, learn_points
-from bench.memory import memory, memory_points
-from bench.published import published_points
-from bench.rollout_case import rollout, rollout_points
-from bench.sampler_case import sampler, sampler_points
-from bench.startup import startup, startup_points
-from bench.train import train, train_points
+from bench.cases.learn_case import learn, learn_points
+from bench.cases.memory_case import memory, memory_points
+from bench.cases.published import published_points
+from bench.cases.rollout_case import rollout, rollout_points
+from bench.cases.sampler_case import sampler, sampler_points
+from bench.cases.startup_case import startup, startup_points
+from bench.cases.train_case import train, train_points
 
 CASES: Final[dict[str, Case]] = {
     case.name: case

@@ -17,9 +17,9 @@ from bench import sweep
 from bench.case import Case, Point, Preset, label
 from bench.measure import PLANS, Measurement
 from bench.nvml import Sampler
-from bench.pairing import NotComparable, Pair, unit
 from bench.record import Check, CorrectnessRecord, Record
-from bench.worker import RemoteSide, Reply, Side, SideError, Timed
+from bench.verdicts.pairing import NotComparable, Pair, unit
+from bench.verdicts.worker import RemoteSide, Reply, Side, SideError, Timed
 
 QUADS: Final[dict[Preset, int]] = {"smoke": 3, "default": 12, "full": 24, "paper": 24}
 """Turns A B B A for each point. Fixed beforehand: to stop where it looks good would make the interval too narrow."""

@@ -222,7 +222,7 @@ class RemoteSide:
 
 def _environment(root: Path) -> dict[str, str]:
     """Return the environment of a worker: $BENCH_GIT_SHA names the commit of this checkout, and of no other."""
-    here = root == Path(__file__).resolve().parents[1]
+    here = root == Path(__file__).resolve().parents[2]
     return {name: value for name, value in os.environ.items() if here or name != "BENCH_GIT_SHA"}
 
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.charts import Chart, Series, charts, joules, metric, size, times
-from bench.plots import ENV_NAME, backend_label, by_machine, commit_label, latest
 from bench.record import Record, RecordError, read_all
 from bench.reference import SOURCES
-from bench.table import number
+from bench.views.charts import Chart, Series, charts, joules, metric, size, times
+from bench.views.plots import ENV_NAME, backend_label, by_machine, commit_label, latest
+from bench.views.table import number
 
 RECORDS: Final = Path("results/sweeps")
 OUT: Final = Path("results/report.html")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from bench.case import Correctness, Point, Prepared, Preset
-from bench.environments import SEED, available
-from bench.repeats import repeated, torch_threads
+from bench.cases.environments import SEED, available
+from bench.cases.repeats import repeated, torch_threads
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, CUDASampler, DataFeed
 from warpdrive_min.backends import Backend
 from warpdrive_min.constants import Constants

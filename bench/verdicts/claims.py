@@ -17,9 +17,9 @@ from rich.table import Table
 from bench import sweep
 from bench.case import label
 from bench.cases import CASES
-from bench.ledger import CLAIMS, Claim, Learned, Measured, Quantity, Rate, Select
 from bench.record import Record, RecordError, read_all
-from bench.table import number
+from bench.verdicts.ledger import CLAIMS, Claim, Learned, Measured, Quantity, Rate, Select
+from bench.views.table import number
 from warpdrive_min.backends import availability
 
 ABOUT: Final = 0.1

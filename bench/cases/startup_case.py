@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from bench.case import Correctness, Point, Preset, Starts
-from bench.env_case import start_env
-from bench.environments import ON_GPU, SEED, available
-from bench.fresh import FIRST_UPDATE, observed
-from bench.rollout_case import player
-from bench.training import counterpart
+from bench.cases.env_case import start_env
+from bench.cases.environments import ON_GPU, SEED, available
+from bench.cases.fresh import FIRST_UPDATE, observed
+from bench.cases.rollout_case import player
+from bench.cases.training import counterpart
 from warpdrive_min import BACKENDS
 from warpdrive_min.policies import random_policy
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"
 COLD: Final = "cold"
@@ -68,7 +68,7 @@ class Starter:
         # The driver has a cache of its own, of what it compiles from PTX.
         folders = {"WARPDRIVE_MIN_CACHE": str(cache), "CUDA_CACHE_PATH": str(cache / "driver")}
         done = subprocess.run(
-            [sys.executable, "-m", "bench.fresh", json.dumps(dict(self._point)), str(out)],
+            [sys.executable, "-m", "bench.cases.fresh", json.dumps(dict(self._point)), str(out)],
             cwd=ROOT,
             env={**os.environ, **folders, "OMP_NUM_THREADS": str(self._threads)},
             capture_output=True,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from bench.environments import available
+from bench.cases.environments import available
 from envs import ENVS
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training.config import RunConfig

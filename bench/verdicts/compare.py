@@ -23,11 +23,20 @@ from rich.table import Table
 from bench import sweep
 from bench.case import Case, Point, Preset
 from bench.machine import git_state
-from bench.pairing import CompareError, NotComparable, NothingMeasured, Pair, PointFailed, paired_up, spoilt, usable
 from bench.record import Record, append, read_all
 from bench.stats import CONFIDENCE, Ratio, holm, median
-from bench.turns import WORKING_TREE, Measured, measure_all, revisions
-from bench.worker import Side, SideError
+from bench.verdicts.pairing import (
+    CompareError,
+    NotComparable,
+    NothingMeasured,
+    Pair,
+    PointFailed,
+    paired_up,
+    spoilt,
+    usable,
+)
+from bench.verdicts.turns import WORKING_TREE, Measured, measure_all, revisions
+from bench.verdicts.worker import Side, SideError
 from warpdrive_min.backends import availability
 
 SAME: Final = 0.01

@@ -8,7 +8,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from bench.plots import (
+from bench.record import Curve, Metric, Record
+from bench.reference import anchor
+from bench.stats import interquartile_band, interquartile_mean
+from bench.views.plots import (
     BACKEND_NAME,
     BACKEND_STYLE,
     ENV_NAME,
@@ -18,9 +21,6 @@ from bench.plots import (
     latest,
     times_baseline,
 )
-from bench.record import Curve, Metric, Record
-from bench.reference import anchor
-from bench.stats import interquartile_band, interquartile_mean
 
 SATURATED: Final = 0.9
 """Share of the highest rate from which on a device counts as full."""

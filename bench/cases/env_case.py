@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 
 from bench.case import Correctness, Point, Prepared, Preset
-from bench.environments import EPISODE_LENGTHS, ON_GPU, SEED, available, env_config
-from bench.repeats import repeated
+from bench.cases.environments import EPISODE_LENGTHS, ON_GPU, SEED, available, env_config
+from bench.cases.repeats import repeated
 from envs import ENVS
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.consistency import step_by_step

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import torch
 
-from bench import train
 from bench.case import Correctness, Point, Prepared, Preset
-from bench.environments import ON_CPU, ON_GPU, available
-from bench.repeats import repeated
-from bench.training import WatchedTrainer, counterpart, cpu_threads
+from bench.cases import train_case as train
+from bench.cases.environments import ON_CPU, ON_GPU, available
+from bench.cases.repeats import repeated
+from bench.cases.training import WatchedTrainer, counterpart, cpu_threads
 from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
 
 PLAYED: Final = 3

@@ -1,0 +1,1 @@
+"""What is said of records and machines: compared, gated, claimed, reproduced, examined."""
