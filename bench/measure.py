@@ -49,7 +49,7 @@ class Plan:
 
 PLANS: Final[dict[Preset, Plan]] = {
     "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.1, n_starts=1),
-    "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0),
+    "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5),
     "full": Plan(),
     "paper": Plan(),
 }
