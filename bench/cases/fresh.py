@@ -1,7 +1,7 @@
-"""What `startup` does in a process of its own: ``python -m bench.cases.fresh JSON FOLDER``, timed part by part.
+"""What `startup` does in a process of its own: ``python -P bench/cases/fresh.py JSON FOLDER``, timed part by part.
 
-Nothing but the standard library is imported before the clock starts. JSON is the point, and FOLDER gets ``parts.json``,
-the seconds of each part, and ``arrays.npz``, what it all came to.
+Nothing but the standard library is imported before the clock starts, which is checked. JSON is the
+point, and FOLDER gets ``parts.json``, the seconds of each part, and ``arrays.npz``, what it all came to.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def observed(wrapper: Any) -> dict[str, Any]:
 
 def main(text: str, folder: str) -> None:
     """Do and write it all."""
+    if early := sorted({"torch", "numpy", "warpdrive_min", "bench"} & sys.modules.keys()):
+        raise RuntimeError(f"fresh: must start with nothing imported (got {', '.join(early)}); run it by its path")
     parts = Parts()
     point = json.loads(text)
     arrays = start(point, parts)

@@ -26,6 +26,7 @@ from warpdrive_min import BACKENDS
 from warpdrive_min.policies import random_policy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+FRESH: Final = Path(__file__).with_name("fresh.py")
 FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"
 COLD: Final = "cold"
@@ -67,10 +68,12 @@ class Starter:
         out.mkdir()
         # The driver has a cache of its own, of what it compiles from PTX.
         folders = {"WARPDRIVE_MIN_CACHE": str(cache), "CUDA_CACHE_PATH": str(cache / "driver")}
+        # By its path: as a module it would bring its package, and all that the cases need, before the clock starts.
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
-            [sys.executable, "-m", "bench.cases.fresh", json.dumps(dict(self._point)), str(out)],
+            [sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)],
             cwd=ROOT,
-            env={**os.environ, **folders, "OMP_NUM_THREADS": str(self._threads)},
+            env={**os.environ, **folders, "OMP_NUM_THREADS": str(self._threads), "PYTHONPATH": path},
             capture_output=True,
             text=True,
         )

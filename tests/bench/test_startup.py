@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def processes(monkeypatch):
     seen: list[dict[str, str]] = []
 
     def run(words, *, env, **_):
-        assert words[1:3] == ["-m", "bench.cases.fresh"]
+        assert words[1:3] == ["-P", str(startup.FRESH)]
         point, out = json.loads(words[3]), Path(words[4])
         arrays, _ = startup.first_step(point)
         np.savez(out / "arrays.npz", **arrays)
@@ -45,6 +47,17 @@ def processes(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     return seen
+
+
+def test_clock_starts_before_anything_is_imported(tmp_path):
+    """As a module of its package the process would import all before: it refuses; by its path it does not."""
+    words = [json.dumps(FIRST_STEP), str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(startup.ROOT)}
+    late = subprocess.run([sys.executable, "-m", "bench.cases.fresh", *words], env=env, capture_output=True, text=True)
+    assert late.returncode != 0
+    assert "must start with nothing imported (got bench, numpy, torch, warpdrive_min)" in late.stderr
+    subprocess.run([sys.executable, "-P", str(startup.FRESH), *words], env=env, check=True)
+    assert next(iter(json.loads((tmp_path / "parts.json").read_text()))) == "import_s"
 
 
 def test_process_comes_to_what_the_oracle_has():
