@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -23,7 +25,20 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
         raise ConfigError(f"capture: backend {backend.name!r} has no CUDA graphs; call the work itself")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
+    with _nothing_collected(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
         work()
     torch.cuda.synchronize()
     return graph.replay
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Collect garbage now and not within the block: what a dead module or graph frees would break the capture."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -404,6 +404,7 @@ def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 @pytest.mark.parametrize("mode", ["graph", "eager"])
@@ -413,8 +414,8 @@ def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
         name, backend, trainer={"mode": mode}, basedir=tmp_path, metrics_log_freq=100, model_params_save_freq=100
     )
     trainer.train(3)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         trainer.train(3)
     finally:
         torch.cuda.set_sync_debug_mode("default")
