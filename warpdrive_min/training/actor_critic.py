@@ -37,6 +37,10 @@ METRICS: Final = (
 )
 
 
+LARGE: Final = 512
+"""Bytes of a row from which on `index_select` pays, which gives each a block of threads of its own."""
+
+
 class Rows(NamedTuple):
     """Some rows of a rollout, (rows, n_agents, ...) each."""
 
@@ -47,8 +51,8 @@ class Rows(NamedTuple):
     values: torch.Tensor
     returns: torch.Tensor
     advantages: torch.Tensor
-    weights: torch.Tensor
-    """(rows, 1): 0 where a row does not count."""
+    weights: torch.Tensor | None
+    """(rows, 1): 0 where a row does not count; None: all do."""
 
 
 class Terms(NamedTuple):
@@ -108,7 +112,7 @@ class ActorCriticAlgorithm(abc.ABC):
         self._returns = torch.zeros(n_steps, n_envs, n_agents, device=device)
         self._advantages = torch.zeros_like(self._returns)
         self._cut_values = None if batch.cuts is None else torch.zeros(batch.cuts.shape[:3], device=device)
-        self._weights = torch.ones(n_steps, n_envs, 1, device=device)
+        self._weights = torch.ones(n_steps, n_envs, 1, device=device) if self._ratio > 0 else None
         lam = 1.0 if self._is_compat else config.gae_lambda if config.gae_lambda is not None else self.default_lambda
         self._scan = ReturnScan(backend, n_envs, n_agents, config.gamma, lam, compat=self._is_compat)
         self._n_rows = n_steps * n_envs
@@ -141,8 +145,8 @@ class ActorCriticAlgorithm(abc.ABC):
     def update(self) -> None:
         """Learn from the rollout in the batch; enqueues, does not synchronise."""
         with precision(self._precision, self._returns.device):
-            if self._negatives is not None:
-                self._choose_environments(self._negatives)
+            if self._negatives is not None and self._weights is not None:
+                self._choose_environments(self._negatives, self._weights)
             self._evaluate()
             stopped = torch.zeros((), dtype=torch.bool, device=self._returns.device)
             steps = [(epoch, k) for epoch in range(self.n_epochs) for k in range(self.n_minibatches)]
@@ -175,7 +179,7 @@ class ActorCriticAlgorithm(abc.ABC):
             self._returns.copy_(losses.normalise(self._returns, self._weights, per_row=self._is_compat))
             self._advantages.copy_(self._returns - self._values[:-1])
 
-    def _choose_environments(self, order: Shuffle) -> None:
+    def _choose_environments(self, order: Shuffle, into: torch.Tensor) -> None:
         """Weigh environments: those with a success 1, and of the others ``neg_pos_env_ratio`` as many, at random."""
         is_positive = self._batch.successes.any(0)
         n_positive = is_positive.sum()
@@ -185,7 +189,7 @@ class ActorCriticAlgorithm(abc.ABC):
         chosen = shuffled & (shuffled.cumsum(0) <= n_negative)
         weights = is_positive.float().index_add(0, order.indices, chosen.float())
         takes_all = (n_positive == 0) | (n_positive + n_negative >= len(is_positive))
-        self._weights.copy_(torch.where(takes_all, 1.0, weights)[None, :, None].expand_as(self._weights))
+        into.copy_(torch.where(takes_all, 1.0, weights)[None, :, None].expand_as(into))
 
     def _minibatch(self, k: int) -> Row:
         if self._shuffle is None:
@@ -195,26 +199,26 @@ class ActorCriticAlgorithm(abc.ABC):
 
     def _step(self, row: Row, stopped: torch.Tensor, *, is_last: bool) -> torch.Tensor:
         """Take one step of the optimiser; returns whether the policy has moved too far for further ones."""
-        advantages, weights = (self._take(array, row) for array in (self._advantages, self._weights))
+        advantages = self._take(self._advantages, row)
+        weights = None if self._weights is None else self._take(self._weights, row)
         if self.config.normalize_advantage:
             advantages = self._normalised(advantages, weights)
-        n_counted = weights.sum() * advantages.shape[1]
+        n_counted = _count(advantages, weights)
         total = n_counted.clamp(min=1)
         sums = torch.zeros(5, device=total.device)
         for index, (part, within) in enumerate(self._parts(row)):
-            rows = self._rows(part, advantages[within], weights[within])
+            rows = self._rows(part, advantages[within], None if weights is None else weights[within])
             head, values = self.model(rows.observations)
             if not self._values_come_first:
                 self._values[:-1].flatten(0, 1)[part] = values.detach()
                 rows = rows._replace(advantages=rows.returns - values.detach())
             terms = self.terms(rows, head.float(), values.float())
-            means = [(term * rows.weights).sum() / total for term in (terms.policy, terms.value, terms.entropy)]
+            means = [_sum(term, rows.weights) / total for term in (terms.policy, terms.value, terms.entropy)]
             loss = means[0] + self.scheduled["vf_loss_coeff"] * means[1] - self.scheduled["entropy_coeff"] * means[2]
             self.optimiser.accumulate(loss, first=index == 0)
             with torch.no_grad():
-                kl = (losses.approximate_kl(terms.log_ratio) * rows.weights).sum() / total
-                is_clipped = losses.clip_fraction(terms.log_ratio, self.config.clip_param)
-                clipped = (is_clipped * rows.weights).sum() / total
+                kl = _sum(losses.approximate_kl(terms.log_ratio), rows.weights) / total
+                clipped = _sum(losses.clip_fraction(terms.log_ratio, self.config.clip_param), rows.weights) / total
                 sums += torch.stack([*(mean.detach() for mean in means), kl, clipped])
         if self.config.target_kl is not None:
             stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
@@ -226,7 +230,7 @@ class ActorCriticAlgorithm(abc.ABC):
             self._report(sums)
         return stopped
 
-    def _normalised(self, advantages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def _normalised(self, advantages: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         if not self._is_compat:
             return losses.normalise(advantages, weights)
         in_order = advantages.view_as(self._advantages)  # the rows are all of them
@@ -241,7 +245,7 @@ class ActorCriticAlgorithm(abc.ABC):
             within = slice(start, min(start + at_once, n_rows))
             yield (within if isinstance(row, slice) else row[within]), within
 
-    def _rows(self, row: Row, advantages: torch.Tensor, weights: torch.Tensor) -> Rows:
+    def _rows(self, row: Row, advantages: torch.Tensor, weights: torch.Tensor | None) -> Rows:
         batch = self._batch
         return Rows(
             observations=self._take(batch.observations[:-1], row),
@@ -258,7 +262,9 @@ class ActorCriticAlgorithm(abc.ABC):
     def _take(array: torch.Tensor, row: Row) -> torch.Tensor:
         """Return rows of an array (n_steps, n_envs, ...); slices are views."""
         flat = array.flatten(0, 1)
-        return flat[row] if isinstance(row, slice) else flat.index_select(0, row)
+        if isinstance(row, slice) or flat.stride(0) * flat.element_size() < LARGE:
+            return flat[row]
+        return flat.index_select(0, row)
 
     def log_prob_and_entropy(self, rows: Rows, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the log-probability of the rows' actions now, and the entropy, (rows, n_agents) each."""
@@ -301,3 +307,14 @@ class ActorCriticAlgorithm(abc.ABC):
             if each is not None
             for key, tensor in each.state().items()
         }
+
+
+def _sum(term: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    return (term if weights is None else term * weights).sum()
+
+
+def _count(rows: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Return how many of (rows, n_agents) count, 0-d."""
+    if weights is None:
+        return torch.full((), float(rows.numel()), device=rows.device)
+    return weights.sum() * rows.shape[1]
