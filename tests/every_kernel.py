@@ -6,15 +6,21 @@ compute-sanitizer --tool racecheck python -m tests.every_kernel numba
 
 from __future__ import annotations
 
+import itertools
 import sys
+import tempfile
 
 import numpy as np
 import torch
 
 from tests.agreement import start
 from tests.support import SCENARIOS, TAG_CONFIGS
+from tests.training.support import RUNS as TRAINING_RUNS
+from tests.training.support import make_run
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed
 from warpdrive_min.policies import random_policy
+from warpdrive_min.training.fused.narrow import narrow
+from warpdrive_min.training.fused.wide import wide
 from warpdrive_min.training.recorder import Recorder
 from warpdrive_min.training.returns import ReturnScan
 from warpdrive_min.training.shuffle import RowDraw, Shuffle
@@ -55,6 +61,7 @@ def main(backend: str) -> None:
     record(backend)
     scan(backend)
     shuffle(backend)
+    fused(backend)
     torch.cuda.synchronize()
     print(f"every kernel of {backend} has run")
 
@@ -149,6 +156,31 @@ def shuffle(backend: str) -> None:
     for n in (1, 5, 1000):
         Shuffle(backend, n, 0).permute()
         RowDraw(backend, n, 0).draw(torch.full((1,), 9, dtype=torch.int32, device=BACKENDS[backend].device))
+
+
+def fused(backend: str) -> None:
+    """Go through small and large networks in each precision, and learn from rollouts of every kind of action."""
+    device = BACKENDS[backend].device
+    if device.type != "cuda":
+        return
+    for sizes, precisions, evaluate in (
+        ((4, 64, 64, 3), ("fp32", "tf32", "bf16"), narrow),
+        ((40, 24, 50, 7), ("fp32", "tf32", "bf16"), narrow),
+        ((71, 256, 256, 43), ("tf32", "bf16"), wide),
+    ):
+        for precision, activation in itertools.product(precisions, ("relu", "tanh")):
+            weights = [
+                torch.rand(shape, device=device, requires_grad=True)
+                for before, after in itertools.pairwise(sizes)
+                for shape in ((after, before), (after,))
+            ]
+            x = torch.rand(200, sizes[0], device=device, requires_grad=True)
+            with torch.no_grad():
+                evaluate(x, tuple(weights), activation, precision)
+            evaluate(x, tuple(weights), activation, precision).sum().backward()
+    for name in TRAINING_RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            make_run(name, backend, trainer={"mode": "eager"}, basedir=folder).train(2)
 
 
 if __name__ == "__main__":

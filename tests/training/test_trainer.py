@@ -426,7 +426,7 @@ def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_schedules_reach_a_captured_graph(backend, tmp_path):
     """A rate that falls to 0 after the capture stops the weights."""
-    policy = {**A2C, "lr": [[0, 1e-2], [72, 1e-2], [72, 0.0]]}
+    policy = {**A2C, "lr": [[0, 1e-2], [73, 1e-2], [73, 0.0]]}
     trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, backend, basedir=tmp_path)
     trainer.train(2)
     start = weights(trainer)

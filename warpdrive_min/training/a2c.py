@@ -17,6 +17,7 @@ class A2C(ActorCriticAlgorithm):
     environments in step.
     """
 
+    is_clipped: ClassVar[bool] = False
     default_lambda: ClassVar[float] = 1.0
 
     @property

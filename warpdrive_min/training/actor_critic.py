@@ -12,6 +12,9 @@ import torch
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.training import losses
 from warpdrive_min.training.config import PolicyConfig, TrainerConfig
+from warpdrive_min.training.fused import is_supported
+from warpdrive_min.training.fused import loss as fused_loss
+from warpdrive_min.training.fused.rows import take
 from warpdrive_min.training.optimiser import FlatAdam
 from warpdrive_min.training.precision import precision
 from warpdrive_min.training.ranks import average
@@ -35,10 +38,6 @@ METRICS: Final = (
     "mean_advantage",
     "mean_discounted_return",
 )
-
-
-LARGE: Final = 512
-"""Bytes of a row from which on `index_select` pays, which gives each a block of threads of its own."""
 
 
 class Rows(NamedTuple):
@@ -96,6 +95,7 @@ class ActorCriticAlgorithm(abc.ABC):
         self._ratio = trainer.neg_pos_env_ratio
         n_steps, n_envs, n_agents = batch.rewards.shape
         device = batch.rewards.device
+        self._is_fused = getattr(config.model, "fused", None) is not False and is_supported(device)
         self.scheduled = {name: torch.zeros((), device=device) for name in ("lr", "vf_loss_coeff", "entropy_coeff")}
         """Numbers that may change with time, 0-d; written before each update."""
         self.optimiser = FlatAdam(
@@ -125,6 +125,8 @@ class ActorCriticAlgorithm(abc.ABC):
 
     default_lambda: ClassVar[float]
     """Of generalised advantages, where the config names none."""
+    is_clipped: ClassVar[bool]
+    """The policy's term is the clipped surrogate, and values may be clipped; else it is the policy gradient."""
 
     @property
     @abc.abstractmethod
@@ -207,19 +209,13 @@ class ActorCriticAlgorithm(abc.ABC):
         total = n_counted.clamp(min=1)
         sums = torch.zeros(5, device=total.device)
         for index, (part, within) in enumerate(self._parts(row)):
-            rows = self._rows(part, advantages[within], None if weights is None else weights[within])
-            head, values = self.model(rows.observations)
+            head, values = self.model(self._take(self._batch.observations[:-1], part))
             if not self._values_come_first:
                 self._values[:-1].flatten(0, 1)[part] = values.detach()
-                rows = rows._replace(advantages=rows.returns - values.detach())
-            terms = self.terms(rows, head.float(), values.float())
-            means = [_sum(term, rows.weights) / total for term in (terms.policy, terms.value, terms.entropy)]
-            loss = means[0] + self.scheduled["vf_loss_coeff"] * means[1] - self.scheduled["entropy_coeff"] * means[2]
+            counts = None if weights is None else weights[within]
+            loss, terms = self._loss(part, head.float(), values.float(), advantages[within], counts, total)
             self.optimiser.accumulate(loss, first=index == 0)
-            with torch.no_grad():
-                kl = _sum(losses.approximate_kl(terms.log_ratio), rows.weights) / total
-                clipped = _sum(losses.clip_fraction(terms.log_ratio, self.config.clip_param), rows.weights) / total
-                sums += torch.stack([*(mean.detach() for mean in means), kl, clipped])
+            sums += terms
         if self.config.target_kl is not None:
             stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
         skips = [stopped] if self.config.target_kl is not None else []
@@ -229,6 +225,66 @@ class ActorCriticAlgorithm(abc.ABC):
         if is_last:
             self._report(sums)
         return stopped
+
+    def _loss(
+        self,
+        part: Row,
+        head: torch.Tensor,
+        values: torch.Tensor,
+        advantages: torch.Tensor,
+        weights: torch.Tensor | None,
+        total: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of some rows, and what it is made of: policy, value, entropy, KL and clipped rows."""
+        if self._is_fused:
+            return self._fused_loss(part, head, values, advantages, weights, total)
+        rows = self._rows(part, advantages, weights)
+        if not self._values_come_first:
+            rows = rows._replace(advantages=rows.returns - values.detach())
+        terms = self.terms(rows, head, values)
+        means = [_sum(term, weights) / total for term in (terms.policy, terms.value, terms.entropy)]
+        loss = means[0] + self.scheduled["vf_loss_coeff"] * means[1] - self.scheduled["entropy_coeff"] * means[2]
+        with torch.no_grad():
+            kl = _sum(losses.approximate_kl(terms.log_ratio), weights) / total
+            clipped = _sum(losses.clip_fraction(terms.log_ratio, self.config.clip_param), weights) / total
+            return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
+
+    def _fused_loss(
+        self,
+        part: Row,
+        head: torch.Tensor,
+        values: torch.Tensor,
+        advantages: torch.Tensor,
+        weights: torch.Tensor | None,
+        total: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = self._batch
+
+        def rows(array: torch.Tensor) -> torch.Tensor:
+            flat = array.flatten(0, 1)
+            return flat[part] if isinstance(part, slice) else flat
+
+        return fused_loss.loss(
+            self._space,
+            head,
+            values,
+            actions=rows(batch.actions),
+            log_probs=rows(batch.log_probs),
+            returns=rows(self._returns),
+            masks=None if batch.masks is None else rows(batch.masks[:-1]),
+            old_values=rows(self._values[:-1]),
+            advantages=advantages if self._values_come_first else None,
+            weights=None if weights is None else weights[:, 0],
+            total=total,
+            vf_loss_coeff=self.scheduled["vf_loss_coeff"],
+            entropy_coeff=self.scheduled["entropy_coeff"],
+            log_std=getattr(self.model, "log_std", None),
+            indices=None if isinstance(part, slice) else part,
+            clip_param=self.config.clip_param,
+            is_clipped=self.is_clipped,
+            value_clip=self.config.value_clip if self.is_clipped else None,
+            is_root=True,
+        )
 
     def _normalised(self, advantages: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         if not self._is_compat:
@@ -258,13 +314,12 @@ class ActorCriticAlgorithm(abc.ABC):
             weights=weights,
         )
 
-    @staticmethod
-    def _take(array: torch.Tensor, row: Row) -> torch.Tensor:
+    def _take(self, array: torch.Tensor, row: Row) -> torch.Tensor:
         """Return rows of an array (n_steps, n_envs, ...); slices are views."""
         flat = array.flatten(0, 1)
-        if isinstance(row, slice) or flat.stride(0) * flat.element_size() < LARGE:
+        if isinstance(row, slice):
             return flat[row]
-        return flat.index_select(0, row)
+        return take(flat, row) if self._is_fused else flat.index_select(0, row)
 
     def log_prob_and_entropy(self, rows: Rows, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the log-probability of the rows' actions now, and the entropy, (rows, n_agents) each."""

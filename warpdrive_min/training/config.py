@@ -114,6 +114,8 @@ class ModelConfig(Section):
     """Logarithm of the spread of continuous actions at the start; of A2C and PPO."""
     learn_log_std: bool = True
     """Learn that spread; False: it stays."""
+    fused: bool | None = None
+    """Go through all layers in one kernel, which needs a GPU and Triton; None: where that can be."""
     model_ckpt_filepath: str = ""
     """Checkpoint to take weights from at the start, or WarpDrive's file of them; "": none."""
 

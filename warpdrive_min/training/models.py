@@ -21,6 +21,8 @@ from torch import nn
 
 from warpdrive_min.errors import ConfigError, DataError, known
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.fused import perceptron
+from warpdrive_min.training.fused.columns import split
 
 if TYPE_CHECKING:
     from warpdrive_min.training.config import ModelConfig
@@ -266,28 +268,28 @@ class FullyConnected(ActorCritic):
 
     def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
         super().__init__(space, config)
-        self.fc, width = trunk(n_features, config)
-        self.value_fc = None if config.shared else trunk(n_features, config)[0]
-        self.policy_head = PolicyHead(width, space, config)
-        self.vf_head = nn.Linear(width, 1)
+        self.fc = Trunk(n_features, config)
+        self.value_fc = None if config.shared else Trunk(n_features, config)
+        self.policy_head = PolicyHead(self.fc.width, space, config)
+        self.vf_head = nn.Linear(self.fc.width, 1)
         initialise(self, config.init_method)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Return head and value."""
-        hidden = self.fc(observations)
-        seen = hidden if self.value_fc is None else self.value_fc(observations)
-        return self.policy_head(hidden), self.vf_head(seen).squeeze(-1)
+        if self.value_fc is not None:
+            return self.act(observations), self.value(observations)
+        outputs = self.fc.under(observations, self.policy_head, self.vf_head)
+        head, value = split(outputs)
+        return self.policy_head.bound(head), value
 
     def act(self, observations: Tensor) -> Tensor:
         """Return the head."""
-        head: Tensor = self.policy_head(self.fc(observations))
-        return head
+        return self.policy_head.bound(self.fc.under(observations, self.policy_head))
 
     def value(self, observations: Tensor) -> Tensor:
         """Return the value."""
-        seen = (self.fc if self.value_fc is None else self.value_fc)(observations)
-        value: Tensor = self.vf_head(seen).squeeze(-1)
-        return value
+        below = self.fc if self.value_fc is None else self.value_fc
+        return below.under(observations, self.vf_head).squeeze(-1)
 
 
 # ------------------------------------------------------------------ DDPG
@@ -312,14 +314,13 @@ class FullyConnectedActor(nn.Module):
                 f"model 'fully_connected_actor': its actions must be those of a Box (got {space.categories} choices); "
                 "use 'fully_connected' with A2C or PPO"
             )
-        self.fc, width = trunk(n_features, config)
-        self.policy_head = PolicyHead(width, space, config)
+        self.fc = Trunk(n_features, config)
+        self.policy_head = PolicyHead(self.fc.width, space, config)
         initialise(self, config.init_method)
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return the actions, ``(..., n_types)``."""
-        actions: Tensor = self.policy_head(self.fc(observations))
-        return actions
+        return self.policy_head.bound(self.fc.under(observations, self.policy_head))
 
     act = forward
 
@@ -335,14 +336,13 @@ class FullyConnectedActionValueCritic(nn.Module):
 
     def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
         super().__init__()
-        self.fc, width = trunk(n_features + space.n_types, config)
-        self.vf_head = nn.Linear(width, 1)
+        self.fc = Trunk(n_features + space.n_types, config)
+        self.vf_head = nn.Linear(self.fc.width, 1)
         initialise(self, config.init_method)
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return the value of the actions (..., n_types), ``(...)``."""
-        value: Tensor = self.vf_head(self.fc(torch.cat([observations, actions], -1))).squeeze(-1)
-        return value
+        return self.fc.under(torch.cat([observations, actions], -1), self.vf_head).squeeze(-1)
 
 
 ModelFactory.add("fully_connected", FullyConnected)
@@ -367,20 +367,37 @@ class PolicyHead(nn.Linear):
         """Outputs of each type; those of a box are together."""
         self._scale, self._offset = float(config.output_w), float(config.output_b)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return the head, ``(..., n_outputs)``."""
-        outputs = super().forward(hidden)
+    def bound(self, outputs: Tensor) -> Tensor:
+        """Return the head of what the layer puts out, ``(..., n_outputs)``."""
         return self._scale * torch.tanh(outputs) + self._offset if self.is_continuous else outputs
 
 
-def trunk(n_inputs: int, config: ModelConfig) -> tuple[nn.Sequential, int]:
-    """Return the layers of a trunk, with WarpDrive's names ``<i>.0``, and the width of the last one."""
-    widths = [n_inputs, *config.fc_dims]
-    layers = [
-        nn.Sequential(nn.Linear(before, after), ACTIVATIONS[config.activation]())
-        for before, after in itertools.pairwise(widths)
-    ]
-    return nn.Sequential(*layers), widths[-1]
+class Trunk(nn.Sequential):
+    """Hidden layers, each with an activation, with WarpDrive's names ``<i>.0``; ``width`` is that of the last one."""
+
+    def __init__(self, n_inputs: int, config: ModelConfig) -> None:
+        sizes = itertools.pairwise([n_inputs, *config.fc_dims])
+        act = ACTIVATIONS[config.activation]
+        super().__init__(*(nn.Sequential(nn.Linear(before, after), act()) for before, after in sizes))
+        self.width = config.fc_dims[-1]
+        self._activation, self._fused = config.activation, config.fused
+
+    def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
+        """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
+
+        Raises:
+            ConfigError: It is to be one kernel, and cannot.
+        """
+        weight: Tensor = heads[0].weight
+        bias: Tensor = heads[0].bias
+        if len(heads) > 1:
+            weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+        if self._fused is not False:
+            weights = [*self.parameters(), weight, bias]
+            fused = perceptron(inputs, weights, self._activation, is_forced=bool(self._fused))
+            if fused is not None:
+                return fused
+        return nn.functional.linear(self(inputs), weight, bias)
 
 
 def initialise(model: nn.Module, method: str | None) -> None:

@@ -21,6 +21,7 @@ class PPO(ActorCriticAlgorithm):
     step on the whole rollout, which ``compat="warpdrive"`` does too.
     """
 
+    is_clipped: ClassVar[bool] = True
     default_lambda: ClassVar[float] = 0.95
 
     @property

@@ -11,6 +11,13 @@ import torch
 Precision = Literal["fp32", "tf32", "bf16"]
 
 
+def present(device: torch.device) -> Precision:
+    """Return the precision that holds now."""
+    if torch.is_autocast_enabled(device.type):
+        return "bf16"
+    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
 @contextlib.contextmanager
 def precision(name: Precision, device: torch.device) -> Iterator[None]:
     """Multiply matrices in a precision within the block; what is captured there keeps it.

@@ -1,0 +1,353 @@
+"""The loss of A2C and PPO in one kernel: terms and gradients against those of `losses` in float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.training import fused_support  # noqa: F401  (before anything imports Triton)
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import losses
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.fused import columns
+from warpdrive_min.training.fused import loss as fused
+
+SPACES = {
+    "two choices": ActionSpace((2,), 1),
+    "five choices": ActionSpace((5,), 1),
+    "three types": ActionSpace((3, 1, 21), 3),
+    "gaussian": ActionSpace((), 3, (-1.0,) * 3, (1.0,) * 3),
+}
+ROLLOUT, ROWS, N_AGENTS = 36, 27, 3
+CLIP = 0.2
+
+
+def arrays(space, n_rollout=ROLLOUT, n_rows=ROWS, n_agents=N_AGENTS, *, masks=False, indices=False, seed=0):
+    """Return arguments of the loss whose ratios, and values, lie on both sides of what is clipped."""
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=random)
+
+    rollout = (n_rollout, n_agents)
+    given = {
+        "head": normal(n_rows, n_agents, space.n_outputs),
+        "values": normal(n_rows, n_agents),
+        "returns": normal(*rollout),
+        "advantages": normal(n_rows, n_agents),
+        "weights": (torch.rand(n_rows, generator=random) < 0.7).float(),
+        "total": torch.tensor(77.0),
+        "vf_loss_coeff": torch.tensor(0.3),
+        "entropy_coeff": torch.tensor(0.05),
+        "masks": None,
+        "indices": None,
+        "log_std": None,
+    }
+    if indices:
+        given["indices"] = torch.randperm(n_rollout, generator=random)[:n_rows].int()
+    if space.is_continuous:
+        given["log_std"] = 0.3 * normal(space.n_types)
+        given["actions"] = normal(*rollout, space.n_types)
+    else:
+        types = [torch.randint(size, rollout, generator=random) for size in space.categories]
+        given["actions"] = torch.stack(types, -1).int()
+    if masks:
+        given["masks"] = allow(space, given["actions"], torch.rand(*rollout, space.n_outputs, generator=random) < 0.5)
+    given["log_probs"] = log_probs(space, given) + 0.3 * normal(*rollout)
+    given["old_values"] = given["values"].new_zeros(rollout)
+    given["old_values"][chosen(given)] = given["values"]
+    given["old_values"] += 0.3 * normal(*rollout)
+    return given
+
+
+def allow(space, actions, mask):
+    """Return a mask that allows the chosen ones too, but nothing at all of the last type of every third row."""
+    starts = torch.tensor([0, *space.categories[:-1]]).cumsum(0)
+    mask = mask.scatter(-1, actions + starts, True).int()
+    mask[::3, :, -space.categories[-1] :] = 0
+    return mask
+
+
+def chosen(given):
+    """Return which rows of the rollout a minibatch takes."""
+    return slice(0, len(given["head"])) if given["indices"] is None else given["indices"].long()
+
+
+def log_probs(space, given):
+    """Return log-probabilities that the head of a minibatch gives its rows of the rollout; of others 0."""
+    out, rows = (
+        torch.zeros(given["actions"].shape[:2], dtype=given["head"].dtype, device=given["head"].device),
+        chosen(given),
+    )
+    masks = None if given["masks"] is None else given["masks"][rows]
+    out[rows] = losses.log_prob_and_entropy(space, given["head"], given["actions"][rows], masks, given["log_std"])[0]
+    return out
+
+
+def in_torch(space, given, *, is_clipped, value_clip):
+    """Return loss and terms as the algorithms find them of terms that are whole tensors."""
+    rows = chosen(given)
+    actions, masks, old, returns, old_values = (
+        None if given[name] is None else given[name][rows]
+        for name in ("actions", "masks", "log_probs", "returns", "old_values")
+    )
+    values, advantages, weights = given["values"], given["advantages"], given["weights"]
+    if advantages is None:
+        advantages = returns - values.detach()
+    weights = torch.ones_like(values) if weights is None else weights[:, None]
+    log_prob, entropy = losses.log_prob_and_entropy(space, given["head"], actions, masks, given["log_std"])
+    log_ratio = log_prob - old
+    if is_clipped:
+        policy = losses.clipped_surrogate_loss(log_ratio, advantages, CLIP)
+    else:
+        policy = losses.policy_gradient_loss(log_prob, advantages)
+    value = losses.value_loss(values, returns, old_values, value_clip)
+    kl, clipped = losses.approximate_kl(log_ratio), losses.clip_fraction(log_ratio, CLIP)
+    sums = [(term * weights).sum() / given["total"] for term in (policy, value, entropy, kl, clipped)]
+    loss = sums[0] + given["vf_loss_coeff"] * sums[1] - given["entropy_coeff"] * sums[2]
+    return loss, torch.stack(sums).detach()
+
+
+def in_one(space, given, **how):
+    return fused.loss(space, **given, clip_param=CLIP, **how)
+
+
+def differentiate(evaluate, space, given, upstream=1.0, **how):
+    """Return loss, terms and gradients by head, values and, of a Gaussian, log_std."""
+    names = [name for name in ("head", "values", "log_std") if given[name] is not None]
+    given = given | {name: given[name].detach().requires_grad_() for name in names}
+    loss, sums = evaluate(space, given, **how)
+    return loss.detach(), sums, *torch.autograd.grad(upstream * loss, [given[name] for name in names])
+
+
+def double(given):
+    """Return the same arguments in float64."""
+    return {
+        name: array.double() if array is not None and array.is_floating_point() else array
+        for name, array in given.items()
+    }
+
+
+def compare(space, given, *, within=1e-6, rtol=5e-6, sums_within=None, **how):
+    """Hold the kernel against float64; returns what both are about. What is summed over rows has a bound of its own."""
+    got, want = differentiate(in_one, space, given, **how), differentiate(in_torch, space, double(given), **how)
+    assert len(got) == len(want)
+    for index, (mine, theirs) in enumerate(zip(got, want, strict=True)):
+        is_of_rows = index in (2, 3)
+        assert mine.dtype == torch.float32
+        assert_close(mine, theirs.float(), rtol=rtol, atol=within if is_of_rows or sums_within is None else sums_within)
+    return want
+
+
+KINDS = [
+    (name, masks)
+    for name, masks in itertools.product(SPACES, (False, True))
+    if not (masks and SPACES[name].is_continuous)
+]
+
+
+@pytest.mark.parametrize("indices", [False, True], ids=["slice", "indices"])
+@pytest.mark.parametrize(("name", "masks"), KINDS)
+@pytest.mark.parametrize(
+    ("is_clipped", "value_clip"), [(False, None), (True, None), (True, 0.2)], ids=["a2c", "ppo", "ppo with value_clip"]
+)
+def test_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, masks, indices, monkeypatch):
+    """For every algorithm, head, mask and choice of rows; programs take several blocks, the last of them cut short."""
+    space = SPACES[name]
+    monkeypatch.setattr(fused, "MOST_ROWS", 32)
+    monkeypatch.setattr(fused, "MOST_PROGRAMS", 2)
+    given = arrays(space, masks=masks, indices=indices)
+    want = compare(space, given, is_clipped=is_clipped, value_clip=value_clip)
+    assert 0 < want[1][4] < 0.9, "some rows are clipped, some not"
+    assert want[2].abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_advantages_may_be_what_values_are_short_of_returns_by(name):
+    """Without advantages they are returns less values, through which no gradient goes to the values."""
+    given = arrays(SPACES[name], indices=True) | {"advantages": None}
+    given["indices"] = given["indices"].long()
+    _, _, _, d_values, *_ = compare(SPACES[name], given, is_clipped=False, value_clip=None)
+    factor = 2 * given["vf_loss_coeff"] / given["total"] * given["weights"][:, None]
+    assert_close(d_values.float(), factor * (given["values"] - given["returns"][chosen(given)]))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_columns_of_one_array_have_gradients_that_are(name):
+    """Heads and values that lie side by side are read where they are, and their gradients lie side by side too."""
+    space = SPACES[name]
+    given = arrays(space, indices=True)
+    how = {"clip_param": CLIP, "is_clipped": True, "value_clip": 0.2, "is_root": True}
+    want = differentiate(in_one, space, given, is_clipped=True, value_clip=0.2)
+    outputs = torch.cat([given["head"], given["values"][..., None]], -1).requires_grad_()
+    head, values = columns.split(outputs)
+    assert columns.joined(head, values).data_ptr() == outputs.data_ptr()
+    total, sums = fused.loss(space, **given | {"head": head, "values": values}, **how)
+    gradients = torch.autograd.grad(total, [head, values, outputs])
+    assert columns.joined(*gradients[:2]).data_ptr() == gradients[2].data_ptr()
+    assert_close(gradients[2], torch.cat([want[2], want[3][..., None]], -1))
+    assert_close(sums, want[1])
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_rows_without_weights_count_once(name):
+    """No weights are weights of 1."""
+    given = arrays(SPACES[name])
+    ones = given | {"weights": torch.ones(ROWS)}
+    without = differentiate(in_one, SPACES[name], given | {"weights": None}, is_clipped=True, value_clip=0.2)
+    for got, want in zip(without, compare(SPACES[name], ones, is_clipped=True, value_clip=0.2), strict=True):
+        assert_close(got, want.float(), rtol=5e-6, atol=1e-6)
+
+
+def test_rows_that_do_not_count_have_no_gradient():
+    """A weight of 0 leaves a row out of every gradient."""
+    space = SPACES["three types"]
+    given = arrays(space, masks=True)
+    _, _, d_head, d_values = differentiate(in_one, space, given, is_clipped=True, value_clip=0.2)
+    out = given["weights"] == 0
+    assert out.any()
+    assert not out.all()
+    assert not d_head[out].any()
+    assert not d_values[out].any()
+    assert d_head[~out].any(-1).any(-1).sum() > ROWS // 3
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_first_epoch_has_the_whole_gradient(name):
+    """While the policy is the one that played, the clipped ratio ties with the free one; the gradient is A2C's."""
+    space = SPACES[name]
+    given = arrays(space)
+    given["log_probs"] = log_probs(space, given)
+    ppo = compare(space, given, is_clipped=True, value_clip=None)
+    a2c = compare(space, given, is_clipped=False, value_clip=None)
+    assert_close(ppo[1][3:], torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
+    assert_close(ppo[2], a2c[2], rtol=1e-5, atol=1e-8)
+    assert ppo[2].abs().sum() > 0
+
+
+@pytest.mark.parametrize("advantage", [-1.5, 0.0, 1.5])
+@pytest.mark.parametrize("ratio", [0.5, 0.75, 1.0, 1.25, 1.5])
+def test_edges_of_the_clip_are_those_of_torch(ratio, advantage):
+    """Ratios below, at, within and above the clip, with logits of 0 whose probabilities are powers of two."""
+    space = ActionSpace((4,), 1)
+    given = {
+        "head": torch.zeros(1, 1, 4),
+        "values": torch.zeros(1, 1),
+        "actions": torch.ones(1, 1, 1, dtype=torch.int32),
+        "log_probs": torch.full((1, 1), math.log(0.25) - math.log(ratio)),
+        "returns": torch.ones(1, 1),
+        "advantages": torch.full((1, 1), advantage),
+        "weights": None,
+        "total": torch.tensor(1.0),
+        "vf_loss_coeff": torch.tensor(0.0),
+        "entropy_coeff": torch.tensor(0.0),
+    }
+    given["head"].requires_grad_()
+    loss, terms = fused.loss(space, **given, clip_param=0.3, is_clipped=True, value_clip=None)
+    (d_head,) = torch.autograd.grad(loss, given["head"])
+    gains = 0.7 <= ratio <= 1.3 or (ratio - 1) * advantage < 0
+    slope = -ratio * advantage if gains else 0.0
+    assert_close(d_head[0, 0], slope * torch.tensor([-0.25, 0.75, -0.25, -0.25]))
+    assert_close(terms[0], -torch.tensor(min(ratio * advantage, min(max(ratio, 0.7), 1.3) * advantage)))
+    assert_close(terms[3], torch.tensor(ratio - 1 - math.log(ratio)), rtol=1e-5, atol=1e-7)
+    assert terms[4] == (abs(ratio - 1) > 0.3)
+
+
+@pytest.mark.parametrize("value", [-1.0, -0.25, 0.0, 0.25, 1.0])
+def test_ties_of_clipped_values_are_those_of_torch(value):
+    """At the clip itself, and where the clipped value errs as much on the other side."""
+    space = SPACES["two choices"]
+    given = arrays(space, 1, 1, 1) | {"weights": None, "total": torch.tensor(1.0)}
+    given |= {"values": torch.full((1, 1), value), "old_values": torch.zeros(1, 1)}
+    for target in (-0.625, -0.25, 0.0, 0.25, 0.625, 2.0):
+        compare(space, given | {"returns": torch.full((1, 1), target)}, is_clipped=True, value_clip=0.25)
+
+
+def test_kl_keeps_its_digits_near_zero():
+    """The kernel's r - 1 - log r of a ratio near 1 is half of the square, where float32 would have cancelled it."""
+    space = ActionSpace((4,), 1)
+    given = arrays(space, 1, 1, 1) | {"weights": None, "total": torch.tensor(1.0)}
+    given |= {"head": torch.zeros(1, 1, 4), "log_probs": torch.full((1, 1), math.log(0.25) - 2.0**-10)}
+    want = math.expm1(2.0**-10) - 2.0**-10
+    _, terms = in_one(space, given, is_clipped=True, value_clip=None)
+    assert_close(terms[3].item(), want, rtol=1e-3, atol=0)  # the log-ratio itself is right to 2^-23 of log 4
+
+
+@pytest.mark.parametrize("upstream", [0.0, -2.5])
+def test_gradient_is_scaled_by_what_comes_from_above(upstream):
+    """The loss may be a part of another one."""
+    space = SPACES["gaussian"]
+    given = arrays(space)
+    _, _, *plain = differentiate(in_one, space, given, is_clipped=True, value_clip=None)
+    _, _, *scaled = differentiate(in_one, space, given, upstream, is_clipped=True, value_clip=None)
+    assert len(plain) == 3
+    for one, other in zip(plain, scaled, strict=True):
+        assert_close(upstream * one, other)
+
+
+@pytest.mark.parametrize("name", ["three types", "gaussian"])
+def test_gradient_of_a_root_is_returned_as_it_is(name):
+    """Of the loss itself, gradients are the same with and without the pass that scales them."""
+    given, how = arrays(SPACES[name]), {"is_clipped": True, "value_clip": 0.2}
+    plain = differentiate(in_one, SPACES[name], given, **how)
+    root = differentiate(in_one, SPACES[name], given, **how, is_root=True)
+    assert all(torch.equal(one, other) for one, other in zip(plain, root, strict=True))
+    doubled = differentiate(in_one, SPACES[name], given, 2.0, **how, is_root=True)
+    assert torch.equal(doubled[2], root[2]), "what comes from above is left out"
+
+
+def test_large_logits_stay_finite():
+    """Probabilities of 0 add nothing to the entropy; allowed choices may have smaller logits than forbidden ones."""
+    space = SPACES["five choices"]
+    given = arrays(space, masks=True)
+    given["head"] = given["head"] * 300
+    given["log_probs"] = log_probs(space, given)
+    compare(space, given, within=1e-4, is_clipped=True, value_clip=None)
+
+
+def test_broken_numbers_reach_the_gradient():
+    """A head, value or return that is NaN makes gradients NaN, by which the optimiser knows to take no step."""
+    space = SPACES["five choices"]
+    for broken in ("head", "values", "returns", "log_probs"):
+        given = arrays(space) | {"weights": None}
+        given[broken] = given[broken].clone()
+        given[broken].view(-1)[7] = torch.nan
+        loss, _, *gradients = differentiate(in_one, space, given, is_clipped=True, value_clip=0.2)
+        assert loss.isnan(), broken
+        assert any(each.isnan().any() for each in gradients), broken
+
+
+def test_a_gaussian_needs_its_scale():
+    """Continuous actions without log_std are refused."""
+    space = SPACES["gaussian"]
+    with pytest.raises(ConfigError, match="log_std=None"):
+        in_one(space, arrays(space) | {"log_std": None}, is_clipped=True, value_clip=None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "masks"), KINDS)
+@pytest.mark.parametrize("is_clipped", [False, True], ids=["a2c", "ppo"])
+def test_kernel_on_a_gpu_is_that_of_torch_to_the_same_bits(is_clipped, name, masks):
+    """100,001 rows of two agents against float64, eagerly and twice from a CUDA graph, bit for bit."""
+    space, how = SPACES[name], {"is_clipped": is_clipped, "value_clip": 0.2 if is_clipped else None}
+    given = arrays(space, 120_000, 100_001, 2, masks=masks, indices=True)
+    given = {key: None if each is None else each.cuda() for key, each in given.items()}
+    # A ratio that rounding puts on the other side of an edge has another gradient: none is that near.
+    ratio = (log_probs(space, double(given)) - given["log_probs"])[chosen(given)].exp()
+    near = ((ratio - 1).abs() - CLIP).abs().amin(-1) < 1e-4
+    given["weights"] *= ~near
+    assert near.sum() < 1_000
+    # Densities far out have log-probabilities of some tens, whose last bits become those of the ratio.
+    want = compare(space, given, rtol=5e-5, sums_within=1e-6 * 200_002 / given["total"].item(), **how)
+    assert want[1][4] * given["total"] > 10_000, "many rows are clipped"
+    first = differentiate(in_one, space, given, **how)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = differentiate(in_one, space, given, **how)
+    for _ in range(2):
+        graph.replay()
+        assert all(torch.equal(one, other) for one, other in zip(first, captured, strict=True))

@@ -1,0 +1,129 @@
+"""The narrow perceptron's kernels against torch in float64: outputs and every gradient."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tests.training import fused_support  # noqa: F401  (before anything imports Triton)
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import fused
+from warpdrive_min.training.fused.narrow import fits, narrow
+
+CASES = [
+    (4, (64, 64), 3, "tanh", 150),
+    (7, (32, 16), 2, "relu", 64),
+    (40, (24, 50), 7, "relu", 200),
+    (3, (8, 8), 1, "tanh", 1),
+]
+
+
+def network(n_features, hidden, n_outputs, device="cpu"):
+    """Return weights of three layers whose outputs are about 1."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = [n_features, *hidden, n_outputs]
+    weights = []
+    for before, after in itertools.pairwise(sizes):
+        weights += [
+            torch.randn(after, before, generator=generator) / before**0.5,
+            torch.randn(after, generator=generator),
+        ]
+    return [weight.to(device) for weight in weights]
+
+
+def in_torch(x, weights, activation):
+    w1, b1, w2, b2, w3, b3 = weights
+    act = getattr(torch, activation)
+    return act(act(x @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
+
+
+def compare(evaluate, x, weights, activation, d_out, within, name="fp32"):
+    """Hold outputs and gradients of x and all weights against float64."""
+    mine = [each.clone().requires_grad_() for each in (x, *weights)]
+    theirs = [each.double().requires_grad_() for each in (x, *weights)]
+    out = evaluate(mine[0], tuple(mine[1:]), activation, name)
+    out.backward(d_out)
+    want = in_torch(theirs[0], theirs[1:], activation)
+    want.backward(d_out.double())
+    for got, expected in [(out, want), *((a.grad, b.grad) for a, b in zip(mine, theirs, strict=True))]:
+        assert got.dtype == torch.float32
+        assert (got - expected).norm() <= within * expected.norm()
+
+
+@pytest.mark.parametrize(("n_features", "hidden", "n_outputs", "activation", "n_rows"), CASES)
+def test_narrow_gives_outputs_and_gradients_of_torch(n_features, hidden, n_outputs, activation, n_rows):
+    """To the precision of float32, with sizes that fill no block and rows that end within one."""
+    assert fits(n_features, hidden, n_outputs)
+    generator = torch.Generator().manual_seed(2)
+    x, d_out = torch.randn(n_rows, n_features, generator=generator), torch.randn(n_rows, n_outputs, generator=generator)
+    compare(narrow, x, network(n_features, hidden, n_outputs), activation, d_out, 2e-6)
+
+
+def test_narrow_adds_up_what_programs_find(monkeypatch):
+    """Several programs, each with several blocks of rows, come to the gradients of all rows."""
+    monkeypatch.setattr("warpdrive_min.training.fused.narrow._processors", lambda device: 2)
+    generator = torch.Generator().manual_seed(3)
+    x, d_out = torch.randn(700, 4, generator=generator), torch.randn(700, 2, generator=generator)
+    compare(narrow, x, network(4, (16, 16), 2), "tanh", d_out, 2e-6)
+
+
+def test_narrow_passes_what_is_not_a_number():
+    """A NaN in an observation is one in its outputs, and in no other row's."""
+    x = torch.zeros(3, 4)
+    x[1, 2] = torch.nan
+    for activation in ("relu", "tanh"):
+        out = narrow(x, tuple(network(4, (8, 8), 2)), activation, "fp32")
+        assert out.isnan().any(1).tolist() == [False, True, False]
+
+
+def test_narrow_tanh_is_accurate_near_zero():
+    """Small inputs keep their relative precision through both layers."""
+    one = torch.eye(8)[:1]
+    weights = (one.T.clone(), torch.zeros(8), torch.eye(8), torch.zeros(8), one.clone(), torch.zeros(1))
+    x = torch.tensor([[1e-6], [1e-3], [0.1], [0.149], [0.151], [1.0], [-0.3], [30.0]])
+    want = x.double().tanh().tanh()
+    assert ((narrow(x, weights, "tanh", "fp32") - want).abs() <= 4e-7 * want.abs()).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"activation": "gelu"}, "knows the activations relu and tanh"),
+        ({"weights": network(4, (600, 600), 2)}, "must fit on the chip"),
+        ({"weights": network(4, (8, 8), 2)[:4]}, "needs two hidden layers"),
+    ],
+)
+def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, message):
+    """A forced kernel that there is not is an error with the reason; otherwise torch goes through the layers."""
+    monkeypatch.setattr(fused, "is_supported", lambda device: True)
+    call = {"weights": network(4, (8, 8), 2), "activation": "relu", **changed}
+    assert fused.perceptron(torch.zeros(5, 4), **call, is_forced=False) is None
+    with pytest.raises(ConfigError, match=message):
+        fused.perceptron(torch.zeros(5, 4), **call, is_forced=True)
+
+
+def test_a_cpu_has_no_kernels():
+    """On a CPU a forced kernel is an error, and nothing is fused by itself."""
+    with pytest.raises(ConfigError, match="needs a GPU and Triton"):
+        fused.perceptron(torch.zeros(5, 4), network(4, (8, 8), 2), "relu", is_forced=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "within"), [("fp32", 1e-5), ("tf32", 3e-3), ("bf16", 3e-2)])
+@pytest.mark.parametrize("sizes", [(4, (64, 64), 3), (203, (32, 32), 6), (3, (64, 64), 1), (128, (64, 64), 43)])
+def test_narrow_is_right_on_a_gpu(sizes, name, within):
+    """Compiled, in each precision, on more rows than programs take at once; and to the bit when it runs again."""
+    device = torch.device("cuda")
+    generator = torch.Generator(device).manual_seed(4)
+    weights = network(*sizes, device=device)
+    x = torch.randn(100_003, sizes[0], device=device, generator=generator)
+    d_out = torch.randn(100_003, sizes[2], device=device, generator=generator)
+    compare(narrow, x, weights, "tanh", d_out, within, name)
+    runs = []
+    for _ in range(2):
+        leaves = [weight.clone().requires_grad_() for weight in weights]
+        narrow(x, tuple(leaves), "tanh", name).backward(d_out)
+        runs.append([leaf.grad for leaf in leaves])
+    assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))

@@ -1,0 +1,84 @@
+"""Kernels in Triton that do in one pass what torch does in many: small networks, and the loss on top of them.
+
+Triton comes with torch where that runs on a GPU, and is imported when the first kernel is launched.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.fused import narrow, wide
+from warpdrive_min.training.precision import Precision, present
+
+ACTIVATIONS = ("relu", "tanh")
+"""That the kernels know."""
+
+
+def perceptron(
+    inputs: torch.Tensor, weights: Sequence[torch.Tensor], activation: str, *, is_forced: bool
+) -> torch.Tensor | None:
+    """Return the outputs of a perceptron in one kernel, ``(..., n_outputs)`` float32, or None if there is none for it.
+
+    Args:
+        inputs: ``(..., n_features)``.
+        weights: Of each layer, (outputs, inputs) and (outputs,), float32.
+        activation: After each hidden layer.
+        is_forced: There must be a kernel.
+
+    Raises:
+        ConfigError: There must be one and is not; says why.
+    """
+    precision = present(inputs.device)
+    reason = obstacle(inputs, weights, activation, precision)
+    if reason is not None:
+        if is_forced:
+            raise ConfigError(f"model.fused: {reason}; leave the key out, or set it to false")
+        return None
+    evaluate = narrow.narrow if narrow.fits(*_sizes(inputs, weights)) else wide.wide
+    rows = inputs.reshape(-1, inputs.shape[-1]).float()
+    w1, b1, w2, b2, w3, b3 = weights
+    outputs = evaluate(rows, (w1, b1, w2, b2, w3, b3), activation, precision)
+    return outputs.view(*inputs.shape[:-1], len(w3))
+
+
+def obstacle(
+    inputs: torch.Tensor, weights: Sequence[torch.Tensor], activation: str, precision: Precision
+) -> str | None:
+    """Return why a perceptron cannot be one kernel; None: it can."""
+    if not is_supported(inputs.device):
+        return (
+            f"needs a GPU and Triton (got inputs on {inputs.device}, Triton {'' if _has_triton() else 'not '}installed)"
+        )
+    if activation not in ACTIVATIONS:
+        return f"knows the activations {' and '.join(ACTIVATIONS)} (got {activation!r})"
+    if len(weights) != 6:
+        return f"needs two hidden layers (got {len(weights) // 2 - 1})"
+    sizes = _sizes(inputs, weights)
+    if not (narrow.fits(*sizes) or wide.fits(*sizes, precision)):
+        n_features, hidden, n_outputs = sizes
+        return (
+            f"layers must fit on the chip: up to {narrow.WIDEST} units, and up to {wide.MOST_UNITS} in "
+            f"{' or '.join(wide.PLANS)} over {wide.MOST_FEATURES} features "
+            f"(got {n_features} features, {hidden[0]} and {hidden[1]} units, {n_outputs} outputs, in {precision})"
+        )
+    return None
+
+
+def _sizes(inputs: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[int, tuple[int, int], int]:
+    """Return the features, the units of both hidden layers, and the outputs."""
+    return inputs.shape[-1], (len(weights[0]), len(weights[2])), len(weights[4])
+
+
+def is_supported(device: torch.device) -> bool:
+    """Return whether kernels can be launched on a device."""
+    return device.type == "cuda" and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

@@ -1,0 +1,34 @@
+"""Heads and values that are columns of one array, as are their gradients: they are parted and joined without copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def split(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all columns but the last, and the last, as views; where their gradients are such views, none is copied."""
+    head, values = _Split.apply(outputs)  # type: ignore[no-untyped-call]
+    return head, values
+
+
+def joined(head: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
+    """Return the array (..., n + 1) whose columns ``head`` (..., n) and ``values`` (...) are, or None."""
+    n_columns = head.shape[-1] + 1
+    is_next = values.data_ptr() == head.data_ptr() + (n_columns - 1) * head.element_size()
+    whole = torch.empty((*values.shape, n_columns), device="meta")
+    if not is_next or head.stride() != whole.stride() or values.stride() != whole.stride()[:-1]:
+        return None
+    return head.as_strided(whole.shape, whole.stride())
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return outputs[..., :-1], outputs[..., -1]
+
+    @staticmethod
+    def backward(ctx: Any, d_head: torch.Tensor, d_values: torch.Tensor) -> torch.Tensor:
+        whole = joined(d_head, d_values)
+        return torch.cat([d_head, d_values[..., None]], -1) if whole is None else whole

@@ -1,0 +1,196 @@
+"""The loss of A2C and PPO in one pass over the rows, which finds its gradients too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.fused.columns import joined
+
+Tensor = torch.Tensor
+Evaluated = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+"""Loss, its terms, and its gradients by head, values and log_std."""
+
+MOST_ROWS: Final = 128
+"""Of a block."""
+TILE: Final = 1_024
+"""Logits of a block of rows, the choices of each type rounded up to a power of two: they stay in registers."""
+MOST_PROGRAMS: Final = 1_024
+"""Each keeps sums of its own. The number is no device's, so that sums are added in the same order on all of them."""
+WARPS: Final = 4
+
+
+def loss(
+    space: ActionSpace,
+    head: Tensor,
+    values: Tensor,
+    *,
+    actions: Tensor,
+    log_probs: Tensor,
+    returns: Tensor,
+    advantages: Tensor | None,
+    weights: Tensor | None,
+    total: Tensor,
+    vf_loss_coeff: Tensor,
+    entropy_coeff: Tensor,
+    masks: Tensor | None = None,
+    old_values: Tensor | None = None,
+    log_std: Tensor | None = None,
+    indices: Tensor | None = None,
+    clip_param: float,
+    is_clipped: bool,
+    value_clip: float | None,
+    is_root: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return a minibatch's loss, 0-d, and its terms, ``(5,)``; enqueues.
+
+    The loss is ``policy + vf_loss_coeff * value - entropy_coeff * entropy``, each of them the sum of weighted terms
+    over ``total``, as `warpdrive_min.training.losses` defines them. It can be differentiated once, by ``head``,
+    ``values`` and ``log_std``. The terms, which have no gradient, are policy, value, entropy, approximate KL and the
+    share of clipped rows. The same arguments give the same bits.
+
+    Args:
+        space: Of the actions.
+        head: ``(rows, n_agents, n_outputs)`` float32.
+        values: ``(rows, n_agents)`` float32. Where both are columns of one array, so are their gradients.
+        actions: ``(rows of the rollout, n_agents, n_types)``; int32, or float32 of continuous ones.
+        log_probs: ``(rows of the rollout, n_agents)``, of the actions when they were drawn.
+        returns: As ``log_probs``.
+        advantages: As ``values``; None: what the values are short of the returns by, as a constant.
+        weights: ``(rows,)``; None: every row counts once.
+        total: What sums are divided by, 0-d; read when the kernel runs, as the two coefficients.
+        vf_loss_coeff: 0-d.
+        entropy_coeff: 0-d.
+        masks: ``(rows of the rollout, n_agents, n_outputs)`` int32; 0 forbids a choice.
+        old_values: As ``log_probs``, of use with ``value_clip`` only.
+        log_std: ``(n_types,)``, of continuous actions.
+        indices: ``(rows,)`` int32 or int64, which rows of the rollout these are; None: those of the same numbers.
+        clip_param: Distance of the ratio from 1 that counts as clipped.
+        is_clipped: The policy's term is PPO's clipped surrogate; else A2C's.
+        value_clip: Distance from its old value beyond which a value gains nothing; None: values are not clipped.
+        is_root: The loss itself is what will be differentiated, no multiple of it: its gradients are returned as they
+            are, without another pass over them.
+
+    Raises:
+        ConfigError: Continuous actions without ``log_std``.
+    """
+    if space.is_continuous and log_std is None:
+        raise ConfigError("loss: a Gaussian needs a scale (got log_std=None); pass the model's")
+    if value_clip is None or old_values is None:
+        value_clip = old_values = None
+    constants = {
+        "N_AGENTS": head.shape[1],
+        "N_TYPES": space.n_types,
+        "N_OUTPUTS": space.n_outputs,
+        "SIZES": space.categories,
+        "CLIP_PARAM": clip_param,
+        "IS_CLIPPED": is_clipped,
+        "VALUE_CLIP": value_clip,
+    }
+    rows = [actions, log_probs, returns, advantages, weights, masks, old_values]
+    scalars = [total, vf_loss_coeff, entropy_coeff]
+    evaluate = functools.partial(_evaluate, constants, [_packed(each) for each in rows], _packed(indices), scalars)
+    outputs: tuple[Tensor, Tensor] = _Loss.apply(  # type: ignore[no-untyped-call]
+        evaluate, is_root, head, values, log_std if space.is_continuous else None
+    )
+    return outputs
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        evaluate: Callable[..., Evaluated],
+        is_root: bool,
+        head: Tensor,
+        values: Tensor,
+        log_std: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        loss, terms, *gradients = evaluate(head, values, log_std)
+        ctx.is_root = is_root
+        ctx.save_for_backward(*gradients)
+        ctx.mark_non_differentiable(terms)
+        return loss, terms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = ctx.saved_tensors
+        if not ctx.is_root:
+            gradients = [None if each is None else d_loss * each for each in gradients]
+        return None, None, *gradients
+
+
+def _evaluate(
+    constants: dict[str, Any],
+    rows: list[Tensor | None],
+    indices: Tensor | None,
+    scalars: list[Tensor],
+    head: Tensor,
+    values: Tensor,
+    log_std: Tensor | None,
+) -> Evaluated:
+    from warpdrive_min.training.fused import loss_kernels
+
+    log_std = _packed(log_std)
+    whole = joined(head, values)
+    if whole is None:
+        head, values = head.contiguous(), values.contiguous()
+        d_head, d_values = torch.empty_like(head), torch.empty_like(values)
+    else:
+        d_whole = torch.empty_like(whole)
+        d_head, d_values = d_whole[..., :-1], d_whole[..., -1]
+    strides = {"HEAD_STRIDE": head.stride(1), "VALUE_STRIDE": values.stride(1)}
+    d_log_std = None if log_std is None else torch.empty_like(log_std)
+    n_scales = 0 if log_std is None else log_std.numel()
+    width = sum(_block(size) for size in constants["SIZES"] or (n_scales,))
+    block = min(MOST_ROWS, max(1, TILE // _block(width)))
+    columns = _block(5 + n_scales)
+    n_programs = max(1, min(-(-values.numel() // block), MOST_PROGRAMS))
+    partial = head.new_empty(n_programs, columns)
+    loss_kernels.evaluate[(n_programs,)](
+        head,
+        values,
+        *rows,
+        log_std,
+        indices,
+        *scalars,
+        d_head,
+        d_values,
+        partial,
+        values.numel(),
+        **constants,
+        **strides,
+        BLOCK=block,
+        COLUMNS=columns,
+        num_warps=WARPS,
+    )
+    loss, terms = head.new_empty(()), head.new_empty(5)
+    loss_kernels.add_up[(1,)](
+        partial,
+        n_programs,
+        *scalars,
+        loss,
+        terms,
+        d_log_std,
+        N_SCALES=n_scales,
+        ROWS=max(1, 4_096 // columns),
+        COLUMNS=columns,
+        num_warps=WARPS,
+    )
+    return loss, terms, d_head, d_values, d_log_std
+
+
+def _packed(array: Tensor | None) -> Tensor | None:
+    return None if array is None else array.contiguous()
+
+
+def _block(size: int) -> int:
+    """Return the least power of two that holds a size."""
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,283 @@
+"""Triton kernels of the loss of A2C and PPO: terms and gradients in one pass over the rows, then their sums.
+
+A row here is one agent of one row of a minibatch. Tiles are (BLOCK rows, choices of a type, or numbers of an action);
+names in capitals are constants of a kernel. `warpdrive_min.training.losses` says the same in torch.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+SUMS = tl.constexpr(5)
+"""Policy term, value term, entropy, approximate KL, clipped rows; what follows them is the gradient of log_std."""
+LEAST = tl.constexpr(-3.4028234663852886e38)
+"""The logit of a forbidden choice, or of none: not -inf, whose product with a probability of 0 would be NaN."""
+HALF_LOG_TWO_PI = tl.constexpr(0.9189385332046727)
+
+
+@triton.jit
+def evaluate(
+    head,  # (n_rows, N_OUTPUTS), a row every HEAD_STRIDE numbers, as d_head
+    values,  # (n_rows,), one every VALUE_STRIDE numbers, as d_values
+    actions,  # (rows of the rollout, N_TYPES), int32 or float32
+    log_probs,  # (rows of the rollout,), as returns and old_values
+    returns,
+    advantages,  # (n_rows,), or None: what the values are short of the returns by
+    weights,  # (rows of the minibatch,) or None
+    masks,  # (rows of the rollout, N_OUTPUTS) int32 or None
+    old_values,  # or None: values are not clipped
+    log_std,  # (N_TYPES,) or None: the actions are discrete
+    indices,  # (rows of the minibatch,) int32 or int64, or None: rows are those of the rollout
+    total,  # 0-d, as vf_loss_coeff and entropy_coeff
+    vf_loss_coeff,
+    entropy_coeff,
+    d_head,
+    d_values,
+    partial,  # (programs, COLUMNS)
+    n_rows,
+    N_AGENTS: tl.constexpr,
+    N_TYPES: tl.constexpr,
+    N_OUTPUTS: tl.constexpr,
+    SIZES: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr,
+    VALUE_STRIDE: tl.constexpr,
+    CLIP_PARAM: tl.constexpr,
+    IS_CLIPPED: tl.constexpr,
+    VALUE_CLIP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Write gradients of rows, and into a program's row of ``partial`` the weighted sums of the rows it took.
+
+    Each program takes every so many-th block of rows.
+    """
+    scale = 1.0 / tl.load(total)
+    value_scale = tl.load(vf_loss_coeff) * scale
+    entropy_weight = tl.load(entropy_coeff)
+    policy_sum = tl.zeros((BLOCK,), tl.float32)
+    value_sum = tl.zeros((BLOCK,), tl.float32)
+    entropy_sum = tl.zeros((BLOCK,), tl.float32)
+    kl_sum = tl.zeros((BLOCK,), tl.float32)
+    clipped_sum = tl.zeros((BLOCK,), tl.float32)
+    if log_std is not None:
+        outputs = tl.arange(0, triton.next_power_of_2(N_TYPES))
+        scales = tl.load(log_std + outputs, outputs < N_TYPES, 0.0)
+        d_scales = tl.zeros((BLOCK, triton.next_power_of_2(N_TYPES)), tl.float32)
+
+    local = tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    while first < n_rows:
+        row = first + local
+        is_row = row < n_rows
+        source = row
+        if indices is not None:
+            source = tl.load(indices + row // N_AGENTS, is_row, 0).to(tl.int64) * N_AGENTS + row % N_AGENTS
+        weight = is_row.to(tl.float32)
+        if weights is not None:
+            weight = tl.load(weights + row // N_AGENTS, is_row, 0.0)
+        value = tl.load(values + row * VALUE_STRIDE, is_row, 0.0)
+        target = tl.load(returns + source, is_row, 0.0)
+        advantage = target - value
+        if advantages is not None:
+            advantage = tl.load(advantages + row, is_row, 0.0)
+
+        if log_std is not None:
+            z, log_prob, entropy = _gaussian(
+                head + first * HEAD_STRIDE, actions, scales, local, source, is_row, N_TYPES, HEAD_STRIDE
+            )
+        else:
+            log_prob, entropy = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+            types = ()
+            for j in tl.static_range(N_TYPES):
+                action = tl.load(actions + source * N_TYPES + j, is_row, 0)
+                kind = _categorical(
+                    head + first * HEAD_STRIDE,
+                    masks,
+                    action,
+                    local,
+                    source,
+                    is_row,
+                    _start(SIZES, j),
+                    SIZES[j],
+                    N_OUTPUTS,
+                    HEAD_STRIDE,
+                )
+                log_prob += kind[0]
+                entropy += kind[1]
+                types = types + (kind,)
+
+        log_ratio = log_prob - tl.load(log_probs + source, is_row, 0.0)
+        kl = _excess(log_ratio)
+        if IS_CLIPPED:
+            policy, d_log_prob = _surrogate(log_ratio, advantage, CLIP_PARAM)
+        else:
+            policy, d_log_prob = -log_prob * advantage, -advantage
+        if old_values is None:
+            error = value - target
+            value_term, d_value = error * error, 2.0 * error
+        else:
+            value_term, d_value = _clipped_error(value, target, tl.load(old_values + source, is_row, 0.0), VALUE_CLIP)
+        tl.store(d_values + row * VALUE_STRIDE, d_value * weight * value_scale, is_row)
+
+        policy_sum += policy * weight
+        value_sum += value_term * weight
+        entropy_sum += entropy * weight
+        kl_sum += kl * weight
+        clipped_sum += tl.where(tl.abs(kl + log_ratio) > CLIP_PARAM, weight, 0.0)
+
+        d_log_prob = d_log_prob * weight
+        d_entropy = -entropy_weight * weight
+        if log_std is not None:
+            d_mean = (d_log_prob * scale)[:, None] * z * tl.exp(-scales)[None, :]
+            place = d_head + (first + local)[:, None] * HEAD_STRIDE + outputs[None, :]
+            tl.store(place, d_mean, is_row[:, None] & (outputs < N_TYPES)[None, :])
+            d_scales += d_log_prob[:, None] * (z * z - 1.0) + d_entropy[:, None]
+        else:
+            for j in tl.static_range(N_TYPES):
+                _, entropy_of_type, chance, product, is_chosen, is_allowed = types[j]
+                choices, start = tl.arange(0, triton.next_power_of_2(SIZES[j])), _start(SIZES, j)
+                d_logits = (d_log_prob * scale)[:, None] * (is_chosen.to(tl.float32) - chance)
+                d_logits -= (d_entropy * scale)[:, None] * (product + chance * entropy_of_type[:, None])
+                place = d_head + (first + local)[:, None] * HEAD_STRIDE + start + choices[None, :]
+                tl.store(place, tl.where(is_allowed, d_logits, 0.0), is_row[:, None] & (choices < SIZES[j])[None, :])
+        first += tl.num_programs(0) * BLOCK
+
+    own = partial + tl.program_id(0) * COLUMNS
+    tl.store(own, tl.sum(policy_sum))
+    tl.store(own + 1, tl.sum(value_sum))
+    tl.store(own + 2, tl.sum(entropy_sum))
+    tl.store(own + 3, tl.sum(kl_sum))
+    tl.store(own + 4, tl.sum(clipped_sum))
+    if log_std is not None:
+        tl.store(own + SUMS + outputs, tl.sum(d_scales, 0), outputs < N_TYPES)
+
+
+@triton.jit
+def add_up(
+    partial,
+    n_programs,
+    total,
+    vf_loss_coeff,
+    entropy_coeff,
+    loss,
+    sums,  # (SUMS,)
+    d_log_std,  # (N_SCALES,)
+    N_SCALES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Write the loss, its terms and the gradient of log_std from the sums of all programs; one program, in order."""
+    column = tl.arange(0, COLUMNS)
+    added = tl.zeros((ROWS, COLUMNS), tl.float32)
+    first = 0
+    while first < n_programs:
+        row = first + tl.arange(0, ROWS)
+        is_there = (row < n_programs)[:, None] & (column < SUMS + N_SCALES)[None, :]
+        added += tl.load(partial + row[:, None] * COLUMNS + column[None, :], is_there, 0.0)
+        first += ROWS
+    means = tl.sum(added, 0) / tl.load(total)
+    tl.store(sums + column, means, column < SUMS)
+    if N_SCALES > 0:
+        tl.store(d_log_std + column - SUMS, means, (column >= SUMS) & (column < SUMS + N_SCALES))
+    value = tl.where(column == 1, tl.load(vf_loss_coeff) * means, 0.0)
+    entropy = tl.where(column == 2, tl.load(entropy_coeff) * means, 0.0)
+    tl.store(loss, tl.sum(tl.where(column == 0, means, 0.0) + value - entropy))
+
+
+@triton.constexpr_function
+def _start(sizes, j):
+    """Return where the choices of a type start among those of all."""
+    return sum(sizes[:j])
+
+
+@triton.jit
+def _categorical(
+    head,
+    masks,
+    action,
+    local,
+    source,
+    is_row,
+    START: tl.constexpr,
+    SIZE: tl.constexpr,
+    N_OUTPUTS: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr,
+):
+    """Return a type's log-probability, entropy, and tiles: probabilities p, p log p, the one chosen, those allowed."""
+    choices = tl.arange(0, triton.next_power_of_2(SIZE))
+    is_allowed = is_row[:, None] & (choices < SIZE)[None, :]
+    logits = tl.load(head + local[:, None] * HEAD_STRIDE + START + choices[None, :], is_allowed, 0.0)
+    if masks is not None:
+        at = masks + source[:, None] * N_OUTPUTS + START + choices[None, :]
+        is_allowed = tl.load(at, is_allowed, 0) != 0
+    logits = tl.where(is_allowed, logits, LEAST)
+    shifted = logits - tl.max(logits, 1)[:, None]
+    powers = tl.exp(shifted)
+    norm = tl.sum(powers, 1)
+    chance = powers * (1.0 / norm)[:, None]
+    log_chance = shifted - tl.log(norm)[:, None]
+    product = chance * log_chance
+    is_chosen = choices[None, :] == action[:, None]
+    log_prob = tl.sum(tl.where(is_chosen, log_chance, 0.0), 1)
+    entropy = -tl.sum(product, 1)
+    if masks is not None:  # a type whose every choice is forbidden has no say
+        is_free = tl.max(is_allowed.to(tl.int32), 1) > 0
+        log_prob = tl.where(is_free, log_prob, 0.0)
+        entropy = tl.where(is_free, entropy, 0.0)
+    return log_prob, entropy, chance, product, is_chosen, is_allowed
+
+
+@triton.jit
+def _gaussian(head, actions, scales, local, source, is_row, N_TYPES: tl.constexpr, HEAD_STRIDE: tl.constexpr):
+    """Return how many deviations the actions are from the mean, log-density and entropy."""
+    outputs = tl.arange(0, triton.next_power_of_2(N_TYPES))
+    is_output = (outputs < N_TYPES)[None, :]
+    is_inside = is_row[:, None] & is_output
+    mean = tl.load(head + local[:, None] * HEAD_STRIDE + outputs[None, :], is_inside, 0.0)
+    action = tl.load(actions + source[:, None] * N_TYPES + outputs[None, :], is_inside, 0.0)
+    z = (action - mean) * tl.exp(-scales)[None, :]
+    densities = tl.where(is_output, -0.5 * z * z - scales[None, :] - HALF_LOG_TWO_PI, 0.0)
+    entropy = tl.sum(tl.where(outputs < N_TYPES, scales + (0.5 + HALF_LOG_TWO_PI), 0.0))
+    return z, tl.sum(densities, 1), entropy
+
+
+@triton.jit
+def _surrogate(log_ratio, advantage, CLIP_PARAM: tl.constexpr):
+    """Return PPO's terms and their derivative by the log-probability; ties go half and half, as in torch."""
+    low: tl.constexpr = 1.0 - CLIP_PARAM
+    high: tl.constexpr = 1.0 + CLIP_PARAM
+    ratio = tl.exp(log_ratio)
+    is_within = (ratio >= low) & (ratio <= high)
+    clipped = tl.where(ratio < low, low, tl.where(ratio > high, high, ratio)) * advantage
+    free = ratio * advantage
+    share = _share(clipped, free)
+    share += tl.where(is_within, 1.0 - share, 0.0)
+    return -tl.minimum(free, clipped, propagate_nan=tl.PropagateNan.ALL), -share * free
+
+
+@triton.jit
+def _clipped_error(value, target, old_value, CLIP: tl.constexpr):
+    """Return the larger squared error, of a value and of it clipped around the old one, and its derivative."""
+    moved = value - old_value
+    is_within = tl.abs(moved) <= CLIP
+    clipped = old_value + tl.where(moved < -CLIP, -CLIP, tl.where(moved > CLIP, CLIP, moved))
+    error, clipped_error = value - target, clipped - target
+    square, clipped_square = error * error, clipped_error * clipped_error
+    share = _share(square, clipped_square)
+    slope = 2.0 * (share * error + tl.where(is_within, (1.0 - share) * clipped_error, 0.0))
+    return tl.maximum(square, clipped_square, propagate_nan=tl.PropagateNan.ALL), slope
+
+
+@triton.jit
+def _share(first, second):
+    """Return the share of the gradient that the first of two numbers gets: 1 if it is larger, half in a tie, else 0."""
+    return tl.where(first > second, 1.0, tl.where(first == second, 0.5, 0.0))
+
+
+@triton.jit
+def _excess(x):
+    """Return exp(x) - 1 - x, without cancellation near 0."""
+    series = 1.0 + x * (1.0 / 5) * (1.0 + x * (1.0 / 6) * (1.0 + x * (1.0 / 7) * (1.0 + x * (1.0 / 8))))
+    near = 0.5 * x * x * (1.0 + x * (1.0 / 3) * (1.0 + x * (1.0 / 4) * series))
+    return tl.where(tl.abs(x) < 0.5, near, tl.exp(x) - 1.0 - x)

@@ -1,0 +1,255 @@
+"""A perceptron with two wide hidden layers: a kernel for both in each direction, and sums over rows by cuBLAS."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.precision import Precision
+
+Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
+
+MOST_UNITS: Final = 512
+"""Of a hidden layer: a tile of 64 rows and as many columns fills the registers of a processor by half."""
+LEAST_UNITS: Final = 64
+"""Narrower layers are padded to it."""
+MOST_FEATURES: Final = 128
+MOST_OUTPUTS: Final = 128
+BLOCK_INPUTS: Final = 32
+"""Features are padded to a multiple of it, rather than to a power of two."""
+LEAST_TILES: Final = 16
+"""Of rows in a part of them, or there is but one part."""
+
+
+class Tile(NamedTuple):
+    """How a kernel is cut into programs; what it computes does not depend on it, but for rounding."""
+
+    rows: int
+    columns: int
+    """Of the first product of a pass that are made at once; at most LEAST_UNITS."""
+    n_warps: int
+    n_stages: int
+    """Loads of weights in flight."""
+
+
+class Plan(NamedTuple):
+    """Tiles of the kernels, and how what a later pass needs lies in memory."""
+
+    alone: Tile
+    """Forward where nothing is kept."""
+    forward: Tile
+    backward: Tile
+    by_column: bool
+    """What is kept has its rows adjacent; else its columns."""
+    n_parts: int
+    """Parts of the rows that cuBLAS sums each by itself, so that all processors have one; then those are summed."""
+
+
+PLANS: Final[dict[Precision, tuple[Plan, Plan]]] = {
+    "tf32": (
+        Plan(Tile(128, 64, 8, 2), Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), by_column=False, n_parts=64),
+        Plan(Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), by_column=True, n_parts=16),
+    ),
+    "bf16": (
+        Plan(Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), by_column=False, n_parts=64),
+        Plan(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), by_column=False, n_parts=16),
+    ),
+}
+"""Of hidden layers of up to 256 units, the fastest of those tried on an H200, and of wider ones. Fixed, not tuned at
+run time: same seed, same bits. There is none of fp32, whose three products of TF32 take longer than cuBLAS's one."""
+
+
+def fits(n_features: int, hidden: tuple[int, int], n_outputs: int, precision: Precision) -> bool:
+    """Return whether a network's tiles stay on the chip."""
+    is_small = n_features <= MOST_FEATURES and max(hidden) <= MOST_UNITS and n_outputs <= MOST_OUTPUTS
+    return is_small and precision in PLANS
+
+
+def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
+    """Return what comes out of the last layer, ``(rows, n_outputs)`` float32; enqueues.
+
+    Keeps inputs and hidden layers for gradients, in the precision's type; nothing where no gradient is asked for.
+
+    Args:
+        x: ``(rows, n_features)`` float32.
+        weights: Of a network that `fits`, float32.
+        activation: "relu" or "tanh", after each hidden layer.
+        precision: Of products, tf32 or bf16. Sums over rows, in the gradients, are torch's products: in tf32 they
+            follow torch's present setting.
+
+    Raises:
+        ConfigError: The network does not fit.
+    """
+    w1, _, w2, _, w3, _ = weights
+    if not fits(w1.shape[1], (len(w1), len(w2)), len(w3), precision):
+        raise ConfigError(
+            f"wide perceptron: at most {MOST_FEATURES} features, {MOST_UNITS} units in a hidden layer and "
+            f"{MOST_OUTPUTS} outputs, in {' or '.join(PLANS)} (got {w1.shape[1]}, {(len(w1), len(w2))} and {len(w3)}, "
+            f"in {precision}); use torch's layers"
+        )
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights)):
+        outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
+        return outputs
+    return _evaluate(x, weights, activation, precision, keeps=False)[0]
+
+
+class _Wide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, activation: str, precision: Precision, *weights: Any) -> torch.Tensor:
+        out, *kept = _evaluate(x, weights, activation, precision, keeps=True)
+        ctx.save_for_backward(*kept, *weights[::2])
+        ctx.activation, ctx.precision = activation, precision
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, hidden_1, hidden_2, w1, w2, w3 = ctx.saved_tensors
+        *slopes, sums = _slopes(slope, hidden_1, hidden_2, w2, w3, ctx.activation, ctx.precision)
+        n_parts = _n_parts(len(slope), _plan(ctx.precision, hidden_1.shape[1], hidden_2.shape[1]))
+        gradients: list[torch.Tensor] = []
+        of_biases = torch.split(sums.sum(0), [hidden_1.shape[1], hidden_2.shape[1], _power(len(w3), 16)])
+        for w, layer, inputs, of_bias in zip((w1, w2, w3), slopes, (x, hidden_1, hidden_2), of_biases, strict=True):
+            gradients += [_over_rows(layer, inputs, n_parts)[: len(w), : w.shape[1]], of_bias[: len(w)]]
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            d_x = (slopes[0][: len(slope), : len(w1)] @ w1.to(hidden_1.dtype)).float()
+        return d_x, None, None, *gradients
+
+
+def _evaluate(
+    x: torch.Tensor, weights: tuple[torch.Tensor, ...], activation: str, precision: Precision, *, keeps: bool
+) -> list[torch.Tensor]:
+    """Return the outputs, and what the way back needs: inputs and hidden layers, padded; empty unless `keeps`."""
+    from warpdrive_min.training.fused import wide_kernels
+
+    w1, b1, w2, b2, w3, b3 = weights
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    (n_rows, n_features), n_outputs = x.shape, len(w3)
+    width_1, width_2 = _power(len(w1), LEAST_UNITS), _power(len(w2), LEAST_UNITS)
+    plan = _plan(precision, width_1, width_2)
+    tile = plan.forward if keeps else plan.alone
+    block, n_chunks = _power(n_outputs, 16), -(-n_features // BLOCK_INPUTS)
+    n_padded = _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
+    kept_widths = (_multiple(n_features, 8), width_1, width_2)
+    kept = [_kept(n_padded if keeps else 0, width, plan, dtype, x.device) for width in kept_widths]
+    out = torch.empty(n_rows, n_outputs, device=x.device)
+    wide_kernels.forward[((n_padded if keeps else _multiple(max(n_rows, 1), tile.rows)) // tile.rows,)](
+        x.contiguous(),
+        _padded(w1, (width_1, n_chunks * BLOCK_INPUTS), dtype),
+        _padded(b1, (width_1,)),
+        _padded(w2, (width_2, width_1), dtype),
+        _padded(b2, (width_2,)),
+        _padded(w3, (block, width_2), dtype),
+        b3.contiguous(),
+        out,
+        *kept,
+        n_rows,
+        n_padded,
+        N_INPUTS=n_features,
+        KEPT_INPUTS=kept[0].shape[1],
+        N_CHUNKS=n_chunks,
+        BLOCK_INPUTS=BLOCK_INPUTS,
+        N_OUTPUTS=n_outputs,
+        BLOCK_OUTPUTS=block,
+        KEEPS=keeps,
+        **_constants(activation, plan, tile, width_1, width_2),
+    )
+    return [out, *kept]
+
+
+def _slopes(
+    slope: torch.Tensor,
+    hidden_1: torch.Tensor,
+    hidden_2: torch.Tensor,
+    w2: torch.Tensor,
+    w3: torch.Tensor,
+    activation: str,
+    precision: Precision,
+) -> list[torch.Tensor]:
+    """Return the gradient of each layer before its activation, padded, the first layer's first; then their sums."""
+    from warpdrive_min.training.fused import wide_kernels
+
+    (n_rows, n_outputs), (n_padded, width_1), width_2 = slope.shape, hidden_1.shape, hidden_2.shape[1]
+    plan, dtype, block = _plan(precision, width_1, width_2), hidden_1.dtype, _power(n_outputs, 16)
+    kept_widths = (width_1, width_2, _multiple(n_outputs, 8))
+    slopes = [_kept(n_padded, width, plan, dtype, slope.device) for width in kept_widths]
+    n_programs = n_padded // plan.backward.rows
+    sums = torch.empty(n_programs, width_1 + width_2 + block, device=slope.device)
+    wide_kernels.backward[(n_programs,)](
+        slope.contiguous(),
+        _padded(w3.T, (width_2, block), dtype),
+        _padded(w2.T, (width_1, width_2), dtype),
+        hidden_1,
+        hidden_2,
+        *reversed(slopes),
+        sums,
+        n_rows,
+        n_padded,
+        N_OUTPUTS=n_outputs,
+        KEPT_OUTPUTS=kept_widths[2],
+        BLOCK_OUTPUTS=block,
+        **_constants(activation, plan, plan.backward, width_1, width_2),
+    )
+    return [*slopes, sums]
+
+
+def _plan(precision: Precision, *widths: int) -> Plan:
+    return PLANS[precision][max(widths) > 256]
+
+
+def _most_rows(plan: Plan) -> int:
+    return max(plan.forward.rows, plan.backward.rows)
+
+
+def _n_parts(n_rows: int, plan: Plan) -> int:
+    """Return the parts of some rows; few rows are one, as padding them to whole tiles of many would be waste."""
+    return plan.n_parts if n_rows >= LEAST_TILES * _most_rows(plan) * plan.n_parts else 1
+
+
+def _constants(activation: str, plan: Plan, tile: Tile, width_1: int, width_2: int) -> dict[str, Any]:
+    return {
+        "WIDTH_1": width_1,
+        "WIDTH_2": width_2,
+        "BLOCK_ROWS": tile.rows,
+        "BLOCK_COLUMNS": tile.columns,
+        "IS_TANH": activation == "tanh",
+        "BY_COLUMN": plan.by_column,
+        "num_warps": tile.n_warps,
+        "num_stages": tile.n_stages,
+    }
+
+
+def _kept(n_rows: int, width: int, plan: Plan, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Allocate ``(n_rows, width)`` in the order of a plan."""
+    shape = (width, n_rows) if plan.by_column else (n_rows, width)
+    array = torch.empty(shape, dtype=dtype, device=device)
+    return array.T if plan.by_column else array
+
+
+def _over_rows(slopes: torch.Tensor, inputs: torch.Tensor, n_parts: int) -> torch.Tensor:
+    """Return ``slopes.T @ inputs`` in float32, (n_slopes, n_inputs): of parts of the rows, summed in order."""
+    left, right = (array.view(n_parts, -1, array.shape[1]) for array in (slopes, inputs))
+    return torch.bmm(left.mT, right).sum(0, dtype=torch.float32)
+
+
+def _padded(array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return an array padded by zeros behind each of its axes, contiguous."""
+    if array.shape == shape:
+        return array.to(dtype).contiguous()
+    padded = array.new_zeros(shape, dtype=dtype)
+    padded[tuple(slice(size) for size in array.shape)] = array
+    return padded
+
+
+def _power(size: int, least: int) -> int:
+    """Return the least power of two that is no less than either."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def _multiple(size: int, of: int) -> int:
+    return -(-size // of) * of
