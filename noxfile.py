@@ -45,6 +45,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """`python -m bench run --ray ADDRESS`: the same on a Ray cluster; by default on that which runs here."""
+    install(session, "ray")
+    session.run("python", "-m", "bench", "run", "--ray", *(session.posargs or ["auto"]))
+
+
+@nox.session
 def gate(session: nox.Session) -> None:
     """`python -m bench gate`: whether anything became slower; by default than the main branch."""
     install(session, "bench")
@@ -77,6 +84,13 @@ def reproduce(session: nox.Session) -> None:
     """`python -m bench reproduce RUN_ID`: recorded points measured again, and whether the figures are the same."""
     install(session, "bench")
     session.run("python", "-m", "bench", "reproduce", *session.posargs)
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """`python -m bench peers`: other people's software in turns with ours; what is installed where --python says."""
+    install(session, "bench", "bridges")
+    session.run("python", "-m", "bench", "peers", *session.posargs)
 
 
 @nox.session

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 if TYPE_CHECKING:
+    from bench.measure import Measurement, Plan
     from bench.record import Course
 
 Point = Mapping[str, Any]
@@ -16,6 +18,15 @@ Point = Mapping[str, Any]
 Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
 """What is timed; figures of different scopes never mix."""
 Preset = Literal["smoke", "default", "full", "paper"]
+
+
+class PresetName(StrEnum):
+    """How much to measure; `Preset` as a command line takes it."""
+
+    smoke = "smoke"
+    default = "default"
+    full = "full"
+    paper = "paper"
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)
@@ -85,6 +96,31 @@ class Starts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RanksReport:
+    """What ranks have come to."""
+
+    before: Correctness
+    measurement: Measurement
+    """Of the slowest rank in each sample."""
+    after: Correctness
+    notes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    """One point whose work several processes do together, which also check and time it: see `cases/rank.py`."""
+
+    run: Callable[[Plan], RanksReport]
+    """Starts the processes and waits for them."""
+    work: Mapping[str, int]
+    """Amount of work of one run of all of them; the first entry is the one that is gated on."""
+    mode: Literal["eager", "graph"]
+    device: torch.device
+    threads: int | None
+    """CPU threads of all of them; None on a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """A benchmark, stated once."""
 
@@ -95,13 +131,15 @@ class Case:
     """Raised when what is timed changes; records of different versions are not compared."""
     points: Callable[[Preset], Sequence[Point]]
     """Returns the points of a preset."""
-    setup: Callable[[Point], Prepared | Trial | Starts]
+    setup: Callable[[Point], Prepared | Trial | Starts | Ranks]
     """Makes a point ready; raises `Skip`."""
+    in_ranks: bool = False
+    """Its points are `Ranks`."""
 
     @property
     def repeats(self) -> bool:
         """Its points are timed again and again, as other tools than our sweep do it too."""
-        return self.scope not in ("startup", "memory", "learn")
+        return self.scope not in ("startup", "memory", "learn") and not self.in_ranks
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values that each axis takes in a preset."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import sweep
-from bench.case import label
+from bench import ray_sweep, sweep
+from bench.case import PresetName, label
 from bench.cases import CASES
+from bench.peers.command import peers
 from bench.record import Record, RecordError, read_all
 from bench.verdicts.calibrate import calibrate
 from bench.verdicts.claims import claims
@@ -24,9 +27,10 @@ from bench.verdicts.gate import GateCommand, gate
 from bench.verdicts.reproduce import reproduce
 from bench.views import plots, table
 from bench.views.export import export
+from bench.views.figures import by_machine
 from bench.views.paper import paper
 from bench.views.report import report
-from warpdrive_min.backends import availability
+from warpdrive_min.backends import Availability, availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
@@ -38,18 +42,10 @@ app.command("gate", cls=GateCommand)(gate)
 app.command("export")(export)
 app.command("reproduce", cls=GateCommand)(reproduce)
 app.command("doctor")(doctor)
+app.command("peers")(peers)
 console = Console()
 if console.width < (wide := 200):
     console = Console(width=wide)  # the tables need it; a narrower terminal wraps
-
-
-class PresetName(StrEnum):
-    """How much to run."""
-
-    smoke = "smoke"
-    default = "default"
-    full = "full"
-    paper = "paper"
 
 
 class Style(StrEnum):
@@ -76,6 +72,7 @@ def run(
     figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
     resume: Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")] = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
+    ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
     filters: dict[str, list[Any]] = {
@@ -90,16 +87,19 @@ def run(
     if not todo:
         _say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
-    todo = _say_what_is_skipped(todo)
     context = sweep.Context.here(preset.value, resume)
     file = out / f"{context.run_id}.jsonl"
-    records = _with_progress(todo, context, file)
+    with _place(ray) as (states, runner):
+        todo = sweep.missing(_say_what_is_skipped(todo, states), file)
+        records = _with_progress(todo, context, file, runner)
     if resume:
         records = read_all([file], cut=[])
-    table.show(records, console)
+    _show(records)
     _say(f"records: {file}")
-    if plot and any(record.is_evidence for record in records):
-        for path in plots.draw(records, figures, stem=context.run_id):
+    machines = by_machine(record for record in records if record.is_evidence) if plot else {}
+    for name, group in machines.items():
+        stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
+        for path in plots.draw(group, figures, stem=stem):
             _say(f"figure: {path}")
     if any(record.status == "failed" for record in records):
         raise typer.Exit(1)
@@ -122,9 +122,32 @@ def _where(conditions: list[str]) -> dict[str, list[Any]]:
     return filters
 
 
-def _say_what_is_skipped(todo: list[sweep.Job]) -> list[sweep.Job]:
+def _show(records: list[Record]) -> None:
+    """Print tables; those of several machines apart, for figures are over others of the same machine."""
+    machines = by_machine(records)
+    if len(machines) < 2:
+        table.show(records, console)
+        return
+    for name, group in machines.items():
+        _say(name if group[0].machine else "on no machine")
+        table.show(group, console)
+
+
+@contextlib.contextmanager
+def _place(ray: str | None) -> Iterator[tuple[Mapping[str, Availability], sweep.Runner]]:
+    """Lend what runs points, here or on a cluster, with the backends there."""
+    if ray is None:
+        yield availability(), sweep.one_by_one
+        return
+    try:
+        with ray_sweep.connected(ray) as cluster:
+            yield cluster.availability(), cluster.measure
+    except ray_sweep.ClusterError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _say_what_is_skipped(todo: list[sweep.Job], states: Mapping[str, Availability]) -> list[sweep.Job]:
     """Print why each absent backend is left out, once; its points are not tried."""
-    states = availability()
     wanted = {str(job.point.get("backend")) for job in todo}
     for name, state in states.items():
         if name in wanted and not state.available:
@@ -132,7 +155,7 @@ def _say_what_is_skipped(todo: list[sweep.Job]) -> list[sweep.Job]:
     return [job for job in todo if states[str(job.point["backend"])].available]
 
 
-def _with_progress(todo: list[sweep.Job], context: sweep.Context, file: Path) -> list[Record]:
+def _with_progress(todo: list[sweep.Job], context: sweep.Context, file: Path, runner: sweep.Runner) -> list[Record]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -146,7 +169,7 @@ def _with_progress(todo: list[sweep.Job], context: sweep.Context, file: Path) ->
     start = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as progress:
         task = progress.add_task("starting", total=len(todo))
-        for record in sweep.run(todo, context, file):
+        for record in sweep.run(todo, context, file, runner):
             records.append(record)
             name = label(CASES[record.case], record.point)
             progress.update(task, advance=1, description=escape(name))
@@ -168,7 +191,7 @@ def plot(
     cut: list[str] = []
     try:
         found = read_all(records or [sweep.SWEEPS], cut)
-        groups = plots.by_machine(record for record in found if record.is_evidence)
+        groups = by_machine(record for record in found if record.is_evidence)
         if not groups:
             raise plots.PlotError("plot: no record is measured and right; run `python -m bench run` first")
         paths = [path for name, group in groups.items() for path in plots.draw(group, out, style.value, stem=name)]
@@ -183,7 +206,7 @@ def plot(
 
 @app.command("table")
 def table_(records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")]) -> None:
-    """Print the records of `env_step`, `train` and `learn` as Markdown tables, for documents."""
+    """Print the records of `env_step`, `train`, `scaling` and `learn` as Markdown tables, for documents."""
     try:
         print(table.markdown(read_all(records)))
     except RecordError as error:

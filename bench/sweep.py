@@ -6,7 +6,7 @@ import gc
 import shlex
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from bench import machine, roofline
-from bench.case import Case, Correctness, Point, Prepared, Preset, Skip, Starts, Trial
+from bench.case import Case, Correctness, Point, Prepared, Preset, Ranks, Skip, Starts, Trial
 from bench.cases import CASES
 from bench.measure import PLANS, Measurement, Plan, measure, measure_starts, refuse_simulator, stopwatch_for
 from bench.nvml import Sampler, pcie_bytes_per
@@ -83,18 +83,36 @@ def jobs(preset: Preset, filters: Filters, cases: Mapping[str, Case] = CASES) ->
     return [Job(case, point) for case in cases.values() for point in case.points(preset) if keeps(case, point)]
 
 
-def run(todo: Sequence[Job], context: Context, file: Path) -> Iterator[Record]:
+Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
+"""Takes points to records, in any order; how and where is its own affair."""
+
+
+def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner | None = None) -> Iterator[Record]:
     """Yield the record of each point, once it is in ``file``; points that stand there already are left out.
 
     A point that fails or cannot run here is recorded with its reason and does not end the sweep.
+
+    Args:
+        todo: The points.
+        context: What their records share.
+        file: Gets a line for each record.
+        runner: How points are run; None: in this process, `one_by_one`.
     """
-    finished = _finished(file)
-    for job in todo:
-        if _key(job.case.name, job.point) in finished:
-            continue
-        record = run_point(job, context)
+    for record in (runner or one_by_one)(missing(todo, file), context):
         append(file, record)
         yield record
+
+
+def one_by_one(todo: Sequence[Job], context: Context) -> Iterator[Record]:
+    """Run each point in this process."""
+    for job in todo:
+        yield run_point(job, context)
+
+
+def missing(todo: Sequence[Job], file: Path) -> list[Job]:
+    """Return the points that do not stand in a file as ``ok``."""
+    finished = _finished(file)
+    return [job for job in todo if _key(job.case.name, job.point) not in finished]
 
 
 def _finished(file: Path) -> set[tuple[Any, ...]]:
@@ -116,7 +134,7 @@ class Outcome:
 
     status: str = "ok"
     reason: str | None = None
-    prepared: Prepared | Trial | Starts | None = None
+    prepared: Prepared | Trial | Starts | Ranks | None = None
     measurement: Measurement | None = None
     metrics: dict[str, Metric] | None = None
     curve: Curve | None = None
@@ -138,7 +156,7 @@ def run_point(job: Job, context: Context) -> Record:
         outcome.status, outcome.reason = "skipped", str(skip)
     except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
         outcome.status, outcome.reason = "failed", f"{type(error).__name__}: {error}"
-    record = _record(job, context, outcome, started, time.perf_counter() - clock)
+    record = to_record(job, context, outcome, started, time.perf_counter() - clock)
     outcome.prepared = None
     gc.collect()
     if torch.cuda.is_available():
@@ -150,6 +168,9 @@ def _attempt(job: Job, context: Context, outcome: Outcome) -> None:
     clock = time.perf_counter()
     prepared = outcome.prepared = job.case.setup(job.point)
     outcome.notes["setup_s"] = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
+    if isinstance(prepared, Ranks):
+        _time_ranks(prepared, context, outcome)
+        return
     outcome.before = _right(prepared.check(), "before")
     if isinstance(prepared, Trial):
         _try_once(prepared, outcome)
@@ -190,8 +211,20 @@ def _start(starts: Starts, context: Context, outcome: Outcome) -> None:
         outcome.unread[field_name] = "each sample is a process of its own, timed from cold"
 
 
+def _time_ranks(ranks: Ranks, context: Context, outcome: Outcome) -> None:
+    refuse_simulator(ranks.device)
+    report = ranks.run(context.plan)
+    outcome.before = _right(report.before, "before")
+    outcome.measurement = report.measurement
+    outcome.metrics = metrics(report.measurement, ranks.work)
+    outcome.notes.update(report.notes, **report.measurement.notes)
+    for field_name in ("roofline", "telemetry"):
+        outcome.unread[field_name] = "the work is done in processes of its own"
+    outcome.after = _right(report.after, "after")
+
+
 def _time(prepared: Prepared, context: Context, outcome: Outcome) -> None:
-    outcome.notes.update(prepared.notes)
+    outcome.notes.update(prepared.notes, bytes_per_run=prepared.bytes_per_run, ops_per_run=prepared.ops_per_run)
     measurement = outcome.measurement = measure(prepared, context.plan)
     outcome.metrics = metrics(measurement, prepared.work)
     outcome.notes.update(measurement.notes)
@@ -254,7 +287,8 @@ def metrics(measurement: Measurement, work: Mapping[str, int]) -> dict[str, Metr
     return found
 
 
-def _record(job: Job, context: Context, outcome: Outcome, started: datetime, duration_s: float) -> Record:
+def to_record(job: Job, context: Context, outcome: Outcome, started: datetime, duration_s: float) -> Record:
+    """Return the record of a point and what came of it."""
     prepared, measurement = outcome.prepared, outcome.measurement
     return Record(
         run_id=context.run_id,
@@ -290,10 +324,10 @@ def _record(job: Job, context: Context, outcome: Outcome, started: datetime, dur
     )
 
 
-def _work(prepared: Prepared | Trial | Starts | None) -> dict[str, int] | None:
+def _work(prepared: Prepared | Trial | Starts | Ranks | None) -> dict[str, int] | None:
     if isinstance(prepared, Starts):
         return {"starts": 1}
-    return dict(prepared.work) if isinstance(prepared, Prepared) else None
+    return dict(prepared.work) if isinstance(prepared, Prepared | Ranks) else None
 
 
 def _correctness(before: Correctness | None, after: Correctness | None) -> CorrectnessRecord | None:

@@ -23,6 +23,7 @@ from bench.cases.memory_case import memory, memory_points
 from bench.cases.published import published_points
 from bench.cases.rollout_case import rollout, rollout_points
 from bench.cases.sampler_case import sampler, sampler_points
+from bench.cases.scaling_case import scaling, scaling_points
 from bench.cases.startup_case import startup, startup_points
 from bench.cases.train_case import train, train_points
 
@@ -132,6 +133,15 @@ CASES: Final[dict[str, Case]] = {
             version=1,
             points=train_points,
             setup=train,
+        ),
+        Case(
+            name="scaling",
+            summary="train in several ranks of one host, with as many environments in each",
+            scope="train",
+            version=1,
+            points=scaling_points,
+            setup=scaling,
+            in_ranks=True,
         ),
         Case(
             name="learn",

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import sweep
-from bench.case import Case, Point, Preset
+from bench.case import Case, Point, Preset, PresetName
 from bench.machine import git_state
 from bench.record import Record, append, read_all
 from bench.stats import CONFIDENCE, Ratio, holm, median
@@ -139,15 +138,6 @@ def along(axis: str, points: Sequence[tuple[Case, Point]]) -> list[tuple[Case, P
 
 
 # ------------------------------------------------------------------ the command
-
-
-class PresetName(StrEnum):
-    """How much to measure."""
-
-    smoke = "smoke"
-    default = "default"
-    full = "full"
-    paper = "paper"
 
 
 def compare(

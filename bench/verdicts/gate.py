@@ -23,12 +23,13 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from bench import sweep
+from bench.case import PresetName
 from bench.cases import CASES
 from bench.record import Record, append, read_all
 from bench.stats import CONFIDENCE, Ratio, holm, median, smallest_detectable
 from bench.verdicts import compare, pairing, turns
 from bench.verdicts.calibrate import CALIBRATIONS, Calibration, read
-from bench.verdicts.compare import PresetName, say, write_atomically
+from bench.verdicts.compare import say, write_atomically
 from bench.verdicts.pairing import NotComparable, NothingMeasured, Pair
 
 THRESHOLD: Final = 0.03

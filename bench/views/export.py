@@ -19,7 +19,7 @@ from bench.case import label
 from bench.cases import CASES
 from bench.record import Metric, Record, RecordError, read_all
 from bench.stats import median
-from bench.views.plots import by_machine
+from bench.views.figures import by_machine
 
 GROUPED_BY: Final = ("env", "implementation")
 """Axes that name an ASV benchmark beside its case; the others are its parameters."""

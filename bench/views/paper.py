@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from bench.record import Record, RecordError, read_all
 from bench.stats import interquartile_band, interquartile_mean, median, median_interval
-from bench.views.plots import FIGURES, MEDIAN, STATISTIC, STYLES, backend_label, by_machine, footer, latest
+from bench.views.figures import backend_label, by_machine, charts, latest
+from bench.views.plots import STYLES, paint
 from bench.views.report import Column, columns, hardware, headline, title
 from bench.views.table import number
 
@@ -99,12 +100,8 @@ def figures(records: Sequence[Record], out: Path) -> list[Path]:
     engine = pgf_engine()
     written = []
     with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
-        for name, (case, make) in FIGURES.items():
-            of_case = [record for record in records if record.case == case]
-            figure = make(of_case)
-            if figure is not None:
-                footer(figure, latest(of_case), STATISTIC.get(case, MEDIAN))
-                written += _save(figure, out / name, engine)
+        for chart in charts(records):
+            written += _save(paint(chart), out / chart.name, engine)
     return written
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,8 +14,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bench.record import Record, RecordError, read_all
 from bench.reference import SOURCES
-from bench.views.charts import Chart, Series, charts, joules, metric, size, times
-from bench.views.plots import ENV_NAME, backend_label, by_machine, commit_label, latest
+from bench.views.charts import figure
+from bench.views.figures import (
+    ENV_NAME,
+    backend_label,
+    by_machine,
+    charts,
+    commit_label,
+    joules,
+    latest,
+    metric,
+    size,
+    times,
+)
 from bench.views.table import number
 
 RECORDS: Final = Path("results/sweeps")
@@ -279,63 +289,3 @@ def _agent_steps(record: Record) -> float:
 
 def _of(records: Iterable[Record], case: str) -> list[Record]:
     return [record for record in records if record.case == case]
-
-
-# ------------------------------------------------------------------ figures
-
-
-def figure(machine: str, chart: Chart) -> dict[str, Any]:
-    """Return what the template says of a figure, and under ``drawn`` the numbers that the page's script draws."""
-    return {
-        "id": f"{machine}-{chart.name}",
-        "chart": chart,
-        "looks": looks(chart),
-        "runs": sorted({record.run_id for record in chart.records}),
-        "commits": sorted({commit_label(record) for record in chart.records}),
-        "commands": commands(chart.records),
-        "drawn": drawn(chart),
-    }
-
-
-def looks(chart: Chart) -> dict[str, Mapping[str, str]]:
-    """Return how each series of a figure looks, by its name."""
-    return {series.name: series.look for panel in chart.panels for series in panel.series}
-
-
-def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a figure as JSON has it."""
-
-    def dots(series: Series) -> list[list[Any]]:
-        return [[*(float(f"{each:.6g}") for each in (d.x, d.y, d.low, d.high)), d.note] for d in series.dots]
-
-    return {
-        "kind": chart.kind,
-        "x": {"label": chart.xlabel, "log": chart.log_x},
-        "y": {"label": chart.ylabel, "log": chart.log_y},
-        "level": chart.level,
-        "looks": looks(chart),
-        "panels": [
-            {
-                "title": panel.title,
-                "ticks": panel.ticks,
-                "series": [{"name": series.name, "dots": dots(series)} for series in panel.series],
-            }
-            for panel in chart.panels
-        ],
-    }
-
-
-def commands(records: Sequence[Record]) -> list[str]:
-    """Return the commands that measure the points of a figure again."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
-    for record in records:
-        envs = found.setdefault((record.preset, record.case), {})
-        if "env" in record.point:
-            envs[str(record.point["env"])] = None
-    return [
-        shlex.join(
-            ["python", "-m", "bench", "run", "--preset", preset, "--case", case]
-            + [word for env in sorted(envs) for word in ("--env", env)]
-        )
-        for (preset, case), envs in sorted(found.items())
-    ]

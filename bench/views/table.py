@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.cases.scaling_case import efficiencies
 from bench.record import Metric, Record
 from bench.reference import SOURCES, anchor
 from bench.stats import median
@@ -146,6 +147,54 @@ def training(records: Sequence[Record]) -> Table:
     return table
 
 
+def scaling(records: Sequence[Record]) -> Table:
+    """Return iterations of training in several ranks, and what share of as many times one rank's rate they reach."""
+    axes = ("env", "n_agents", "n_envs", "n_steps", "algorithm", "network", "precision")
+    columns = ["env", "agents", "envs a rank", "steps", "algorithm", "network", "precision", "backend", "ranks"]
+    columns += ["env-steps/s", "+-", "of it rollout", "efficiency"]
+    table = _table("scaling: rollout + update of all ranks", columns)
+    efficiency = efficiencies(records)
+    for record in sorted(records, key=lambda record: _same(record, *axes, "backend", "n_ranks")):
+        rate, notes = (record.metrics or {})["env_steps_per_s"], record.notes
+        table.add_row(
+            *(_value(record.point[axis]) for axis in axes),
+            _backend(record),
+            _value(record.point["n_ranks"]),
+            number(rate.value),
+            _half_width(rate),
+            f"{notes['rollout_s'] / (notes['rollout_s'] + notes['update_s']):.0%}",
+            f"{efficiency[id(record)]:.1%}" if id(record) in efficiency else "",
+        )
+    return table
+
+
+def peers(records: Sequence[Record]) -> Table:
+    """Return other people's software, and how many times as fast ours is on the same work, measured in turns."""
+    columns = ["peer", "version", "work", "env", "agents", "envs", "on", "counts as a step", "env-steps/s", "+-"]
+    columns += ["ours", "ours, env-steps/s", "ours / peer", "95 % interval"]
+    table = _table("peer: other people's software in turns with ours", columns)
+    for record in sorted(records, key=lambda record: _same(record, "work", "env", "n_agents", "n_envs", "peer")):
+        point, notes, metrics = record.point, record.notes, record.metrics or {}
+        rate, times = metrics["env_steps_per_s"], metrics["ours_over_peer"]
+        table.add_row(
+            str(point["peer"]),
+            notes["version"] or "unnamed",
+            " ".join(str(point[axis]) for axis in ("work", "algorithm") if axis in point),
+            str(point["env"]),
+            f"{point['n_agents']:,}",
+            f"{point['n_envs']:,}" + (f" x {point['n_steps']}" if "n_steps" in point else ""),
+            _threads(record.threads),
+            notes["counts"],
+            number(rate.value),
+            _half_width(rate),
+            str(notes["ours"]["point"]["backend"]),
+            number(metrics["ours_env_steps_per_s"].value),
+            f"{times.value:,.3g}",
+            f"{times.low:,.3g} to {times.high:,.3g}",
+        )
+    return table
+
+
 def learning(records: Sequence[Record]) -> Table:
     """Return the time and the steps to the threshold, the median over seeds, and the returns before and after."""
     columns = ["env", "algorithm", "learner", "envs", "backend", "threshold", "reached", "env-steps to it", "s to it"]
@@ -273,15 +322,18 @@ TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
     "startup": starts,
     "memory": memories,
     "train": training,
+    "scaling": scaling,
     "learn": learning,
+    "peer": peers,
 }
 """The table of each case."""
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return the records of `env_step`, `train` and `learn` as Markdown tables, for documents."""
+    """Return the records of `env_step`, `train`, `scaling`, `learn` and `peer` as Markdown tables, for documents."""
     parts = []
-    for case, make in {"env_step": _env_step_markdown, "train": training, "learn": learning}.items():
+    makers = {"env_step": _env_step_markdown, "train": training, "scaling": scaling, "learn": learning, "peer": peers}
+    for case, make in makers.items():
         shown = [record for record in records if record.case == case and record.is_evidence and record.metrics]
         if shown:
             made = make(shown)
@@ -385,6 +437,12 @@ def _table(title: str, columns: Sequence[str]) -> Table:
         "network",
         "learner",
         "reference",
+        "peer",
+        "version",
+        "work",
+        "on",
+        "counts as a step",
+        "ours",
     }
     for column in columns:
         table.add_column(column, justify="left" if column in words else "right", no_wrap=True)

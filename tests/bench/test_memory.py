@@ -7,7 +7,8 @@ import torch
 
 from bench.cases import memory_case as memory
 from bench.record import Metric, Record
-from bench.views import plots
+from bench.views import figures
+from bench.views.plots import paint
 from envs import ENVS
 from tests.bench.test_plots import record
 
@@ -78,7 +79,7 @@ def test_bytes_are_drawn_over_agents():
         return record(case="memory", scope="memory", point=point, metrics={"bytes_per_env": metric})
 
     found = [measured("tag_continuous", 5, 100.0), measured("tag_continuous", 10, 200.0), measured("cartpole", 1, 76.0)]
-    (axes,) = plots.memory(found).axes
+    (axes,) = paint(figures.memory(found)).axes
     (line,) = axes.get_lines()
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([5, 10], [100.0, 200.0])
-    assert plots.memory(found[2:]) is None
+    assert not figures.memory(found[2:]).panels

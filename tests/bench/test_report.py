@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.record import Curve, Record, read_all
-from bench.views import charts, report
-from bench.views.charts import Dot
+from bench.views import figures, report
+from bench.views.figures import Dot
 from tests.bench.test_plots import point, record
 
 SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"
@@ -38,44 +38,44 @@ def dots(*pairs: tuple[float, float]) -> list[Dot]:
 
 def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
     """From a tenth at 1 to ten times at 100, a log-log line passes 1 at 10."""
-    said = charts.crossover(dots((1, 0.1), (100, 10)))
+    said = figures.crossover(dots((1, 0.1), (100, 10)))
     assert said == "faster from about 10 environments on (measured at 1 and 100); 10 times at best"
 
 
 def test_crossover_is_the_last_one() -> None:
     """A ratio that falls below 1 again has not crossed it for good at its first size."""
-    assert "measured at 10 and 1,000" in charts.crossover(dots((1, 2), (10, 0.5), (1_000, 4)))
-    assert "faster from the smallest size on, 1;" in charts.crossover(dots((1, 2), (10, 3)))
-    assert "not faster at the largest size, 10 " in charts.crossover(dots((1, 2), (10, 0.5)))
+    assert "measured at 10 and 1,000" in figures.crossover(dots((1, 2), (10, 0.5), (1_000, 4)))
+    assert "faster from the smallest size on, 1;" in figures.crossover(dots((1, 2), (10, 3)))
+    assert "not faster at the largest size, 10 " in figures.crossover(dots((1, 2), (10, 0.5)))
 
 
 def test_knee_is_the_first_size_near_the_highest_rate() -> None:
     """Nine tenths of the highest rate count as full; a rate that is highest at the end alone is not saturated."""
-    assert charts.knee(dots((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
-    assert charts.knee(dots((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
+    assert figures.knee(dots((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
+    assert figures.knee(dots((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
 
 
 def test_speedup_compares_points_of_one_run() -> None:
     """A baseline of another run is not taken; of the same run the ratio is that of the rates."""
     found = two_backends()
-    (chart,) = (each for each in charts.charts(found) if each.name == "speedup-cpu")
+    (chart,) = (each for each in figures.charts(found) if each.name == "speedup")
     assert [dot.y for dot in chart.panels[0].series[0].dots] == pytest.approx([0.1, 10, 100])
     elsewhere = [each.model_copy(update={"run_id": each.point["backend"]}) for each in found]
-    assert "speedup-cpu" not in {each.name for each in charts.charts(elsewhere)}
+    assert "speedup" not in {each.name for each in figures.charts(elsewhere)}
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
     """50 J in 5 s are 10 W; at 2 million steps a second that is 5 J a million; a record without is left out."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
-    (chart,) = (each for each in charts.charts(found) if each.name == "energy")
+    (chart,) = (each for each in figures.charts(found) if each.name == "energy")
     assert [dot.y for dot in chart.panels[0].series[0].dots] == [5.0]
 
 
 def test_history_has_what_several_runs_measured() -> None:
     """A point of two runs is drawn in the order of their starts, with their commits; one of one run is not."""
     old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
-    (chart,) = (each for each in charts.charts([new, old, record(point=point("host", 7))]) if each.name == "history")
+    (chart,) = (each for each in figures.charts([new, old, record(point=point("host", 7))]) if each.name == "history")
     (panel,) = chart.panels
     assert panel.ticks == ["0123456", "fedcba9"]
     assert [dot.y for dot in panel.series[0].dots] == [1e6, 2e6]
@@ -101,9 +101,9 @@ def test_split_and_learning_are_drawn_from_their_records() -> None:
         )
         for seed, early in enumerate((None, 1.0))
     ]
-    found = {each.name: each for each in charts.charts([train, *seeds])}
+    found = {each.name: each for each in figures.charts([train, *seeds])}
     assert [series.dots[0].x for series in found["split"].panels[0].series] == [0.75, 0.25]
-    curve = found["learning-steps"].panels[0].series[0].dots
+    curve = found["learning"].panels[0].series[0].dots
     assert (curve[0].x, curve[0].y, curve[-1].x, curve[-1].y) == (20, 5, 30, 10)
     assert "learning-seconds" in found
 

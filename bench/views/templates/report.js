@@ -5,7 +5,8 @@ const WIDTH = 440, HEIGHT = 290, TOP = 8, RIGHT = 14, BOTTOM = 40, ROW = 22;
 const DASHES = { "-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 3" };
 const MARKS = {
   o: "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0", s: "M-3.2 -3.2h6.4v6.4h-6.4z", "^": "M0 -4L4 3.2H-4z",
-  D: "M0 -4.4L4.4 0L0 4.4L-4.4 0z", x: "M-3.5 -3.5L3.5 3.5M3.5 -3.5L-3.5 3.5", "": "",
+  D: "M0 -4.4L4.4 0L0 4.4L-4.4 0z", x: "M-3.5 -3.5L3.5 3.5M3.5 -3.5L-3.5 3.5",
+  "+": "M-4.5 0H4.5M0 -4.5V4.5", "": "",
 };
 
 function element(name, attributes = {}, parent = null, text = "") {
@@ -19,7 +20,7 @@ function element(name, attributes = {}, parent = null, text = "") {
 
 function si(value) {
   const size = Math.abs(value);
-  for (const [letter, unit] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (size >= unit) return `${+(value / unit).toPrecision(3)} ${letter}`;
+  for (const [letter, unit] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (size >= unit) return `${+(value / unit).toPrecision(3)} ${letter}`;
   return size && size < 1e-3 ? value.toExponential(0) : `${+value.toPrecision(3)}`;
 }
 
@@ -51,43 +52,50 @@ function scale(values, isLog, from, to, zero) {
 }
 
 function mark(parent, look, x, y) {
-  element("path", { d: MARKS[look.marker] ?? MARKS.o, class: look.marker === "x" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
+  element("path", { d: MARKS[look.marker] ?? MARKS.o, class: "x+".includes(look.marker) || look.markerfacecolor === "none" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
 }
 
 function drawPanel(holder, chart, panel, off) {
   holder.textContent = "";
   element("h4", {}, holder, panel.title);
-  const across = chart.kind === "rows" || chart.kind === "shares";
+  const across = chart.kind === "rows" || chart.kind === "bars";
   const width = Math.min(Math.max(holder.clientWidth || WIDTH, 240), 700);
   const height = across ? TOP + BOTTOM + ROW * panel.ticks.length * (width < 500 ? 1.7 : 1) : HEIGHT;
-  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${panel.title}: ${chart.y.label} ${chart.x.label}; the values are in the table below` }, holder);
+  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${panel.title}: ${panel.y} ${panel.x}; the values are in the table below` }, holder);
   const shown = panel.series.filter(each => !off.has(each.name));
   const dots = shown.flatMap(each => each.dots);
   if (!dots.length) { element("text", { x: 20, y: 30 }, svg, "every series is hidden"); return; }
-  const left = across ? (width < 500 ? 8 : 300) : 60, bottom = height - BOTTOM;
-  const xs = chart.kind === "shares" ? [0, 1] : dots.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
-  const x = chart.kind === "history" ? { at: v => left + (v + 0.5) / panel.ticks.length * (width - RIGHT - left), ticks: [...panel.ticks.keys()] }
-    : scale(xs, chart.x.log, left, width - RIGHT, across);
+  const left = across ? (width < 500 ? 8 : 300) : 60, right = width - (panel.right ? 58 : RIGHT), bottom = height - BOTTOM;
+  const totals = panel.ticks.map((_, row) => dots.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
+  const xs = chart.kind === "bars" ? [0, ...totals] : dots.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
+  const x = chart.kind === "history" ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left), ticks: [...panel.ticks.keys()] }
+    : scale(xs, chart.x.log, left, right, chart.kind === "bars");
   const rows = v => TOP + (v + (width < 500 ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
-  const levels = chart.level === null ? [] : [chart.level];
-  const y = across ? { at: rows, ticks: [] } : scale([...dots.flatMap(d => [d[1], d[2], d[3]]), ...levels], chart.y.log, bottom, TOP, false);
+  const levels = panel.level === null ? [] : [panel.level];
+  const ys = [...dots.flatMap(d => [d[1], d[2], d[3]]), ...levels];
+  const y = across ? { at: rows, ticks: [] } : scale(ys, chart.y.log, bottom, TOP, false);
   for (const tick of x.ticks) {
     element("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: TOP, y2: bottom }, svg);
     element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, chart.kind === "history" ? panel.ticks[tick].replace(" + changes", "+") : si(tick));
   }
   for (const tick of y.ticks) {
-    element("line", { class: "grid", x1: left, x2: width - RIGHT, y1: y.at(tick), y2: y.at(tick) }, svg);
+    element("line", { class: "grid", x1: left, x2: right, y1: y.at(tick), y2: y.at(tick) }, svg);
     element("text", { x: left - 5, y: y.at(tick) + 4, "text-anchor": "end" }, svg, si(tick));
   }
   if (across) panel.ticks.forEach((name, row) =>
     element("text", width < 500 ? { x: left, y: rows(row) - 9 } : { x: left - 8, y: rows(row) + 4, "text-anchor": "end" }, svg, name));
-  else for (const level of levels) element("line", { class: "level", x1: left, x2: width - RIGHT, y1: y.at(level), y2: y.at(level) }, svg);
-  element("text", { x: (left + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, svg, chart.x.label);
-  element("text", { transform: `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, chart.y.label);
+  else for (const level of levels) element("line", { class: "level", x1: left, x2: right, y1: y.at(level), y2: y.at(level) }, svg);
+  element("text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, svg, panel.x);
+  element("text", { transform: `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, panel.y);
+  if (panel.right) {
+    const [label, factor] = panel.right, second = scale(ys.map(v => v * factor), chart.y.log, bottom, TOP, false);
+    for (const tick of second.ticks) element("text", { x: right + 5, y: second.at(tick) + 4 }, svg, si(tick));
+    element("text", { transform: `translate(${width - 4} ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, label);
+  }
   const targets = [], ends = new Map();
   for (const each of shown) {
     const look = chart.looks[each.name], group = element("g", { class: "series", style: `--hue:${look.color}` }, svg);
-    if (!across) {
+    if (!across && look.linestyle !== "none") {
       const path = list => list.map(([a, b]) => `${x.at(a).toFixed(1)} ${y.at(b).toFixed(1)}`).join("L");
       const band = [...each.dots.map(d => [d[0], d[3]]), ...[...each.dots].reverse().map(d => [d[0], d[2]])];
       element("path", { class: "interval", d: `M${path(band)}z` }, group);
@@ -95,14 +103,19 @@ function drawPanel(holder, chart, panel, off) {
     }
     for (const dot of each.dots) {
       let px = x.at(dot[0]), py = y.at(dot[1]);
-      if (chart.kind === "shares") {
+      if (chart.kind === "bars") {
         const start = ends.get(dot[1]) ?? 0, end = start + dot[0];
         ends.set(dot[1], end);
-        element("rect", { class: "mark", x: x.at(start), y: py - 6, width: Math.max(0, x.at(end) - x.at(start) - 1), height: 12, "fill-opacity": look.marker === "o" ? 1 : 0.35 }, group);
+        element("rect", { class: "mark", x: x.at(start), y: py - 6, width: Math.max(0, x.at(end) - x.at(start) - 1), height: 12, "fill-opacity": look.hatch ? 0.35 : 1 }, group);
         px = (x.at(start) + x.at(end)) / 2;
       } else {
-        if (across) element("line", { class: "line", x1: x.at(dot[2]), x2: x.at(dot[3]), y1: py, y2: py }, group);
+        const [x1, x2, y1, y2] = across ? [x.at(dot[2]), x.at(dot[3]), py, py] : [px, px, y.at(dot[2]), y.at(dot[3])];
+        if (look.linestyle === "none") element("line", { class: "line", x1, x2, y1, y2 }, group);
         mark(group, look, px, py);
+      }
+      if (dot[5] && chart.kind === "rows") {
+        const fits = px + 8 + 6 * dot[5].length < width;
+        element("text", { x: fits ? px + 8 : px - 8, y: py + 4, "text-anchor": fits ? "start" : "end" }, group, dot[5]);
       }
       targets.push({ px, py, dot, name: each.name });
     }
@@ -112,9 +125,9 @@ function drawPanel(holder, chart, panel, off) {
     const px = (event.clientX - box.left) * k, py = (event.clientY - box.top) * k;
     const near = targets.reduce((best, each) => Math.hypot(each.px - px, each.py - py) < Math.hypot(best.px - px, best.py - py) ? each : best);
     if (Math.hypot(near.px - px, near.py - py) > 60) { tip.hidden = true; return; }
-    const [a, b, low, high, note] = near.dot;
-    const where = across ? panel.ticks[b] : chart.kind === "history" ? panel.ticks[a] : `${a.toLocaleString("en")} ${chart.x.label}`;
-    tip.textContent = `${near.name}\n${where}\n${si(across ? a : b)} ${across ? chart.x.label : chart.y.label}\n${low === high ? "" : `${si(low)} to ${si(high)}\n`}${note}`;
+    const [a, b, low, high, note, label] = near.dot;
+    const where = across ? panel.ticks[b] : chart.kind === "history" ? panel.ticks[a] : `${a.toLocaleString("en")} ${panel.x}`;
+    tip.textContent = `${near.name}\n${where}\n${si(across ? a : b)} ${across ? panel.x : panel.y}${label ? `: ${label}` : ""}\n${low === high ? "" : `${si(low)} to ${si(high)}\n`}${note}`;
     tip.hidden = false;
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8))}px`;
     tip.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - tip.offsetHeight - 8))}px`;
@@ -131,9 +144,9 @@ function drawChart(place) {
     const button = element("button", { type: "button", "aria-pressed": "true" }, bar);
     const key = element("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" }, button);
     const group = element("g", { class: "series", style: `--hue:${look.color}` }, key);
-    if (chart.kind === "shares") element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": look.marker === "o" ? 1 : 0.35 }, group);
+    if (chart.kind === "bars") element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": look.hatch ? 0.35 : 1 }, group);
     else {
-      if (chart.kind !== "rows") element("path", { class: "line", d: "M0 6H30", "stroke-dasharray": DASHES[look.linestyle] }, group);
+      if (look.linestyle !== "none") element("path", { class: "line", d: "M0 6H30", "stroke-dasharray": DASHES[look.linestyle] }, group);
       mark(group, look, 15, 6);
     }
     button.append(` ${name}`);
@@ -143,7 +156,7 @@ function drawChart(place) {
       draw();
     });
   }
-  const axes = chart.kind === "shares" ? "" : chart.kind === "rows" ? "x" : chart.kind === "history" ? "y" : "xy";
+  const axes = chart.kind === "bars" ? "" : chart.kind === "rows" ? "x" : chart.kind === "history" ? "y" : "xy";
   for (const axis of axes) {
     const label = element("label", {}, bar), box = element("input", { type: "checkbox" }, label);
     box.checked = chart[axis].log;

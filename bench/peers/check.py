@@ -1,0 +1,75 @@
+"""Whether a peer's step is ours: from its own state, with its own actions, against the NumPy reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.case import Correctness
+from bench.cases.environments import SEED, env_config
+from envs import ENVS
+from warpdrive_min import EnvWrapper
+from warpdrive_min.consistency import difference
+
+Floats = NDArray[np.float64]
+LOOSER: Final = 10
+"""Times the tolerance of our own backends: a peer may add up in another order, or in float64."""
+
+
+def _same(seen: Floats) -> Floats:
+    return seen
+
+
+def _two_angles(seen: Floats) -> Floats:
+    angles = np.arctan2(seen[:, [1, 3]], seen[:, [0, 2]])
+    return np.concatenate([angles, seen[:, 4:]], axis=1)
+
+
+def _one_angle(seen: Floats) -> Floats:
+    return np.stack([np.arctan2(seen[:, 1], seen[:, 0]), seen[:, 2]], axis=1)
+
+
+STATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {
+    "cartpole": _same,
+    "mountain_car": _same,
+    "continuous_mountain_car": _same,
+    "acrobot": _two_angles,
+    "pendulum": _one_angle,
+}
+"""How the state is read from the observations, (n_envs, n_features) to (n_envs, n_state)."""
+
+
+def correctness(env: str, trace: Mapping[str, Any]) -> Correctness:
+    """Hold what a peer showed against our reference; where it shows no state, take its own word.
+
+    Args:
+        env: Name of the environment.
+        trace: As ``Work.trace`` in ``theirs/work.py`` returns it.
+    """
+    if "says" in trace:
+        return Correctness(passed=True, max_error=0.0, oracle="none: the peer's own account", detail=trace["says"])
+    seen = {name: np.asarray(trace[name], np.float64) for name in ("before", "actions", "after", "rewards")}
+    rows = len(seen["before"])
+    oracle = EnvWrapper(
+        ENVS[env](**env_config(env, 1), **trace.get("config", {})), num_envs=rows, env_backend="cpu", seed=SEED
+    )
+    oracle.reset()
+    for name, values in (("state", STATES[env](seen["before"])), ("sampled_actions", seen["actions"])):
+        array = oracle.cuda_data_manager.tensor(name)
+        array.copy_(torch.from_numpy(values.reshape(array.shape)))
+    oracle.step()
+    errors = {
+        theirs: difference(oracle.cuda_data_manager.pull_data_from_device(ours).reshape(rows, -1), seen[theirs])
+        for ours, theirs in (("observations", "after"), ("rewards", "rewards"))
+    }
+    worst = max(each.error for each in errors.values())
+    return Correctness(
+        passed=worst <= LOOSER * oracle.env.tolerance,
+        max_error=worst,
+        oracle=f"NumPy, a step of {rows} environments from the peer's state",
+        detail="; ".join(f"{name} {each}" for name, each in errors.items()),
+    )

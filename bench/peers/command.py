@@ -1,0 +1,112 @@
+"""`python -m bench peers`: other people's software beside ours, in one run, in turns, with the versions named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from bench import sweep
+from bench.case import Preset
+from bench.peers.catalogue import PEERS, PeerJob
+from bench.peers.pairing import Run, measure
+from bench.record import Record, append
+from bench.verdicts.compare import PresetName, passes
+from bench.verdicts.worker import Side
+from bench.views import table
+from warpdrive_min import BACKENDS
+
+OUT: Final = sweep.RESULTS / "peers"
+WIDE: Final = 220
+"""Columns that the table needs; a narrower terminal wraps."""
+
+
+def peers(
+    preset: Annotated[PresetName, typer.Option(help="How much to run.")] = PresetName.default,
+    peer: Annotated[list[str] | None, typer.Option(help="Keep only these; a peer or a package.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Ours; else the first on the same kind of device.")] = None,
+    timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = OUT,
+) -> None:
+    """Measure other people's software in turns with ours, on the same work; exits with 1 if a point failed.
+
+    It exits with 3 if nothing was measured. What is not installed is skipped, with the line that installs it.
+    """
+    if backend is not None and backend not in BACKENDS:
+        raise typer.BadParameter(f"--backend {backend}: unknown (known: {', '.join(BACKENDS)})")
+    todo = chosen(preset.value, peer or [], where or [])
+    if not todo:
+        _say("no point of a peer passes the filters")
+        raise typer.Exit(3)
+    context = sweep.Context.here(preset.value)
+    run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend)
+    file = out / f"{context.run_id}.jsonl"
+    records, ours = [], Side()
+    for index, job in enumerate(todo, start=1):
+        found = measure(job, run, ours)
+        for record in found:
+            append(file, record)
+        records += found
+        _say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
+    table.show([record for record in records if record.case == "peer"], _console())
+    _say(f"records: {file}")
+    statuses = {record.status for record in records}
+    if "failed" in statuses:
+        raise typer.Exit(1)
+    if "ok" not in statuses:
+        raise typer.Exit(3)
+
+
+def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[PeerJob]:
+    """Return the points of some peers, or of all, that pass ``AXIS=VALUE`` conditions.
+
+    Raises:
+        BadParameter: No peer and no package has such a name.
+    """
+    known = {*PEERS, *(each.package for each in PEERS.values())}
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"--peer {name}: unknown (known: {', '.join(sorted(known))})")
+    wanted = [each for each in PEERS.values() if not names or {each.name, each.package} & set(names)]
+    return [PeerJob(each, point) for each in wanted for point in each.points(preset) if passes(point, where)]
+
+
+def interpreters(given: Sequence[str]) -> dict[str, str]:
+    """Return the interpreter of each package that has one of its own, and that of all others, by an empty name.
+
+    Raises:
+        BadParameter: It is not NAME=PATH, or there is no such package.
+    """
+    packages = sorted({each.package for each in PEERS.values()})
+    found = {"": sys.executable}
+    for each in given:
+        name, _, path = each.partition("=")
+        if name not in packages or not path:
+            raise typer.BadParameter(f"--python {each}: must be NAME=PATH (names: {', '.join(packages)})")
+        found[name] = path
+    return found
+
+
+def _name(job: PeerJob) -> str:
+    return f"peer[{','.join(f'{axis}={value}' for axis, value in job.point.items())}]"
+
+
+def _because(record: Record) -> str:
+    return f": {record.reason}" if record.reason else ""
+
+
+def _console() -> Console:
+    """Return a console on what is standard output now, wide enough for the table."""
+    made = Console()
+    return made if made.width >= WIDE else Console(width=WIDE)
+
+
+def _say(text: str) -> None:
+    """Print a line as it is: no markup, no colours, no breaks."""
+    _console().print(text, soft_wrap=True, highlight=False, markup=False)

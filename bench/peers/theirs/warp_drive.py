@@ -1,0 +1,207 @@
+"""Salesforce's WarpDrive: its environments, sampler and resetter, and its trainers with their own run configs."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import math
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .work import TRACED, Point, Unavailable, Work
+
+PACKAGES = ("rl-warp-drive", "torch", "numba", "numba-cuda", "pycuda", "numpy", "gym", "gymnasium")
+CLASSES = {
+    "cartpole": "single_agent.classic_control.cartpole.cartpole:CUDAClassicControlCartPoleEnv",
+    "acrobot": "single_agent.classic_control.acrobot.acrobot:CUDAClassicControlAcrobotEnv",
+    "pendulum": "single_agent.classic_control.pendulum.pendulum:CUDAClassicControlPendulumEnv",
+    "tag_gridworld": "tag_gridworld.tag_gridworld:CUDATagGridWorld",
+    "tag_continuous": "tag_continuous.tag_continuous:TagContinuous",
+}
+RUN_CONFIGS = {"cartpole": "single_cartpole", "acrobot": "single_acrobot", "pendulum": "single_pendulum"}
+"""Names of the run configs, where they are not those of the environments."""
+CONTROL = ("cartpole", "acrobot", "pendulum", "mountain_car", "continuous_mountain_car")
+GYM_MODULES = ("", ".spaces", ".envs", ".envs.classic_control", *(f".envs.classic_control.{each}" for each in CONTROL))
+"""What it imports of gym."""
+ENDLESS = 10**12
+"""Episodes that are never played; a trainer wants to know how many there will be."""
+
+
+def prepare(point: Point) -> Work:
+    """Return stepping with random actions, or iterations of training, on a GPU."""
+    import torch  # noqa: PLC0415  (theirs)
+
+    notes = _gym()
+    importlib.import_module("warp_drive")
+    if not torch.cuda.is_available():
+        raise Unavailable("it needs an NVIDIA GPU, and its torch finds none")
+    trainer = _trainer(point)
+    make = _simulating if point["work"] == "simulate" else _training
+    return make(point, trainer, notes | {"device": torch.cuda.get_device_name()})
+
+
+def _gym() -> dict[str, Any]:
+    """Let Gymnasium stand for gym where that is missing: gym does not run with today's NumPy."""
+    if importlib.util.find_spec("gym") is not None:
+        return {}
+    for name in GYM_MODULES:
+        sys.modules[f"gym{name}"] = importlib.import_module(f"gymnasium{name}")
+    return {"shims": "gymnasium is imported as gym"}
+
+
+def _trainer(point: Point) -> Any:
+    """Return one of its trainers, with the run config that it ships for the environment in the sizes of the point."""
+    import yaml  # noqa: PLC0415
+
+    root = Path(importlib.import_module("warp_drive").__file__ or "").parent
+    name = RUN_CONFIGS.get(point["env"], point["env"])
+    config = yaml.safe_load((root / "training" / "run_configs" / f"{name}.yaml").read_text())
+    n_steps = point.get("n_steps", 1)
+    config["env"] |= _sizes(point)
+    config["trainer"] |= {
+        "num_envs": point["n_envs"],
+        "num_episodes": ENDLESS,
+        "train_batch_size": point["n_envs"] * n_steps,
+        "env_backend": point["options"]["env_backend"],
+        "seed": 1,
+    }
+    folder = tempfile.mkdtemp(prefix="warp-drive-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    config["saving"]["basedir"] = folder
+    for policy in config["policy"].values():
+        policy["algorithm"] = point.get("algorithm", policy["algorithm"])
+
+    path, _, cls = CLASSES[point["env"]].partition(":")
+    env = getattr(importlib.import_module(f"example_envs.{path}"), cls)(**config["env"])
+    wrapper = importlib.import_module("warp_drive.env_wrapper").EnvWrapper(
+        env, num_envs=point["n_envs"], env_backend=point["options"]["env_backend"]
+    )
+    kind = "ddpg" if next(iter(config["policy"].values()))["algorithm"] == "DDPG" else "a2c"
+    trainers = importlib.import_module(f"warp_drive.training.trainers.trainer_{kind}")
+    make = getattr(trainers, f"Trainer{kind.upper()}")
+    trainer = make(wrapper, config, _agents(env, list(config["policy"])), verbose=False)
+    wrapper.reset_all_envs()
+    return trainer
+
+
+def _sizes(point: Point) -> dict[str, Any]:
+    """Return the keys of the environment's config that say how many agents there are."""
+    n_agents = point["n_agents"]
+    if point["env"] == "tag_gridworld":
+        return {"num_taggers": n_agents - 1, "use_full_observation": point["full_observation"]}
+    if point["env"] == "tag_continuous":
+        return {"num_taggers": point["n_taggers"], "num_runners": n_agents - point["n_taggers"]}
+    return {}
+
+
+def _agents(env: Any, policies: list[str]) -> dict[str, list[int]]:
+    """Return the agents of each policy."""
+    if len(policies) > 1:
+        return {"tagger": list(env.taggers), "runner": list(env.runners)}
+    if hasattr(env, "taggers"):
+        return {policies[0]: [*env.taggers, *env.runners]}
+    return {policies[0]: list(env.agents)}
+
+
+def _simulating(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
+    """Return draws from even probabilities, a step, and the restart of what ended, each a launch or more."""
+    import torch  # noqa: PLC0415
+
+    envs = trainer.cuda_envs
+    given = trainer._evaluate_policies(batch_index=0)  # noqa: SLF001  (its shapes are what its sampler takes)
+    policy = next(iter(given))
+    even = [torch.full_like(each, 0.0 if each.shape[-1] == 1 else 1 / each.shape[-1]) for each in given[policy]]
+    of_sampler = {} if even[0].shape[-1] > 1 else {"damping": 0.15, "stddev": 0.2, "scale": 1.0}
+
+    def run() -> None:
+        trainer._sample_actions({policy: even}, batch_index=-1, **of_sampler)  # noqa: SLF001
+        envs.step_all_envs()
+        envs.reset_only_done_envs()
+
+    def trace() -> dict[str, Any]:
+        return _step_of_one_agent(point, envs, run) if point["n_agents"] == 1 else _clocks(envs, run)
+
+    draws = "draws" if even[0].shape[-1] > 1 else "noise for actions"
+    return _work(run, point["n_envs"], trace, f"{draws} + step + restart of what ended", notes)
+
+
+def _training(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
+    """Return iterations as its trainer does them, without the logging."""
+    iteration = 0
+
+    def run() -> None:
+        nonlocal iteration
+        trainer._generate_rollout_batch()  # noqa: SLF001  (its `train` is a loop of these two)
+        trainer._update_model_params(iteration)  # noqa: SLF001
+        iteration += 1
+
+    def trace() -> dict[str, Any]:
+        run()
+        weights = [
+            weight
+            for name in ("models", "actor_models", "critic_models")
+            for model in getattr(trainer, name, {}).values()
+            for weight in model.parameters()
+        ]
+        if not weights or not all(bool(weight.isfinite().all()) for weight in weights):
+            raise ArithmeticError("its weights are not finite")
+        return {"says": f"its {len(weights)} arrays of weights are finite after {iteration} iterations"}
+
+    return _work(run, point["n_envs"] * point["n_steps"], trace, "rollout + update, without logging", notes)
+
+
+def _work(run: Any, env_steps: int, trace: Any, counts: str, notes: dict[str, Any]) -> Work:
+    import torch  # noqa: PLC0415
+
+    return Work(
+        run=run,
+        wait=torch.cuda.synchronize,
+        env_steps=env_steps,
+        trace=trace,
+        counts=counts,
+        device="cuda",
+        threads=None,
+        notes=notes,
+    )
+
+
+def _step_of_one_agent(point: Point, envs: Any, run: Any) -> dict[str, Any]:
+    """Return a step of the first environments before and after which none of them restarted."""
+    data = envs.cuda_data_manager
+
+    def pull(name: str) -> Any:
+        values = data.pull_data_from_device(name)[:TRACED]
+        return values.reshape(len(values), -1).astype("float64")
+
+    for _ in range(100):
+        run()
+        began = pull("_timestep_")
+        before = pull("observations")
+        run()
+        if (began > 0).all() and (pull("_timestep_") == began + 1).all():
+            traced = {
+                "before": before,
+                "actions": pull("sampled_actions"),
+                "after": pull("observations"),
+                "rewards": pull("rewards"),
+            }
+            config = {"gravity": 9.81} if point["env"] == "pendulum" else {}
+            return {name: values.tolist() for name, values in traced.items()} | {"config": config}
+    raise ArithmeticError("in 100 tries some of its first environments had just restarted each time")
+
+
+def _clocks(envs: Any, run: Any) -> dict[str, Any]:
+    """Make sure that every environment moves on by a step, or restarts, and that what it shows is finite."""
+    data = envs.cuda_data_manager
+    before = data.pull_data_from_device("_timestep_")
+    run()
+    after = data.pull_data_from_device("_timestep_")
+    moved = (after == before + 1) | ((after == 0) & (before > 0))
+    shown = [float(abs(data.pull_data_from_device(name)).sum()) for name in ("observations", "rewards")]
+    if not moved.all() or not all(math.isfinite(each) for each in shown):
+        raise ArithmeticError(f"of {moved.size} environments {int(moved.sum())} moved on; sums of its arrays: {shown}")
+    return {"says": f"all {moved.size} environments moved on by a step, and their arrays are finite"}

@@ -1,0 +1,48 @@
+"""What an adapter makes of a point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Point = Mapping[str, Any]
+"""Value of each axis, and ``options`` of the peer."""
+
+RUN_STEPS = 50
+"""Steps of all environments in a run of what steps within one program."""
+TRACED = 8
+"""Environments of which a step is shown, so that it can be held against our own reference."""
+
+
+class Unavailable(Exception):  # noqa: N818  (not a failure)
+    """The point cannot run in this interpreter; the message says why."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One point of a peer, made ready to be timed."""
+
+    run: Callable[[], None]
+    """Does one block of work; need not wait for it."""
+    wait: Callable[[], None]
+    """Waits until all of it is done."""
+    env_steps: int
+    """Of one run, over all environments."""
+    trace: Callable[[], dict[str, Any]]
+    """Returns a step that can be checked (``before``, ``actions``, ``after``, ``rewards``: lists with a row for each
+    environment, and ``config`` of what differs from ours), or ``says``: what was checked here instead. Raises if
+    something is wrong. It waits."""
+    counts: str
+    """What counts as an environment's step, in a few words."""
+    mode: str = "eager"
+    """``fused``: a run is one compiled program."""
+    device: str = "cpu"
+    """``cpu`` or ``cuda``."""
+    threads: int | None = 1
+    """Threads of the CPU that do the work; None on a GPU."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def nothing() -> None:
+    """Wait for nothing: the work is done when its call returns."""

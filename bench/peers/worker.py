@@ -1,0 +1,91 @@
+"""A peer's process: ``python worker.py DESCRIPTOR`` in its own interpreter, which need not have anything of ours.
+
+It gets requests on standard input and answers through a file descriptor, a JSON object a line each way. Whatever the
+peer prints goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+METHODS = ("set_up", "time", "trace")
+
+
+class Peer:
+    """A point of a peer in this process."""
+
+    def set_up(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
+        """Import the peer and make a point ready; returns what the work is, and the versions that do it."""
+        module = _adapter(adapter)
+        work = self._work = module.prepare(point)
+        work.run()  # whatever compiles at the first call does so before anything is timed
+        work.wait()
+        names = ("env_steps", "counts", "mode", "device", "threads", "notes")
+        return {
+            **{name: getattr(work, name) for name in names},
+            "versions": {"python": platform.python_version(), **{name: _version(name) for name in module.PACKAGES}},
+        }
+
+    def time(self, runs: int) -> dict[str, Any]:
+        """Time so many runs and wait for them, ns."""
+        work = self._work
+        work.wait()
+        start = time.perf_counter_ns()
+        for _ in range(runs):
+            work.run()
+        work.wait()
+        return {"wall_ns": time.perf_counter_ns() - start}
+
+    def trace(self) -> dict[str, Any]:
+        """Return what the point can be checked by."""
+        return dict(self._work.trace())
+
+
+def _adapter(name: str) -> Any:
+    """Import an adapter by the place of its file: no folder of ours is on the path, nor any module in the way."""
+    folder = Path(__file__).resolve().with_name("theirs")
+    spec = importlib.util.spec_from_file_location(
+        "theirs", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["theirs"] = package
+    spec.loader.exec_module(package)
+    return importlib.import_module(f"theirs.{name}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def serve(replies_to: int) -> None:
+    """Answer requests until there are no more."""
+    peer = Peer()
+    with os.fdopen(replies_to, "w") as replies:
+        for line in sys.stdin:
+            request = json.loads(line)
+            assert request["method"] in METHODS, f"no such method: {request['method']}"
+            try:
+                reply = getattr(peer, request["method"])(**request["arguments"])
+            except Exception as error:  # noqa: BLE001  (whatever breaks a peer is told to who asked)
+                kind = "Unavailable" if isinstance(error, ImportError) else type(error).__name__
+                reply = {"error": kind, "message": f"{error}"}
+            replies.write(json.dumps(reply) + "\n")
+            replies.flush()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

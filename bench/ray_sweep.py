@@ -1,0 +1,308 @@
+"""A sweep on a Ray cluster: each point is a task that has a GPU, or all CPUs of a node, to itself.
+
+The driver chooses the node of each point, for one of the CPU asks for as many CPUs as that very node has. A point is
+measured in a process of its own, which ends with it; only the driver writes records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bench import sweep
+from bench.case import label
+from bench.cases.environments import ON_GPU
+from bench.record import Record
+from bench.sources import sources_hash
+from bench.sweep import Context, Job
+from warpdrive_min.backends import BACKENDS, Availability
+
+log = logging.getLogger(__name__)
+
+RETRIES: Final = 3
+"""How often a point whose worker or node died is sent out again."""
+KNOCK_S: Final = 5.0
+"""Longest time in which the head of a cluster must answer, s."""
+REFRESH_S: Final = 2.0
+"""Longest time after which nodes that came are put to use, s."""
+
+
+class ClusterError(RuntimeError):
+    """A Ray cluster cannot be used for a sweep; says why and what to do."""
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """Lend a connection to a Ray cluster; leaves it at the end.
+
+    Args:
+        address: "local" starts a cluster of this machine alone, "auto" finds the one that runs here, HOST:PORT is the
+            head of one that this machine is in.
+
+    Raises:
+        ClusterError: There is no Ray, no such cluster, or a node of it has other sources.
+    """
+    try:
+        import ray  # noqa: PLC0415  (optional)
+    except ImportError as error:
+        raise ClusterError(f"--ray: needs Ray (got {error}); pip install 'warpdrive-min[ray]'") from error
+    started_here: dict[str, Any] = {}
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a sweep tells nobody that it ran
+        started_here["include_dashboard"] = False
+    try:
+        if address not in ("local", "auto"):
+            _knock(address)
+        ray.init(address, log_to_driver=False, logging_level=logging.WARNING, **started_here)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"--ray: must be local, auto, or HOST:PORT of a cluster that runs (got {address!r}: {error}); "
+            "start one with `ray start --head`"
+        ) from error
+    try:
+        cluster = Cluster(ray, sources_hash())
+        cluster.nodes()
+        yield cluster
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError where nobody listens: Ray itself would try for minutes, and then end the process."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("it is not HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+
+
+# ------------------------------------------------------------------ the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node offers."""
+
+    id: str
+    address: str
+    """For messages; records name no host."""
+    n_cpus: int
+    n_gpus: int
+
+    @property
+    def usable_gpus(self) -> int:
+        """How many of its GPUs have a CPU to launch from."""
+        return min(self.n_gpus, self.n_cpus)
+
+    def could_run(self, errand: Errand) -> bool:
+        """Return whether it is large enough for a point."""
+        return self.n_cpus > 0 and errand.n_gpus <= self.usable_gpus
+
+    def has_room_for(self, errand: Errand, others: Sequence[Errand]) -> bool:
+        """Return whether a point can be sent beside others of its kind; between the kinds Ray decides."""
+        if errand.n_gpus == 0:
+            return self.could_run(errand) and not any(each.n_gpus == 0 for each in others)
+        return errand.n_gpus + sum(each.n_gpus for each in others) <= self.usable_gpus
+
+    def share(self, errand: Errand) -> dict[str, int]:
+        """Return what a point takes of it; Ray sets the OpenMP threads to the CPUs."""
+        if errand.n_gpus == 0:
+            return {"num_gpus": 0, "num_cpus": self.n_cpus}  # so no point of a GPU runs beside it
+        return {"num_gpus": errand.n_gpus, "num_cpus": self.n_cpus // self.usable_gpus * errand.n_gpus}
+
+
+@dataclass(eq=False, slots=True)
+class Errand:
+    """A point on its way, with what became of its earlier attempts."""
+
+    job: Job
+    node: Node | None = None
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When it was sent out last."""
+    losses: list[str] = field(default_factory=list)
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of one node that it needs."""
+        case, point = self.job.case, self.job.point
+        if point["backend"] not in ON_GPU:
+            return 0
+        return max(2, int(point["n_ranks"])) if case.in_ranks else 1  # one rank alone is compared with more
+
+
+class Cluster:
+    """A Ray cluster that measures points."""
+
+    def __init__(self, ray: Any, sources: str) -> None:
+        self._ray = ray
+        self._sources = sources
+        self._checked: set[str] = set()
+        self._dead: set[str] = set()
+        """Nodes that Ray may still list as alive; one that is started again has another name."""
+
+    def availability(self) -> dict[str, Availability]:
+        """Say of each backend whether a node has the device for it; what is installed there shows in its records."""
+        nodes = self.nodes()
+
+        def state(on_gpu: bool) -> Availability:
+            if any(node.usable_gpus if on_gpu else node.n_cpus for node in nodes):
+                return Availability(True)
+            return Availability(False, f"no node of the cluster has a {'GPU and a CPU' if on_gpu else 'CPU'}")
+
+        return {name: state(name in ON_GPU) for name in BACKENDS}
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that are alive.
+
+        Raises:
+            ClusterError: One that is new has other sources than this process.
+        """
+        found = [
+            Node(
+                entry["NodeID"],
+                entry["NodeManagerAddress"],
+                int(entry["Resources"].get("CPU", 0)),
+                int(entry["Resources"].get("GPU", 0)),
+            )
+            for entry in self._ray.nodes()
+            if entry["Alive"] and entry["NodeID"] not in self._dead
+        ]
+        for node in found:
+            if node.id not in self._checked:
+                self._check_sources(node)
+        return [node for node in found if node.id in self._checked]
+
+    def _check_sources(self, node: Node) -> None:
+        task = self._on(node, _sources_there(), num_cpus=0)
+        try:
+            there = self._ray.get(task.remote())
+        except self._ray.exceptions.RayError as error:
+            log.warning("--ray: node %s is left out, it does not say which sources it has: %s", node.address, error)
+            return
+        if there != self._sources:
+            raise _other_sources(there, self._sources, f"node {node.address}")
+        self._checked.add(node.id)
+
+    def measure(self, todo: Sequence[Job], context: Context) -> Iterator[Record]:
+        """Yield the record of each point as it is done; one whose worker or node dies is sent out again.
+
+        Raises:
+            ClusterError: A node has other sources.
+        """
+        errands, nodes = [Errand(job) for job in todo], self.nodes()
+        waiting = [errand for errand in errands if any(node.could_run(errand) for node in nodes)]
+        for errand in errands:
+            if errand not in waiting:
+                yield _unmeasured("skipped", errand, context, f"no node of the cluster has {errand.n_gpus} GPUs")
+        running: dict[Any, Errand] = {}
+        try:
+            while waiting or running:
+                waiting = self._send_out(waiting, running, context)
+                if not running:
+                    for errand in waiting:
+                        yield _unmeasured("failed", errand, context, "all nodes that could run it died")
+                    return
+                done, _ = self._ray.wait(list(running), timeout=REFRESH_S)
+                for reference in done:
+                    errand = running.pop(reference)
+                    record = self._come_back(reference, errand, context)
+                    if record is None:
+                        waiting.append(errand)
+                    else:
+                        yield record
+        finally:
+            for reference in running:
+                self._ray.cancel(reference, force=True)
+
+    def _send_out(self, waiting: Sequence[Errand], running: dict[Any, Errand], context: Context) -> list[Errand]:
+        """Start what there is room for; returns the rest."""
+        nodes, left = self.nodes(), []
+        for errand in waiting:
+            there = {node: [each for each in running.values() if each.node == node] for node in nodes}
+            free = [node for node in nodes if node.has_room_for(errand, there[node])]
+            if not free:
+                left.append(errand)
+                continue
+            errand.node = min(free, key=lambda node, there=there: len(there[node]))
+            task = self._on(errand.node, measure_there, **errand.node.share(errand))
+            errand.started = datetime.now(UTC)
+            running[task.remote(errand.job, context, self._sources)] = errand
+        return left
+
+    def _on(self, node: Node, function: Callable[..., Any], **share: int) -> Any:
+        """Bind a function to a node. It is tried once: the driver counts the attempts, and may choose another node."""
+        place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
+        # One call a process: it gives back all memory of the GPU, and what broke one point cannot break the next.
+        return self._ray.remote(max_retries=0, max_calls=1, scheduling_strategy=place, **share)(function)
+
+    def _come_back(self, reference: Any, errand: Errand, context: Context) -> Record | None:
+        """Return the record of a task that is done; None: it is to be sent out again."""
+        errors = self._ray.exceptions
+        try:
+            record: Record = self._ray.get(reference)
+        except ClusterError:
+            raise
+        except errors.RayTaskError as error:  # it did run, and would end the same way again
+            return _unmeasured("failed", errand, context, f"{type(error.cause).__name__}: {error.cause}")
+        except errors.RayError as error:
+            log.warning("lost: %s: %s", label(errand.job.case, errand.job.point), error)
+            if errand.node and isinstance(error, errors.NodeDiedError | errors.TaskUnschedulableError):
+                self._dead.add(errand.node.id)
+            if isinstance(error, errors.TaskUnschedulableError):  # the node was dead before it had the point
+                return None
+            errand.losses.append(type(error).__name__)  # the text names hosts and folders
+            if len(errand.losses) <= RETRIES:
+                return None
+            return _unmeasured("failed", errand, context, f"its worker or node died {len(errand.losses)} times")
+        return record.model_copy(update={"notes": {**record.notes, **_losses(errand)}})
+
+
+def _losses(errand: Errand) -> dict[str, list[str]]:
+    return {"lost": errand.losses} if errand.losses else {}
+
+
+def _unmeasured(status: str, errand: Errand, context: Context, why: str) -> Record:
+    """Record a point that no node has sent back, so that nothing is known of a machine."""
+    reason = why + (f" ({', '.join(errand.losses)})" if errand.losses else "")
+    outcome = sweep.Outcome(status, reason, notes=_losses(errand), unread={"machine": "no node sent the point back"})
+    duration_s = (datetime.now(UTC) - errand.started).total_seconds()
+    return sweep.to_record(errand.job, replace(context, machine={}), outcome, errand.started, duration_s)
+
+
+def _other_sources(there: str, here: str, where: str) -> ClusterError:
+    return ClusterError(
+        f"--ray: every node must have the sources of this process, whose hash is {here} (got {there} on {where}); "
+        "check out the same commit there, without changes, or copy the folder"
+    )
+
+
+# ------------------------------------------------------------------ on the node
+
+
+def measure_there(job: Job, context: Context, sources: str) -> Record:
+    """Run a point on this node; the record describes this machine and the driver's commit, whose sources it has.
+
+    Raises:
+        ClusterError: It does not have them any more.
+    """
+    if (found := sources_hash()) != sources:
+        raise _other_sources(found, sources, "the node of a point, where they were the same before")
+    there = Context.here(context.preset, context.run_id)
+    return sweep.run_point(job, replace(there, git=context.git))
+
+
+def _sources_there() -> Callable[[], str]:
+    def ask() -> str:
+        """Travel by value, as no function of a module does: a node that lacks the package can still say so."""
+        try:
+            from bench.sources import sources_hash  # noqa: PLC0415  (where it is called)
+        except ImportError as error:
+            return f"{type(error).__name__}: {error}"
+        return sources_hash()
+
+    return ask

@@ -1,0 +1,465 @@
+"""Peers: Gymnasium as it is installed, and others by fakes that stand on the path of their process."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, sweep
+from bench.case import Case, Skip
+from bench.cases.train_case import settings
+from bench.measure import PLANS
+from bench.peers.catalogue import PEERS, PeerJob
+from bench.peers.check import STATES, correctness
+from bench.peers.command import chosen, interpreters
+from bench.peers.pairing import Run, measure
+from bench.peers.process import PeerError, PeerProcess
+from bench.peers.theirs.gymnasium import IDS, prepare
+from bench.record import read
+from bench.reference import JAX, WARPDRIVE, anchor
+from bench.stats import paired_ratio
+from bench.verdicts.turns import by_quad
+from bench.verdicts.worker import Side
+from bench.views import table
+from envs import ENVS
+from tests.bench.fakes import FakeWatch, prepared
+from warpdrive_min.training.config import RunConfig
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _no_simulator(monkeypatch):
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+
+
+# ------------------------------------------------------------------ fakes
+
+JAX_FAKE = """
+import types
+import numpy as np
+
+class Keys:
+    key = PRNGKey = staticmethod(lambda seed: np.array([seed, 0]))
+    split = staticmethod(lambda key, n=2: np.stack([np.asarray(key) + [0, i + 1] for i in range(n)]))
+
+random = Keys
+jit = lambda f: f
+block_until_ready = lambda value: value
+default_backend = lambda: "cpu"
+devices = lambda: [types.SimpleNamespace(device_kind="fake")]
+
+def vmap(f, axes=0):
+    def mapped(*args):
+        kept = axes if isinstance(axes, tuple) else (axes,) * len(args)
+        rows = [f(*(a if axis is None else a[i] for a, axis in zip(args, kept))) for i in range(len(args[0]))]
+        if not isinstance(rows[0], tuple):
+            return np.stack(rows)
+        return tuple(np.stack([row[j] for row in rows]) for j in range(len(rows[0])))
+    return mapped
+
+def scan(f, carry, xs, length):
+    for _ in range(length):
+        carry, _ = f(carry, None)
+    return carry, None
+
+lax = types.SimpleNamespace(scan=scan)
+"""
+GYMNAX_FAKE = """
+import numpy as np
+
+class Space:
+    def sample(self, key):
+        return np.float64(1.0)
+
+class Env:
+    # Of a pole that starts upright and at rest, gravity and its own turning do nothing in the first step.
+    def action_space(self, params):
+        return Space()
+    def reset(self, key, params):
+        return np.array([0.1, 0.0, 0.0, 0.0]), np.array([0.1, 0.0, 0.0, 0.0])
+    def step(self, key, state, action, params):
+        x, v, angle, w = state
+        temp = 10.0 / 1.1
+        turn = -temp / (0.5 * (4 / 3 - 0.1 / 1.1))
+        push = temp - 0.05 * turn / 1.1
+        state = np.array([x + 0.02 * v, v + 0.02 * push, angle + 0.02 * w, w + 0.02 * turn])
+        restart = np.array([0.1, 0.0, 0.0, 0.0])
+        return state, restart, 1.0, False, False, 0.0
+
+def make(name):
+    assert name == "CartPole-v1", name
+    return Env(), None
+"""
+PPO_FAKE = """
+import beside
+import numpy as np
+
+def make_train(config):
+    assert config["TOTAL_TIMESTEPS"] == 10 * config["NUM_ENVS"] * config["NUM_STEPS"]
+    return lambda key: {"metrics": {"returned_episode_returns": np.array([beside.RETURN])}}
+"""
+ENVPOOL_FAKE = """
+import gymnasium
+
+class Pool:
+    def __init__(self, envs, seed):
+        self.envs, self.seed, self.action_space = envs, seed, envs.single_action_space
+    def reset(self):
+        return self.envs.reset(seed=self.seed)
+    def step(self, actions):
+        return self.envs.step(actions)
+
+def make_gymnasium(name, num_envs, num_threads, seed):
+    return Pool(gymnasium.make_vec(name, num_envs=num_envs), seed)
+"""
+TORCH_FAKE = """
+import types
+cuda = types.SimpleNamespace(is_available=lambda: False)
+"""
+
+
+TORCH_ON_GPU_FAKE = """
+import types
+import numpy as np
+cuda = types.SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "fake", synchronize=lambda: None)
+full_like = np.full_like
+"""
+GRIDWORLD_FAKE = """
+class CUDATagGridWorld:
+    def __init__(self, num_taggers, use_full_observation):
+        assert use_full_observation
+        self.taggers, self.runners = {i: True for i in range(num_taggers)}, {num_taggers: True}
+"""
+WRAPPER_FAKE = """
+import numpy as np
+
+class EnvWrapper:
+    def __init__(self, env, num_envs, env_backend):
+        assert env_backend == "pycuda", env_backend
+        self.cuda_data_manager = self
+        self.arrays = {name: np.zeros(num_envs) for name in ("_timestep_", "observations", "rewards")}
+    def pull_data_from_device(self, name):
+        return self.arrays[name].copy()
+    def reset_all_envs(self):
+        self.arrays["_timestep_"][:] = 0
+    def step_all_envs(self):
+        self.arrays["_timestep_"] += STEP
+    def reset_only_done_envs(self):
+        self.arrays["_timestep_"][self.arrays["_timestep_"] >= 3] = 0
+"""
+TRAINER_FAKE = """
+import types
+import numpy as np
+
+class TrainerA2C:
+    def __init__(self, wrapper, config, agents, verbose):
+        assert agents == {"shared": [0, 1, 2, 3, 4]} and config["env"]["num_taggers"] == 4
+        assert config["trainer"]["num_envs"] == 4, config
+        self.cuda_envs, self.steps = wrapper, config["trainer"]["train_batch_size"] // 4
+        self.models = {"shared": types.SimpleNamespace(parameters=lambda: [np.ones(2).view(Weights)])}
+    def _evaluate_policies(self, batch_index):
+        return {"shared": [np.zeros((4, 5, 5), np.float32)]}
+    def _sample_actions(self, probabilities, batch_index):
+        assert batch_index == -1 and np.all(probabilities["shared"][0] == np.float32(0.2))
+    def _generate_rollout_batch(self):
+        assert self.steps == 8
+    def _update_model_params(self, iteration):
+        self.cuda_envs.iteration = iteration
+
+class Weights(np.ndarray):
+    def isfinite(self):
+        return np.isfinite(self)
+"""
+RUN_CONFIG_FAKE = "{env: {}, trainer: {}, policy: {shared: {algorithm: A2C}}, saving: {}}"
+
+
+def warp_drive_files(step: int) -> dict[str, str]:
+    """Return fakes of WarpDrive and of a torch with a GPU; a step moves the clocks on by ``step``."""
+    return {
+        "torch/__init__.py": TORCH_ON_GPU_FAKE,
+        "warp_drive/__init__.py": "",
+        "warp_drive/env_wrapper.py": WRAPPER_FAKE.replace("STEP", str(step)),
+        "warp_drive/training/trainers/trainer_a2c.py": TRAINER_FAKE,
+        "warp_drive/training/run_configs/tag_gridworld.yaml": RUN_CONFIG_FAKE,
+        "example_envs/tag_gridworld/tag_gridworld.py": GRIDWORLD_FAKE,
+    }
+
+
+@pytest.fixture
+def fakes(tmp_path, monkeypatch):
+    """Put fake packages on the path of every process; returns what adds one, with a version."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+    def add(name: str, files: dict[str, str], version: str = "9.9") -> None:
+        for path, text in files.items():
+            (site / path).parent.mkdir(parents=True, exist_ok=True)
+            (site / path).write_text(text)
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    return add
+
+
+def script(path: Path, body: str) -> str:
+    """Write an interpreter that is none."""
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def smoke(name: str) -> PeerJob:
+    """Return the first point of a peer."""
+    return chosen("smoke", [name], [])[0]
+
+
+def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
+    return Run(
+        context=sweep.Context.here("smoke", run_id="test"),
+        pythons={"": sys.executable, **pythons},
+        timeout_s=timeout_s,
+        backend="cpu",
+    )
+
+
+def ours(run_ns: float = 1e6) -> Side:
+    """Return our side on a fake clock: 1,000 steps take 1 ms."""
+    watch = FakeWatch(lambda run: run_ns)
+    cases = {
+        name: Case(
+            name=name,
+            summary="a fake",
+            scope=scope,
+            version=1,
+            points=lambda preset: [],
+            setup=lambda point: prepared(watch.run),
+        )
+        for name, scope in (("env_step", "env"), ("train", "train"))
+    }
+    return Side(cases, lambda _: watch)
+
+
+def process(name: str, timeout_s: float = 60.0, python: str = sys.executable) -> PeerProcess:
+    return PeerProcess(name, PEERS[name].install, python, timeout_s)
+
+
+# ------------------------------------------------------------------ the command
+
+
+def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_dies(tmp_path):
+    """The dead peer is named and recorded; Gymnasium's record has its version, both rates and their ratio."""
+    dying = script(tmp_path / "dying", "print('out of luck')\nsys.exit(3)")
+    arguments = ["peers", "--preset", "smoke", "--peer", "gymnasium-vectorised", "--peer", "envpool"]
+    arguments += ["--backend", "cpu", "--python", f"envpool={dying}", "--out", str(tmp_path / "out")]
+    result = runner.invoke(cli.app, arguments)
+    assert result.exit_code == 1, result.output
+    (file,) = (tmp_path / "out").glob("*.jsonl")
+    theirs, mine, dead = read(file)
+    assert dead.status == "failed"
+    assert re.search(r"^envpool: died at set_up with code 3; its last words: out of luck$", dead.reason)
+    assert dead.reason in result.output
+    version = metadata.version("gymnasium")
+    assert theirs.is_evidence
+    assert theirs.notes["version"] == version
+    assert theirs.correctness.oracle.startswith("NumPy")
+    assert (theirs.scope, theirs.n, len(theirs.samples_ns)) == ("env", 8, 8)
+    assert mine.is_evidence
+    assert (mine.case, mine.point["backend"], mine.n) == ("env_step", "cpu", 8)
+    turns = [
+        by_quad([{"wall_ns": wall} for wall in record.samples_ns], record.work_per_run["env_steps"])
+        for record in (mine, theirs)
+    ]
+    got = theirs.metrics["ours_over_peer"]
+    want = paired_ratio(*turns)
+    np.testing.assert_allclose([got.value, got.low, got.high], [want.value, want.low, want.high])
+    assert theirs.metrics["ours_env_steps_per_s"] == mine.metrics["env_steps_per_s"]
+    (line,) = (line for line in table.markdown([theirs, dead]).splitlines() if "cartpole" in line)
+    assert f"| gymnasium-vectorised | {version} | simulate | cartpole |" in line
+    assert theirs.notes["counts"] in line
+    assert f"| {want.value:,.3g} | {want.low:,.3g} to {want.high:,.3g} |" in line
+
+
+def test_command_that_measures_nothing_says_so():
+    """Filters that no point passes, and peers that do not exist, are told apart from a run."""
+    assert runner.invoke(cli.app, ["peers", "--preset", "smoke", "--where", "env=chess"]).exit_code == 3
+    result = runner.invoke(cli.app, ["peers", "--peer", "chess"])
+    assert result.exit_code == 2
+    with pytest.raises(Exception, match=r"must be NAME=PATH \(names: envpool, "):
+        interpreters(["chess=/bin/true"])
+
+
+# ------------------------------------------------------------------ what can go wrong
+
+
+ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "timeout_s", "message"),
+    [
+        ("sys.exit(7)", 60.0, "gymnax: died at set_up with code 7; its last words: nothing"),
+        (ANSWER + "sys.stdin.read()", 60.0, "gymnax: must answer set_up with a JSON object .*rubbish"),
+        ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; raise --timeout"),
+        ("sys.stdin.readline()\nos.close(int(sys.argv[2]))\nsys.exit(4)", 60.0, "gymnax: died at set_up with code 4"),
+    ],
+)
+def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeout_s, message):
+    """Each is an error that names the peer, and its process is gone."""
+    peer = process("gymnax", timeout_s, script(tmp_path / "python", body))
+    with peer, pytest.raises(PeerError, match=message):
+        peer.ask("set_up", adapter="gymnax", point={})
+    assert peer._process.poll() is not None
+
+
+def test_interpreter_that_does_not_exist_is_named():
+    """The error says how to give another one, and leaves no path behind."""
+    with pytest.raises(PeerError, match=r"gymnax: its interpreter must start \(got No such file") as caught:
+        process("gymnax", python="/nowhere/python").__enter__()
+    assert "/nowhere" not in str(caught.value)
+
+
+def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fakes):
+    """What cannot be imported, and what has no GPU, are skips with a reason."""
+    (record,) = measure(smoke("purejaxrl"), a_run(), ours())
+    assert record.status == "skipped"
+    assert "No module named 'purejaxrl'" in record.reason
+    assert "luchris429/purejaxrl" in record.reason
+    fakes("rl-warp-drive", {"torch/__init__.py": TORCH_FAKE, "warp_drive/__init__.py": ""})
+    with process("rl-warp-drive-numba") as peer, pytest.raises(Skip, match="it needs an NVIDIA GPU, and its torch"):
+        peer.ask("set_up", adapter="warp_drive", point=smoke("rl-warp-drive-numba").given)
+
+
+def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
+    """An exception of a step is a record with the peer's name and its message, not an exception of ours."""
+    broken = GYMNAX_FAKE.replace('assert name == "CartPole-v1", name', 'raise ValueError("no such world")')
+    fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": broken})
+    (record,) = measure(smoke("gymnax"), a_run(), ours())
+    assert (record.status, record.reason) == ("failed", "gymnax: ValueError at set_up: no such world")
+
+
+def test_wrong_step_of_a_peer_fails_its_point(fakes):
+    """A peer whose cart is pushed twice as hard does other work: it is not measured."""
+    fakes(
+        "gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE.replace("10.0 / 1.1", "20.0 / 1.1")}
+    )
+    (record,) = measure(smoke("gymnax"), a_run(), ours())
+    assert record.status == "failed"
+    assert "before the timing, against NumPy" in record.reason
+
+
+# ------------------------------------------------------------------ adapters
+
+
+def test_gymnax_is_scanned_and_its_steps_are_held_against_ours(fakes):
+    """A run is 50 steps of all environments in one program; versions are those of its process."""
+    fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
+    theirs, _ = measure(smoke("gymnax"), a_run(), ours())
+    assert theirs.is_evidence
+    assert 0 < theirs.correctness.max_error < 1e-6
+    assert theirs.work_per_run == {"env_steps": 50 * 4, "agent_steps": 50 * 4}
+    assert (theirs.mode, theirs.notes["version"], theirs.notes["versions"]["jaxlib"]) == ("fused", "9.9", None)
+
+
+def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
+    """Its files import each other by their folder; it is paired with training of ours, on its own account."""
+    fakes(
+        "gymnax",
+        {
+            "jax/__init__.py": JAX_FAKE,
+            "purejaxrl/ppo.py": PPO_FAKE,
+            "purejaxrl/beside.py": "RETURN = 21.0",
+        },
+    )
+    theirs, mine = measure(smoke("purejaxrl"), a_run(), ours())
+    assert theirs.is_evidence
+    assert (theirs.scope, mine.case) == ("train", "train")
+    assert theirs.work_per_run["env_steps"] == 10 * 4 * 8
+    assert theirs.correctness.before.detail == "its mean return is finite, 21"
+    assert theirs.notes["version"] is None
+    assert "| unnamed | train PPO | cartpole | 1 | 4 x 8 |" in table.markdown([theirs])
+
+
+def test_envpool_steps_with_gymnasiums_interface(fakes):
+    """A pool has one action space for each environment and no seed at its reset."""
+    fakes("envpool", {"envpool/__init__.py": ENVPOOL_FAKE}, version="1.2")
+    with process("envpool") as peer:
+        said = peer.ask("set_up", adapter="envpool", point=smoke("envpool").given)
+        assert said["versions"]["envpool"] == "1.2"
+        assert said["threads"] == len(os.sched_getaffinity(0))
+        assert peer.ask("time", runs=3)["wall_ns"] > 0
+        assert correctness("cartpole", peer.ask("trace")).passed
+
+
+def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
+    """Its sampler gets even probabilities, its trainer the sizes of the point; both are paired with ours."""
+    fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
+    jobs = chosen("smoke", ["rl-warp-drive-pycuda"], [])
+    (stepped, _), (trained, _) = (measure(job, a_run(), ours()) for job in jobs)
+    assert (stepped.status, trained.status) == ("ok", "ok"), (stepped.reason, trained.reason)
+    assert (stepped.scope, trained.scope) == ("env", "train")
+    assert stepped.correctness.before.detail.startswith("all 4 environments moved on by a step")
+    assert stepped.work_per_run == {"env_steps": 4, "agent_steps": 20}
+    assert trained.work_per_run == {"env_steps": 32, "agent_steps": 160}
+    assert re.match(r"its 1 arrays of weights are finite after \d+ iterations", trained.correctness.after.detail)
+    assert (stepped.notes["version"], stepped.threads) == ("2.7.1", None)
+    assert stepped.notes["shims"] == "gymnasium is imported as gym"
+
+
+def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
+    """Environments whose clocks stand still did no work."""
+    fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
+    (record,) = measure(smoke("rl-warp-drive-pycuda"), a_run(), ours())
+    assert record.status == "failed"
+    assert "rl-warp-drive-pycuda: ArithmeticError at trace: of 4 environments" in record.reason
+
+
+@pytest.mark.parametrize("env", IDS)
+def test_steps_of_gymnasium_are_ours_and_a_wrong_one_is_seen(env):
+    """From the state that is read from its observations ours comes to the same observations and rewards."""
+    work = prepare({"env": env, "n_envs": 3, "options": {"vectorization_mode": "sync"}})
+    work.run()
+    trace = work.trace()
+    seen = correctness(env, trace)
+    assert seen.passed, seen.detail
+    assert np.shape(trace["before"])[0] == 3
+    trace["after"][2][-1] += 0.01
+    assert not correctness(env, trace).passed
+
+
+def test_states_are_read_from_observations():
+    """A pendulum at 3 rad that turns by -2 rad/s shows cosine, sine and speed; Acrobot two such angles."""
+    angle, other = 3.0, -1.0
+    pendulum = STATES["pendulum"](np.array([[np.cos(angle), np.sin(angle), -2.0]]))
+    np.testing.assert_allclose(pendulum, [[angle, -2.0]])
+    seen = [np.cos(angle), np.sin(angle), np.cos(other), np.sin(other), 0.5, 0.25]
+    np.testing.assert_allclose(STATES["acrobot"](np.array([seen])), [[angle, other, 0.5, 0.25]])
+
+
+# ------------------------------------------------------------------ the catalogue
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
+    """Ours has the environment, the sizes and the run config; trained sizes are those that others were measured on."""
+    for preset in PLANS:
+        jobs = chosen(preset, [name], [])
+        assert jobs
+        for job in jobs:
+            case, point = job.ours("cpu")
+            assert case in sweep.CASES
+            assert point["env"] in ENVS
+            if case == "train":
+                config = RunConfig.from_dict(settings(point))
+                assert config.trainer.num_envs == job.axes["n_envs"]
+                assert preset == "smoke" or anchor(point).by in (JAX, WARPDRIVE)

@@ -1,0 +1,240 @@
+"""Sweeps on a Ray cluster: nodes on this machine whose GPUs are only numbers, and points that say where they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, ray_sweep, sweep
+from bench.record import read
+from bench.sources import sources_hash
+from tests.bench.fakes import case, prepared
+from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray; pip install ray")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """Lend a cluster: a head with 2 CPUs and 2 GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # nodes hand their environment on to what measures
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 2})
+        yield cluster
+        cluster.shutdown()
+
+
+@pytest.fixture
+def context() -> sweep.Context:
+    return sweep.Context.here("smoke", run_id="test")
+
+
+def jobs_of(setup: Any, backends: list[str]) -> list[sweep.Job]:
+    """Return a point for each backend, numbered by ``index``."""
+    fake = case(setup, len(backends))
+    return [
+        sweep.Job(fake, {**point, "backend": backend})
+        for point, backend in zip(fake.points("smoke"), backends, strict=True)
+    ]
+
+
+# ------------------------------------------------------------------ on a cluster
+
+
+@needs_ray
+def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
+    """Two points of GPUs run at once, each sees one; none shares it, and none runs beside a point of the CPU."""
+    todo = jobs_of(partial(exclusive, tmp_path), ["pycuda", "pycuda", "cpu", "pycuda"])
+    with ray_sweep.connected(nodes.address) as cluster:
+        assert all(state.available for state in cluster.availability().values())
+        records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
+    assert [record.reason for record in records if not record.is_evidence] == []
+    assert sorted(record.point["index"] for record in records) == [0, 1, 2, 3]
+    assert read(tmp_path / "r.jsonl") == records
+    gpus = {record.point["index"]: record.notes["gpu"] for record in records}
+    assert {gpus[0], gpus[1]} == {"0", "1"}
+    assert gpus[3] in {"0", "1"}
+    assert {record.git["sha"] for record in records} == {context.git["sha"]}
+
+
+@needs_ray
+def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_path, monkeypatch):
+    """A point whose process dies once is measured; one whose process always dies is recorded as failed."""
+    monkeypatch.setattr(ray_sweep, "RETRIES", 1)
+    todo = jobs_of(partial(deadly, tmp_path), ["pycuda", "pycuda"])
+    with ray_sweep.connected(nodes.address) as cluster:
+        records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
+    once, always = sorted(records, key=lambda record: record.point["index"])
+    assert once.is_evidence
+    assert once.notes["lost"] == ["WorkerCrashedError"]
+    assert always.status == "failed"
+    assert always.reason == "its worker or node died 2 times (WorkerCrashedError, WorkerCrashedError)"
+    assert always.machine == {}
+    assert [len((tmp_path / f"tried-{index}").read_text()) for index in (0, 1)] == [2, 2]
+
+
+@needs_ray
+def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
+    """A node that came is used; when it goes, its point is sent to one that is left."""
+    second = nodes.add_node(num_cpus=1, num_gpus=1)
+    todo = jobs_of(partial(stuck, tmp_path, second.node_id), ["pycuda"] * 2)
+
+    def remove() -> None:
+        wait_for((tmp_path / "there").exists, "no point came to the second node")
+        nodes.remove_node(second, allow_graceful=False)
+
+    remover = threading.Thread(target=remove)
+    with ray_sweep.connected(nodes.address) as cluster:
+        remover.start()
+        records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
+    remover.join()
+    assert all(record.is_evidence for record in records)
+    undisturbed, lost = records
+    assert "lost" not in undisturbed.notes
+    assert 1 <= len(lost.notes["lost"]) <= ray_sweep.RETRIES
+
+
+@needs_ray
+def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
+    """What was recorded before SIGKILL is not run again, and what was running leaves nothing behind but a free GPU."""
+    file = tmp_path / "r.jsonl"
+    program = f"from tests.bench.test_ray_sweep import drive; drive({nodes.address!r}, {str(tmp_path)!r})"
+    driver = subprocess.Popen([sys.executable, "-c", program], cwd=sweep.ROOT, env={**os.environ, "PYTHONPATH": "."})
+    tried = [tmp_path / f"tried-{index}" for index in (0, 1)]
+    wait_for(lambda: file.exists() and tried[1].exists(), "the driver got nowhere")
+    driver.send_signal(signal.SIGKILL)
+    assert driver.wait() == -signal.SIGKILL
+    (before,) = read(file)
+    (tmp_path / "go").touch()
+    with ray_sweep.connected(nodes.address) as cluster:
+        todo = jobs_of(partial(gated, tmp_path), ["pycuda"] * 2)
+        after = list(sweep.run(todo, context, file, cluster.measure))
+    assert before.point["index"] == 0
+    assert [record.point["index"] for record in after] == [1]
+    assert [len(each.read_text()) for each in tried] == [1, 2]
+    assert all(record.is_evidence for record in read(file))
+
+
+def drive(address: str, folder: str) -> None:
+    """Sweep, as a process of its own that is killed."""
+    os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
+    todo = jobs_of(partial(gated, Path(folder)), ["pycuda"] * 2)
+    with ray_sweep.connected(address) as cluster:
+        list(sweep.run(todo, sweep.Context.here("smoke", "test"), Path(folder, "r.jsonl"), cluster.measure))
+
+
+@needs_ray
+def test_node_with_other_sources_is_refused(nodes):
+    """Nodes answer with the hash of what they have; another one is named, with what to do."""
+    with ray_sweep.connected(nodes.address) as cluster:
+        other = ray_sweep.Cluster(sys.modules["ray"], "0123456789abcdef")
+        with pytest.raises(ray_sweep.ClusterError, match=r"0123456789abcdef \(got [0-9a-f]{16} on node"):
+            other.nodes()
+        assert len(cluster.nodes()) == 1
+
+
+@needs_ray
+def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
+    """`run --ray` records real points as `run` does, with the machine that measured them."""
+    words = ["run", "--preset", "smoke", "--case", "env_step", "--env", "cartpole", "--backend", "host", "--no-plot"]
+    result = CliRunner().invoke(cli.app, [*words, "--ray", nodes.address, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    (file,) = tmp_path.glob("*.jsonl")
+    (record,) = read(file)
+    assert record.is_evidence
+    assert record.machine["cores"] == len(os.sched_getaffinity(0))
+    assert "s left" in result.output
+
+
+# ------------------------------------------------------------------ without one
+
+
+def test_missing_ray_is_an_error_with_the_install_line(monkeypatch, tmp_path):
+    """Without Ray the command says what to install, and measures nothing."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["run", "--preset", "smoke", "--case", "sampler", "--backend", "cpu", "--ray", "local"]
+    result = CliRunner().invoke(cli.app, [*words, "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "warpdrive-min[ray]" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+@needs_ray
+@pytest.mark.parametrize(("address", "why"), [("127.0.0.1:1", "refused"), ("nonsense", "not HOST:PORT")])
+def test_address_without_a_cluster_is_refused_at_once(address, why):
+    """Where no head listens the error says what an address is, and how to start a cluster."""
+    with (
+        pytest.raises(ray_sweep.ClusterError, match=rf"got '{address}'.*{why}.*ray start"),
+        ray_sweep.connected(address),
+    ):
+        pass
+
+
+def test_node_without_the_package_says_so(monkeypatch):
+    """What asks a node for its sources needs nothing of this project there."""
+    monkeypatch.setitem(sys.modules, "bench.sources", None)
+    assert "bench.sources" in ray_sweep._sources_there()()
+
+
+def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
+    """The same files give the same hash wherever they lie, whatever is compiled; changed or moved they give another."""
+
+    def hashed(**files: str) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            (folder / "bench" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "bench" / name).write_text(text)
+        return sources_hash(folder)
+
+    assert hashed(a="1", b="2") == hashed(b="2", a="1") == hashed(a="1", b="2", **{"__pycache__/a": "3"})
+    assert len({hashed(a="1", b="2"), hashed(a="2", b="1"), hashed(a="12"), hashed(a="1", c="2")}) == 4
+    assert sources_hash() == sources_hash(sweep.ROOT)
+
+
+def errand(backend: str, **changes: Any) -> ray_sweep.Errand:
+    (job,) = jobs_of(lambda point: prepared(), [backend])
+    return ray_sweep.Errand(sweep.Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
+
+
+@pytest.mark.parametrize(
+    ("n_cpus", "n_gpus", "on_gpu", "on_cpu"),
+    [(16, 1, [16, 1], [16, 0]), (16, 4, [4, 1], [16, 0]), (2, 8, [1, 1], [2, 0]), (8, 0, None, [8, 0])],
+)
+def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus, n_gpus, on_gpu, on_cpu):
+    """CPUs are dealt to the GPUs that have one; a point of the CPU takes all, so that nothing runs beside it."""
+    node = ray_sweep.Node("id", "host", n_cpus, n_gpus)
+    for point, want in ((errand("numba"), on_gpu), (errand("host"), on_cpu)):
+        assert node.could_run(point) == (want is not None)
+        if want is not None:
+            assert node.share(point) == dict(zip(("num_cpus", "num_gpus"), want, strict=True))
+            n_beside = 1 if point.n_gpus == 0 else min(n_cpus, n_gpus)
+            assert node.has_room_for(point, [point] * (n_beside - 1))
+            assert not node.has_room_for(point, [point] * n_beside)
+
+
+def test_point_in_ranks_takes_as_many_gpus_of_one_node(context):
+    """Four ranks take four GPUs; a cluster whose nodes have fewer skips the point, and says so."""
+    ranks = errand("pycuda", in_ranks=True)
+    assert ray_sweep.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
+    assert not ray_sweep.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, errand("pycuda")])
+    entry = {"NodeID": "id", "NodeManagerAddress": "host", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}
+    cluster = ray_sweep.Cluster(SimpleNamespace(nodes=lambda: [entry]), "0")
+    cluster._checked.add("id")
+    (record,) = cluster.measure([ranks.job], context)
+    assert (record.status, record.reason) == ("skipped", "no node of the cluster has 4 GPUs")
