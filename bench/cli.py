@@ -72,6 +72,7 @@ def run(
     figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
     resume: Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")] = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
+    note: Annotated[str | None, typer.Option(help="Kept in every record, say what else ran meanwhile.")] = None,
     ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
@@ -87,7 +88,7 @@ def run(
     if not todo:
         _say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
-    context = sweep.Context.here(preset.value, resume)
+    context = sweep.Context.here(preset.value, resume, note)
     file = out / f"{context.run_id}.jsonl"
     with _place(ray) as (states, runner):
         todo = sweep.missing(_say_what_is_skipped(todo, states), file)

@@ -51,9 +51,11 @@ class Context:
     git: Mapping[str, Any]
     dependencies_hash: str
     plan: Plan
+    note: str | None = None
+    """What whoever started the sweep has to say about it."""
 
     @classmethod
-    def here(cls, preset: Preset, run_id: str | None = None) -> Context:
+    def here(cls, preset: Preset, run_id: str | None = None, note: str | None = None) -> Context:
         """Read this machine."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         git = machine.git_state(ROOT)
@@ -64,6 +66,7 @@ class Context:
             git=git,
             dependencies_hash=machine.dependencies_hash(),
             plan=PLANS[preset],
+            note=note,
         )
 
 
@@ -319,7 +322,7 @@ def to_record(job: Job, context: Context, outcome: Outcome, started: datetime, d
         command=command(job, context.preset),
         started_at=started.isoformat(timespec="seconds"),
         duration_s=round(duration_s, 3),
-        notes=outcome.notes,
+        notes=outcome.notes | ({} if context.note is None else {"note": context.note}),
         unread=outcome.unread,
     )
 

@@ -158,6 +158,7 @@ def settings(point: Point) -> Settings:
         "train_batch_size": trainer.train_batch_size // trainer.num_envs * n_envs,
         "env_backend": point["backend"],
         "seed": point["seed"],
+        "precision": point.get("precision", trainer.precision),
     }
     for name, policy in changed["policy"].items():
         policy["to_train"] = name == point["learner"]
@@ -234,16 +235,17 @@ def learn_points(preset: Preset) -> list[Point]:
     points += [_point(task, "cpu", seed) for task in cartpole for seed in SEEDS]
     crowded = [n for n in CROWDED if preset == "full" or n <= CROWDED[0]]
     return points + [
-        _point(task, backend, seed, n_envs)
+        _point(task, backend, seed, n_envs) | more
         for task in cartpole
         for backend in ON_GPU
         for n_envs in crowded
+        for more in ({}, {"precision": "tf32"})
         for seed in SEEDS
     ]
 
 
 CROWDED: Final = (2_048, 16_384)
-"""Environments of CartPole on a GPU, as PureJaxRL was measured on it."""
+"""Environments of CartPole on a GPU, as PureJaxRL was measured on it, which multiplies in TF32 there."""
 
 
 def _point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, str | int | float]:

@@ -40,6 +40,10 @@ METRICS: Final = (
 )
 
 
+EVEN: Final = 16
+"""Parts have a multiple of so many rows: kernels then load several numbers at once."""
+
+
 class Rows(NamedTuple):
     """Some rows of a rollout, (rows, n_agents, ...) each."""
 
@@ -296,7 +300,8 @@ class ActorCriticAlgorithm(abc.ABC):
         """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""
         n_agents = self._returns.shape[2]
         n_rows = row.stop if isinstance(row, slice) else len(row)
-        at_once = max(1, self._max_rows // n_agents) if self._max_rows else n_rows
+        at_once = self._max_rows // n_agents if self._max_rows else n_rows
+        at_once = at_once // EVEN * EVEN or max(1, at_once)
         for start in range(0, n_rows, at_once):
             within = slice(start, min(start + at_once, n_rows))
             yield (within if isinstance(row, slice) else row[within]), within

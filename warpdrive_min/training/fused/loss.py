@@ -21,7 +21,7 @@ MOST_ROWS: Final = 128
 """Of a block."""
 TILE: Final = 1_024
 """Logits of a block of rows, the choices of each type rounded up to a power of two: they stay in registers."""
-MOST_PROGRAMS: Final = 1_024
+MOST_PROGRAMS: Final = 2_048
 """Each keeps sums of its own. The number is no device's, so that sums are added in the same order on all of them."""
 WARPS: Final = 4
 
