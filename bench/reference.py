@@ -11,7 +11,8 @@ WARPDRIVE: Final = "WarpDrive 2.7.1"
 JAX: Final = "PureJaxRL"
 SOURCES: Final = {
     WARPDRIVE: "rl-warp-drive 2.7.1 with its run configs, measured for this project on one NVIDIA H200",
-    JAX: "PureJaxRL's PPO on gymnax 1.0.1 and JAX 0.11.2, which multiplies in TF32 by default, measured for this project on one NVIDIA H200",
+    JAX: "PureJaxRL's PPO on gymnax 1.0.1 and JAX 0.11.2, which multiplies in TF32 unless told otherwise, "
+    "measured for this project on one NVIDIA H200",
 }
 
 
