@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.record import Record
-from bench.views.figures import Chart, Dot, commit_label
+from bench.views.figures import Chart, Dot, commit_label, notes
 
 
 def figure(machine: str, chart: Chart) -> dict[str, Any]:
@@ -17,6 +17,7 @@ def figure(machine: str, chart: Chart) -> dict[str, Any]:
         "chart": chart,
         "runs": sorted({record.run_id for record in chart.records}),
         "commits": sorted({commit_label(record) for record in chart.records}),
+        "notes": notes(chart.records),
         "commands": commands(chart.records),
         "drawn": drawn(chart),
     }

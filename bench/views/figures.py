@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from bench.cases.environments import FULLY_OBSERVED_AGENTS
+from bench.cases.environments import FULLY_OBSERVED_AGENTS, ON_GPU
 from bench.cases.scaling_case import efficiencies
 from bench.record import Curve, Metric, Record
 from bench.reference import JAX, WARPDRIVE, anchor
@@ -663,7 +663,8 @@ def _part(index: int, hatch: str) -> dict[str, str]:
 def _iteration(record: Record) -> str:
     point = record.point
     played = f"{counted(int(point['n_agents']), 'agent')} x {counted(int(point['n_steps']), 'step')}"
-    how = "" if (point["precision"], point["mode"]) == ("fp32", "graph") else f", {point['precision']}, {point['mode']}"
+    usual = {"precision": "fp32", "mode": "graph" if point["backend"] in ON_GPU else "eager"}
+    how = "".join(f", {point[axis]}" for axis, value in usual.items() if point[axis] != value)
     algorithm = f"{point['algorithm']} " if "algorithm" in point else ""
     return f"{algorithm}{point['network']}, {point['n_envs']:,} x {played}{how}"
 
@@ -731,23 +732,26 @@ def learning_over(
     def learning(records: Sequence[Record]) -> Chart:
         shown = latest(records)
         panels = []
-        for key, found in _grouped(shown, "env", "algorithm", "learner", "n_envs", "threshold").items():
-            env, algorithm, learner, n_envs, threshold = key
-            series = []
+        axes = ("env", "algorithm", "learner", "n_envs", "threshold", "precision")
+        for key, found in _grouped(shown, *axes).items():
+            env, algorithm, learner, n_envs, threshold, precision = key
+            series, counts = [], set()
             for backend, look in BACKEND_STYLE.items():
                 seeds = [record for record in found if record.point["backend"] == backend]
                 dots = _curve([curve_points(record, str(learner), along) for record in seeds], log_x)
                 if dots:
                     series.append(Series(backend_label(seeds[0]), look | {"marker": ""}, dots))
+                    counts.add(len(seeds))
             if series:
                 who = "" if learner == "shared" else f" ({learner})"
-                title = f"{environment(str(env))}{who}, {algorithm}, {counted(int(n_envs), 'environment')}"
+                how = f", {precision}" if precision else ""
+                title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} x, {_seeds(counts)}"
                 panels.append(Panel(title, series, level=float(threshold)))
         return Chart(
             name=name,
             title=f"Learning over {xlabel}",
             explains="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
-            "done keep their last return. The level is the task's threshold.",
+            "done keep their last return. The level is the task's threshold; x counts environments.",
             statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
             xlabel=xlabel,
             ylabel="mean return",
@@ -758,6 +762,12 @@ def learning_over(
         )
 
     return learning
+
+
+def _seeds(counts: set[int]) -> str:
+    """Say how many seeds the lines of a panel have."""
+    least, most = min(counts), max(counts)
+    return counted(most, "seed") if least == most else f"{least} to {most} seeds"
 
 
 def curve_points(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:
@@ -905,6 +915,11 @@ def commit_label(record: Record) -> str:
     return (str(sha)[:7] if sha else "unknown") + (" + changes" if record.git.get("dirty") else "")
 
 
+def notes(records: Iterable[Record]) -> list[str]:
+    """Return what whoever measured had to say about it."""
+    return sorted({str(record.notes["note"]) for record in records if "note" in record.notes})
+
+
 def said(record: Record) -> str:
     """Name the size of a point and its run."""
     sizes = [f"{value:,} {axis.removeprefix('n_')}" for axis, value in record.point.items() if axis.startswith("n_")]
@@ -996,7 +1011,7 @@ def _grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], lis
     """Group records by the values of axes, in order; environments in the order of their names' list."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(tuple(record.point[axis] for axis in axes), []).append(record)
+        groups.setdefault(tuple(record.point.get(axis, "") for axis in axes), []).append(record)
     order = list(ENV_NAME)
 
     def place(key: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -232,16 +232,17 @@ def learning_table(records: Sequence[Record]) -> str:
 
     A seed that misses the threshold counts as one that takes longer than all others.
     """
-    axes = ("env", "algorithm", "learner", "n_envs", "backend", "threshold")
+    axes = ("env", "algorithm", "learner", "n_envs", "backend", "threshold", "precision")
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(tuple(record.point[axis] for axis in axes), []).append(record)
+        groups.setdefault(tuple(record.point.get(axis, "") for axis in axes), []).append(record)
     rows = []
-    for (env, algorithm, learner, n_envs, _, threshold), seeds in groups.items():
+    for (env, algorithm, learner, n_envs, _, threshold, precision), seeds in groups.items():
+        where = ", ".join(part for part in (backend_label(seeds[0]), str(precision)) if part)
         reached = [record for record in seeds if "seconds_to_threshold" in (record.metrics or {})]
         rows.append(
             [
-                *(str(env), str(algorithm), str(learner), f"{n_envs:,}", backend_label(seeds[0]), f"{threshold:g}"),
+                *(str(env), str(algorithm), str(learner), f"{n_envs:,}", where, f"{threshold:g}"),
                 f"{len(reached)} of {len(seeds)}",
                 *(_over_seeds(seeds, name) for name in ("env_steps_to_threshold", "seconds_to_threshold")),
                 _returns(seeds),

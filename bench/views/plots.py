@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from bench.record import Record
-from bench.views.figures import Chart, Panel, by_machine, charts, commit_label
+from bench.views.figures import Chart, Panel, by_machine, charts, commit_label, notes
 
 Style = Literal["paper", "slides"]
 STYLES: Final = Path(__file__).parent / "styles"
@@ -238,7 +238,9 @@ def _footer(figure: Figure, chart: Chart) -> None:
     machine = records[0].machine
     commits, runs = sorted({commit_label(record) for record in records}), sorted({record.run_id for record in records})
     where = f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
-    text = f"{where}; {chart.statistic}; commit {', '.join(commits)}; run {', '.join(runs)}"
+    text = "; ".join(
+        [where, chart.statistic, f"commit {', '.join(commits)}", f"run {', '.join(runs)}", *notes(records)]
+    )
     letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
     figure.supxlabel(textwrap.fill(text, letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
 

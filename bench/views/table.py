@@ -199,11 +199,12 @@ def learning(records: Sequence[Record]) -> Table:
     """Return the time and the steps to the threshold, the median over seeds, and the returns before and after."""
     columns = ["env", "algorithm", "learner", "envs", "backend", "threshold", "reached", "env-steps to it", "s to it"]
     table = _table("learn: training to a threshold; medians over seeds", [*columns, "return before", "after"])
-    axes = ("env", "algorithm", "learner", "n_envs", "backend", "threshold")
+    axes = ("env", "algorithm", "learner", "n_envs", "backend", "threshold", "precision")
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in sorted(records, key=lambda record: _same(record, *axes)):
         groups.setdefault(_same(record, *axes), []).append(record)
-    for (env, algorithm, learner, n_envs, _, threshold), seeds in groups.items():
+    for (env, algorithm, learner, n_envs, _, threshold, precision), seeds in groups.items():
+        how = f", {precision}" if precision else ""
         found = {
             name: [record.metrics[name].value for record in seeds if record.metrics and name in record.metrics]
             for name in ("env_steps_to_threshold", "seconds_to_threshold", "return_before", "return_after")
@@ -212,7 +213,7 @@ def learning(records: Sequence[Record]) -> Table:
         # Half of the seeds or fewer have no median: that of the others would leave out the worst.
         has_median = 2 * len(reached) > len(seeds)
         table.add_row(
-            *(str(env), str(algorithm), str(learner), f"{n_envs:,}", _backend(seeds[0]), f"{threshold:g}"),
+            *(str(env), str(algorithm), str(learner), f"{n_envs:,}", _backend(seeds[0]) + how, f"{threshold:g}"),
             f"{len(reached)} of {len(seeds)}",
             number(_median_of_all(found["env_steps_to_threshold"], len(seeds))) if has_median else "",
             f"{_median_of_all(reached, len(seeds)):.3g}" if has_median else "",
@@ -403,7 +404,7 @@ def _ratio(record: Record, base: Record | None, metric: str) -> str:
 
 
 def _same(record: Record, *axes: str) -> tuple[Any, ...]:
-    return tuple(record.point[axis] for axis in axes)
+    return tuple(record.point.get(axis, "") for axis in axes)
 
 
 def _backend(record: Record) -> str:

@@ -203,7 +203,7 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds(tmp_path):
         assert (x[0], x[-1]) == (pytest.approx(200 * scale), pytest.approx(400 * scale))
         assert (y[0], y[-1]) == (0, pytest.approx((500 + 500 + 200) / 3))
         assert list(threshold.get_ydata()) == [475, 475]
-        assert axes.get_title(loc="left") == "CartPole, PPO, 64 environments"
+        assert axes.get_title(loc="left") == "CartPole, PPO, 64 x, 3 seeds"
     names = {path.name for path in plots.draw(seeds, tmp_path) if path.suffix == ".png"}
     assert names == {"run-learning.png", "run-learning-seconds.png"}
 
