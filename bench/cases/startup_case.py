@@ -67,7 +67,11 @@ class Starter:
         out = Path(self._folder, f"out-{number}")
         out.mkdir()
         # The driver has a cache of its own, of what it compiles from PTX.
-        folders = {"WARPDRIVE_MIN_CACHE": str(cache), "CUDA_CACHE_PATH": str(cache / "driver")}
+        folders = {
+            "WARPDRIVE_MIN_CACHE": str(cache),
+            "CUDA_CACHE_PATH": str(cache / "driver"),
+            "TRITON_CACHE_DIR": str(cache / "triton"),
+        }
         # By its path: as a module it would bring its package, and all that the cases need, before the clock starts.
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(

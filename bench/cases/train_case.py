@@ -82,6 +82,8 @@ def settings(point: Point) -> Settings:
             policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
         for network in networks(policy):
             network |= NETWORKS[point["network"]]
+            if "fused" in point:
+                network["fused"] = point["fused"]
     return changed
 
 
@@ -205,11 +207,12 @@ def train_points(preset: Preset) -> list[Point]:
     largest = [axes for axes in fastest if _key(axes) in VARIED or preset == "full"]
     points += [_point(**axes, precision="bf16") for axes in largest]
     points += [_point(**axes, mode="eager") for axes in largest]
+    points += [_point(**axes, fused=False) for axes in largest]
     return points
 
 
 VARIED: Final = {("cartpole", 16_384, "PPO"), ("tag_continuous", 2_000, "A2C")}
-"""Points that presets below full show in bfloat16 and without graphs too."""
+"""Points that presets below full show in bfloat16, without graphs, and on torch's own kernels too."""
 
 
 def _multiplies(axes: Mapping[str, Any]) -> bool:

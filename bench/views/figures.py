@@ -665,6 +665,7 @@ def _iteration(record: Record) -> str:
     played = f"{counted(int(point['n_agents']), 'agent')} x {counted(int(point['n_steps']), 'step')}"
     usual = {"precision": "fp32", "mode": "graph" if point["backend"] in ON_GPU else "eager"}
     how = "".join(f", {point[axis]}" for axis, value in usual.items() if point[axis] != value)
+    how += "" if point.get("fused", True) else ", not fused"
     algorithm = f"{point['algorithm']} " if "algorithm" in point else ""
     return f"{algorithm}{point['network']}, {point['n_envs']:,} x {played}{how}"
 
@@ -673,7 +674,7 @@ def _iteration_order(record: Record) -> tuple[Any, ...]:
     axes = ("algorithm", "network", "n_agents", "n_envs", "n_steps")
     how = (record.point["precision"] != "fp32", str(record.point["precision"]), record.point["mode"] == "eager")
     backend = list(BACKEND_STYLE).index(str(record.point["backend"]))
-    return (*(record.point.get(axis, "") for axis in axes), *how, backend)
+    return (*(record.point.get(axis, "") for axis in axes), *how, not record.point.get("fused", True), backend)
 
 
 def _rows(

@@ -135,7 +135,7 @@ def training(records: Sequence[Record]) -> Table:
             str(point["n_steps"]),
             str(point["algorithm"]),
             str(point["network"]),
-            f"{_backend(record)}, {point['precision']}, {point['mode']}",
+            f"{_backend(record)}, {point['precision']}, {point['mode']}{'' if point.get('fused', True) else ', not fused'}",
             number(rate.value),
             _half_width(rate),
             number(metrics["agent_steps_per_s"].value),

@@ -105,9 +105,9 @@ def make_trainer(env, policies, backend="cpu", *, n_envs=4, seed=7, wrapper=None
     return MADE[-1]
 
 
-def make_run(name, backend="cpu", **given) -> Trainer:
-    """Return a trainer of one of `RUNS`."""
-    env, env_config, policies = RUNS[name]
+def make_run(run, backend="cpu", **given) -> Trainer:
+    """Return a trainer of one of `RUNS`, given by its name, or of a run like those."""
+    env, env_config, policies = RUNS[run] if isinstance(run, str) else run
     return make_trainer(ENVS[env](**env_config), policies, backend, **given)
 
 

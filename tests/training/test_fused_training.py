@@ -1,0 +1,70 @@
+"""Training through the fused kernels against training through torch's, and the small parts of the former."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training import fused_support  # noqa: F401  (before anything imports Triton)
+from tests.training.support import RUNS, make_run, weights
+from warpdrive_min.training import actor_critic, fused
+from warpdrive_min.training.fused import columns
+from warpdrive_min.training.fused.rows import take
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def trained(name, backend, folder, mode="eager", n_iterations=2, **model):
+    """Return the weights of one of `RUNS`, with two hidden layers, after some iterations."""
+    env, config, policies = RUNS[name]
+    layers = {"fc_dims": [8, 8], "activation": "tanh", **model}
+    two = {
+        policy: {**keys, "model": {"actor": layers, "critic": layers} if keys["algorithm"] == "DDPG" else layers}
+        for policy, keys in policies.items()
+    }
+    trainer = make_run((env, config, two), backend, trainer={"mode": mode}, basedir=folder)
+    trainer.train(n_iterations)
+    return weights(trainer)
+
+
+@pytest.mark.parametrize("name", ["A2C", "PPO", "PPO, continuous", "DDPG", "two policies"])
+def test_fused_training_is_that_of_torch(name, tmp_path, monkeypatch):
+    """Every algorithm, kind of action and row of a minibatch goes through the kernels to the weights of torch."""
+    want = trained(name, "host", tmp_path / "torch", fused=False)
+    monkeypatch.setattr(fused, "is_supported", lambda device: True)
+    monkeypatch.setattr(actor_critic, "is_supported", lambda device: True)
+    got = trained(name, "host", tmp_path / "fused")
+    assert got.keys() == want.keys()
+    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-6
+    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["A2C", "PPO", "PPO, continuous", "DDPG", "two policies"])
+def test_fused_training_is_that_of_torch_on_a_gpu(name, tmp_path):
+    """Replayed from a graph, the kernels end close to torch's layers."""
+    want = trained(name, "pycuda", tmp_path / "torch", mode="graph", fused=False)
+    got = trained(name, "pycuda", tmp_path / "fused", mode="graph")
+    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+@pytest.mark.parametrize("shape", [(50,), (50, 1), (50, 3), (50, 2, 5), (50, 200)])
+def test_take_gathers_rows(shape, dtype):
+    """Rows of any width, in any order, more than once, and fewer than fill a block."""
+    array = torch.arange(torch.Size(shape).numel(), dtype=dtype, device=DEVICE).view(shape)
+    for indices in (torch.tensor([49, 0, 7, 7], device=DEVICE), torch.arange(49, -1, -1, device=DEVICE).int()):
+        assert torch.equal(take(array, indices), array[indices.long()])
+
+
+def test_columns_are_joined_where_they_lie_and_copied_elsewhere():
+    """Gradients of a head and values of one array come back as it is; of others they are put side by side."""
+    outputs = torch.randn(4, 3, 6, requires_grad=True)
+    head, values = columns.split(outputs)
+    assert torch.equal(columns.joined(head, values), outputs)
+    assert columns.joined(head, values.clone()) is None
+    assert columns.joined(head[1:], values[:-1]) is None
+    assert columns.joined(outputs[..., :-2], outputs[..., -2]) is None
+    d_head, d_values = torch.randn(4, 3, 5), torch.randn(4, 3)
+    (gradient,) = torch.autograd.grad([head, values], outputs, [d_head, d_values])
+    assert torch.equal(gradient, torch.cat([d_head, d_values[..., None]], -1))
