@@ -15,7 +15,7 @@ import torch
 
 from warpdrive_min.backends import cuda_c
 
-PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda")
+PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda", "triton")
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:

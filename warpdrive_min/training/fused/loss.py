@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused.columns import joined
+from warpdrive_min.training.fused.sizes import power_of_two
 
 Tensor = torch.Tensor
 Evaluated = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
@@ -149,9 +150,9 @@ def _evaluate(
     strides = {"HEAD_STRIDE": head.stride(1), "VALUE_STRIDE": values.stride(1)}
     d_log_std = None if log_std is None else torch.empty_like(log_std)
     n_scales = 0 if log_std is None else log_std.numel()
-    width = sum(_block(size) for size in constants["SIZES"] or (n_scales,))
-    block = min(MOST_ROWS, max(1, TILE // _block(width)))
-    columns = _block(5 + n_scales)
+    width = sum(power_of_two(size) for size in constants["SIZES"] or (n_scales,))
+    block = min(MOST_ROWS, max(1, TILE // power_of_two(width)))
+    columns = power_of_two(5 + n_scales)
     n_programs = max(1, min(-(-values.numel() // block), MOST_PROGRAMS))
     partial = head.new_empty(n_programs, columns)
     loss_kernels.evaluate[(n_programs,)](
@@ -189,8 +190,3 @@ def _evaluate(
 
 def _packed(array: Tensor | None) -> Tensor | None:
     return None if array is None else array.contiguous()
-
-
-def _block(size: int) -> int:
-    """Return the least power of two that holds a size."""
-    return 1 << (size - 1).bit_length()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from warpdrive_min.training.fused.sizes import power_of_two
 from warpdrive_min.training.precision import Precision
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -100,8 +101,8 @@ def _rows(weights: Sequence[torch.Tensor]) -> int:
 
 
 def _block(size: int) -> int:
-    """Return the least power of two that holds a size; matrix units take 16 at least."""
-    return max(16, 1 << (size - 1).bit_length())
+    """Return the size of a block that holds a size; matrix units take 16 at least."""
+    return power_of_two(size, 16)
 
 
 @cache

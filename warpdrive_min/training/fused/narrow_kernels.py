@@ -9,25 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _activate(z, IS_TANH: tl.constexpr):
-    """Return relu(z) or tanh(z), the latter within 2 ulp."""
-    if IS_TANH:
-        shrunk = tl.exp(-2.0 * tl.abs(z))
-        far = (1.0 - shrunk) / (1.0 + shrunk)
-        square = z * z
-        near = z * (1.0 + square * (-1.0 / 3 + square * (2.0 / 15 - square * (17.0 / 315))))
-        return tl.where(tl.abs(z) < 0.15, near, tl.where(z < 0, -far, far))
-    return tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _slope(hidden, IS_TANH: tl.constexpr):
-    """Return the derivative of the activation by what came out of it."""
-    if IS_TANH:
-        return 1.0 - hidden * hidden
-    return (hidden > 0).to(tl.float32)
+from warpdrive_min.training.fused.activation_kernels import activate, derivative
 
 
 @triton.jit
@@ -109,8 +91,8 @@ def forward(
     first = tl.program_id(0).to(tl.int64) * ROWS
     while first < n_rows:
         seen = _rows(x, first, n_rows, F, ROWS, BLOCK_F)
-        hidden = _activate(_times(seen, first_weights, PRECISION) + first_bias, IS_TANH)
-        hidden = _activate(_times(hidden, second_weights, PRECISION) + second_bias, IS_TANH)
+        hidden = activate(_times(seen, first_weights, PRECISION) + first_bias, IS_TANH)
+        hidden = activate(_times(hidden, second_weights, PRECISION) + second_bias, IS_TANH)
         outputs = _times(hidden, third_weights, PRECISION) + third_bias
         _store_rows(out, outputs, first, n_rows, O, ROWS, BLOCK_O)
         first += tl.num_programs(0) * ROWS
@@ -158,14 +140,14 @@ def backward(
     while first < n_rows:
         seen = _rows(x, first, n_rows, F, ROWS, BLOCK_F)
         d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
-        hidden1 = _activate(_times(seen, tl.trans(first_weights), PRECISION) + first_bias, IS_TANH)
-        hidden2 = _activate(_times(hidden1, tl.trans(second_weights), PRECISION) + second_bias, IS_TANH)
+        hidden1 = activate(_times(seen, tl.trans(first_weights), PRECISION) + first_bias, IS_TANH)
+        hidden2 = activate(_times(hidden1, tl.trans(second_weights), PRECISION) + second_bias, IS_TANH)
         d_w3 += _times(tl.trans(hidden2), d_outputs, PRECISION)
         d_b3 += tl.sum(d_outputs, 0)
-        d_z2 = _times(d_outputs, third_weights, PRECISION) * _slope(hidden2, IS_TANH)
+        d_z2 = _times(d_outputs, third_weights, PRECISION) * derivative(hidden2, IS_TANH)
         d_w2 += _times(tl.trans(hidden1), d_z2, PRECISION)
         d_b2 += tl.sum(d_z2, 0)
-        d_z1 = _times(d_z2, second_weights, PRECISION) * _slope(hidden1, IS_TANH)
+        d_z1 = _times(d_z2, second_weights, PRECISION) * derivative(hidden1, IS_TANH)
         d_w1 += _times(tl.trans(seen), d_z1, PRECISION)
         d_b1 += tl.sum(d_z1, 0)
         if NEEDS_X:

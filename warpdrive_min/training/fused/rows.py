@@ -6,6 +6,8 @@ from typing import Final
 
 import torch
 
+from warpdrive_min.training.fused.sizes import power_of_two
+
 WIDEST: Final = 128
 """Numbers of a row that are gathered here."""
 TILE: Final = 1_024
@@ -20,7 +22,7 @@ def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     from warpdrive_min.training.fused import rows_kernels
 
     out = torch.empty(len(indices), *array.shape[1:], dtype=array.dtype, device=array.device)
-    columns = 1 << (width - 1).bit_length()
+    columns = power_of_two(width)
     block = TILE // columns
     rows_kernels.take[(-(-len(indices) // block),)](
         array, indices, out, len(indices), WIDTH=width, ROWS=block, COLUMNS=columns

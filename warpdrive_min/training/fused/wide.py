@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.fused.sizes import power_of_two
 from warpdrive_min.training.precision import Precision
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -112,7 +113,7 @@ class _Wide(torch.autograd.Function):
         *slopes, sums = _slopes(slope, hidden_1, hidden_2, w2, w3, ctx.activation, ctx.precision)
         n_parts = _n_parts(len(slope), _plan(ctx.precision, hidden_1.shape[1], hidden_2.shape[1]))
         gradients: list[torch.Tensor] = []
-        of_biases = torch.split(sums.sum(0), [hidden_1.shape[1], hidden_2.shape[1], _power(len(w3), 16)])
+        of_biases = torch.split(sums.sum(0), [hidden_1.shape[1], hidden_2.shape[1], power_of_two(len(w3), 16)])
         for w, layer, inputs, of_bias in zip((w1, w2, w3), slopes, (x, hidden_1, hidden_2), of_biases, strict=True):
             gradients += [_over_rows(layer, inputs, n_parts)[: len(w), : w.shape[1]], of_bias[: len(w)]]
         d_x = None
@@ -130,10 +131,10 @@ def _evaluate(
     w1, b1, w2, b2, w3, b3 = weights
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     (n_rows, n_features), n_outputs = x.shape, len(w3)
-    width_1, width_2 = _power(len(w1), LEAST_UNITS), _power(len(w2), LEAST_UNITS)
+    width_1, width_2 = power_of_two(len(w1), LEAST_UNITS), power_of_two(len(w2), LEAST_UNITS)
     plan = _plan(precision, width_1, width_2)
     tile = plan.forward if keeps else plan.alone
-    block, n_chunks = _power(n_outputs, 16), -(-n_features // BLOCK_INPUTS)
+    block, n_chunks = power_of_two(n_outputs, 16), -(-n_features // BLOCK_INPUTS)
     n_padded = _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
     kept_widths = (_multiple(n_features, 8), width_1, width_2)
     kept = [_kept(n_padded if keeps else 0, width, plan, dtype, x.device) for width in kept_widths]
@@ -175,7 +176,7 @@ def _slopes(
     from warpdrive_min.training.fused import wide_kernels
 
     (n_rows, n_outputs), (n_padded, width_1), width_2 = slope.shape, hidden_1.shape, hidden_2.shape[1]
-    plan, dtype, block = _plan(precision, width_1, width_2), hidden_1.dtype, _power(n_outputs, 16)
+    plan, dtype, block = _plan(precision, width_1, width_2), hidden_1.dtype, power_of_two(n_outputs, 16)
     kept_widths = (width_1, width_2, _multiple(n_outputs, 8))
     slopes = [_kept(n_padded, width, plan, dtype, slope.device) for width in kept_widths]
     n_programs = n_padded // plan.backward.rows
@@ -244,11 +245,6 @@ def _padded(array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = to
     padded = array.new_zeros(shape, dtype=dtype)
     padded[tuple(slice(size) for size in array.shape)] = array
     return padded
-
-
-def _power(size: int, least: int) -> int:
-    """Return the least power of two that is no less than either."""
-    return max(least, 1 << (size - 1).bit_length())
 
 
 def _multiple(size: int, of: int) -> int:

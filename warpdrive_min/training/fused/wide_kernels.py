@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from warpdrive_min.training.fused.activation_kernels import activate, derivative
+
 
 @triton.jit
 def forward(
@@ -64,7 +66,7 @@ def forward(
             features = chunk * BLOCK_INPUTS + tl.arange(0, BLOCK_INPUTS)
             weights = tl.load(w1 + columns[:, None] * (N_CHUNKS * BLOCK_INPUTS) + features[None, :])
             first = tl.dot(inputs[chunk], weights.T, first, input_precision="tf32")
-        hidden = _activate(first + tl.load(b1 + columns)[None, :], IS_TANH).to(w2.dtype.element_ty)
+        hidden = activate(first + tl.load(b1 + columns)[None, :], IS_TANH).to(w2.dtype.element_ty)
         if KEEPS:
             tl.store(kept_1 + _place(rows, columns, n_padded, WIDTH_1, BY_COLUMN), hidden)
         weights = tl.load(w2 + units[:, None] * WIDTH_1 + columns[None, :])
@@ -75,7 +77,7 @@ def forward(
     quarters = _quarters(total)
     for quarter in tl.static_range(4):
         units = _units(quarter, WIDTH_2)
-        hidden = _activate(quarters[quarter] + tl.load(b2 + units)[None, :], IS_TANH).to(w3.dtype.element_ty)
+        hidden = activate(quarters[quarter] + tl.load(b2 + units)[None, :], IS_TANH).to(w3.dtype.element_ty)
         if KEEPS:
             tl.store(kept_2 + _place(rows, units, n_padded, WIDTH_2, BY_COLUMN), hidden)
         weights = tl.load(w3 + outputs[:, None] * WIDTH_2 + units[None, :])
@@ -125,7 +127,7 @@ def backward(
         weights = tl.load(w3 + columns[:, None] * BLOCK_OUTPUTS + outputs[None, :])
         places = _place(rows, columns, n_padded, WIDTH_2, BY_COLUMN)
         second = tl.dot(third, weights.T, input_precision="tf32")
-        second *= _derivative(tl.load(kept_2 + places).to(tl.float32), IS_TANH)
+        second *= derivative(tl.load(kept_2 + places).to(tl.float32), IS_TANH)
         tl.store(sums + WIDTH_1 + columns, tl.sum(second, 0))
         second = second.to(w2.dtype.element_ty)
         tl.store(slope_2 + places, second)
@@ -136,7 +138,7 @@ def backward(
     for quarter in tl.static_range(4):
         units = _units(quarter, WIDTH_1)
         places = _place(rows, units, n_padded, WIDTH_1, BY_COLUMN)
-        first = quarters[quarter] * _derivative(tl.load(kept_1 + places).to(tl.float32), IS_TANH)
+        first = quarters[quarter] * derivative(tl.load(kept_1 + places).to(tl.float32), IS_TANH)
         tl.store(sums + units, tl.sum(first, 0))
         tl.store(slope_1 + places, first.to(w2.dtype.element_ty))
 
@@ -173,21 +175,3 @@ def _place(rows, columns, n_rows, n_columns, BY_COLUMN: tl.constexpr):
     if BY_COLUMN:
         return rows[:, None] + columns[None, :].to(tl.int64) * n_rows
     return rows[:, None] * n_columns + columns[None, :]
-
-
-@triton.jit
-def _activate(z, IS_TANH: tl.constexpr):
-    """Return the activation; what is not a number stays so, as it does in torch."""
-    if IS_TANH:
-        fall = tl.exp(-2.0 * tl.abs(z))
-        size = (1.0 - fall) / (1.0 + fall)
-        return tl.where(z < 0.0, -size, size)
-    return tl.where(z < 0.0, 0.0, z)
-
-
-@triton.jit
-def _derivative(hidden, IS_TANH: tl.constexpr):
-    """Return the derivative of an activation, by its value."""
-    if IS_TANH:
-        return 1.0 - hidden * hidden
-    return tl.where(hidden > 0.0, 1.0, 0.0)

@@ -1,0 +1,26 @@
+"""Activations in Triton, and their derivatives."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def activate(z, IS_TANH: tl.constexpr):
+    """Return relu(z) or tanh(z), the latter within a few ulp; what is not a number stays so, as in torch."""
+    if IS_TANH:
+        shrunk = tl.exp(-2.0 * tl.abs(z))
+        far = (1.0 - shrunk) / (1.0 + shrunk)
+        square = z * z
+        near = z * (1.0 + square * (-1.0 / 3 + square * (2.0 / 15 - square * (17.0 / 315))))
+        return tl.where(tl.abs(z) < 0.15, near, tl.where(z < 0, -far, far))
+    return tl.where(z < 0, 0.0, z)
+
+
+@triton.jit
+def derivative(hidden, IS_TANH: tl.constexpr):
+    """Return the derivative of the activation by what came out of it."""
+    if IS_TANH:
+        return 1.0 - hidden * hidden
+    return tl.where(hidden > 0, 1.0, 0.0)
