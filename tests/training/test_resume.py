@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from envs import ENVS
@@ -23,6 +24,7 @@ from tests.training.support import (
     make_trainer,
     weights,
 )
+from warpdrive_min import DataFeed
 from warpdrive_min.training import checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +94,31 @@ def test_any_environment_is_resumed(kind, auto_reset, tmp_path):
     whole, _, second = runs
     assert not differences(everything(whole), everything(second))
     assert second.iteration == 4
+
+
+class Drawn(Counter):
+    """Counts from starts that depend on when it was made, as those of an environment without a seed do."""
+
+    n_made = 0
+
+    def get_reset_pool_dictionary(self):
+        feed = DataFeed()
+        Drawn.n_made += 1
+        starts = np.random.default_rng(Drawn.n_made).random((self.pool_size, self.num_agents), np.float32)
+        feed.add_pool_for_reset("place_reset_pool", starts, reset_target="place")
+        feed.add_pool_for_reset("label_reset_pool", np.zeros((self.pool_size, 1), np.int32), reset_target="label")
+        return feed
+
+
+def test_starts_that_were_drawn_are_in_the_checkpoint(tmp_path):
+    """A run goes on from the pool that it began with, though its environments draw another one."""
+    whole = make_trainer(Drawn(pool_size=5), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=2)
+    whole.train(4)
+    second = make_trainer(Drawn(pool_size=5), {"shared": A2C}, basedir=tmp_path / "second")
+    assert "env/place_reset_pool" in differences(everything(whole), everything(second))
+    second.load_checkpoint(whole.folder / "checkpoints" / "checkpoint_000000002")
+    second.train(2)
+    assert not differences(everything(whole), everything(second))
 
 
 @pytest.mark.parametrize("backend", FAST)

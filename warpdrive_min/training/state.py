@@ -40,8 +40,7 @@ def is_weight(name: str) -> bool:
 
 def own_state(data: CUDADataManager, recorders: Mapping[str, Recorder], learners: Mapping[str, Learner]) -> Tensors:
     """Return what each rank has of its own: environments, statistics, what the algorithms remember and count."""
-    pools = set(data.reset_target_to_pool.values())
-    names = [name for name in data.array_names() if name not in pools and not data.attribute(name, "scratch")]
+    names = [name for name in data.array_names() if not data.attribute(name, "scratch")]
     state = {f"env/{name}": data.tensor(name) for name in names}
     for suffix, recorder in recorders.items():
         state |= {f"recorder{suffix}/{name}": tensor for name, tensor in recorder.state().items()}
