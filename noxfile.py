@@ -106,6 +106,4 @@ def asv(session: nox.Session) -> None:
     install(session, "bench")
     head = session.run("git", "rev-parse", "HEAD", silent=True, external=True)
     session.run("asv", "machine", "--yes")
-    session.run(
-        "asv", "run", "-E", "existing:python", "--set-commit-hash", str(head).strip(), "--quick", *session.posargs
-    )
+    session.run("asv", "run", "-E", "existing:python", "--set-commit-hash", str(head).strip(), *session.posargs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -29,8 +31,10 @@ def test_suite_has_a_class_for_every_case_that_repeats():
         view = views()[each.name.title().replace("_", "")]
         assert view.version == str(each.version)
         assert view.timeout == 600
-        assert len(view.params[0]) == len(each.points("smoke"))
-        assert all(name.startswith(f"{each.name}[") for name in view.params[0])
+        crossed = set(itertools.product(*view.params))
+        points = {(throughput._but_backend(point), point["backend"]) for point in each.points("smoke")}
+        assert len(points) == len(each.points("smoke"))
+        assert points <= crossed
 
 
 def test_folder_of_the_suite_has_a_name_that_hides_no_package():
@@ -49,7 +53,7 @@ def test_point_is_set_up_and_checked_once():
     first, second, _ = view.params[0]
     instance = view()
     for name in (first, first, second, second):
-        instance.setup(name)
+        instance.setup(name, "cpu")
     assert tries == [0, 1]
 
 
@@ -63,13 +67,23 @@ def test_wrong_point_is_not_timed_and_absent_one_left_out():
 
     view = throughput._view(case(setup))
     with pytest.raises(NotImplementedError, match="buy one"):
-        view().setup(view.params[0][0])
+        view().setup(view.params[0][0], "cpu")
     with pytest.raises(ArithmeticError, match="off by one"):
-        view().setup(view.params[0][1])
+        view().setup(view.params[0][1], "cpu")
+
+
+def test_point_that_a_backend_lacks_is_left_out():
+    """ASV crosses point and backend: of two points on one backend and one on the other, the fourth is none."""
+    points = [{"n_envs": 1, "backend": "cpu"}, {"n_envs": 2, "backend": "cpu"}, {"n_envs": 1, "backend": "host"}]
+    view = throughput._view(dataclasses.replace(case(lambda point: prepared()), points=lambda preset: points))
+    assert view.params == [["n_envs=1", "n_envs=2"], ["cpu", "host"]]
+    view().setup("n_envs=1", "host")
+    with pytest.raises(NotImplementedError, match="fake has no such point on host"):
+        view().setup("n_envs=2", "host")
 
 
 def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
-    """1,000 environment steps in 5 us are 5 ns each: less is better, and ASV gets every sample."""
+    """1,000 environment steps in 5 us are 5e-9 s each: less is better, and ASV gets every sample."""
 
     class Measurement:
         samples_ns = (5_000.0, 6_000.0)
@@ -77,9 +91,9 @@ def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
     monkeypatch.setattr(throughput, "_measure", lambda point, plan: Measurement)
     view = throughput._view(case(lambda point: prepared()))
     instance, name = view(), view.params[0][0]
-    instance.setup(name)
-    assert view.track_ns_per_unit.unit == "ns"
-    assert instance.track_ns_per_unit(name) == {"samples": [5.0, 6.0], "number": 1}
+    instance.setup(name, "cpu")
+    assert view.track_time.unit == "seconds"
+    assert instance.track_time(name, "cpu") == {"samples": pytest.approx([5e-9, 6e-9]), "number": 1}
 
 
 def test_stamps_of_a_gpu_subtract_to_seconds(monkeypatch):

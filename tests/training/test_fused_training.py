@@ -7,6 +7,7 @@ import torch
 
 from tests.training import fused_support  # noqa: F401  (before anything imports Triton)
 from tests.training.support import RUNS, make_run, weights
+from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import actor_critic, fused
 from warpdrive_min.training.fused import columns
 from warpdrive_min.training.fused.rows import take
@@ -37,6 +38,20 @@ def test_fused_training_is_that_of_torch(name, tmp_path, monkeypatch):
     assert got.keys() == want.keys()
     assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-6
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+
+
+def test_kernels_that_must_be_need_a_gpu(tmp_path):
+    """``fused: true`` is an error on a CPU that says what to do."""
+    with pytest.raises(ConfigError, match=r"policy.shared.model.fused: needs a GPU and Triton .got cpu.; leave"):
+        trained("A2C", "host", tmp_path, fused=True)
+
+
+@pytest.mark.gpu
+def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
+    """``fused: true`` trains where there is a kernel, and is an error with the reason where there is none."""
+    trained("A2C", "pycuda", tmp_path / "fits", fused=True)
+    with pytest.raises(ConfigError, match=r"model\.fused: knows the activations relu and tanh"):
+        trained("A2C", "pycuda", tmp_path / "does not", fused=True, activation="gelu")
 
 
 @pytest.mark.gpu

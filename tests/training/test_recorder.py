@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.agreement import start
+from tests.environments.clock import Clock
 from tests.environments.counter import Counter, PythonCounter
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min import EnvWrapper
@@ -134,6 +135,25 @@ def test_cuts_are_the_last_observations_where_the_wrapper_does_not_restart(backe
     assert recorder.truncated.tolist() == [[0, 0], [0, 0], [1, 1], [0, 0]]
     assert recorder.cuts[0].cpu().numpy().tobytes() == want.tobytes()
     assert want.any()
+
+
+@pytest.mark.parametrize("keys", [("seen",), ("seen", "action_mask")])
+def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
+    """The entries of a Dict that the time limit cut off, in the order of the keys, whatever their type."""
+    wrapper = EnvWrapper(Clock(num_agents=2, episode_length=3, is_masked=True), num_envs=2)
+    wrapper.reset_all_envs()
+    wrapper.cuda_data_manager.tensor("sampled_actions").zero_()
+    recorder = Recorder(wrapper, 4, keys=keys)
+    recorder.begin()
+    for step in range(4):
+        wrapper.step()
+        recorder.record(step)
+        if step == 2:
+            last = [wrapper.cuda_data_manager.pull_data_from_device(f"observations_{key}") for key in keys]
+        wrapper.reset_only_done_envs()
+    assert recorder.truncated[2].tolist() == [1, 1]
+    assert recorder.cuts[0].tolist() == np.concatenate(last, -1).tolist()
+    assert recorder.cuts[0, 0, :, :2].tolist() == [[3, 0], [3, 1]]
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)

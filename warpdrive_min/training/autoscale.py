@@ -16,13 +16,12 @@ from typing import Final
 
 import torch
 
-from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig, TrainerConfig
 from warpdrive_min.training.learners import Learner, make_learners
 from warpdrive_min.training.placeholders import create_and_push_data_placeholders
-from warpdrive_min.training.recorder import TERMINATED, TRUNCATED
+from warpdrive_min.training.recorder import TERMINATED, TRUNCATED, last_observations
 from warpdrive_min.training.seats import Seat, seats
 from warpdrive_min.training.trainer import Trainer, policy_map
 
@@ -85,9 +84,11 @@ class MemoryModel:
         taken = seats(probe, policy_map(config, probe, policies))
         self._space = next(iter(taken.values())).space
         self._is_masked = any(seat.mask is not None for seat in taken.values())
-        last = "final_observations" if probe.auto_reset else Constants.OBSERVATIONS
-        has_cuts = all(data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED, last))
-        self._words_of_cut = data.tensor(last)[0].numel() if has_cuts else 0
+        keys = next(iter(taken.values())).keys
+        has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
+        last = last_observations(probe, "", keys) if has_flags else []
+        self._words_of_cut = sum(array[0].numel() for array in last)
+        self._words_gathered = self._words_of_cut if len(last) > 1 else 0
         self.free_bytes = data.free_bytes()
         """Free on the device when this was made."""
         learners = make_learners(config, taken, 0, data.device)
@@ -142,7 +143,8 @@ class MemoryModel:
     def _recorder(self, n_envs: int, n_steps: int, n_cuts: int) -> int:
         """Rewards and flags of each step, last observations, and sums over episodes."""
         of_steps = n_steps * n_envs * (self._n_all + 3)
-        return of_steps + n_cuts * n_envs * self._words_of_cut + n_envs * (2 * self._n_all + 4)
+        of_cuts = n_envs * (n_cuts * self._words_of_cut + self._words_gathered)
+        return of_steps + of_cuts + n_envs * (2 * self._n_all + 4)
 
     def _passing(self, n_envs: int, n_steps: int, n_cuts: int) -> int:
         """What comes and goes: a pass of the rollout, and the largest one of an update."""
@@ -200,10 +202,11 @@ class _Policy:
         return (n_steps + 1) * self.sight(n_envs) + n_steps * rows * (self.seat.space.n_types + 1) + copied
 
     def returns(self, n_envs: int, n_steps: int, n_cuts: int) -> int:
-        """Values, returns and advantages, weights of environments, and the order of minibatches."""
+        """Values, returns and advantages, weights of environments and their order, and that of minibatches."""
         rows = n_envs * self.n_agents
         shuffled = n_steps * n_envs if self._n_minibatches > 1 else 0
-        return (3 * n_steps + 1 + n_cuts) * rows + n_steps * n_envs + shuffled + n_envs
+        weighed = (n_steps + 1) * n_envs if self._is_weighed else 0
+        return (3 * n_steps + 1 + n_cuts) * rows + shuffled + weighed
 
     def replay(self, n_envs: int, n_steps: int) -> int:
         """The replay buffer, and what is drawn from it; by WarpDrive's rule the latest rows."""
@@ -236,6 +239,10 @@ class _Policy:
     @property
     def _is_compat(self) -> bool:
         return self.trainer.compat == "warpdrive"
+
+    @property
+    def _is_weighed(self) -> bool:
+        return self.trainer.neg_pos_env_ratio > 0
 
     @property
     def _n_minibatches(self) -> int:

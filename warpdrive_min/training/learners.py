@@ -16,6 +16,7 @@ from warpdrive_min.training import checkpoint
 from warpdrive_min.training.a2c import A2C
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.ddpg import DDPG, WarpDriveDDPG
+from warpdrive_min.training.fused import is_supported
 from warpdrive_min.training.models import (
     create_actor,
     create_actor_critic,
@@ -85,6 +86,11 @@ def make_learners(config: RunConfig, seats: Mapping[str, Seat], seed: int, devic
             models = make_models(name, policy, seat)
             for model in models.values():
                 model.to(device)
+            if any(network.fused for network in policy.models.values()) and not is_supported(device):
+                raise ConfigError(
+                    f"run config policy.{name}.model.fused: needs a GPU and Triton (got {device.type}); "
+                    "leave the key out, or set it to false"
+                )
             is_noisy = "actor" in models
             player = Player(seat, models["actor" if is_noisy else "model"], is_noisy)
             learners[name] = Learner(name, policy, player, models)

@@ -386,7 +386,7 @@ class Trunk(nn.Sequential):
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
 
         Raises:
-            ConfigError: It is to be one kernel, and cannot.
+            ConfigError: On a GPU it is to be one kernel, and cannot.
         """
         weight: Tensor = heads[0].weight
         bias: Tensor = heads[0].bias
@@ -394,7 +394,7 @@ class Trunk(nn.Sequential):
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
         if self._fused is not False:
             weights = [*self.parameters(), weight, bias]
-            fused = perceptron(inputs, weights, self._activation, is_forced=bool(self._fused))
+            fused = perceptron(inputs, weights, self._activation, is_forced=bool(self._fused and inputs.is_cuda))
             if fused is not None:
                 return fused
         return nn.functional.linear(self(inputs), weight, bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -18,6 +19,17 @@ FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
 """Accumulators of the episodes that have ended."""
 
 
+def last_observations(wrapper: EnvWrapper, suffix: str, keys: Sequence[str]) -> list[torch.Tensor]:
+    """Return the arrays that hold what the agents saw last when an episode ends, or none if one is missing.
+
+    A step that restarts by itself has put that aside; otherwise it is still there.
+    """
+    data = wrapper.cuda_data_manager
+    name = ("final_observations" if wrapper.auto_reset else Constants.OBSERVATIONS) + suffix
+    names = [f"{name}_{key}" for key in keys] or [name]
+    return [data.tensor(name) for name in names] if all(map(data.is_data_on_device, names)) else []
+
+
 class Recorder:
     """Keeps what learning needs of each step, by one kernel a step, and sums over episodes.
 
@@ -31,13 +43,19 @@ class Recorder:
             array of observations shares.
         agents_axis: Axis of the agents in it: ``"first"`` after that of the environments, or ``"last"`` where they are
             several.
+        keys: Of a Dict's observations, in the order in which their entries lie side by side; the mask's is none.
 
     Raises:
         ConfigError: The wrapper has no arrays or has not started, or ``n_steps`` is not positive.
     """
 
     def __init__(
-        self, wrapper: EnvWrapper, n_steps: int, rewards: str = Constants.REWARDS, agents_axis: str = "first"
+        self,
+        wrapper: EnvWrapper,
+        n_steps: int,
+        rewards: str = Constants.REWARDS,
+        agents_axis: str = "first",
+        keys: Sequence[str] = (),
     ) -> None:
         if not wrapper.vectorised or wrapper.reset_on_host:
             raise ConfigError(
@@ -49,12 +67,11 @@ class Recorder:
         self._data = data = wrapper.cuda_data_manager
         n_envs, n_agents = data.get_shape(rewards)
         has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
-        # A step that restarts by itself has put the last observation aside; otherwise it is still there.
-        last = "final_observations" if wrapper.auto_reset else Constants.OBSERVATIONS
-        last += rewards.removeprefix(Constants.REWARDS)
         is_last = agents_axis == "last" and n_agents > 1
-        has_cuts = has_flags and data.is_data_on_device(last) and len(data.get_shape(last)) > 1
-        has_cuts = has_cuts and data.get_shape(last)[-1 if is_last else 1] == n_agents
+        last = last_observations(wrapper, rewards.removeprefix(Constants.REWARDS), keys) if has_flags else []
+        has_cuts = bool(last) and all(
+            array.dim() > 1 and array.shape[-1 if is_last else 1] == n_agents for array in last
+        )
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=data.device)
@@ -75,8 +92,16 @@ class Recorder:
         n_cuts = (n_steps - 1) // wrapper.episode_length + 1
         observations = zeros(1, 1, dtype=torch.float32)  # stands in, as do the cuts: never touched
         cuts = zeros(1, 1, 1, dtype=torch.float32)
+        self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if has_cuts and (len(last) > 1 or last[0].dtype != torch.float32):
+            parts = [array.movedim(-1, 1) if is_last and array.dim() > 2 else array for array in last]
+            entries = [part.flatten(2) if part.dim() > 2 else part[..., None] for part in parts]
+            side_by_side = zeros(n_envs, n_agents, sum(part.shape[2] for part in entries), dtype=torch.float32)
+            places = side_by_side.split([part.shape[2] for part in entries], 2)  # type: ignore[no-untyped-call]
+            self._gathered = list(zip(places, entries, strict=True))
+            last, is_last = [side_by_side], False
         if has_cuts:
-            observations = data.tensor(last).view(n_envs, -1)
+            observations = last[0].view(n_envs, -1)
             cuts = zeros(n_cuts, *observations.shape, dtype=torch.float32)
             axes = (n_cuts, n_envs, -1, n_agents) if is_last else (n_cuts, n_envs, n_agents, -1)
             self.cuts = cuts.view(axes).movedim(3, 2) if is_last else cuts.view(axes)
@@ -119,6 +144,8 @@ class Recorder:
         """
         if step not in self._launches:
             self._launches[step] = self._prepare(step)
+        for place, entries in self._gathered:
+            place.copy_(entries)
         self._launches[step]()
 
     def _prepare(self, step: int) -> Launch:

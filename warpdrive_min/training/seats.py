@@ -33,6 +33,8 @@ class Seat:
     """Entries of an observation, flattened; an action mask is none."""
     observed: tuple[torch.Tensor, ...] = field(repr=False)
     """Live arrays of observations, (n_envs, agents of the array, ...), whose entries lie side by side."""
+    keys: tuple[str, ...]
+    """Of a Dict, those of these arrays, in their order."""
     mask: torch.Tensor | None = field(repr=False)
     """Live array of action masks, (n_envs, agents of the array, choices); 0 forbids."""
 
@@ -101,7 +103,7 @@ def seats(
         places = [of_array.index(agent) for agent in agents]
         device = wrapper.cuda_data_manager.device
         is_last = agents_axis == "last" and len(of_array) > 1  # one agent's observations have no axis to move
-        observed, mask = _observations(wrapper, suffix, agents[0], is_last)
+        arrays, mask = _observations(wrapper, suffix, agents[0], is_last)
         found[policy] = Seat(
             policy=policy,
             agents=agents,
@@ -109,7 +111,8 @@ def seats(
             rows=None if places == list(range(len(of_array))) else torch.tensor(places, device=device),
             space=spaces[agents[0]],
             n_features=get_flattened_obs_size(wrapper.env.observation_space[agents[0]]),
-            observed=observed,
+            observed=tuple(arrays.values()),
+            keys=tuple(key for key in arrays if key is not None),
             mask=mask,
         )
     return found
@@ -117,20 +120,21 @@ def seats(
 
 def _observations(
     wrapper: EnvWrapper, suffix: str, agent: Hashable, is_last: bool
-) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+) -> tuple[dict[str | None, torch.Tensor], torch.Tensor | None]:
+    """Return live arrays of observations by their keys, None where there is no Dict, and that of masks."""
     data, space = wrapper.cuda_data_manager, wrapper.env.observation_space[agent]
     keys = list(getattr(space, "spaces", {}))
     named = {key: f"{Constants.OBSERVATIONS}{suffix}_{key}" for key in keys} or {
         None: f"{Constants.OBSERVATIONS}{suffix}"
     }
-    arrays: dict[Any, torch.Tensor] = {}
+    arrays: dict[str | None, torch.Tensor] = {}
     for key, name in named.items():
         if not data.is_data_on_device(name):
             raise ConfigError(f"training: needs the array {name!r}; known are {known(data.array_names())}")
         array = data.tensor(name)
         arrays[key] = array.movedim(-1, 1) if is_last and array.dim() > 2 else array
     mask = arrays.pop(Constants.ACTION_MASK, None)
-    return tuple(arrays.values()), mask
+    return arrays, mask
 
 
 class ActionTable:

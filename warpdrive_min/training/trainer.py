@@ -230,8 +230,8 @@ class Trainer:
         self._actors = Actors(wrapper, self.sampler, players)
         n_steps = config.trainer.train_batch_size // config.trainer.num_envs
         self._recorders = {
-            suffix: Recorder(wrapper, n_steps, Constants.REWARDS + suffix, self._arrays[1])
-            for suffix in dict.fromkeys(seat.suffix for seat in taken.values())
+            suffix: Recorder(wrapper, n_steps, Constants.REWARDS + suffix, self._arrays[1], keys)
+            for suffix, keys in {seat.suffix: seat.keys for seat in taken.values()}.items()
         }
         batches = {}
         self._schedules: list[tuple[ParamScheduler, torch.Tensor]] = []

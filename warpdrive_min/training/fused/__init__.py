@@ -13,7 +13,7 @@ import torch
 
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.fused import narrow, wide
-from warpdrive_min.training.precision import Precision, present
+from warpdrive_min.training.precision import present
 
 ACTIVATIONS = ("relu", "tanh")
 """That the kernels know."""
@@ -33,8 +33,7 @@ def perceptron(
     Raises:
         ConfigError: There must be one and is not; says why.
     """
-    precision = present(inputs.device)
-    reason = obstacle(inputs, weights, activation, precision)
+    reason = obstacle(inputs, weights, activation)
     if reason is not None:
         if is_forced:
             raise ConfigError(f"model.fused: {reason}; leave the key out, or set it to false")
@@ -42,13 +41,11 @@ def perceptron(
     evaluate = narrow.narrow if narrow.fits(*_sizes(inputs, weights)) else wide.wide
     rows = inputs.reshape(-1, inputs.shape[-1]).float()
     w1, b1, w2, b2, w3, b3 = weights
-    outputs = evaluate(rows, (w1, b1, w2, b2, w3, b3), activation, precision)
+    outputs = evaluate(rows, (w1, b1, w2, b2, w3, b3), activation, present(inputs.device))
     return outputs.view(*inputs.shape[:-1], len(w3))
 
 
-def obstacle(
-    inputs: torch.Tensor, weights: Sequence[torch.Tensor], activation: str, precision: Precision
-) -> str | None:
+def obstacle(inputs: torch.Tensor, weights: Sequence[torch.Tensor], activation: str) -> str | None:
     """Return why a perceptron cannot be one kernel; None: it can."""
     if not is_supported(inputs.device):
         return (
@@ -58,7 +55,7 @@ def obstacle(
         return f"knows the activations {' and '.join(ACTIVATIONS)} (got {activation!r})"
     if len(weights) != 6:
         return f"needs two hidden layers (got {len(weights) // 2 - 1})"
-    sizes = _sizes(inputs, weights)
+    sizes, precision = _sizes(inputs, weights), present(inputs.device)
     if not (narrow.fits(*sizes) or wide.fits(*sizes, precision)):
         n_features, hidden, n_outputs = sizes
         return (

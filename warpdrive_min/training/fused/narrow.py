@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from warpdrive_min.training.fused.sizes import power_of_two
 from warpdrive_min.training.precision import Precision
@@ -63,6 +64,7 @@ class _Narrow(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         from warpdrive_min.training.fused import narrow_kernels
 
