@@ -106,7 +106,7 @@ def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, messag
 
 def test_a_cpu_has_no_kernels():
     """On a CPU a forced kernel is an error, and nothing is fused by itself."""
-    with pytest.raises(ConfigError, match="needs a GPU and Triton"):
+    with pytest.raises(ConfigError, match="needs a GPU, Triton and a C compiler"):
         fused.perceptron(torch.zeros(5, 4), network(4, (8, 8), 2), "relu", is_forced=True)
 
 

@@ -42,8 +42,20 @@ def test_fused_training_is_that_of_torch(name, tmp_path, monkeypatch):
 
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
     """``fused: true`` is an error on a CPU that says what to do."""
-    with pytest.raises(ConfigError, match=r"policy.shared.model.fused: needs a GPU and Triton .got cpu.; leave"):
+    with pytest.raises(ConfigError, match=r"policy.shared.model.fused: needs a GPU, Triton .* .got cpu; .*; leave"):
         trained("A2C", "host", tmp_path, fused=True)
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    """Without a C compiler Triton cannot launch: nothing is fused, and who asks is told."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    fused.missing.cache_clear()
+    try:
+        assert fused.missing() == "a C compiler"
+        assert not fused.is_supported(torch.device("cuda"))
+    finally:
+        monkeypatch.undo()
+        fused.missing.cache_clear()
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from warpdrive_min.training import checkpoint
 from warpdrive_min.training.a2c import A2C
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.ddpg import DDPG, WarpDriveDDPG
-from warpdrive_min.training.fused import is_supported
+from warpdrive_min.training.fused import is_supported, missing
 from warpdrive_min.training.models import (
     create_actor,
     create_actor_critic,
@@ -88,8 +88,8 @@ def make_learners(config: RunConfig, seats: Mapping[str, Seat], seed: int, devic
                 model.to(device)
             if any(network.fused for network in policy.models.values()) and not is_supported(device):
                 raise ConfigError(
-                    f"run config policy.{name}.model.fused: needs a GPU and Triton (got {device.type}); "
-                    "leave the key out, or set it to false"
+                    f"run config policy.{name}.model.fused: needs a GPU, Triton and a C compiler (got {device.type}; missing: "
+                    f"{missing() or 'none'}); leave the key out, or set it to false"
                 )
             is_noisy = "actor" in models
             player = Player(seat, models["actor" if is_noisy else "model"], is_noisy)

@@ -6,6 +6,8 @@ Triton comes with torch where that runs on a GPU, and is imported when the first
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 from collections.abc import Sequence
 from functools import cache
 
@@ -48,9 +50,7 @@ def perceptron(
 def obstacle(inputs: torch.Tensor, weights: Sequence[torch.Tensor], activation: str) -> str | None:
     """Return why a perceptron cannot be one kernel; None: it can."""
     if not is_supported(inputs.device):
-        return (
-            f"needs a GPU and Triton (got inputs on {inputs.device}, Triton {'' if _has_triton() else 'not '}installed)"
-        )
+        return f"needs a GPU, Triton and a C compiler (got inputs on {inputs.device}; missing: {missing() or 'none'})"
     if activation not in ACTIVATIONS:
         return f"knows the activations {' and '.join(ACTIVATIONS)} (got {activation!r})"
     if len(weights) != 6:
@@ -73,9 +73,15 @@ def _sizes(inputs: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[int, 
 
 def is_supported(device: torch.device) -> bool:
     """Return whether kernels can be launched on a device."""
-    return device.type == "cuda" and _has_triton()
+    return device.type == "cuda" and not missing()
 
 
 @cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def missing() -> str:
+    """Return what is not installed of what the kernels are compiled with; "" if all is."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    wanted = {
+        "Triton": importlib.util.find_spec("triton") is not None,
+        "a C compiler": any(map(shutil.which, compilers)),
+    }
+    return " and ".join(name for name, is_there in wanted.items() if not is_there)
