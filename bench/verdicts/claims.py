@@ -1,12 +1,15 @@
-"""`python -m bench claims`: what WarpDrive and this project claim about speed, and what records show of it."""
+"""`python -m bench claims`: what WarpDrive and we claim about speed and learning, and what records show of it."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 from rich import box
@@ -15,10 +18,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import sweep
-from bench.case import label
+from bench.case import Point, label
 from bench.cases import CASES
+from bench.cases.learn_case import SEEDS
 from bench.record import Record, RecordError, read_all
-from bench.verdicts.ledger import CLAIMS, Claim, Learned, Measured, Quantity, Rate, Select
+from bench.verdicts.ledger import CLAIMS, Claim
+from bench.verdicts.quantities import Learned, Measured, Quantity, Rate, Select, joined
 from bench.views.table import number
 from warpdrive_min.backends import availability
 
@@ -26,7 +31,15 @@ ABOUT: Final = 0.1
 """Share by which a figure may miss a claim of "about" so much, or one of ours in another run."""
 OURS: Final = "this project"
 
-Verdict = Literal["holds", "does not hold", "inconclusive", "other hardware", "not measurable here", "not measured yet"]
+Verdict = Literal[
+    "holds",
+    "does not hold",
+    "inconclusive",
+    "other hardware",
+    "not measurable here",
+    "not measured yet",
+    "not repeated yet",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,19 +74,29 @@ class Judged:
                 "at_most": claim.at_most,
                 "hardware": claim.hardware,
             },
+            "verified_by": claim.ours
+            and {
+                "quantity": type(claim.ours).__name__,
+                "records": [{"case": select.case, "axes": dict(select.axes)} for select in claim.ours.selects],
+            },
             "measured": seen
             and {
                 "value": seen.value,
                 "low": seen.low,
-                "high": seen.high,
+                "high": _finite(seen.high),
                 "hardware": seen.on,
                 "run_id": seen.run_id,
                 "commands": list(dict.fromkeys(record.command for record in seen.records)),
             },
-            "ratio": self.ratio and dict(zip(("value", "low", "high"), self.ratio, strict=True)),
+            "ratio": self.ratio and dict(zip(("value", "low", "high"), map(_finite, self.ratio), strict=True)),
             "verdict": self.verdict,
             "why": self.why,
         }
+
+
+def _finite(value: float) -> float | None:
+    """Return what JSON can write; None: no bound, as some seeds never got there."""
+    return value if math.isfinite(value) else None
 
 
 # ------------------------------------------------------------------ judging
@@ -94,12 +117,14 @@ def judge(claim: Claim, records: Sequence[Record]) -> Judged:
         return Judged(claim=claim, measured=seen, verdict="not measurable here", why=claim.cannot)
     assert claim.ours is not None, "a claim has what measures it, or why nothing can"
     if seen is None:
-        return Judged(claim=claim, measured=None, verdict="not measured yet", why=_missing(claim))
-    if not claim.ours.is_ratio and claim.hardware not in seen.on:
+        verdict: Verdict = "not repeated yet" if claim.made_by else "not measured yet"
+        return Judged(claim=claim, measured=None, verdict=verdict, why=_missing(claim))
+    if not claim.ours.is_portable and claim.hardware not in seen.on:
         why = f"the claim was made on another machine ({claim.hardware}) than {seen.on}"
-        return Judged(claim=claim, measured=seen, verdict="other hardware", why=_joined(why, claim.differs))
+        return Judged(claim=claim, measured=seen, verdict="other hardware", why=joined(why, seen.note, claim.differs))
     verdict, why = _compare(claim, seen)
-    return Judged(claim=claim, measured=seen, verdict=verdict, why=_joined(why, f"on {seen.on}", claim.differs))
+    why = joined(f"{why}, on {seen.on}", seen.note, claim.differs)
+    return Judged(claim=claim, measured=seen, verdict=verdict, why=why)
 
 
 def evidence(records: Iterable[Record]) -> list[Record]:
@@ -124,6 +149,8 @@ def _missing(claim: Claim) -> str:
         return f"only run {claim.made_by} has it; another run must show it again"
     if not all(map(jobs, claim.ours.selects)):
         return "no preset of the suite has this point"
+    if (n_gpus := max(int(select.axes.get("n_ranks", 1)) for select in claim.ours.selects)) > 1:
+        return f"not measured here, needs {n_gpus} GPUs"
     return "no record has it; `--run` measures it on a machine with these backends"
 
 
@@ -149,10 +176,6 @@ def _slack(claim: Claim, bound: float, sign: int) -> float:
     return bound * (1 + sign * ABOUT) if claim.about else bound
 
 
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
 # ------------------------------------------------------------------ our own claims
 
 
@@ -175,9 +198,10 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
 
 
 def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
-    """Return what the newest run of a record's point claims; the seeds of `learn` are one point."""
+    """Return what the newest run of a record's point claims; the seeds of `learn`, of which none may lack, are one."""
     point = {axis: value for axis, value in record.point.items() if axis != "seed"}
-    select = Select(case=record.case, axes=point)
+    absent = {axis: None for axis in _axes(record.case) if axis not in record.point}
+    select = Select(case=record.case, axes=point | absent)
     if not record.metrics:
         return None
     name, metric = next(iter(record.metrics.items()))
@@ -186,10 +210,10 @@ def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
     if CASES[record.case].scope == "learn":
         ours, unit, at_most = Learned(select=select), "s", True
     seen = ours.measure(evidence(records))
-    if seen is None:
+    if seen is None or (isinstance(ours, Learned) and len(seen.records) < len(SEEDS)):
         return None
     return Claim(
-        name=label(CASES[record.case], point),
+        name=_named(record.case, point),
         source=OURS,
         says=f"made by run {seen.run_id}",
         low=seen.value,
@@ -200,6 +224,22 @@ def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
         ours=ours,
         made_by=seen.run_id,
     )
+
+
+@cache
+def _axes(case: str) -> tuple[str, ...]:
+    return tuple(CASES[case].axes("full"))
+
+
+def _named(case: str, point: Point) -> str:
+    """Name a point in words that a narrow column can break."""
+    words = []
+    for axis, value in point.items():
+        if isinstance(value, bool):
+            words += [axis] if value else []
+        else:
+            words.append(value if isinstance(value, str) else f"{axis} {value:,}".removesuffix(".0"))
+    return f"{case}: {', '.join(words)}"
 
 
 # ------------------------------------------------------------------ measuring now
@@ -213,7 +253,7 @@ def jobs(*selects: Select) -> list[sweep.Job]:
             case = CASES[select.case]
             for preset in ("default", "full"):
                 for point in case.points(preset):
-                    if select.axes.items() <= point.items():
+                    if select.takes(point):
                         found[(case.name, *sorted(point.items()))] = sweep.Job(case, point)
     return list(found.values())
 
@@ -263,14 +303,17 @@ def rows(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
 
 
 def _claimed(claim: Claim) -> str:
-    words = "at most " if claim.at_most and not claim.made_by else ""
-    about = "about " if claim.about and not claim.made_by else ""
-    high = "" if claim.high is None else f" to {number(claim.high)}"
-    return f"{words}{about}{number(claim.low)}{high} {claim.unit}"
+    if claim.made_by:
+        return f"{number(claim.low)} {claim.unit}"
+    if claim.high is not None:
+        return f"{number(claim.low)} to {number(claim.high)} {claim.unit}"
+    words = "about" if claim.about else "at most" if claim.at_most else "at least"
+    return f"{words} {number(claim.low)} {claim.unit}"
 
 
 def _with_interval(value: float, low: float, high: float) -> str:
-    return number(value) if low == high else f"{number(value)} ({number(low)} to {number(high)})"
+    middle, below, above = (number(each) if math.isfinite(each) else "no bound" for each in (value, low, high))
+    return middle if below == above else f"{middle} ({below} to {above})"
 
 
 def as_tables(judged: Sequence[Judged]) -> list[Table]:
@@ -301,7 +344,7 @@ def claims(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Hold every claim about speed, WarpDrive's and our own, against records."""
+    """Hold every claim about speed and learning, WarpDrive's and our own, against records."""
     try:
         published = read_all([sweep.SWEEPS], cut=[]) if sweep.SWEEPS.exists() else []
         shown = published if records is None else read_all(records)
@@ -325,3 +368,5 @@ def claims(
             console = Console(width=wide)  # the tables need it; a narrower terminal wraps
         for table in as_tables(judged):
             console.print(table)
+        counts = Counter(each.verdict for each in judged)
+        console.print(", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict) if counts[verdict]))

@@ -88,8 +88,8 @@ def make_learners(config: RunConfig, seats: Mapping[str, Seat], seed: int, devic
                 model.to(device)
             if any(network.fused for network in policy.models.values()) and not is_supported(device):
                 raise ConfigError(
-                    f"run config policy.{name}.model.fused: needs a GPU, Triton and a C compiler (got {device.type}; missing: "
-                    f"{missing() or 'none'}); leave the key out, or set it to false"
+                    f"run config policy.{name}.model.fused: needs a GPU, Triton and a C compiler (got {device.type}; "
+                    f"missing: {missing() or 'none'}); leave the key out, or set it to false"
                 )
             is_noisy = "actor" in models
             player = Player(seat, models["actor" if is_noisy else "model"], is_noisy)
