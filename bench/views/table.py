@@ -128,6 +128,7 @@ def training(records: Sequence[Record]) -> Table:
         point, metrics = record.point, record.metrics or {}
         other = anchor(point)
         rate, notes = metrics["env_steps_per_s"], record.notes
+        fused = "" if point.get("fused", True) else ", not fused"
         table.add_row(
             str(point["env"]),
             f"{point['n_agents']:,}",
@@ -135,7 +136,7 @@ def training(records: Sequence[Record]) -> Table:
             str(point["n_steps"]),
             str(point["algorithm"]),
             str(point["network"]),
-            f"{_backend(record)}, {point['precision']}, {point['mode']}{'' if point.get('fused', True) else ', not fused'}",
+            f"{_backend(record)}, {point['precision']}, {point['mode']}{fused}",
             number(rate.value),
             _half_width(rate),
             number(metrics["agent_steps_per_s"].value),

@@ -1,0 +1,130 @@
+"""Figures over time: returns along the training, and the rates of points along the commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from bench.record import Curve, Record
+from bench.stats import Floats, interquartile_band, interquartile_mean
+from bench.views.figures.chart import BACKEND_STYLE, Chart, Dot, Panel, Series
+from bench.views.figures.records import first_metric, grouped, latest
+from bench.views.figures.series import dots_along
+from bench.views.figures.words import backend_label, commit_label, counted, environment
+
+CURVE_POINTS: Final = 100
+"""At which learning curves of several seeds are compared."""
+
+
+def learning_over(
+    name: str, xlabel: str, along: Callable[[Curve], Sequence[float]], log_x: bool
+) -> Callable[[Sequence[Record]], Chart]:
+    """Return what makes the figure of learning curves along their steps or seconds."""
+
+    def learning(records: Sequence[Record]) -> Chart:
+        shown = latest(records)
+        panels = []
+        axes = ("env", "algorithm", "learner", "n_envs", "threshold", "precision")
+        for key, found in grouped(shown, *axes).items():
+            env, algorithm, learner, n_envs, threshold, precision = key
+            series, counts = [], set()
+            for backend, look in BACKEND_STYLE.items():
+                seeds = [record for record in found if record.point["backend"] == backend]
+                dots = _curve([curve_points(record, str(learner), along) for record in seeds], log_x)
+                if dots:
+                    series.append(Series(backend_label(seeds[0]), look | {"marker": ""}, dots))
+                    counts.add(len(seeds))
+            if series:
+                who = "" if learner == "shared" else f" ({learner})"
+                how = f", {precision}" if precision else ""
+                title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} x, {_seeds(counts)}"
+                panels.append(Panel(title, series, level=float(threshold)))
+        return Chart(
+            name=name,
+            title=f"Learning over {xlabel}",
+            explains="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
+            "done keep their last return. The level is the task's threshold; x counts environments.",
+            statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
+            xlabel=xlabel,
+            ylabel="mean return",
+            log_x=log_x,
+            log_y=False,
+            panels=panels,
+            records=shown,
+        )
+
+    return learning
+
+
+def _seeds(counts: set[int]) -> str:
+    """Say how many seeds the lines of a panel have."""
+    least, most = min(counts), max(counts)
+    return counted(most, "seed") if least == most else f"{least} to {most} seeds"
+
+
+def curve_points(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:
+    """Return where along its curve a seed has a return, and which."""
+    assert record.curve is not None
+    pairs = zip(along(record.curve), record.curve.mean_return[learner], strict=True)
+    found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _curve(curves: Sequence[tuple[Floats, Floats]], log_x: bool) -> list[Dot]:
+    """Return the interquartile mean from where all seeds have begun to where the last one ends."""
+    curves = [curve for curve in curves if len(curve[0])]
+    if not curves:
+        return []
+    spaced = np.geomspace if log_x else np.linspace
+    x = spaced(max(steps[0] for steps, _ in curves), max(steps[-1] for steps, _ in curves), CURVE_POINTS)
+    values = np.stack([np.interp(x, *curve) for curve in curves])
+    columns = (x, interquartile_mean(values), *interquartile_band(values))
+    note = counted(len(curves), "seed")
+    return [Dot(*map(float, row), note) for row in zip(*columns, strict=True)]
+
+
+def history(records: Sequence[Record]) -> Chart:
+    """Return the points that several runs measured, in the order in which they did."""
+    repeated = [r for r in records if r.metrics and r.point.get("backend") in BACKEND_STYLE and r.case != "learn"]
+    panels, shown = [], []
+    runs: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, Record]]] = {}
+    for record in sorted(repeated, key=lambda record: record.started_at):
+        place = tuple((axis, value) for axis, value in sorted(record.point.items()) if axis != "backend")
+        point = (record.case, record.case_version, place)
+        runs.setdefault(point, {}).setdefault((record.point["backend"], record.threads), {})[record.run_id] = record
+    for (case, _, place), backends in runs.items():
+        found = {run_id: record for each in backends.values() if len(each) > 1 for run_id, record in each.items()}
+        ordered = sorted(found.values(), key=lambda record: record.started_at)
+        ids = [record.run_id for record in ordered]
+        series = []
+        for (backend, _), each in sorted(backends.items(), key=lambda item: list(BACKEND_STYLE).index(item[0][0])):
+            if len(each) > 1:
+                own = list(each.values())
+                dots = dots_along(own, first_metric, lambda record, ids=ids: float(ids.index(record.run_id)))
+                series.append(Series(backend_label(own[0]), BACKEND_STYLE[backend], dots))
+                shown += own
+        if series:
+            panels.append(Panel(_place(case, dict(place)), series, [commit_label(record) for record in ordered]))
+    return Chart(
+        name="history",
+        title="History over commits",
+        explains="The same point of the same version of its case in several runs, oldest first; the ticks name the "
+        "commit. Runs may differ in preset and card: their records say so.",
+        kind="history",
+        xlabel="commit",
+        ylabel="units of work per second",
+        log_x=False,
+        panels=panels,
+        records=shown,
+    )
+
+
+def _place(case: str, point: Mapping[str, Any]) -> str:
+    """Name a point without its backend."""
+    if case in ("env_step", "neighbor_search"):
+        more = [f"exact={point['exact']}"] if point.get("exact") else []
+        more += [f"{point['neighbor_search']}".replace("_", " ")] if "neighbor_search" in point else []
+        return ", ".join([environment(point["env"], agents=point["n_agents"], envs=point["n_envs"]), *more])
+    return f"{case}: {', '.join(f'{axis} {value}' for axis, value in point.items())}"

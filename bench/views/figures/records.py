@@ -1,0 +1,92 @@
+"""Which records a figure is made from, how they are grouped, and what of them is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bench.record import Metric, Record
+from bench.views.figures.words import ENV_NAME
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """Return the last record of each point by its start, of the newest version of its case."""
+    found: dict[tuple[Any, ...], Record] = {}
+    for record in sorted(records, key=lambda record: record.started_at):
+        found[record.case, *sorted(record.point.items())] = record
+    newest = {case: max(r.case_version for r in found.values() if r.case == case) for case in {key[0] for key in found}}
+    return [record for record in found.values() if record.case_version == newest[record.case]]
+
+
+def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group records by the machine that made them, named by its GPU, else its CPU."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        name = f"{record.machine.get('gpu') or record.machine.get('cpu')} {record.machine.get('cores')} cores"
+        groups.setdefault("-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()), []).append(record)
+    return groups
+
+
+def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Group records by the values of axes, in order; environments in the order of their names' list."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record.point.get(axis, "") for axis in axes), []).append(record)
+    order = list(ENV_NAME)
+
+    def place(key: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple((order.index(part) if part in order else len(order), part) for part in key)
+
+    return {key: groups[key] for key in sorted(groups, key=place)}
+
+
+def env_order(record: Record) -> int:
+    """Return the place of a record's environment in the list of their names; that of others is behind it."""
+    order, env = list(ENV_NAME), record.point.get("env")
+    return order.index(str(env)) if env in order else len(order)
+
+
+def plain(records: Iterable[Record]) -> list[Record]:
+    """Leave out what was measured of exact builds."""
+    return [record for record in records if not record.point.get("exact")]
+
+
+def metric(record: Record, name: str) -> Metric | None:
+    """Return a metric of a record by its name, if it has it."""
+    return (record.metrics or {}).get(name)
+
+
+def first_metric(record: Record) -> Metric | None:
+    """Return the metric that a record is mainly about: the rate of its first kind of work."""
+    return next(iter((record.metrics or {}).values()), None)
+
+
+def rate_of(record: Record, name: str) -> float:
+    """Return the value of a metric by its name, 0 where a record does not have it."""
+    found = metric(record, name)
+    return found.value if found else 0.0
+
+
+def times_baseline(record: Record, base: Record) -> Metric | None:
+    """Return how many times faster a record is than its baseline; None where one of them has no figure."""
+    own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
+    if own is None or reference is None:
+        return None
+    return Metric(
+        value=own.value / reference.value,
+        unit="x",
+        direction="higher",
+        low=own.low / reference.high,
+        high=own.high / reference.low,
+    )
+
+
+def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
+    """Return what two points that are compared must share: the run and all axes but one."""
+    axes = sorted((axis, value) for axis, value in record.point.items() if axis != but)
+    return (record.run_id, record.case, *axes)
+
+
+def baselines(records: Iterable[Record], axis: str, value: str) -> dict[tuple[Any, ...], Record]:
+    """Return what others are compared with, by what they must share."""
+    return {size(record, axis): record for record in records if record.point[axis] == value}

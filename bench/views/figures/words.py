@@ -1,0 +1,61 @@
+"""How backends, environments, commits and numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from bench.record import Record
+
+BACKEND_NAME: Final = {"cpu": "NumPy", "host": "C++", "numba": "Numba-CUDA", "pycuda": "CUDA C (PyCUDA)"}
+ENV_NAME: Final = {
+    "cartpole": "CartPole",
+    "mountain_car": "MountainCar",
+    "continuous_mountain_car": "Continuous MountainCar",
+    "acrobot": "Acrobot",
+    "pendulum": "Pendulum",
+    "tag_gridworld": "Tag GridWorld",
+    "tag_continuous": "Tag Continuous",
+}
+MEDIANS: Final = "Medians with their 95 % intervals."
+
+
+def backend_label(record: Record) -> str:
+    """Name the backend, on a CPU with its threads."""
+    name = BACKEND_NAME[str(record.point["backend"])]
+    return name if record.threads is None else f"{name} ({counted(record.threads, 'thread')})"
+
+
+def commit_label(record: Record) -> str:
+    """Name the commit that was measured, and whether it had changes."""
+    sha = record.git.get("sha")
+    return (str(sha)[:7] if sha else "unknown") + (" + changes" if record.git.get("dirty") else "")
+
+
+def notes(records: Iterable[Record]) -> list[str]:
+    """Return what whoever measured had to say about it."""
+    return sorted({str(record.notes["note"]) for record in records if "note" in record.notes})
+
+
+def said(record: Record) -> str:
+    """Name the size of a point and its run."""
+    sizes = [f"{value:,} {axis.removeprefix('n_')}" for axis, value in record.point.items() if axis.startswith("n_")]
+    return f"{', '.join(sizes)}; {record.run_id}"
+
+
+def times(ratio: float) -> str:
+    """Write a ratio with three digits."""
+    return f"{float(f'{ratio:.3g}'):,g}"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """Write a number of things."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
+    """Name an environment, its agents if there are several, and how many of it there are."""
+    parts = [ENV_NAME.get(env, env)]
+    parts += [counted(agents, "agent")] if agents > 1 else []
+    parts += [] if envs is None else [counted(envs, "environment")]
+    return ", ".join(parts)
