@@ -1,4 +1,4 @@
-"""ASV's view: a class for every case that repeats, whose parameters are its smoke points, timed in seconds per run.
+"""ASV's view: a class for every case that repeats, whose parameters are its smoke points, tracked as time per work.
 
 ASV calls ``setup`` before every sample, so what it made is kept until the point changes. It takes smaller for better,
 so what is tracked is time, not throughput.
@@ -10,50 +10,57 @@ from typing import Any
 
 from bench import cases as _cases
 from bench.case import Case as _Case
+from bench.case import Point as _Point
 from bench.case import Skip as _Skip
-from bench.case import label as _label
 from bench.measure import PLANS as _PLANS
 from bench.measure import measure as _measure
 
 
 def _view(case: _Case) -> type:
-    points = {_label(case, point): point for point in case.points("smoke")}
-    kept: dict[str, Any] = {}
+    points = {(_but_backend(point), str(point["backend"])): point for point in case.points("smoke")}
+    kept: dict[tuple[str, str], Any] = {}
 
-    def setup(self: Any, name: str) -> None:
-        if name in kept:
+    def setup(self: Any, point: str, backend: str) -> None:
+        key = point, backend
+        if key in kept:
             return
         kept.clear()
         try:
-            prepared = case.setup(points[name])
+            if key not in points:  # ASV crosses its parameters
+                raise _Skip(f"{case.name} has no such point on {backend}")
+            prepared = case.setup(points[key])
         except _Skip as skip:
             raise NotImplementedError(str(skip)) from None  # ASV's way to leave a parameter out
         seen = prepared.check()
         if not seen.passed:
             raise ArithmeticError(f"{seen.oracle}: {seen.detail}")
-        kept[name] = prepared
+        kept[key] = prepared
 
-    def track_ns_per_unit(self: Any, name: str) -> dict[str, Any]:
-        prepared = kept[name]
+    def track_time(self: Any, point: str, backend: str) -> dict[str, Any]:
+        prepared = kept[point, backend]
         amount = next(iter(prepared.work.values()))
         # With its samples ASV gives a tracked value an interval, and tests changes by rank.
-        return {"samples": [ns / amount for ns in _measure(prepared, _PLANS["default"]).samples_ns], "number": 1}
+        return {"samples": [ns / 1e9 / amount for ns in _measure(prepared, _PLANS["default"]).samples_ns], "number": 1}
 
-    track_ns_per_unit.unit = "ns"  # type: ignore[attr-defined]
+    track_time.unit = "seconds"  # type: ignore[attr-defined]  # of all units of time the one that ASV scales: to ns, us
     return type(
         case.name.title().replace("_", ""),
         (),
         {
             "__doc__": case.summary,
             "__module__": __name__,
-            "params": [list(points)],
-            "param_names": ["point"],
+            "params": [list(dict.fromkeys(values)) for values in zip(*points, strict=True)],
+            "param_names": ["point", "backend"],
             "version": str(case.version),
             "timeout": 600,
             "setup": setup,
-            "track_ns_per_unit": track_ns_per_unit,
+            "track_time": track_time,
         },
     )
+
+
+def _but_backend(point: _Point) -> str:
+    return ", ".join(f"{axis}={value}" for axis, value in point.items() if axis != "backend")
 
 
 globals().update({view.__name__: view for view in map(_view, filter(lambda case: case.repeats, _cases.CASES.values()))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,6 +15,8 @@ from bench.verdicts import gate, pairing
 from bench.verdicts.calibrate import Calibration, Noise
 from bench.verdicts.compare import passes
 from bench.verdicts.gate import Code, Report, judge
+from bench.verdicts.worker import Side
+from tests.bench.fakes import case, cycle, prepared
 from tests.bench.test_compare import pair_of
 from tests.bench.test_plots import point, record
 
@@ -24,7 +27,7 @@ STORED = sweep.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl
 @pytest.fixture(scope="module")
 def h200() -> list[Record]:
     """Records whose medians are known to within 0.1 to 1 %, which is what an H200 gives."""
-    files = sorted(STORED.parent.glob("*.jsonl"))
+    files = sorted(STORED.parent.glob("20261121T0*.jsonl"))  # of one morning: the next sweep must not change the tests
     kept = pairing.usable([each for file in files for each in read(file)]).kept.values()
     found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
     assert len(found) >= 10
@@ -128,7 +131,12 @@ def test_two_noisy_cores_are_never_wrong(tmp_path):
     [
         ([], Code.NOT_COMPARABLE, "needs a baseline"),
         (["--baseline", "missing.jsonl"], Code.NOT_COMPARABLE, "git must have 'missing.jsonl'"),
-        (["--baseline", str(STORED), "--records", str(STORED), "--case", "chess"], Code.NOTHING_OR_CHANGED, "0 points"),
+        (
+            ["--baseline", str(STORED), "--records", str(STORED), "--case", "go"],
+            Code.NOTHING_OR_CHANGED,
+            "no record of",
+        ),
+        (["--baseline", "main", "--case", "chess"], Code.NOTHING_OR_CHANGED, "no point of preset default"),
         (["--baseline", str(STORED), "--records", "no.jsonl"], Code.BROKEN, "FileNotFoundError"),
         (["--baseline", __file__, "--records", __file__], Code.BROKEN, "is cut short"),
         (["--baseline", str(STORED), "--threshold", "0"], Code.BROKEN, "--threshold: must be above 0"),
@@ -293,6 +301,38 @@ def test_gate_measures_the_baseline_again(tmp_path, monkeypatch):
     assert "1 points against" in got.output
     (file,) = (tmp_path / "out").glob("*.jsonl")
     assert [each.point for each in read(file)] == [job.point for job in todo if passes(job.point, ["env=cartpole"])]
+
+
+@pytest.mark.parametrize(
+    ("slower", "code"),
+    [((1.1, 1.1), Code.REGRESSION), ((1.1, 1.0), Code.INCONCLUSIVE), ((1.0, 1.1), Code.OK)],
+)
+def test_regression_against_a_revision_is_there_in_new_processes_too(slower, code, tmp_path, monkeypatch):
+    """A side that is 10 % slower in the first processes alone is inconclusive; what passes is not measured again."""
+    fake = case(lambda point: prepared(), 1)
+    started = []
+
+    class Watch:
+        def __init__(self, scale):
+            self.lengths = cycle([1e6 * scale, 1.001e6 * scale, 0.999e6 * scale])
+
+        def time(self, block):
+            return round(self.lengths(0)), None
+
+    @contextmanager
+    def sides(*names):
+        scales = (1.0, slower[len(started)])
+        started.append(names)
+        yield [Side({"fake": fake}, lambda _, scale=scale: Watch(scale)) for scale in scales]
+
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    monkeypatch.setattr(gate.turns, "revisions", sides)
+    monkeypatch.setattr(gate.compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
+    got = run_gate(tmp_path, "--baseline", "main", "--preset", "smoke")
+    assert got.exit_code == code, got.output
+    assert started == [("main", ".")] * (1 if code == Code.OK else 2)
+    assert ("in two new processes +" in got.output) == (code != Code.OK)
+    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 2 * len(started)
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])
