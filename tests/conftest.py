@@ -12,8 +12,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin between
 HAS_GPU = torch.cuda.is_available()
 
 if not HAS_GPU:
-    # Before anything imports Numba: without a GPU its kernels are tested in the simulator.
+    # Before anything imports Numba or Triton: without a GPU their kernels are tested in a simulator and an interpreter.
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -467,6 +467,10 @@ class GateCommand(TyperCommand):
             raise
 
 
+class WrongUsageError(ValueError):
+    """An option has a value that it cannot have; the message says all."""
+
+
 def gate(
     baseline: Annotated[str | None, typer.Option(help="File or folder of records, or a git revision.")] = None,
     records: Annotated[Path | None, typer.Option(help="What to judge; without it the points are measured now.")] = None,
@@ -491,6 +495,8 @@ def gate(
     choice = Choice(preset, case or [], where or [], allow_mismatch or [], out, calibrations)
     try:
         report.threshold = parse_threshold(threshold)
+        if records is not None and not records.exists():
+            raise WrongUsageError(f"--records: must be there (got {records}); name a file or folder of records")
         if selftest:
             raise typer.Exit(run_selftest(records, report.threshold, choice))
         fill(report, records, choice)
@@ -500,6 +506,8 @@ def gate(
         report.changed.append(str(error))
     except NotComparable as error:
         report.refused.append(str(error))
+    except WrongUsageError as error:
+        report.failed.append(str(error))
     except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
         traceback.print_exc()
         report.failed.append(f"{type(error).__name__}: {error}")
@@ -542,11 +550,14 @@ def parse_threshold(text: str) -> float:
     """Return a share from ``5%`` or ``0.05``.
 
     Raises:
-        ValueError: It is neither, or not between 0 and 1.
+        WrongUsageError: It is neither, or not between 0 and 1.
     """
-    share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
     if not 0 < share < 1:
-        raise ValueError(f"--threshold: must be above 0 and below 100% (got {text}); for example 3% or 0.03")
+        raise WrongUsageError(f"--threshold: must be above 0 and below 100% (got {text}); for example 3% or 0.03")
     return share
 
 

@@ -211,8 +211,11 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
                 file.add_result(
                     benchmarks[key],
                     runner.BenchmarkResult(
-                        result=[each and each.metric.value for each in order],
-                        samples=[each and each.samples for each in order],
+                        result=[each and scale(each) * each.metric.value for each in order],
+                        samples=[
+                            each and each.samples and [scale(each) * sample for sample in each.samples]
+                            for each in order
+                        ],
                         number=[1 if each and each.samples else None for each in order],
                         errcode=0,
                         stderr="",
@@ -230,6 +233,11 @@ def _committed(shown: Sequence[Cost]) -> list[Cost]:
     return [each for each in shown if each.record.git.get("sha") and not each.record.git.get("dirty")]
 
 
+def scale(each: Cost) -> float:
+    """Return what makes seconds of a time, which ASV writes with a fitting prefix; of anything else 1."""
+    return NANOSECONDS.get(each.metric.unit, 1e9) / 1e9
+
+
 def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
     """Return ASV's description of each benchmark."""
     described = {}
@@ -239,7 +247,7 @@ def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
             "name": key,
             "pretty_name": key,
             "type": "track",
-            "unit": rows[0].metric.unit,
+            "unit": "seconds" if rows[0].metric.unit in NANOSECONDS else rows[0].metric.unit,
             "version": str(case.version),
             "params": [list(dict.fromkeys(values)) for values in zip(*map(asv_parameters, rows), strict=True)],
             "param_names": [*PARAMETERS, "point"],
@@ -253,7 +261,8 @@ def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
 def asv_name(each: Cost) -> str:
     """Name a benchmark by its case and what it is of."""
     group = [str(each.record.point[axis]) for axis in GROUPED_BY if axis in each.record.point]
-    return ".".join([each.record.case, *group, "track_time"])
+    what = "track_time" if each.metric.unit in NANOSECONDS else "track_cost"
+    return ".".join([each.record.case, *group, what])
 
 
 def asv_parameters(each: Cost) -> tuple[str, ...]:

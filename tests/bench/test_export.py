@@ -108,8 +108,9 @@ def test_asv_reads_what_was_measured(tmp_path):
     described = json.loads((tmp_path / "benchmarks.json").read_text())["env_step.cartpole.track_time"]
     assert described["params"][:2] == [["'host'", "'cpu'"], ["100", "1000"]]
     name, params = described["name"], described["params"]
-    assert loaded.get_result_value(name, params) == [5.0, 4.0, 50.0, None]
-    assert loaded.get_result_samples(name, params)[0] == pytest.approx([4.5, 5.0, 5.5])
+    assert loaded.get_result_value(name, params) == [5e-9, 4e-9, pytest.approx(50e-9), None]
+    assert described["unit"] == "seconds"
+    assert loaded.get_result_samples(name, params)[0] == pytest.approx([4.5e-9, 5e-9, 5.5e-9])
     assert loaded.get_result_stats(name, params)[0]["repeat"] == 3
     assert loaded.benchmark_version[name] == described["version"] == str(CASES["env_step"].version)
 
@@ -121,7 +122,7 @@ def test_asv_takes_what_was_run_once(tmp_path):
     (loaded,) = asv_results.iter_results(str(tmp_path))
     (name,) = loaded.get_all_result_keys()
     params = loaded.get_result_params(name)
-    assert loaded.get_result_value(name, params) == [5.0]
+    assert loaded.get_result_value(name, params) == [5e-9]
     assert loaded.get_result_stats(name, params) == [None]
 
 

@@ -137,7 +137,7 @@ def test_two_noisy_cores_are_never_wrong(tmp_path):
             "no record of",
         ),
         (["--baseline", "main", "--case", "chess"], Code.NOTHING_OR_CHANGED, "no point of preset default"),
-        (["--baseline", str(STORED), "--records", "no.jsonl"], Code.BROKEN, "FileNotFoundError"),
+        (["--baseline", str(STORED), "--records", "no.jsonl"], Code.BROKEN, "--records: must be there"),
         (["--baseline", __file__, "--records", __file__], Code.BROKEN, "is cut short"),
         (["--baseline", str(STORED), "--threshold", "0"], Code.BROKEN, "--threshold: must be above 0"),
         (["--baseline", str(STORED), "--allow-mismatch", "colour"], Code.NOT_COMPARABLE, "unknown field"),
@@ -174,6 +174,22 @@ def test_changed_set_of_points_is_not_passed(side, h200, files):
     got = files(*sides)
     assert got.exit_code == Code.NOTHING_OR_CHANGED
     assert f"{pairing.name_of(h200[0])} is in {side} alone" in got.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--records", "nowhere.jsonl"], "--records: must be there (got nowhere.jsonl)"),
+        (["--threshold", "-3"], "--threshold: must be above 0 and below 100% (got -3)"),
+        (["--threshold", "much"], "--threshold: must be above 0 and below 100% (got much)"),
+    ],
+)
+def test_wrong_value_is_broken_without_a_traceback(tmp_path, options, message):
+    """What is wrong is one sentence."""
+    done = run_gate(tmp_path, "--baseline", "HEAD", *options)
+    assert done.exit_code == Code.BROKEN
+    assert message in " ".join(done.output.split())
+    assert "Traceback" not in done.output
 
 
 def test_wrong_point_is_broken(h200, files):

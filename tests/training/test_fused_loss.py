@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.training import fused_support  # noqa: F401  (before anything imports Triton)
+from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import losses
 from warpdrive_min.training.actions import ActionSpace

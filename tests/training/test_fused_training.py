@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training import fused_support  # noqa: F401  (before anything imports Triton)
+from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from tests.training.support import RUNS, make_run, weights
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import actor_critic, fused
