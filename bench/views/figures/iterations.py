@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -42,15 +43,12 @@ def training(records: Sequence[Record]) -> Chart:
     for (env,), found in grouped(sorted(shown, key=_iteration_order), "env").items():
         best = {_iteration(record): record for record in sorted(found, key=lambda r: rate_of(r, "env_steps_per_s"))}
 
-        def over_other(record: Record, best: Mapping[str, Record] = best) -> str:
-            other = anchor(record.point)
-            if other is None or best[_iteration(record)] is not record:
-                return ""
-            base = other.env_steps_per_s
-            return f"{rate_of(record, 'env_steps_per_s') / base:.3g} x" if base else f"{other.by}: does not run"
+        def beside(record: Record, best: Mapping[str, Record] = best) -> str:
+            is_ahead = best[_iteration(record)] is record and _lead(record) >= 1
+            return _over_other(record) if is_ahead else ""
 
-        own = panel_of_rows(environment(str(env)), found, "env_steps_per_s", _iteration, over_other)
-        panels.append(Panel(own.title, [*own.series, *_others(found, own.ticks)], own.ticks))
+        own = panel_of_rows(environment(str(env)), found, "env_steps_per_s", _iteration, beside)
+        panels.append(Panel(own.title, [*own.series, *_others(best, own.ticks)], own.ticks))
     return Chart(
         name="training",
         title="Training",
@@ -64,18 +62,31 @@ def training(records: Sequence[Record]) -> Chart:
     )
 
 
-def _others(records: Sequence[Record], names: Sequence[str]) -> list[Series]:
-    """Return what others reach on the points of records."""
-    rows: dict[str, dict[int, Dot]] = {}
-    for record in records:
+def _others(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
+    """Return what others reach on the points of our fastest records; what is ahead is labelled, to be readable."""
+    rows: dict[str, list[Dot]] = {}
+    for name, record in best.items():
         other = anchor(record.point)
         if other is not None and other.env_steps_per_s is not None:
-            row, rate = names.index(_iteration(record)), other.env_steps_per_s
-            rows.setdefault(other.by, {})[row] = Dot(rate, row, rate, rate, "bench/reference.py")
+            rate, label = other.env_steps_per_s, "" if _lead(record) >= 1 else _over_other(record)
+            rows.setdefault(other.by, []).append(Dot(rate, names.index(name), rate, rate, "bench/reference.py", label))
     return [
-        Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, list(dots.values()))
-        for by, dots in sorted(rows.items())
+        Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, dots) for by, dots in sorted(rows.items())
     ]
+
+
+def _lead(record: Record) -> float:
+    """Return how many times what others reach on a point a record is; infinitely many where they do not run."""
+    other = anchor(record.point)
+    rate = rate_of(record, "env_steps_per_s")
+    return rate / other.env_steps_per_s if other is not None and other.env_steps_per_s else math.inf
+
+
+def _over_other(record: Record) -> str:
+    other = anchor(record.point)
+    if other is None:
+        return ""
+    return f"{_lead(record):.3g} x" if other.env_steps_per_s else f"{other.by}: does not run"
 
 
 def split(records: Sequence[Record]) -> Chart:
