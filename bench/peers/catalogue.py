@@ -54,7 +54,7 @@ class PeerJob:
         if self.axes["work"] == "simulate":
             return "env_step", {**axes, "backend": backend, "exact": False}
         mode = "graph" if backend in ("numba", "pycuda") else "eager"
-        return "train", {**axes, "backend": backend, "precision": "fp32", "mode": mode}
+        return "train", {"precision": "fp32", **axes, "backend": backend, "mode": mode}
 
 
 def _simulate(env: str, n_envs: int, n_agents: int = 1, **more: int) -> Point:
@@ -89,10 +89,15 @@ def compiled(preset: Preset) -> list[Point]:
 
 
 def jax_training(preset: Preset) -> list[Point]:
-    """Return CartPole in the sizes of our anchors."""
+    """Return CartPole in the sizes of our anchors, in TF32: so JAX multiplies on a GPU unless told otherwise.
+
+    PPO also in float32, which JAX is told to keep to.
+    """
     if preset == "smoke":
-        return [_train("cartpole", SMOKE_ENVS, 1, 8, "PPO", SEPARATE)]
-    return _anchors(JAX)
+        return [{**_train("cartpole", SMOKE_ENVS, 1, 8, "PPO", SEPARATE), "precision": "fp32"}]
+    points = _anchors(JAX)
+    in_full = [{**point, "precision": "fp32"} for point in points if point["algorithm"] == "PPO"]
+    return [{**point, "precision": "tf32"} for point in points] + in_full
 
 
 def warp_drive(backend: str) -> Callable[[Preset], list[Point]]:
@@ -176,7 +181,7 @@ PEERS: Final = {
             package="purejaxrl",
             adapter="purejaxrl",
             install="it is no package: put its repository (luchris429/purejaxrl) on PYTHONPATH, and "
-            'pip install gymnax six distrax optax flax "jax[cuda13]"',
+            'pip install "gymnax<1" brax distrax optax flax "jax[cuda13]"',
             points=jax_training,
         ),
         *(

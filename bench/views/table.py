@@ -180,7 +180,7 @@ def peers(records: Sequence[Record]) -> Table:
         table.add_row(
             str(point["peer"]),
             notes["version"] or "unnamed",
-            " ".join(str(point[axis]) for axis in ("work", "algorithm") if axis in point),
+            " ".join(str(point[axis]) for axis in ("work", "algorithm", "precision") if axis in point),
             str(point["env"]),
             f"{point['n_agents']:,}",
             f"{point['n_envs']:,}" + (f" x {point['n_steps']}" if "n_steps" in point else ""),

@@ -52,6 +52,7 @@ class Keys:
     split = staticmethod(lambda key, n=2: np.stack([np.asarray(key) + [0, i + 1] for i in range(n)]))
 
 random = Keys
+config = types.SimpleNamespace(update=lambda name, value: None)
 jit = lambda f: f
 block_until_ready = lambda value: value
 default_backend = lambda: "cpu"
@@ -383,11 +384,12 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
     )
     theirs, mine = measure(smoke("purejaxrl"), a_run(), ours())
     assert theirs.is_evidence
+    assert theirs.point["precision"] == mine.point["precision"] == "fp32"
     assert (theirs.scope, mine.case) == ("train", "train")
     assert theirs.work_per_run["env_steps"] == 10 * 4 * 8
     assert theirs.correctness.before.detail == "its mean return is finite, 21"
     assert theirs.notes["version"] is None
-    assert "| unnamed | train PPO | cartpole | 1 | 4 x 8 |" in table.markdown([theirs])
+    assert "| unnamed | train PPO fp32 | cartpole | 1 | 4 x 8 |" in table.markdown([theirs])
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):

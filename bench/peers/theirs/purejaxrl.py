@@ -15,6 +15,8 @@ from .work import Point, Work
 PACKAGES = ("gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
 UPDATES = 10
 """Iterations of a run, which is a whole training run from fresh weights."""
+PRECISIONS = {"tf32": "tensorfloat32", "fp32": "highest"}
+"""JAX's names for how matrices are multiplied on a GPU."""
 
 
 def prepare(point: Point) -> Work:
@@ -26,6 +28,7 @@ def prepare(point: Point) -> Work:
     make_train = importlib.import_module("purejaxrl.ppo").make_train
     import jax  # noqa: PLC0415  (theirs)
 
+    jax.config.update("jax_default_matmul_precision", PRECISIONS[point["precision"]])
     env_steps = UPDATES * point["n_envs"] * point["n_steps"]
     passes = 4 if point["algorithm"] == "PPO" else 1
     config = {
