@@ -20,21 +20,19 @@ from bench.cases import CASES
 from bench.peers.command import peers
 from bench.record import Record, RecordError, read_all
 from bench.verdicts.calibrate import calibrate
-from bench.verdicts.claims import claims
+from bench.verdicts.claims import claims, for_report
 from bench.verdicts.compare import compare
 from bench.verdicts.doctor import doctor
 from bench.verdicts.gate import GateCommand, gate
 from bench.verdicts.reproduce import reproduce
-from bench.views import plots, table
+from bench.views import plots, report, table
 from bench.views.export import export
 from bench.views.figures import by_machine
 from bench.views.paper import paper
-from bench.views.report import report
 from warpdrive_min.backends import Availability, availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
-app.command("report")(report)
 app.command("paper")(paper)
 app.command("compare")(compare)
 app.command("calibrate")(calibrate)
@@ -203,6 +201,25 @@ def plot(
         _say(f"left out: {line}")
     for path in paths:
         _say(f"figure: {path}")
+
+
+@app.command("report")
+def report_(
+    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = report.OUT,
+) -> None:
+    """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
+    cut: list[str] = []
+    try:
+        found = read_all(records or [sweep.SWEEPS], cut)
+        page = report.html(found, for_report(found))
+    except (RecordError, OSError, report.ReportError) as error:
+        _say(str(error))
+        raise typer.Exit(1) from error
+    for line in cut:
+        _say(f"left out: {line}")
+    report.write(page, out)
+    _say(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
 @app.command("table")

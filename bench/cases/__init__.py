@@ -56,7 +56,7 @@ CASES: Final[dict[str, Case]] = {
         ),
         Case(
             name="published",
-            summary="env_step at sizes that others published",
+            summary="env_step at sizes that others were measured at",
             scope="env",
             version=1,
             points=published_points,

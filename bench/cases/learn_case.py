@@ -233,19 +233,25 @@ def learn_points(preset: Preset) -> list[Point]:
     points = [_point(task, backend, seed) for task in TASKS for backend in ("host", *ON_GPU) for seed in SEEDS]
     cartpole = [task for task in TASKS if task.env == "cartpole"]
     points += [_point(task, "cpu", seed) for task in cartpole for seed in SEEDS]
-    crowded = [n for n in CROWDED if preset == "full" or n <= CROWDED[0]]
+    crowded = [
+        (task, n_envs, more)
+        for task in cartpole
+        for n_envs in CROWDED[task.algorithm]
+        if preset == "full" or n_envs == CROWD
+        for more in ({}, {"precision": "tf32"})
+    ]
+    crowded += [(task, CROWD, {}) for task in TASKS if task.env == "acrobot"]
     return points + [
         _point(task, backend, seed, n_envs) | more
-        for task in cartpole
+        for task, n_envs, more in crowded
         for backend in ON_GPU
-        for n_envs in crowded
-        for more in ({}, {"precision": "tf32"})
         for seed in SEEDS
     ]
 
 
-CROWDED: Final = (2_048, 16_384)
-"""Environments of CartPole on a GPU, as PureJaxRL was measured on it, which multiplies in TF32 there."""
+CROWD: Final = 2_048
+CROWDED: Final = {"A2C": (CROWD, 16_384), "PPO": (CROWD, 16_384, 65_536)}
+"""Environments of CartPole on a GPU; those of PPO as PureJaxRL was measured on it, which multiplies in TF32 there."""
 
 
 def _point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, str | int | float]:

@@ -22,8 +22,9 @@ from bench.case import Point, label
 from bench.cases import CASES
 from bench.cases.learn_case import SEEDS
 from bench.record import Record, RecordError, read_all
-from bench.verdicts.ledger import CLAIMS, Claim
+from bench.verdicts.ledger import CLAIMS, LINKS, UNNAMED, Claim
 from bench.verdicts.quantities import Learned, Measured, Quantity, Rate, Select, joined
+from bench.views.report import Cell, ClaimRow, Claims
 from bench.views.table import number
 from warpdrive_min.backends import availability
 
@@ -120,7 +121,8 @@ def judge(claim: Claim, records: Sequence[Record]) -> Judged:
         verdict: Verdict = "not repeated yet" if claim.made_by else "not measured yet"
         return Judged(claim=claim, measured=None, verdict=verdict, why=_missing(claim))
     if not claim.ours.is_portable and claim.hardware not in seen.on:
-        why = f"the claim was made on another machine ({claim.hardware}) than {seen.on}"
+        theirs = "a machine that the source does not name" if claim.hardware == UNNAMED else claim.hardware
+        why = f"claimed on {theirs}, measured on {seen.on}"
         return Judged(claim=claim, measured=seen, verdict="other hardware", why=joined(why, seen.note, claim.differs))
     verdict, why = _compare(claim, seen)
     why = joined(f"{why}, on {seen.on}", seen.note, claim.differs)
@@ -151,7 +153,8 @@ def _missing(claim: Claim) -> str:
         return "no preset of the suite has this point"
     if (n_gpus := max(int(select.axes.get("n_ranks", 1)) for select in claim.ours.selects)) > 1:
         return f"not measured here, needs {n_gpus} GPUs"
-    return "no record has it; `--run` measures it on a machine with these backends"
+    backends = dict.fromkeys(job.point["backend"] for job in jobs(*claim.ours.selects))
+    return f"no record has it; where {' and '.join(backends)} can run, python -m bench claims --run measures it"
 
 
 def _compare(claim: Claim, seen: Measured) -> tuple[Verdict, str]:
@@ -208,9 +211,9 @@ def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
     ours: Quantity = Rate(select=select, metric=name)
     unit, at_most = metric.unit, metric.direction == "lower"
     if CASES[record.case].scope == "learn":
-        ours, unit, at_most = Learned(select=select), "s", True
+        ours, unit, at_most = Learned(select=select, n_seeds=len(SEEDS)), "s", True
     seen = ours.measure(evidence(records))
-    if seen is None or (isinstance(ours, Learned) and len(seen.records) < len(SEEDS)):
+    if seen is None:
         return None
     return Claim(
         name=_named(record.case, point),
@@ -285,21 +288,38 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
 HEAD: Final = ("source", "claim", "claimed", "on", "measured here", "x claimed", "verdict", "why")
 
 
-def rows(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
-    """Return the cells of each claim, under `HEAD`."""
-    return [
-        (
-            each.claim.source,
-            f"{each.claim.name}: {each.claim.says}",
-            _claimed(each.claim),
-            each.claim.hardware,
-            "" if each.measured is None else _with_interval(each.measured.value, each.measured.low, each.measured.high),
-            "" if each.ratio is None else _with_interval(*each.ratio),
-            each.verdict,
-            each.why,
-        )
-        for each in judged
-    ]
+def counts(judged: Sequence[Judged]) -> dict[str, int]:
+    """Return how often each verdict was given, what is decided first; no verdict that was not given."""
+    found = Counter(each.verdict for each in judged)
+    return {verdict: found[verdict] for verdict in get_args(Verdict) if found[verdict]}
+
+
+def for_report(records: Sequence[Record]) -> Claims:
+    """Hold the whole ledger against the records of a report; our own claims are those of the published records.
+
+    Raises:
+        RecordError: A published record breaks the schema.
+    """
+    judged = [judge(claim, records) for claim in (*CLAIMS, *own_claims(published()))]
+    return Claims(counts=counts(judged), rows=[row(each) for each in judged])
+
+
+def row(judged: Judged) -> ClaimRow:
+    """Return what a table shows of a claim."""
+    claim, seen, ratio = judged.claim, judged.measured, judged.ratio
+    return ClaimRow(
+        name=claim.name,
+        source=claim.source,
+        link=LINKS.get(claim.source, ""),
+        setup=claim.says,
+        hardware=claim.hardware,
+        claimed=Cell(_claimed(claim), claim.low),
+        measured=Cell(_with_interval(seen.value, seen.low, seen.high), seen.value) if seen else Cell(""),
+        ratio=Cell(_with_interval(*ratio), ratio[0]) if ratio else Cell(""),
+        verdict=judged.verdict,
+        why=judged.why,
+        run=seen.run_id if seen else "",
+    )
 
 
 def _claimed(claim: Claim) -> str:
@@ -319,21 +339,39 @@ def _with_interval(value: float, low: float, high: float) -> str:
 def as_tables(judged: Sequence[Judged]) -> list[Table]:
     """Return a table for each source, for a terminal; the set-ups are in the other formats."""
     tables: dict[str, Table] = {}
-    for each, (_, _, claimed, _, measured, ratio, verdict, why) in zip(judged, rows(judged), strict=True):
-        if (table := tables.get(each.claim.source)) is None:
-            table = Table(title=each.claim.source, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    for each in map(row, judged):
+        if (table := tables.get(each.source)) is None:
+            table = Table(title=each.source, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
             for column, width in (("claim", 44), ("claimed", 24), ("measured here", 26), ("x claimed", 26)):
                 table.add_column(column, width=width, overflow="fold")
             table.add_column("verdict", width=19)
             table.add_column("why")
-            tables[each.claim.source] = table
-        table.add_row(*map(escape, (each.claim.name, claimed, measured, ratio, verdict, why)))
+            tables[each.source] = table
+        cells = (each.name, each.claimed.text, each.measured.text, each.ratio.text, each.verdict, each.why)
+        table.add_row(*map(escape, cells))
     return list(tables.values())
 
 
 def as_markdown(judged: Sequence[Judged]) -> str:
     """Return the table for documents."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *rows(judged)))
+    lines = [HEAD, ("---",) * len(HEAD), *map(_cells, map(row, judged))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _cells(each: ClaimRow) -> tuple[str, ...]:
+    """Return the cells of a claim under `HEAD`."""
+    figures = (each.measured.text, each.ratio.text)
+    what = f"{each.name}: {each.setup}"
+    return each.source, what, each.claimed.text, each.hardware, *figures, each.verdict, each.why
+
+
+def published() -> list[Record]:
+    """Return the records that are published here, of which our own claims are made, but for lines that are cut short.
+
+    Raises:
+        RecordError: A record breaks the schema.
+    """
+    return read_all([sweep.SWEEPS], cut=[]) if sweep.SWEEPS.exists() else []
 
 
 def claims(
@@ -346,12 +384,12 @@ def claims(
 ) -> None:
     """Hold every claim about speed and learning, WarpDrive's and our own, against records."""
     try:
-        published = read_all([sweep.SWEEPS], cut=[]) if sweep.SWEEPS.exists() else []
-        shown = published if records is None else read_all(records)
+        ours = published()
+        shown = ours if records is None else read_all(records)
     except (RecordError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
-    ledger = [claim for claim in (*CLAIMS, *own_claims(published)) if source is None or source in claim.source]
+    ledger = [claim for claim in (*CLAIMS, *own_claims(ours)) if source is None or source in claim.source]
     if not ledger:
         sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [OURS]))
         raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
@@ -368,5 +406,4 @@ def claims(
             console = Console(width=wide)  # the tables need it; a narrower terminal wraps
         for table in as_tables(judged):
             console.print(table)
-        counts = Counter(each.verdict for each in judged)
-        console.print(", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict) if counts[verdict]))
+        console.print(", ".join(f"{verdict}: {n}" for verdict, n in counts(judged).items()))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.cases.learn_case import SEEDS, TASKS, Task
+from bench.cases.published import SIZES
 from bench.reference import ANCHORS, JAX, WARPDRIVE, Anchor
 from bench.verdicts.quantities import Learned, Quantity, Rate, Ratio, Reached, Select, TimesSooner, Traffic
 
@@ -49,6 +50,17 @@ H200: Final = "H200"
 A100_AND_N1: Final = "A100 / N1, 16 CPUs"
 UNNAMED: Final = "not named"
 TIMES: Final = "times"
+
+WARPDRIVE_CODE: Final = "https://github.com/salesforce/warp-drive"
+LINKS: Final = {
+    PAPER: "https://jmlr.org/papers/v23/22-0185.html",
+    README: f"{WARPDRIVE_CODE}/blob/master/README.md",
+    POST: "https://blog.salesforceairesearch.com/warpdrive-v2-numba-nvidia-gpu-simulations/",
+    TUTORIAL: f"{WARPDRIVE_CODE}/blob/master/tutorials/tutorial-2.a-warp_drive_sampler.ipynb",
+    DOCUMENTS: WARPDRIVE_CODE,
+    GOALS: "#sources",
+}
+"""Where each source is to be read; the figures of others that goals are made of are told at the foot of the report."""
 
 BASELINES: Final = (("cpu", "NumPy on 1 thread"), ("host", "C++ on all cores"))
 """Backends on a CPU that a GPU is compared with."""
@@ -170,8 +182,8 @@ def _no_transfer_in_training(env: str, n_envs: int, n_floats: int) -> Claim:
 
 def _sooner(env: str, algorithm: str, n_envs: int, in_seconds: bool) -> Claim:
     def learned(n: int) -> Learned:
-        select = _learn(env, algorithm, n)
-        return Learned(select=select) if in_seconds else Learned(select=select, metric="env_steps_to_threshold", per=n)
+        metric, per = ("seconds_to_threshold", 1) if in_seconds else ("env_steps_to_threshold", n)
+        return Learned(select=_learn(env, algorithm, n), metric=metric, per=per, n_seeds=len(SEEDS))
 
     few = next(task for task in TASKS if (task.env, task.algorithm) == (env, algorithm)).n_envs
     what = "less time" if in_seconds else "fewer iterations"
@@ -232,9 +244,13 @@ JAX_LEARNED: Final = ((2_048, 0.225), (16_384, 0.56), (65_536, 1.85))
 
 
 def _tenfold_steps(env: str, n_envs: int, n_agents: int, theirs: float) -> Claim:
-    select = _env_step(env, "pycuda", n_envs, n_agents)
-    if (env, n_envs) == ("tag_continuous", 60):
-        select = _published(env, "pycuda", n_envs, n_agents, n_taggers=5)
+    size = {"env": env, "n_envs": n_envs, "n_agents": n_agents}
+    published = next((each for each in SIZES if size.items() <= each.items()), None)
+    select = (
+        Select(case="published", axes={"backend": "pycuda", **published})
+        if published
+        else _env_step(env, "pycuda", n_envs, n_agents)
+    )
     return Claim(
         name=f"{env}: steps over WarpDrive's, {n_envs:,} x {n_agents}",
         source=GOALS,
@@ -296,7 +312,9 @@ def _as_soon_as_jax(n_envs: int, theirs: float, precision: str) -> Claim:
         at_most=True,
         unit="s",
         hardware=H200,
-        ours=Learned(select=_learn("cartpole", "PPO", n_envs, None if precision == "fp32" else precision)),
+        ours=Learned(
+            select=_learn("cartpole", "PPO", n_envs, None if precision == "fp32" else precision), n_seeds=len(SEEDS)
+        ),
         differs=_beside_jax(precision),
     )
 

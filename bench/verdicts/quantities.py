@@ -149,6 +149,8 @@ class Learned:
     metric: str = "seconds_to_threshold"
     per: float = 1.0
     """What it is divided by; steps over environments are steps of each, of which an iteration has so many."""
+    n_seeds: int = 1
+    """Seeds that a run must have, lest it shows the lucky ones."""
     is_portable: bool = False
 
     @property
@@ -157,11 +159,11 @@ class Learned:
         return (self.select,)
 
     def measure(self, records: Sequence[Record]) -> Measured | None:
-        """Return what the newest run shows in which most seeds reached the threshold."""
-        for seeds in self.select.by_run(records).values():
+        """Return what the newest run with enough seeds shows in which most of them reached the threshold."""
+        for seeds in map(_newest_of_each_seed, self.select.by_run(records).values()):
             found = [metric.value / self.per for record in seeds if (metric := _metric(record, self.metric))]
             missed = len(seeds) - len(found)
-            if missed >= len(found):
+            if len(seeds) < self.n_seeds or missed >= len(found):
                 continue
             times = [*found, *[math.inf] * missed]
             low, high = median_interval(times)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.record import Record, RecordError, read_all
+from bench.record import Record
 from bench.reference import SOURCES
 from bench.views.charts import figure
 from bench.views.figures import (
@@ -29,37 +28,30 @@ from bench.views.figures import (
 )
 from bench.views.table import number
 
-RECORDS: Final = Path("results/sweeps")
 OUT: Final = Path("results/report.html")
 TEMPLATES: Final = Path(__file__).parent / "templates"
+Row = TypeVar("Row")
 
 
 class ReportError(ValueError):
     """There is nothing that may be reported."""
 
 
-def report(
-    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = OUT,
-) -> None:
-    """Write one self-contained HTML page of tables and interactive figures from records; measures nothing."""
-    cut: list[str] = []
-    try:
-        page = html(read_all(records or [RECORDS], cut))
-    except (RecordError, ReportError) as error:
-        typer.echo(str(error))
-        raise typer.Exit(1) from error
-    for line in cut:
-        typer.echo(f"left out: {line}")
+def write(page: str, out: Path = OUT) -> None:
+    """Write the page whole or not at all; makes its folder."""
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{os.getpid()}")
     unfinished.write_text(page, encoding="utf-8")
     os.replace(unfinished, out)
-    typer.echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
-def html(records: Sequence[Record]) -> str:
-    """Return the page; the same records give the same page.
+def html(records: Sequence[Record], claims: Claims | None = None) -> str:
+    """Return the page; the same records and claims give the same page.
+
+    Args:
+        records: Of any number of machines.
+        claims: What was judged from the same records. If nothing was measured of any of them, the page is without
+            them, as it is without a figure that no record fills. Else all are shown, also those that are open.
 
     Raises:
         ReportError: No record is evidence.
@@ -74,9 +66,15 @@ def html(records: Sequence[Record]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment_.filters["digits"] = digits
     drawn = {chart["id"]: chart.pop("drawn") for machine in machines for chart in machine["charts"]}
     text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return environment_.get_template("report.html").render(machines=machines, drawn=text, sources=SOURCES)
+    return environment_.get_template("report.html").render(
+        claims=claimed(claims) if claims and any(each.measured.text for each in claims.rows) else None,
+        machines=machines,
+        drawn=text,
+        sources=SOURCES,
+    )
 
 
 def section(name: str, records: Sequence[Record]) -> dict[str, Any]:
@@ -93,6 +91,12 @@ def section(name: str, records: Sequence[Record]) -> dict[str, Any]:
         "others": shown([record for record in records if not record.is_evidence], OTHERS),
         "runs": runs(evidence),
     }
+
+
+def digits(value: float, n: int) -> str:
+    """Write a value with so many digits that count, and large ones without an exponent."""
+    rounded = float(f"{value:.{n}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10**n else f"{rounded:,.{n}g}"
 
 
 def title(records: Sequence[Record]) -> str:
@@ -134,28 +138,43 @@ def runs(records: Sequence[Record]) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table of records."""
+class Cell:
+    """What a table shows in one place."""
+
+    text: str
+    value: float | None = None
+    """What it is sorted by."""
+    link: str = ""
+    """Where a click leads to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column of a table, whose rows are records unless it says otherwise."""
 
     name: str
-    text: Callable[[Record], str]
-    value: Callable[[Record], float | None] | None = None
+    text: Callable[[Row], str]
+    value: Callable[[Row], float | None] | None = None
     """What it is sorted by; None: it is words."""
     is_choice: bool = False
     """It has few values, by which the table can be filtered."""
     is_code: bool = False
+    is_long: bool = False
+    """It has sentences, which may break."""
+    link: Callable[[Row], str] | None = None
+
+    def cell(self, row: Row) -> Cell:
+        """Return what it shows of a row."""
+        value = self.value(row) if self.value else None
+        return Cell(self.text(row), value, self.link(row) if self.link else "")
 
 
-def shown(records: Sequence[Record], columns: Sequence[Column]) -> dict[str, Any]:
+def shown(rows: Sequence[Row], columns: Sequence[Column[Row]]) -> dict[str, Any]:
     """Return a table's columns and the cells of its rows."""
-    rows = [
-        [{"text": column.text(record), "value": column.value(record) if column.value else None} for column in columns]
-        for record in records
-    ]
-    return {"columns": columns, "rows": rows}
+    return {"columns": columns, "rows": [[column.cell(row) for column in columns] for row in rows]}
 
 
-def columns(records: Sequence[Record]) -> list[Column]:
+def columns(records: Sequence[Record]) -> list[Column[Record]]:
     """Return the columns of a case: its axes, every metric with its interval, what was read beside it, its origin."""
     axes = dict.fromkeys(axis for record in records for axis in record.point)
     metrics = dict.fromkeys(name for record in records for name in record.metrics or {})
@@ -169,7 +188,7 @@ def columns(records: Sequence[Record]) -> list[Column]:
     ]
 
 
-def _axis(axis: str, records: Sequence[Record]) -> Column:
+def _axis(axis: str, records: Sequence[Record]) -> Column[Record]:
     def text(record: Record) -> str:
         value = record.point.get(axis, "")
         return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
@@ -179,7 +198,7 @@ def _axis(axis: str, records: Sequence[Record]) -> Column:
     return Column(axis, text, lambda record: float(record.point[axis]))
 
 
-def _metric_columns(name: str) -> list[Column]:
+def _metric_columns(name: str) -> list[Column[Record]]:
     def interval(record: Record) -> str:
         found = metric(record, name)
         return f"{number(found.low)} to {number(found.high)}" if found else ""
@@ -204,14 +223,14 @@ def _joules(record: Record) -> str:
     return f"{found.value:.3g}" if found else ""
 
 
-def _note(name: str, unit: str, scale: float = 1) -> Column:
+def _note(name: str, unit: str, scale: float = 1) -> Column[Record]:
     def value(record: Record) -> float | None:
         return None if record.notes.get(name) is None else float(record.notes[name]) * scale
 
     return Column(f"{name.rsplit('_', 1)[0]}, {unit}", lambda r: "" if value(r) is None else f"{value(r):.3g}", value)
 
 
-OPTIONAL: Final = (
+OPTIONAL: Final[tuple[Column[Record], ...]] = (
     Column("share of the limit", lambda record: _share(record.roofline), lambda record: record.roofline),
     Column("J per million env-steps", _joules, lambda record: found.value if (found := joules(record)) else None),
     _note("setup_s", "s"),
@@ -222,7 +241,7 @@ OPTIONAL: Final = (
 )
 """Shown where a record of the case has them."""
 
-ORIGIN: Final = (
+ORIGIN: Final[tuple[Column[Record], ...]] = (
     Column(
         "largest error",
         lambda record: f"{record.correctness.max_error:.1e}" if record.correctness else "",
@@ -233,7 +252,7 @@ ORIGIN: Final = (
     Column("command", lambda record: record.command, is_code=True),
 )
 
-OTHERS: Final = (
+OTHERS: Final[tuple[Column[Record], ...]] = (
     Column("case", lambda record: record.case, is_choice=True),
     Column("point", lambda record: ", ".join(f"{axis}={value}" for axis, value in record.point.items())),
     Column("status", lambda record: record.status, is_choice=True),
@@ -243,7 +262,7 @@ OTHERS: Final = (
 """Of what is no evidence."""
 
 
-def headline(records: Sequence[Record]) -> tuple[list[Record], list[Column]]:
+def headline(records: Sequence[Record]) -> tuple[list[Record], list[Column[Record]]]:
     """Return, for each environment, where the most agent steps are done, and the columns that tell of it."""
     steps = [record for record in latest(_of(records, "env_step")) if not record.point.get("exact")]
     best: dict[Any, Record] = {}
@@ -251,7 +270,7 @@ def headline(records: Sequence[Record]) -> tuple[list[Record], list[Column]]:
         best[record.point["env"]] = record
     bases = {(size(record), record.point["backend"]): record for record in _of(records, "env_step")}
 
-    def over(backend: str) -> Column:
+    def over(backend: str) -> Column[Record]:
         names = {backend_label(record) for record in steps if record.point["backend"] == backend}
 
         def value(record: Record) -> float | None:
@@ -289,3 +308,57 @@ def _agent_steps(record: Record) -> float:
 
 def _of(records: Iterable[Record], case: str) -> list[Record]:
     return [record for record in records if record.case == case]
+
+
+# ------------------------------------------------------------------ claims
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimRow:
+    """A claim beside what was measured of it, in words."""
+
+    name: str
+    source: str
+    link: str
+    """Address of the source; empty: it has none."""
+    setup: str
+    """What exactly was claimed."""
+    hardware: str
+    """That of the source."""
+    claimed: Cell
+    measured: Cell
+    """With its interval; empty: nothing was measured."""
+    ratio: Cell
+    """Measured over claimed."""
+    verdict: str
+    why: str
+    """What decided, or why nothing could."""
+    run: str
+    """The sweep that measured it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claims:
+    """What was judged: how often each verdict was given, and every claim."""
+
+    counts: Mapping[str, int]
+    rows: Sequence[ClaimRow]
+
+
+CLAIM: Final[tuple[Column[ClaimRow], ...]] = (
+    Column("claim", lambda row: row.name, is_long=True),
+    Column("verdict", lambda row: row.verdict, is_choice=True),
+    Column("claimed", lambda row: row.claimed.text, lambda row: row.claimed.value),
+    Column("measured", lambda row: row.measured.text, lambda row: row.measured.value),
+    Column("measured / claimed", lambda row: row.ratio.text, lambda row: row.ratio.value),
+    Column("why", lambda row: row.why, is_long=True),
+    Column("set-up", lambda row: row.setup, is_long=True),
+    Column("claimed on", lambda row: row.hardware, is_choice=True),
+    Column("source", lambda row: row.source, is_choice=True, link=lambda row: row.link),
+    Column("run", lambda row: row.run, is_choice=True),
+)
+
+
+def claimed(claims: Claims) -> dict[str, Any]:
+    """Return what the template shows of claims."""
+    return {"counts": claims.counts, "table": shown(claims.rows, CLAIM)}

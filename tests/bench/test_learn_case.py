@@ -152,6 +152,20 @@ def test_every_task_is_learned_from_five_seeds_on_every_compiled_backend():
     assert [each["backend"] for each in learn.learn_points("default")] == ["cpu", "host", "numba", "pycuda"]
 
 
+def test_crowded_points_are_those_of_claims():
+    """Preset paper has 2,048 environments of CartPole and Acrobot; full also what PureJaxRL was measured on."""
+
+    def crowds(preset, env, algorithm):
+        points = [each for each in learn.learn_points(preset) if (each["env"], each["algorithm"]) == (env, algorithm)]
+        return {(each["n_envs"], each.get("precision")) for each in points if each["n_envs"] >= 2_048}
+
+    tf32 = {(2_048, None), (2_048, "tf32")}
+    assert crowds("paper", "acrobot", "PPO") == crowds("full", "acrobot", "PPO") == {(2_048, None)}
+    assert crowds("paper", "cartpole", "PPO") == crowds("paper", "cartpole", "A2C") == tf32
+    more = {(n_envs, precision) for n_envs in (16_384, 65_536) for precision in (None, "tf32")}
+    assert crowds("full", "cartpole", "PPO") == tf32 | more
+
+
 # ------------------------------------------------------------------ records of what is run once
 
 

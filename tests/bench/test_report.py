@@ -14,8 +14,11 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.record import Curve, Record, read_all
+from bench.verdicts.claims import for_report
+from bench.verdicts.ledger import LINKS
 from bench.views import figures, report
 from bench.views.figures import Dot
+from bench.views.report import Cell, ClaimRow, Claims
 from tests.bench.test_plots import point, record
 
 SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"
@@ -109,11 +112,12 @@ def test_split_and_learning_are_drawn_from_their_records() -> None:
 
 
 class Page(html.parser.HTMLParser):
-    """Counts tables and rows, and collects what a page refers to."""
+    """Counts tables and rows, and collects what a page loads and where its links lead."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.counts: dict[str, int] = {}
+        self.loaded: list[str] = []
         self.links: list[str] = []
         self.ids: list[str] = []
         self.feed(text)
@@ -121,26 +125,52 @@ class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.counts[tag] = self.counts.get(tag, 0) + 1
         found = dict(attrs)
-        self.links += [str(found[name]) for name in ("src", "href") if name in found]
+        (self.links if tag == "a" else self.loaded).extend(
+            str(found[name]) for name in ("src", "href") if name in found
+        )
         self.ids += [str(found["id"])] if "id" in found else []
 
 
 @pytest.fixture(scope="module")
 def shipped() -> str:
-    return report.html(read_all([SWEEPS]))
+    records = read_all([SWEEPS])
+    return report.html(records, for_report(records))
 
 
 def test_report_of_shipped_records_is_complete_and_small(shipped: str) -> None:
-    """Every record is a row, every figure has a table, every link stays on the page, and it is below 3 MB."""
+    """Every record is a row, every figure has a table, nothing is loaded, links lead to sources, it is below 3 MB."""
     records, page = read_all([SWEEPS]), Page(shipped)
     assert len(shipped.encode()) < 3e6
     assert page.counts["code"] >= sum(record.is_evidence for record in records) > 100
     assert page.counts["figure"] > 8
     assert page.counts["table"] > page.counts["figure"]
-    assert all(link.startswith("#") or link == "data:," for link in page.links)
+    assert page.loaded == ["data:,"]
+    assert {link for link in page.links if not link.startswith("#")} <= set(LINKS.values())
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
     assert all(record.run_id in shipped for record in records)
+
+
+@pytest.mark.parametrize(
+    ("value", "n", "text"),
+    [
+        (1e6, 6, "1,000,000"),
+        (13_848_123.4, 4, "13,850,000"),
+        (9_531.8, 4, "9,532"),
+        (0.037714, 4, "0.03771"),
+        (0, 4, "0"),
+    ],
+)
+def test_values_are_written_without_exponents(value: float, n: int, text: str) -> None:
+    """So many digits count, and large numbers are read by their commas."""
+    assert report.digits(value, n) == text
+
+
+def test_headline_is_there_only_with_its_records() -> None:
+    """Of a machine on which nothing was stepped by itself there is no headline, and no link to one."""
+    assert any("headline" in link for link in Page(report.html([record()])).links)
+    others = Page(report.html([record(case="published")]))
+    assert not any("headline" in place for place in others.links + others.ids)
 
 
 def test_report_is_the_same_for_the_same_records() -> None:
@@ -167,6 +197,62 @@ def test_report_shows_what_is_no_evidence_apart() -> None:
     assert "77777" not in page.split("No evidence")[0]
 
 
+def claim_row(**changes: object) -> ClaimRow:
+    """Return a claim of 2 M of which 1 M was measured."""
+    fields: dict[str, object] = {
+        "name": "fast",
+        "source": "somebody",
+        "link": "https://example.org/paper",
+        "setup": "on a good day",
+        "hardware": "A100",
+        "claimed": Cell("at least 2 M env_steps/s", 2e6),
+        "measured": Cell("1 M (0.9 M to 1.1 M)", 1e6),
+        "ratio": Cell("0.5 (0.45 to 0.55)", 0.5),
+        "verdict": "does not hold",
+        "why": "no part of the interval is at least 2 M",
+        "run": "a run",
+    }
+    return ClaimRow(**{**fields, **changes})
+
+
+NOTHING = {"measured": Cell(""), "ratio": Cell(""), "verdict": "not measured yet", "run": ""}
+
+
+def test_report_shows_claims_with_what_was_measured() -> None:
+    """A claim is a row with its source as a link; an open one stands beside it; on top both are counted."""
+    claims = Claims(counts={"does not hold": 1, "not measured yet": 1}, rows=[claim_row(), claim_row(**NOTHING)])
+    page = report.html([record()], claims)
+    assert "https://example.org/paper" in Page(page).links
+    (found,) = re.findall(r'<section id="claims">.*?</section>', page, re.DOTALL)
+    assert "does not hold:&nbsp;<strong>1</strong>, not measured yet:&nbsp;<strong>1</strong>." in found
+    assert found.count("<tr>") == 3
+    shown = ("on a good day", "A100", "at least 2 M env_steps/s", "1 M (0.9 M to 1.1 M)", "no part of the interval")
+    assert all(text in found for text in shown)
+    assert 'data-value="0.5"' in found
+
+
+def test_report_leaves_claims_out_if_none_was_measured() -> None:
+    """A table of claims of which nothing is known tells a reader nothing; nor does its link."""
+    claims = Claims(counts={"not measured yet": 1}, rows=[claim_row(**NOTHING)])
+    assert report.html([record()], claims) == report.html([record()])
+    assert "#claims" not in Page(report.html([record()])).links
+
+
+def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None:
+    """Tag at 3 M on an H200 stands beside the README's million on an A100; without that point claims are not there."""
+    records, out = tmp_path / "records.jsonl", tmp_path / "report.html"
+    tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
+    records.write_text(record(3e6, point=tag, threads=None, run_id="the-tag-run").to_line())
+    assert CliRunner().invoke(app, ["report", str(records), "--out", str(out)]).exit_code == 0
+    (found,) = re.findall(r'<section id="claims">.*?</section>', out.read_text(), re.DOTALL)
+    rows = [row for row in found.split("<tr>") if "Tag runs at millions of steps a second" in row]
+    assert len(rows) == 1
+    assert all(text in rows[0] for text in ("other hardware", "3 M (2.7 M to 3.3 M)", "the-tag-run", "README.md"))
+    records.write_text(record(point=point("host", 12_345)).to_line())
+    assert CliRunner().invoke(app, ["report", str(records), "--out", str(out)]).exit_code == 0
+    assert "Claims" not in out.read_text()
+
+
 def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
     """The command makes the folder; without evidence it exits with 1 and writes nothing."""
     records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
@@ -179,6 +265,7 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["report", str(records), "--out", str(out)]).exit_code == 0
     assert out.read_text().startswith("<!doctype html>")
     assert list(out.parent.iterdir()) == [out]
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "none.jsonl"), "--out", str(out)]).exit_code == 1
 
 
 PROBE = """
@@ -192,6 +279,17 @@ addEventListener("load", () => {
   const search = table.parentElement.previousElementSibling.querySelector("input");
   search.value = "numba"; search.dispatchEvent(new Event("input", { bubbles: true }));
   said.filtered = [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.textContent.includes("numba"));
+  const claims = document.getElementById("claims-table"), cells = [...claims.tHead.rows[0].cells];
+  const verdict = cells.findIndex(head => head.textContent === "verdict");
+  const ratio = cells.findIndex(head => head.textContent.includes("/"));
+  const visible = () => [...claims.tBodies[0].rows].filter(row => !row.hidden);
+  cells[ratio].firstChild.click();
+  said.ratios = visible().map(row => row.cells[ratio].dataset.value ?? null);
+  const choices = [...claims.parentElement.previousElementSibling.querySelectorAll("label")];
+  const choice = choices.find(each => each.textContent.startsWith("verdict")).lastChild;
+  choice.value = "does not hold"; choice.dispatchEvent(new Event("input", { bubbles: true }));
+  said.verdicts = visible().map(row => row.cells[verdict].textContent);
+  said.claims_wide = claims.scrollWidth - claims.parentElement.clientWidth;
   const charts = [...document.querySelectorAll("[data-chart]")];
   const drawn = each => each.querySelector(".panels svg path, .panels svg rect");
   said.empty = charts.filter(each => !drawn(each)).map(each => each.dataset.chart);
@@ -199,6 +297,10 @@ addEventListener("load", () => {
   said.lines = [lines()]; charts[0].querySelector("button").click(); said.lines.push(lines());
   const shapes = [...document.querySelectorAll("svg [d], svg [transform]")];
   said.broken = shapes.filter(each => /NaN|Infinity|undefined/.test(each.outerHTML)).length;
+  const isCut = (text, svg) => text.left < svg.left - 1 || text.right > svg.right + 1;
+  const words = [...document.querySelectorAll(".panels svg text")];
+  const isCutThere = each => isCut(each.getBoundingClientRect(), each.ownerSVGElement.getBoundingClientRect());
+  said.cut = words.filter(isCutThere).map(each => each.textContent);
   said.requests = performance.getEntriesByType("resource").map(each => each.name);
   said.wide = document.documentElement.scrollWidth - innerWidth;
   document.body.textContent = "PROBE" + JSON.stringify(said) + "PROBE";
@@ -208,7 +310,7 @@ addEventListener("load", () => {
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
-    """No error or request; tables sort and filter, every figure is drawn, series can be hidden, nothing overflows."""
+    """No error or request; tables sort and filter, figures are drawn whole, series can be hidden, nothing overflows."""
     watch = "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };</script>"
     page = tmp_path / "report.html"
     page.write_text(shipped.replace("<head>", watch, 1).replace("</body>", PROBE))
@@ -224,4 +326,11 @@ def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     assert all(said["filtered"])
     assert 0 < len(said["filtered"]) < len(said["rising"])
     assert said["lines"][1] < said["lines"][0]
+    ratios = [float(value) for value in said["ratios"] if value is not None]
+    assert ratios == sorted(ratios)
+    assert said["ratios"][-1] is None, "what was not measured comes last"
+    assert set(said["verdicts"]) == {"does not hold"}
+    assert len(said["verdicts"]) < len(said["ratios"])
     assert said["wide"] <= 0
+    assert said["claims_wide"] <= 0, "on a narrow screen each claim is a card"
+    assert said["cut"] == []

@@ -1,7 +1,7 @@
 "use strict";
 const charts = JSON.parse(document.getElementById("data").textContent);
 const tip = document.getElementById("tip");
-const WIDTH = 440, HEIGHT = 290, TOP = 8, RIGHT = 14, BOTTOM = 40, ROW = 22;
+const WIDTH = 440, HEIGHT = 290, TOP = 8, RIGHT = 14, BOTTOM = 40, ROW = 22, NAME = 50;
 const DASHES = { "-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 3" };
 const MARKS = {
   o: "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0", s: "M-3.2 -3.2h6.4v6.4h-6.4z", "^": "M0 -4L4 3.2H-4z",
@@ -60,17 +60,18 @@ function drawPanel(holder, chart, panel, off) {
   element("h4", {}, holder, panel.title);
   const across = chart.kind === "rows" || chart.kind === "bars";
   const width = Math.min(Math.max(holder.clientWidth || WIDTH, 240), 700);
-  const height = across ? TOP + BOTTOM + ROW * panel.ticks.length * (width < 500 ? 1.7 : 1) : HEIGHT;
+  const above = across && (width < 500 || Math.max(...panel.ticks.map(name => name.length)) > NAME);  /* names of rows stand above them */
+  const height = across ? TOP + BOTTOM + ROW * panel.ticks.length * (above ? 1.7 : 1) : HEIGHT;
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${panel.title}: ${panel.y} ${panel.x}; the values are in the table below` }, holder);
   const shown = panel.series.filter(each => !off.has(each.name));
   const dots = shown.flatMap(each => each.dots);
   if (!dots.length) { element("text", { x: 20, y: 30 }, svg, "every series is hidden"); return; }
-  const left = across ? (width < 500 ? 8 : 300) : 60, right = width - (panel.right ? 58 : RIGHT), bottom = height - BOTTOM;
+  const left = across ? (above ? 8 : 300) : 60, right = width - (panel.right ? 58 : RIGHT), bottom = height - BOTTOM;
   const totals = panel.ticks.map((_, row) => dots.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
   const xs = chart.kind === "bars" ? [0, ...totals] : dots.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
   const x = chart.kind === "history" ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left), ticks: [...panel.ticks.keys()] }
     : scale(xs, chart.x.log, left, right, chart.kind === "bars");
-  const rows = v => TOP + (v + (width < 500 ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
+  const rows = v => TOP + (v + (above ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
   const levels = panel.level === null ? [] : [panel.level];
   const ys = [...dots.flatMap(d => [d[1], d[2], d[3]]), ...levels];
   const y = across ? { at: rows, ticks: [] } : scale(ys, chart.y.log, bottom, TOP, false);
@@ -82,8 +83,11 @@ function drawPanel(holder, chart, panel, off) {
     element("line", { class: "grid", x1: left, x2: right, y1: y.at(tick), y2: y.at(tick) }, svg);
     element("text", { x: left - 5, y: y.at(tick) + 4, "text-anchor": "end" }, svg, si(tick));
   }
-  if (across) panel.ticks.forEach((name, row) =>
-    element("text", width < 500 ? { x: left, y: rows(row) - 9 } : { x: left - 8, y: rows(row) + 4, "text-anchor": "end" }, svg, name));
+  if (across) panel.ticks.forEach((name, row) => {
+    const text = element("text", above ? { x: left, y: rows(row) - 9 } : { x: left - 8, y: rows(row) + 4, "text-anchor": "end" }, svg, name);
+    const room = above ? width - left - 2 : left - 10;
+    if (text.getComputedTextLength() > room) { text.setAttribute("textLength", room); text.setAttribute("lengthAdjust", "spacingAndGlyphs"); }
+  });
   else for (const level of levels) element("line", { class: "level", x1: left, x2: right, y1: y.at(level), y2: y.at(level) }, svg);
   element("text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, svg, panel.x);
   element("text", { transform: `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, panel.y);
