@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from bench.cases.environments import env_config
 from bench.cases.learn_case import SEEDS
 from bench.record import Metric, read_all
 from bench.reference import ANCHORS
-from bench.verdicts.claims import ABOUT, evidence, jobs, judge, own_claims
-from bench.verdicts.ledger import CLAIMS, GOALS, TRANSITIONS, Claim
+from bench.verdicts.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_claims, published
+from bench.verdicts.ledger import CLAIMS, GOALS, LINKS, TRANSITIONS, UNNAMED, Claim
 from bench.verdicts.quantities import Learned, Rate, Ratio, Reached, Select, TimesSooner, Traffic
 from envs import ENVS
 from tests.bench.test_plots import point, record
@@ -82,6 +83,30 @@ def test_rate_on_other_hardware_is_not_judged():
     assert judged.ratio[0] == pytest.approx(4.5)
     assert "A100" in judged.why
     assert "NVIDIA H200" in judged.why
+
+
+def test_rate_on_unnamed_hardware_says_so():
+    """Where the source does not name its machine, no machine of ours decides."""
+    judged = judge(claim(hardware=UNNAMED), [on_gpu(9e6)])
+    assert judged.verdict == "other hardware"
+    assert "a machine that the source does not name" in judged.why
+
+
+def test_counts_are_of_each_verdict_that_was_given():
+    """Two that hold and one that nothing has measured are three, and no verdict is counted that was not given."""
+    judged = [judge(claim(), records) for records in ([on_gpu(9e6)], [], [on_gpu(9e6)])]
+    assert counts(judged) == {"holds": 2, "not measured yet": 1}
+
+
+def test_report_gets_the_whole_ledger():
+    """Rows are all claims with our own, judged from the records that are given; those without a figure have no text."""
+    tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
+    found = for_report([record(3e6, point=tag, threads=None)])
+    assert len(found.rows) == sum(found.counts.values()) == len(CLAIMS) + len(own_claims(published()))
+    rows = {row.name: row for row in found.rows}
+    assert rows["Tag runs at millions of steps a second"].ratio.value == pytest.approx(3)
+    economy = rows["COVID-19 economy in 60 environments"]
+    assert (economy.measured.text, economy.verdict, economy.run) == ("", "not measurable here", "")
 
 
 def test_claim_without_records_says_what_is_missing():
@@ -181,6 +206,15 @@ def test_time_to_learn_is_the_median_over_all_seeds():
     assert Learned(select=TEN).measure(learned(10, [1.0, None])) is None
 
 
+def test_time_to_learn_needs_enough_seeds():
+    """Where five are asked for, the run with two is passed over for the older one with five; a seed counts once."""
+    five = Learned(select=TEN, n_seeds=5)
+    two = [each.model_copy(update={"run_id": "newer", "started_at": "2030"}) for each in learned(10, [1.0, 1.0])]
+    assert five.measure([*learned(10, [3.0] * 5), *two]).value == 3.0
+    assert five.measure(two) is None
+    assert five.measure(learned(10, [3.0] * 4) * 2) is None, "eight records of four seeds"
+
+
 def test_time_to_learn_without_bound_decides_nothing():
     """At most 10 s is met by the median of 9 s, but one seed never got there; JSON has no word for its time."""
     slow = claim(Learned(select=TEN, is_portable=True), low=10, at_most=True)
@@ -274,14 +308,17 @@ def test_own_claim_of_learning_needs_every_seed():
 
 
 def test_ledger_names_points_that_the_suite_has():
-    """Each claim has a measure or the reason why not; of those with a measure nearly all are points of a preset."""
+    """Each claim has a measure, which are points of a preset, or the reason why nothing can decide it."""
     assert all(each.ours is not None or each.cannot for each in CLAIMS)
     assert len({each.name for each in CLAIMS}) >= len(CLAIMS) - 2
     missing = {each.name for each in CLAIMS if each.ours is not None and not all(map(jobs, each.ours.selects))}
-    assert len(missing) == 6, missing  # sizes of others that no preset has: told as such
-    assert all(
-        judge(each, []).why == "no preset of the suite has this point" for each in CLAIMS if each.name in missing
-    )
+    assert missing == set()
+
+
+def test_ledger_links_every_source():
+    """Each source has an address, of a page or of a place in the report; each address is of a source."""
+    assert {each.source for each in CLAIMS} == set(LINKS)
+    assert all(re.fullmatch(r"https://[^ ]+|#[a-z]+", link) for link in LINKS.values())
 
 
 def test_ledger_has_every_row_of_the_reference():
@@ -327,10 +364,11 @@ SHIPPED = {
     "cartpole: PPO learns sooner than PureJaxRL's, 2,048 x 128, fp32": "inconclusive",
     "cartpole: PPO learns sooner than PureJaxRL's, 2,048 x 128, tf32": "holds",
     "acrobot: PPO learns from every seed": "holds",
-    "continuous_mountain_car: DDPG learns from every seed": "inconclusive",
-    "tag_gridworld: training on 4 GPUs": "not measured yet",
+    "continuous_mountain_car: DDPG learns from every seed": "holds",
+    "tag_gridworld: training on 4 GPUs": "holds",
+    "tag_gridworld: training on 8 GPUs": "not measured yet",
 }
-LAST = "20261121T142257-d2e2bfa-7a02"
+LAST = "20261121T161552-83bad9b-8a02"
 """The run up to which these are the verdicts; later ones may decide more."""
 
 
