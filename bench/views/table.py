@@ -388,8 +388,8 @@ def _joules(record: Record, steps: Metric) -> str:
 def number(value: float) -> str:
     """Write a rate with three digits and its SI letter."""
     for letter, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= unit:
-            return f"{value / unit:.3g} {letter}" if value / unit < 999.5 else f"{value / unit:,.0f} {letter}"
+        if value >= 0.9995 * unit:
+            return f"{value / unit:.3g} {letter}" if value < 999.5 * unit else f"{value / unit:,.0f} {letter}"
     return f"{value:.3g}"
 
 

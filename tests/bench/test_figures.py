@@ -8,7 +8,7 @@ import pytest
 
 from bench.record import Metric, Record
 from bench.roofline import LIMITS
-from bench.views import charts, figures, plots
+from bench.views import charts, figures, plots, table
 from tests.bench.test_plots import point, record
 
 H200 = LIMITS["NVIDIA H200"]
@@ -31,7 +31,7 @@ def test_roofline_has_operations_a_byte_and_a_second() -> None:
     (panel,) = chart([measured(100, 200, 50.0)], "roofline").panels
     ours, device = panel.series
     assert [(dot.x, dot.y, dot.low, dot.high) for dot in ours.dots] == [(2, 4e9, 4e9, 4e9)]
-    assert "100 envs" in ours.dots[0].note
+    assert "100 environments" in ours.dots[0].note
     ridge = H200.ops_per_s / H200.bytes_per_s
     assert [dot.x for dot in device.dots] == [1, 4, ridge]
     assert [dot.y for dot in device.dots] == pytest.approx([H200.bytes_per_s, 4 * H200.bytes_per_s, H200.ops_per_s])
@@ -129,3 +129,11 @@ def two_directions() -> list[Record]:
         for backend, rate in (("numba", 1e6), ("pycuda", 2e6))
         for n_envs, n_agents in sizes
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(999.7, "1 k"), (999_600, "1 M"), (17.9e9, "17.9 G"), (2.5e12, "2,500 G"), (0.5, "0.5")]
+)
+def test_rate_has_three_digits_and_no_exponent(value, text):
+    """Also where rounding takes it to the next unit, and beyond the last one."""
+    assert table.number(value) == text

@@ -10,7 +10,7 @@ from bench.record import Record
 from bench.views.figures.chart import HATCHES, PART_COLORS, Chart, Dot, Panel, Series, part_look
 from bench.views.figures.records import env_order, grouped, latest, metric, rate_of
 from bench.views.figures.series import is_ours, maker, panel_of_rows
-from bench.views.figures.words import ENV_NAME, MEDIANS, backend_label, counted, environment
+from bench.views.figures.words import ENV_NAME, MEDIANS, backend_label, counted, environment, size
 
 
 def samplers(records: Sequence[Record]) -> Chart:
@@ -72,9 +72,7 @@ def _size_name(record: Record) -> str:
     """Name a point by all axes but who did the work."""
     axes = {axis: value for axis, value in record.point.items() if axis not in ("backend", "implementation")}
     words = [ENV_NAME.get(str(axes.pop("env")), "")] if "env" in axes else []
-    for axis, value in axes.items():
-        thing = axis.removeprefix("n_").replace("envs", "environments")
-        words.append(counted(value, thing[:-1], thing) if type(value) is int else str(value))
+    words += [size(axis, value) if type(value) is int else str(value) for axis, value in axes.items()]
     return ", ".join(words)
 
 

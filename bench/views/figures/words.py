@@ -39,7 +39,7 @@ def notes(records: Iterable[Record]) -> list[str]:
 
 def said(record: Record) -> str:
     """Name the size of a point and its run."""
-    sizes = [f"{value:,} {axis.removeprefix('n_')}" for axis, value in record.point.items() if axis.startswith("n_")]
+    sizes = [size(axis, value) for axis, value in record.point.items() if axis.startswith("n_")]
     return f"{', '.join(sizes)}; {record.run_id}"
 
 
@@ -51,6 +51,12 @@ def times(ratio: float) -> str:
 def counted(count: int, one: str, several: str = "") -> str:
     """Write a number of things."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def size(axis: str, count: int) -> str:
+    """Write how many there are of what an axis such as ``n_envs`` counts."""
+    things = axis.removeprefix("n_").replace("envs", "environments")
+    return counted(count, things.removesuffix("s"), things)
 
 
 def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
