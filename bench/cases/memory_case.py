@@ -22,6 +22,8 @@ FILLED: Final = 0.9
 """Share of the environments that fit, by which that is verified on a GPU."""
 MOST_ENVS: Final = 2**31 - 1
 """Kernels count environments in 32 bits."""
+AT_ONCE: Final = 2**26
+"""Environments whose steps are looked at together, which takes memory as well."""
 
 
 def memory(point: Point) -> Trial:
@@ -109,7 +111,8 @@ def fill(point: Point, n_envs: int) -> int:
     wrapper = start_env(point, point["backend"], n_envs)
     wrapper.step()
     wrapper.backend.synchronize()
-    if not int((wrapper.cuda_data_manager.tensor("_timestep_") == 1).sum()) > n_envs // 2:
+    parts = wrapper.cuda_data_manager.tensor("_timestep_").split(AT_ONCE)
+    if not sum(int((part == 1).sum()) for part in parts) > n_envs // 2:
         raise ArithmeticError(f"memory: {n_envs:,} environments were started, and most of them have not stepped")
     return n_envs
 

@@ -165,7 +165,7 @@ class RemoteSide:
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).resolve()), str(write_end)],
             cwd=self._root,
-            env={**_environment(self._root), "PYTHONPATH": str(self._root)},
+            env=_environment(self._root),
             stdin=subprocess.PIPE,
             stdout=2,
             pass_fds=(write_end,),
@@ -221,9 +221,13 @@ class RemoteSide:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """Return the environment of a worker: $BENCH_GIT_SHA names the commit of this checkout, and of no other."""
+    """Return the environment of a worker: it finds the code under ``root`` first, and packages where we find them.
+
+    $BENCH_GIT_SHA names the commit of this checkout, and of no other.
+    """
     here = root == Path(__file__).resolve().parents[2]
-    return {name: value for name, value in os.environ.items() if here or name != "BENCH_GIT_SHA"}
+    kept = {name: value for name, value in os.environ.items() if here or name != "BENCH_GIT_SHA"}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH")]))}
 
 
 METHODS: Final = ("describe", "set_up", "sample", "finish")

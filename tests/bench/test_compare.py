@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 
@@ -14,7 +15,7 @@ from bench import cli, sweep
 from bench.case import Correctness, Skip
 from bench.record import append, read
 from bench.stats import median
-from bench.verdicts import pairing, turns
+from bench.verdicts import pairing, turns, worker
 from bench.verdicts.compare import judge
 from bench.verdicts.pairing import NotComparable, Pair, paired_up, usable
 from bench.verdicts.turns import in_turns, measure_all
@@ -309,6 +310,15 @@ def test_code_from_elsewhere_is_refused(tmp_path):
     """A folder without the code cannot stand for it: the process ends, and that is an error."""
     with pytest.raises(SideError), RemoteSide(tmp_path):
         pass
+
+
+def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
+    """What is installed by $PYTHONPATH is there, behind the code of the side; a commit's name is not another's."""
+    monkeypatch.setenv("PYTHONPATH", "/packages")
+    monkeypatch.setenv("BENCH_GIT_SHA", "abc")
+    there = worker._environment(tmp_path)
+    assert there["PYTHONPATH"] == f"{tmp_path}{os.pathsep}/packages"
+    assert "BENCH_GIT_SHA" not in there
 
 
 def test_median_of_a_record_is_that_of_its_samples():
