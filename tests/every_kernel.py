@@ -166,6 +166,7 @@ def fused(backend: str) -> None:
     for sizes, precisions, evaluate in (
         ((4, 64, 64, 3), ("fp32", "tf32", "bf16"), narrow),
         ((40, 24, 50, 7), ("fp32", "tf32", "bf16"), narrow),
+        ((401, 32, 32, 6), ("fp32", "tf32", "bf16"), narrow),
         ((71, 256, 256, 43), ("tf32", "bf16"), wide),
     ):
         for precision, activation in itertools.product(precisions, ("relu", "tanh")):

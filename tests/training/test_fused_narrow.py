@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,14 +11,41 @@ import torch
 from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
+from warpdrive_min.training.fused import narrow as module
 from warpdrive_min.training.fused.narrow import fits, narrow
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CASES = [
     (4, (64, 64), 3, "tanh", 150),
     (7, (32, 16), 2, "relu", 64),
     (40, (24, 50), 7, "relu", 200),
     (3, (8, 8), 1, "tanh", 1),
+    (401, (32, 32), 6, "relu", 130),
+    (512, (20, 64), 17, "tanh", 65),
+    (300, (64, 24), 2, "relu", 1),
 ]
+"""Of the last three the first layer is streamed: features that fill no chunk, all that there may be, and one row."""
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    """Let the interpreter (Triton 3.6) loop up to a number of rows, and take every product of float32 for an exact one.
+
+    To it a number of rows is an array of one, and NumPy counts by 0-d arrays only.
+    """
+    if torch.cuda.is_available():
+        return
+    from triton.runtime import interpreter
+
+    patch, builder = interpreter._patch_lang_tensor, interpreter.interpreter_builder
+    products = (*builder.options.allowed_dot_input_precisions, "bf16x6")
+
+    def patch_tensor(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_tensor)
+    monkeypatch.setattr(builder, "options", replace(builder.options, allowed_dot_input_precisions=products))
 
 
 def network(n_features, hidden, n_outputs, device="cpu"):
@@ -61,20 +89,60 @@ def test_narrow_gives_outputs_and_gradients_of_torch(n_features, hidden, n_outpu
     compare(narrow, x, network(n_features, hidden, n_outputs), activation, d_out, 2e-6)
 
 
-def test_narrow_adds_up_what_programs_find(monkeypatch):
-    """Several programs, each with several blocks of rows, come to the gradients of all rows."""
-    monkeypatch.setattr("warpdrive_min.training.fused.narrow._processors", lambda device: 2)
+@pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
+def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
+    """Several programs, each with several blocks of rows, come to the gradients of all rows; streamed layers too."""
+    monkeypatch.setattr(module, "_processors", lambda device: n_processors)
+    tile = module.FIRST_LAYER["fp32"]
+    n_parts = module._n_programs(torch.empty(700, 0), tile.rows, tile.n_programs / -(-n_features // tile.features))
+    assert 1 < n_parts < 700 // tile.rows
     generator = torch.Generator().manual_seed(3)
-    x, d_out = torch.randn(700, 4, generator=generator), torch.randn(700, 2, generator=generator)
-    compare(narrow, x, network(4, (16, 16), 2), "tanh", d_out, 2e-6)
+    x, d_out = torch.randn(700, n_features, generator=generator), torch.randn(700, 2, generator=generator)
+    compare(narrow, x, network(n_features, (32, 16), 2), "tanh", d_out, 2e-6)
+
+
+def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
+    """A streamed network keeps its first hidden layer for the way back; nothing without gradients, nor a small one."""
+    kept, save = [], torch.autograd.function.FunctionCtx.save_for_backward
+    monkeypatch.setattr(
+        torch.autograd.function.FunctionCtx,
+        "save_for_backward",
+        lambda ctx, *tensors: kept.append(tensors[1].shape[0]) or save(ctx, *tensors),
+    )
+    for n_features in (401, 4):
+        x, weights = torch.ones(3, n_features), tuple(each.requires_grad_() for each in network(n_features, (32, 8), 2))
+        with torch.no_grad():
+            first = narrow(x, weights, "tanh", "fp32")
+        assert torch.equal(first, narrow(x, weights, "tanh", "fp32").detach())
+    assert kept == [0, 3, 0, 0]
+
+
+def test_narrow_streams_what_would_stay(monkeypatch):
+    """Whether a first layer is streamed does not decide what comes out."""
+    generator = torch.Generator().manual_seed(5)
+    x, d_out = torch.randn(70, 40, generator=generator), torch.randn(70, 3, generator=generator)
+    for most in (module.MOST_RESIDENT, 0):
+        monkeypatch.setattr(module, "MOST_RESIDENT", most)
+        assert module._is_streamed(network(40, (16, 8), 3)) == (most == 0)
+        compare(narrow, x, network(40, (16, 8), 3), "relu", d_out, 2e-6)
+
+
+def test_narrow_fits_up_to_its_limits():
+    """Up to 512 features and 64 units or outputs, and not one more."""
+    assert fits(512, (64, 64), 64)
+    assert not fits(513, (32, 32), 2)
+    assert not fits(512, (65, 32), 2)
+    assert not fits(4, (32, 65), 2)
+    assert not fits(4, (32, 32), 65)
 
 
 def test_narrow_passes_what_is_not_a_number():
     """A NaN in an observation is one in its outputs, and in no other row's."""
     x = torch.zeros(3, 4)
     x[1, 2] = torch.nan
-    for activation in ("relu", "tanh"):
-        out = narrow(x, tuple(network(4, (8, 8), 2)), activation, "fp32")
+    for activation, n_features in itertools.product(("relu", "tanh"), (4, 401)):
+        padded = torch.nn.functional.pad(x, (0, n_features - 4))
+        out = narrow(padded, tuple(network(n_features, (32, 8), 2)), activation, "fp32")
         assert out.isnan().any(1).tolist() == [False, True, False]
 
 
@@ -92,16 +160,17 @@ def test_narrow_tanh_is_accurate_near_zero():
     [
         ({"activation": "gelu"}, "knows the activations relu and tanh"),
         ({"weights": network(4, (600, 600), 2)}, "must fit on the chip"),
+        ({"inputs": torch.zeros(5, 513), "weights": network(513, (8, 8), 2)}, "64 units over 512 features"),
         ({"weights": network(4, (8, 8), 2)[:4]}, "needs two hidden layers"),
     ],
 )
 def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, message):
     """A forced kernel that there is not is an error with the reason; otherwise torch goes through the layers."""
     monkeypatch.setattr(fused, "is_supported", lambda device: True)
-    call = {"weights": network(4, (8, 8), 2), "activation": "relu", **changed}
-    assert fused.perceptron(torch.zeros(5, 4), **call, is_forced=False) is None
+    call = {"inputs": torch.zeros(5, 4), "weights": network(4, (8, 8), 2), "activation": "relu", **changed}
+    assert fused.perceptron(**call, is_forced=False) is None
     with pytest.raises(ConfigError, match=message):
-        fused.perceptron(torch.zeros(5, 4), **call, is_forced=True)
+        fused.perceptron(**call, is_forced=True)
 
 
 def test_a_cpu_has_no_kernels():
@@ -110,9 +179,33 @@ def test_a_cpu_has_no_kernels():
         fused.perceptron(torch.zeros(5, 4), network(4, (8, 8), 2), "relu", is_forced=True)
 
 
+@pytest.mark.parametrize("product", ["tf32x3", "split", "bf16x6"])
+@pytest.mark.parametrize("n_features", [4, 401])
+def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
+    """Three products of TF32 or six of bfloat16 have the errors of float32, in whatever kernel they are used."""
+    monkeypatch.setitem(module.PRODUCTS, "fp32", product)
+    for tiles in (module.FORWARD, module.FIRST_LAYER):
+        monkeypatch.setitem(tiles, "fp32", tiles["fp32"]._replace(product=product))
+    generator = torch.Generator().manual_seed(6)
+    x, d_out = torch.randn(200, n_features, generator=generator), torch.randn(200, 3, generator=generator)
+    x, d_out, *weights = (each.to(DEVICE) for each in (x, d_out, *network(n_features, (64, 32), 3)))
+    compare(narrow, x, weights, "tanh", d_out, 1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "within"), [("fp32", 1e-5), ("tf32", 3e-3), ("bf16", 3e-2)])
-@pytest.mark.parametrize("sizes", [(4, (64, 64), 3), (203, (32, 32), 6), (3, (64, 64), 1), (128, (64, 64), 43)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (4, (64, 64), 3),
+        (203, (32, 32), 6),
+        (3, (64, 64), 1),
+        (128, (64, 64), 43),
+        (401, (32, 32), 6),
+        (300, (16, 64), 2),
+        (512, (64, 64), 64),
+    ],
+)
 def test_narrow_is_right_on_a_gpu(sizes, name, within):
     """Compiled, in each precision, on more rows than programs take at once; and to the bit when it runs again."""
     device = torch.device("cuda")

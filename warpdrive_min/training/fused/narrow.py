@@ -1,10 +1,14 @@
-"""A perceptron with two narrow hidden layers in one kernel; its gradients in another, which computes them once more."""
+"""A perceptron with two narrow hidden layers in one kernel; its gradients in another, which computes them once more.
+
+First layers of many features do not stay on the chip. They are streamed: their output is kept, and the gradient of
+their weights has a kernel of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -15,22 +19,55 @@ from warpdrive_min.training.precision import Precision
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
 
+
+class Tile(NamedTuple):
+    """How a pass over streamed features is cut; what it computes does not depend on it, but for rounding."""
+
+    rows: int
+    features: int
+    """Of a chunk."""
+    n_warps: int
+    n_stages: int
+    """Chunks on the chip, all but one of them on their way."""
+    n_programs: int
+    """On a processor."""
+    product: str
+    """As in PRODUCTS."""
+
+
 WIDEST: Final = 64
 """Units of a hidden layer."""
-MOST_WEIGHTS: Final = 8_192
-"""Of the first layer, its sizes rounded up to powers of two: its gradient stays in registers."""
+MOST_FEATURES: Final = 512
+MOST_RESIDENT: Final = 8_192
+"""Weights of a first layer that stays on the chip, its sizes rounded up to powers of two; larger ones are streamed."""
 ROWS: Final = (64, 32)
-"""Rows of a block, of small networks and of those with more weights than SMALL."""
+"""Rows of a block, of small networks and of those with more weights than SMALL; streamed layers do not count."""
 SMALL: Final = 6_144
 WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 2
 """Programs of the kernel of gradients, each of which keeps sums of its own."""
+PRODUCTS: Final[dict[Precision, str]] = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
+"""What a precision multiplies by. Of fp32 each of these has the errors: "tf32x3", three products of TF32; "split", the
+same with fewer instructions, which makes NaN of what is infinite; "bf16x6", six of bfloat16, whose operands take less
+of the chip.
+"""
+FORWARD: Final[dict[Precision, Tile]] = {
+    "fp32": Tile(64, 32, 4, 3, 3, "tf32x3"),
+    "tf32": Tile(64, 32, 4, 4, 4, "tf32"),
+    "bf16": Tile(64, 32, 4, 4, 4, "bf16"),
+}
+"""Of streamed networks forward."""
+FIRST_LAYER: Final[dict[Precision, Tile]] = {
+    "fp32": Tile(32, 128, 4, 3, 3, "tf32x3"),
+    "tf32": Tile(32, 128, 4, 3, 3, "tf32"),
+    "bf16": Tile(32, 128, 4, 3, 5, "bf16"),
+}
+"""Of the gradients of their first weights."""
 
 
 def fits(n_features: int, hidden: tuple[int, int], n_outputs: int) -> bool:
-    """Return whether a network's blocks stay on the chip."""
-    widths = [_block(width) for width in (*hidden, n_outputs)]
-    return max(widths) <= WIDEST and _block(n_features) * widths[0] <= MOST_WEIGHTS
+    """Return whether there are kernels for a network."""
+    return max(*hidden, n_outputs) <= WIDEST and n_features <= MOST_FEATURES
 
 
 def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
@@ -40,26 +77,34 @@ def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precis
         x: ``(rows, n_features)`` float32.
         weights: Of a network that `fits`, float32.
         activation: "relu" or "tanh", after each hidden layer.
-        precision: Of products; fp32 is three products of TF32, whose errors are those of float32.
+        precision: Of products, as in PRODUCTS.
     """
-    outputs: torch.Tensor = _Narrow.apply(x.contiguous(), activation, precision, *weights)  # type: ignore[no-untyped-call]
+    keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights))
+    outputs: torch.Tensor = _Narrow.apply(x.contiguous(), activation, precision, keeps, *weights)  # type: ignore[no-untyped-call]
     return outputs
 
 
 class _Narrow(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, activation: str, precision: Precision, *weights: torch.Tensor
+        ctx: Any, x: torch.Tensor, activation: str, precision: Precision, keeps: bool, *weights: torch.Tensor
     ) -> torch.Tensor:
         from warpdrive_min.training.fused import narrow_kernels
 
         weights = tuple(weight.contiguous() for weight in weights)
-        ctx.save_for_backward(x, *weights)
+        is_streamed = _is_streamed(weights)
+        keeps = keeps and is_streamed
+        kept = torch.empty(len(x) if keeps else 0, len(weights[0]), device=x.device)
+        ctx.save_for_backward(x, kept, *weights)
         ctx.activation, ctx.precision = activation, precision
         out = torch.empty(len(x), len(weights[-1]), device=x.device)
-        n_blocks = -(-len(x) // _rows(weights))
-        narrow_kernels.forward[(max(1, min(n_blocks, 4 * _processors(x.device))),)](
-            x, *weights, out, len(x), **_constants(x, weights, activation, precision)
+        constants, n_programs = _constants(x, weights, activation, precision), 4
+        if is_streamed:
+            tile = FORWARD[precision]
+            constants, n_programs = constants | _cut(tile), tile.n_programs
+        n_rows = constants["ROWS"]
+        narrow_kernels.forward[(_n_programs(x, n_rows, n_programs),)](
+            x, *weights, out, kept, len(x), KEEPS=keeps, IS_SHORT=is_streamed and len(x) < n_rows, **constants
         )
         return out
 
@@ -68,24 +113,52 @@ class _Narrow(torch.autograd.Function):
     def backward(ctx: Any, d_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         from warpdrive_min.training.fused import narrow_kernels
 
-        x, *weights = ctx.saved_tensors
-        needs_x = ctx.needs_input_grad[0]
-        d_x = torch.empty_like(x) if needs_x else None
-        n_programs = max(1, min(-(-len(x) // _rows(weights)), PROGRAMS_PER_PROCESSOR * _processors(x.device)))
-        sizes = [weight.numel() for weight in weights]
+        x, kept, *weights = ctx.saved_tensors
+        is_streamed, needs_x = _is_streamed(weights), ctx.needs_input_grad[0]
+        seen = kept if is_streamed else x
+        d_seen = torch.empty_like(seen) if needs_x or is_streamed else seen
+        n_programs = _n_programs(x, _rows(weights), PROGRAMS_PER_PROCESSOR)
+        sizes = [weight.numel() for weight in weights][is_streamed:]
         partial = torch.empty(n_programs, sum(sizes), device=x.device)
         narrow_kernels.backward[(n_programs,)](
-            x,
+            seen,
             *weights[:-1],
             d_out.contiguous(),
-            d_x if needs_x else x,
+            d_seen,
             partial,
             len(x),
             NEEDS_X=needs_x,
             **_constants(x, weights, ctx.activation, ctx.precision),
         )
-        gradients = torch.split(partial.sum(0), sizes)
-        return d_x, None, None, *(each.view_as(weight) for each, weight in zip(gradients, weights, strict=True))
+        gradients = list(torch.split(partial.sum(0), sizes))
+        if is_streamed:
+            gradients.insert(0, _first_layer(x, d_seen, weights, ctx.precision))
+            d_seen = (d_seen @ weights[0]).float() if needs_x else d_seen
+        of_weights = (each.view_as(weight) for each, weight in zip(gradients, weights, strict=True))
+        return d_seen if needs_x else None, None, None, None, *of_weights
+
+
+def _first_layer(
+    x: torch.Tensor, slopes: torch.Tensor, weights: Sequence[torch.Tensor], precision: Precision
+) -> torch.Tensor:
+    """Return the gradient of the first layer's weights, (n_units, n_features), of its own before the activation."""
+    from warpdrive_min.training.fused import narrow_kernels
+
+    tile = FIRST_LAYER[precision]
+    (n_units, n_features), n_chunks = weights[0].shape, -(-x.shape[1] // tile.features)
+    n_parts = _n_programs(x, tile.rows, tile.n_programs / n_chunks)
+    partial = torch.empty(n_parts, n_units, n_features, device=x.device)
+    narrow_kernels.first_layer[(n_chunks, n_parts)](
+        x,
+        slopes,
+        partial,
+        len(x),
+        F=n_features,
+        H1=n_units,
+        BLOCK_H1=_block(n_units),
+        **_cut(tile),
+    )
+    return partial.sum(0)
 
 
 def _constants(
@@ -93,13 +166,33 @@ def _constants(
 ) -> dict[str, Any]:
     sizes = {"F": x.shape[1], "H1": len(weights[0]), "H2": len(weights[2]), "O": len(weights[4])}
     blocks = {f"BLOCK_{name}": _block(size) for name, size in sizes.items()}
-    chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRECISION": precision, "num_warps": WARPS}
-    return {**sizes, **blocks, **chosen}
+    chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRODUCT": PRODUCTS[precision]}
+    return {**sizes, **blocks, **chosen, "IS_STREAMED": _is_streamed(weights), "num_warps": WARPS}
+
+
+def _cut(tile: Tile) -> dict[str, Any]:
+    return {
+        "ROWS": tile.rows,
+        "BLOCK_F": tile.features,
+        "PRODUCT": tile.product,
+        "STAGES": tile.n_stages,
+        "num_warps": tile.n_warps,
+    }
+
+
+def _is_streamed(weights: Sequence[torch.Tensor]) -> bool:
+    n_units, n_features = weights[0].shape
+    return _block(n_units) * _block(n_features) > MOST_RESIDENT
 
 
 def _rows(weights: Sequence[torch.Tensor]) -> int:
-    sizes = [_block(size) for weight in weights[::2] for size in weight.shape]
-    return ROWS[sum(after * before for after, before in zip(sizes[::2], sizes[1::2], strict=True)) > SMALL]
+    resident = weights[2 * _is_streamed(weights) :: 2]
+    return ROWS[sum(_block(len(weight)) * _block(weight.shape[1]) for weight in resident) > SMALL]
+
+
+def _n_programs(x: torch.Tensor, n_rows: int, per_processor: float) -> int:
+    """Return how many programs share the blocks of ``n_rows`` rows."""
+    return max(1, min(-(-len(x) // n_rows), int(per_processor * _processors(x.device))))
 
 
 def _block(size: int) -> int:

@@ -1,5 +1,9 @@
 """Triton kernels of a perceptron with two narrow hidden layers; a block of rows stays on the chip all the way through.
 
+Where the first layer has too many weights to stay there too (IS_STREAMED), its inputs and weights come in chunks of
+features. `forward` then keeps the first hidden layer, from which `backward` goes on, and `first_layer` reads the inputs
+once more for the gradient of the first weights, as that would not stay in registers.
+
 Weights are those of `torch.nn.Linear`, (outputs, inputs) row by row. Names in capitals are constants of a kernel: sizes
 of blocks are powers of two, what they exceed the true sizes by is filled with zeros and never stored.
 """
@@ -13,14 +17,23 @@ from warpdrive_min.training.fused.activation_kernels import activate, derivative
 
 
 @triton.jit
-def _times(a, b, PRECISION: tl.constexpr):
-    """Multiply matrices: bfloat16 operands, one product of TF32, or the three that come to float32."""
-    if PRECISION == "bf16":
+def _times(a, b, PRODUCT: tl.constexpr):
+    """Multiply matrices: of bfloat16 operands, in three products of upper and lower parts, or as `tl.dot` knows it."""
+    if PRODUCT == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
-    elif PRECISION == "tf32":
-        return tl.dot(a, b, input_precision="tf32")
+    elif PRODUCT == "split":
+        upper_a, upper_b = _upper(a), _upper(b)
+        total = tl.dot(a - upper_a, upper_b, input_precision="tf32")
+        total = tl.dot(upper_a, b - upper_b, total, input_precision="tf32")
+        return tl.dot(upper_a, upper_b, total, input_precision="tf32")
     else:
-        return tl.dot(a, b, input_precision="tf32x3")
+        return tl.dot(a, b, input_precision=PRODUCT)
+
+
+@triton.jit
+def _upper(a):
+    """Round to the 10 bits after the point that TF32 has."""
+    return ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -46,6 +59,13 @@ def _rows(at, first, n_rows, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMN
 
 
 @triton.jit
+def _chunk(at, first, n_left, start, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load columns ``start`` and following of ``n_left`` rows from ``first`` on; if these are ROWS, none is masked."""
+    row, column = tl.arange(0, ROWS)[:, None], start + tl.arange(0, COLUMNS)[None, :]
+    return tl.load(at + first * n_columns + row * n_columns + column, (row < n_left) & (column < n_columns), 0.0)
+
+
+@triton.jit
 def _store_rows(at, block, first, n_rows, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row = first + tl.arange(0, ROWS)[:, None].to(tl.int64)
     column = tl.arange(0, COLUMNS)[None, :]
@@ -53,9 +73,11 @@ def _store_rows(at, block, first, n_rows, n_columns: tl.constexpr, ROWS: tl.cons
 
 
 @triton.jit
-def _store_matrix(at, block, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Store a block that holds the transpose of a matrix (n_columns, n_rows) which lies row by row."""
-    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+def _store_transposed(
+    at, block, start, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Store a block that holds rows ``start`` and following of the transpose of a matrix (n_columns, n_rows)."""
+    row, column = start + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.store(at + column * n_rows + row, block, mask=(row < n_rows) & (column < n_columns))
 
 
@@ -69,6 +91,7 @@ def forward(
     w3,
     b3,
     out,
+    kept,
     n_rows,
     F: tl.constexpr,
     H1: tl.constexpr,
@@ -80,22 +103,42 @@ def forward(
     BLOCK_O: tl.constexpr,
     ROWS: tl.constexpr,
     IS_TANH: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    IS_STREAMED: tl.constexpr,
+    IS_SHORT: tl.constexpr,
+    KEEPS: tl.constexpr,
+    STAGES: tl.constexpr = 1,
 ):
-    """Write ``out`` (n_rows, O) of ``x`` (n_rows, F); each program takes every so many-th block of rows."""
-    first_weights = tl.trans(_matrix(w1, H1, F, BLOCK_H1, BLOCK_F))
+    """Write ``out`` (n_rows, O) of ``x`` (n_rows, F); each program takes every so many-th block of rows.
+
+    Where IS_STREAMED, BLOCK_F features are a chunk; IS_SHORT says that there are fewer than ROWS rows. With KEEPS the
+    first hidden layer is written into ``kept`` (n_rows, H1).
+    """
+    if not IS_STREAMED:
+        first_weights = tl.trans(_matrix(w1, H1, F, BLOCK_H1, BLOCK_F))
     second_weights = tl.trans(_matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1))
     third_weights = tl.trans(_matrix(w3, O, H2, BLOCK_O, BLOCK_H2))
     first_bias, second_bias = _vector(b1, H1, BLOCK_H1)[None, :], _vector(b2, H2, BLOCK_H2)[None, :]
     third_bias = _vector(b3, O, BLOCK_O)[None, :]
-    first = tl.program_id(0).to(tl.int64) * ROWS
-    while first < n_rows:
-        seen = _rows(x, first, n_rows, F, ROWS, BLOCK_F)
-        hidden = activate(_times(seen, first_weights, PRECISION) + first_bias, IS_TANH)
-        hidden = activate(_times(hidden, second_weights, PRECISION) + second_bias, IS_TANH)
-        outputs = _times(hidden, third_weights, PRECISION) + third_bias
+    block = tl.program_id(0).to(tl.int64) * ROWS
+    while block < n_rows:
+        first = block
+        if IS_STREAMED:
+            if not IS_SHORT:  # the last block takes rows of the one before, to the same results, so that none is masked
+                first = tl.minimum(first, n_rows - ROWS)
+            total = tl.zeros((ROWS, BLOCK_H1), tl.float32)
+            for start in tl.range(0, F, BLOCK_F, num_stages=STAGES):
+                seen = _chunk(x, first, n_rows if IS_SHORT else ROWS, start, F, ROWS, BLOCK_F)
+                total += _times(seen, tl.trans(_chunk(w1, 0, H1, start, F, BLOCK_H1, BLOCK_F)), PRODUCT)
+        else:
+            total = _times(_rows(x, first, n_rows, F, ROWS, BLOCK_F), first_weights, PRODUCT)
+        hidden = activate(total + first_bias, IS_TANH)
+        if KEEPS:
+            _store_rows(kept, hidden, first, n_rows, H1, ROWS, BLOCK_H1)
+        hidden = activate(_times(hidden, second_weights, PRODUCT) + second_bias, IS_TANH)
+        outputs = _times(hidden, third_weights, PRODUCT) + third_bias
         _store_rows(out, outputs, first, n_rows, O, ROWS, BLOCK_O)
-        first += tl.num_programs(0) * ROWS
+        block += tl.num_programs(0) * ROWS
 
 
 @triton.jit
@@ -120,48 +163,102 @@ def backward(
     BLOCK_O: tl.constexpr,
     ROWS: tl.constexpr,
     IS_TANH: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    IS_STREAMED: tl.constexpr,
     NEEDS_X: tl.constexpr,
 ):
     """Write into a program's row of ``partial`` what its rows add to the gradients of w1, b1, w2, b2, w3 and b3.
 
     Hidden layers are computed once more from ``x``. With NEEDS_X the gradient of ``x`` is written into ``d_x``.
+
+    Where IS_STREAMED, ``x`` is the first hidden layer, ``d_x`` takes its gradient before the activation, and
+    ``partial`` begins with b1.
     """
-    first_weights = _matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
+    # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
+    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 64
+    if not IS_STREAMED:
+        first_weights = _matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
+        d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
     second_weights = _matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
     third_weights = _matrix(w3, O, H2, BLOCK_O, BLOCK_H2)
-    first_bias, second_bias = _vector(b1, H1, BLOCK_H1)[None, :], _vector(b2, H2, BLOCK_H2)[None, :]
-    d_w1 = tl.zeros((BLOCK_F, BLOCK_H1), tl.float32)
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
     d_b1, d_b2 = tl.zeros((BLOCK_H1,), tl.float32), tl.zeros((BLOCK_H2,), tl.float32)
     d_b3 = tl.zeros((BLOCK_O,), tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    while first < n_rows:
-        seen = _rows(x, first, n_rows, F, ROWS, BLOCK_F)
-        d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
-        hidden1 = activate(_times(seen, tl.trans(first_weights), PRECISION) + first_bias, IS_TANH)
-        hidden2 = activate(_times(hidden1, tl.trans(second_weights), PRECISION) + second_bias, IS_TANH)
-        d_w3 += _times(tl.trans(hidden2), d_outputs, PRECISION)
+    while first < n_rows:  # registers are short: biases are read anew
+        if IS_STREAMED:
+            hidden1 = _rows(x, first, n_rows, H1, ROWS, BLOCK_H1)
+            d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
+        else:
+            seen = _rows(x, first, n_rows, F, ROWS, BLOCK_F)
+            d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
+            first_sum = _times(seen, tl.trans(first_weights), PRODUCT)
+            hidden1 = activate(first_sum + _vector(b1, H1, BLOCK_H1)[None, :], IS_TANH)
+        second_sum = _times(hidden1, tl.trans(second_weights), PRODUCT)
+        hidden2 = activate(second_sum + _vector(b2, H2, BLOCK_H2)[None, :], IS_TANH)
+        d_w3 += _times(tl.trans(hidden2), d_outputs, PRODUCT)
         d_b3 += tl.sum(d_outputs, 0)
-        d_z2 = _times(d_outputs, third_weights, PRECISION) * derivative(hidden2, IS_TANH)
-        d_w2 += _times(tl.trans(hidden1), d_z2, PRECISION)
+        d_z2 = _times(d_outputs, third_weights, PRODUCT) * derivative(hidden2, IS_TANH)
+        d_w2 += _times(tl.trans(hidden1), d_z2, PRODUCT)
         d_b2 += tl.sum(d_z2, 0)
-        d_z1 = _times(d_z2, second_weights, PRECISION) * derivative(hidden1, IS_TANH)
-        d_w1 += _times(tl.trans(seen), d_z1, PRECISION)
+        d_z1 = _times(d_z2, second_weights, PRODUCT) * derivative(hidden1, IS_TANH)
         d_b1 += tl.sum(d_z1, 0)
-        if NEEDS_X:
-            _store_rows(d_x, _times(d_z1, first_weights, PRECISION), first, n_rows, F, ROWS, BLOCK_F)
+        if IS_STREAMED:
+            _store_rows(d_x, d_z1, first, n_rows, H1, ROWS, BLOCK_H1)
+        else:
+            if is_upright:
+                d_w1 += _times(tl.trans(d_z1), seen, PRODUCT)
+            else:
+                d_w1 += _times(tl.trans(seen), d_z1, PRODUCT)
+            if NEEDS_X:
+                _store_rows(d_x, _times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
         first += tl.num_programs(0) * ROWS
-    at = partial + tl.program_id(0).to(tl.int64) * (F * H1 + H1 + H1 * H2 + H2 + H2 * O + O)
-    _store_matrix(at, d_w1, F, H1, BLOCK_F, BLOCK_H1)
-    at += F * H1
+    n_first: tl.constexpr = 0 if IS_STREAMED else F * H1
+    at = partial + tl.program_id(0).to(tl.int64) * (n_first + H1 + H1 * H2 + H2 + H2 * O + O)
+    if not IS_STREAMED:
+        _store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
+        at += n_first
     tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
     at += H1
-    _store_matrix(at, d_w2, H1, H2, BLOCK_H1, BLOCK_H2)
+    _store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)
     at += H1 * H2
     tl.store(at + tl.arange(0, BLOCK_H2), d_b2, mask=tl.arange(0, BLOCK_H2) < H2)
     at += H2
-    _store_matrix(at, d_w3, H2, O, BLOCK_H2, BLOCK_O)
+    _store_transposed(at, d_w3, 0, H2, O, BLOCK_H2, BLOCK_O)
     at += H2 * O
     tl.store(at + tl.arange(0, BLOCK_O), d_b3, mask=tl.arange(0, BLOCK_O) < O)
+
+
+@triton.jit
+def first_layer(
+    x,
+    slopes,
+    partial,
+    n_rows,
+    F: tl.constexpr,
+    H1: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+    BLOCK_H1: tl.constexpr,
+    ROWS: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Write into a row of ``partial``, (H1, F), what a program's rows and BLOCK_F features add to the gradient of w1.
+
+    ``slopes``, (n_rows, H1), are the gradient of the first layer before its activation. Programs that share rows are
+    neighbours: all but the first of them find the slopes in the cache.
+    """
+    start = tl.program_id(0) * BLOCK_F
+    d_w1 = tl.zeros((BLOCK_F, BLOCK_H1), tl.float32)
+    n_whole = n_rows // ROWS * ROWS
+    first_of_program = tl.program_id(1).to(tl.int64) * ROWS
+    for first in tl.range(first_of_program, n_whole, tl.num_programs(1) * ROWS, num_stages=STAGES):
+        seen = _chunk(x, first, ROWS, start, F, ROWS, BLOCK_F)
+        d_w1 += _times(tl.trans(seen), _chunk(slopes, first, ROWS, 0, H1, ROWS, BLOCK_H1), PRODUCT)
+    if tl.program_id(1) == 0:
+        first = tl.cast(n_whole, tl.int64)
+        seen = _chunk(x, first, n_rows - n_whole, start, F, ROWS, BLOCK_F)
+        d_w1 += _times(tl.trans(seen), _chunk(slopes, first, n_rows - n_whole, 0, H1, ROWS, BLOCK_H1), PRODUCT)
+    at = partial + tl.program_id(1).to(tl.int64) * (F * H1)
+    _store_transposed(at, d_w1, start, F, H1, BLOCK_F, BLOCK_H1)
