@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,21 @@ def test_replay_equals_eager(name, config, backend):
     assert ends["eager"]["_episode_"].max() > 2, "the run must restart episodes"
     for key, want in ends["eager"].items():
         np.testing.assert_array_equal(ends["graph"][key].view(np.int32), want.view(np.int32), err_msg=key)
+
+
+@pytest.mark.parametrize("backend", gpu_backends)
+def test_replay_keeps_what_it_runs_on(backend):
+    """Who has only the replay left can go on: kernels and arrays are not freed with the environments."""
+    wrapper = start("cartpole", {}, backend, 300, auto_reset=True)
+    wrapper.step()
+    played = wrapper.cuda_data_manager.tensor("_timestep_")
+    replay = capture(wrapper.backend, wrapper.step)
+    del wrapper
+    gc.collect()
+    torch.cuda.empty_cache()
+    for _ in range(2):
+        replay()
+    assert played.max() == 3
 
 
 @pytest.mark.gpu

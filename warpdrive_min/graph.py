@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 
@@ -15,6 +16,7 @@ from warpdrive_min.errors import ConfigError
 def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
     """Capture what ``work`` enqueues and return the replay, which enqueues it on the current stream.
 
+    The replay keeps ``work``, and so the environments or policies whose launches it is.
     ``work`` must have run once before, so that everything is compiled and allocated; the capture itself
     runs nothing. Kernels keep their counters on the device, so replays go on where the last one ended.
 
@@ -28,7 +30,18 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
     with _nothing_collected(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
         work()
     torch.cuda.synchronize()
-    return graph.replay
+    return _Replay(graph, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A graph, and what owns the kernels and arrays that it runs on: without it these would be freed."""
+
+    graph: torch.cuda.CUDAGraph
+    work: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.graph.replay()
 
 
 @contextlib.contextmanager

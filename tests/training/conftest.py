@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import replace
+
 import pytest
+import torch
 
 from tests.training import support
 
@@ -13,3 +17,24 @@ def _closed_trainers():
     yield
     while support.MADE:
         support.MADE.pop().graceful_close()
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch):
+    """Let Triton's interpreter (3.6) loop up to a number of rows, and take every product of float32 for an exact one.
+
+    To it a number of rows is an array of one, and NumPy counts by 0-d arrays only.
+    """
+    if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        return
+    from triton.runtime import interpreter
+
+    patch, builder = interpreter._patch_lang_tensor, interpreter.interpreter_builder
+    products = (*builder.options.allowed_dot_input_precisions, "bf16x6")
+
+    def patch_tensor(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_tensor)
+    monkeypatch.setattr(builder, "options", replace(builder.options, allowed_dot_input_precisions=products))

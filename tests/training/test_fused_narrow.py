@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -25,27 +24,6 @@ CASES = [
     (300, (64, 24), 2, "relu", 1),
 ]
 """Of the last three the first layer is streamed: features that fill no chunk, all that there may be, and one row."""
-
-
-@pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
-    """Let the interpreter (Triton 3.6) loop up to a number of rows, and take every product of float32 for an exact one.
-
-    To it a number of rows is an array of one, and NumPy counts by 0-d arrays only.
-    """
-    if torch.cuda.is_available():
-        return
-    from triton.runtime import interpreter
-
-    patch, builder = interpreter._patch_lang_tensor, interpreter.interpreter_builder
-    products = (*builder.options.allowed_dot_input_precisions, "bf16x6")
-
-    def patch_tensor(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_tensor)
-    monkeypatch.setattr(builder, "options", replace(builder.options, allowed_dot_input_precisions=products))
 
 
 def network(n_features, hidden, n_outputs, device="cpu"):
@@ -179,7 +157,7 @@ def test_a_cpu_has_no_kernels():
         fused.perceptron(torch.zeros(5, 4), network(4, (8, 8), 2), "relu", is_forced=True)
 
 
-@pytest.mark.parametrize("product", ["tf32x3", "split", "bf16x6"])
+@pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])
 @pytest.mark.parametrize("n_features", [4, 401])
 def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
     """Three products of TF32 or six of bfloat16 have the errors of float32, in whatever kernel they are used."""

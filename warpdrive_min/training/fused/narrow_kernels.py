@@ -18,22 +18,11 @@ from warpdrive_min.training.fused.activation_kernels import activate, derivative
 
 @triton.jit
 def _times(a, b, PRODUCT: tl.constexpr):
-    """Multiply matrices: of bfloat16 operands, in three products of upper and lower parts, or as `tl.dot` knows it."""
+    """Multiply matrices: of bfloat16 operands, or as `tl.dot` knows it."""
     if PRODUCT == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
-    elif PRODUCT == "split":
-        upper_a, upper_b = _upper(a), _upper(b)
-        total = tl.dot(a - upper_a, upper_b, input_precision="tf32")
-        total = tl.dot(upper_a, b - upper_b, total, input_precision="tf32")
-        return tl.dot(upper_a, upper_b, total, input_precision="tf32")
     else:
         return tl.dot(a, b, input_precision=PRODUCT)
-
-
-@triton.jit
-def _upper(a):
-    """Round to the 10 bits after the point that TF32 has."""
-    return ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
