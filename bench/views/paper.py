@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import matplotlib as mpl
-import numpy as np
 import typer
-from matplotlib.figure import Figure
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bench.record import Record, RecordError, read_all
-from bench.stats import interquartile_band, interquartile_mean, median, median_interval
-from bench.views.figures import backend_label, by_machine, charts, latest
-from bench.views.plots import STYLES, paint
-from bench.views.report import Column, columns, hardware, headline, title
-from bench.views.table import number
+from bench.stats import median
+from bench.views import pgf
+from bench.views.figures import by_machine, charts, commit_label
+from bench.views.figures.words import counted
+from bench.views.latex import escape, floating_figure, floating_table, head
+from bench.views.paper_tables import tables
+from bench.views.plots import WIDTH_IN, width_in
+from bench.views.report import TEMPLATES, title
 
 RECORDS: Final = Path("results/sweeps")
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"
-PGF_ENGINES: Final = ("xelatex", "lualatex", "pdflatex")
-"""One of them measures the texts of a PGF figure."""
 
 
 class PaperError(ValueError):
@@ -38,28 +37,27 @@ def paper(
 ) -> None:
     """Write figures, LaTeX tables, the method and a manifest for a paper; measures nothing."""
     try:
-        written = write(records or [RECORDS], out)
+        tex = pgf.engine()
+    except pgf.NoTexError as error:
+        tex = None
+        typer.echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
+    try:
+        written = write(records or [RECORDS], out, tex)
     except (RecordError, PaperError) as error:
         typer.echo(str(error))
         raise typer.Exit(1) from error
-    if pgf_engine() is None:
-        typer.echo(f"no PGF figures: none of {', '.join(PGF_ENGINES)} is on the PATH; install a TeX and run this again")
-    typer.echo(f"paper: {len(written)} files in {out}; check them with `sha256sum -c {MANIFEST}` there")
+    typer.echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
 
 
-def pgf_engine() -> str | None:
-    """Return the TeX that measures the texts of PGF figures, if there is one."""
-    return next((engine for engine in PGF_ENGINES if shutil.which(engine)), None)
-
-
-def write(sources: Sequence[Path], out: Path) -> list[Path]:
+def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Path]:
     """Write everything below ``out`` and return the files' paths, the manifest last.
 
-    The same records give the same bytes, but for figures of another matplotlib.
+    The same records give the same bytes, but for figures of another matplotlib or TeX.
 
     Args:
         sources: Files or folders of records; copies of the files stand in the manifest.
         out: Folder; files of the same names are replaced.
+        tex: What measures the texts of PGF figures; None: there are none.
 
     Raises:
         PaperError: No record is evidence, two files of records have one name, or ``out`` holds the records.
@@ -75,200 +73,84 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         raise PaperError("paper: no record is measured and right; run `python -m bench run` first")
     copies.mkdir(parents=True, exist_ok=True)
     written = [Path(shutil.copyfile(file, copies / file.name)) for file in files]
+    machines = []
     for name, records in by_machine(evidence).items():
         folder = out / name
-        written += figures(records, folder / "figures")
-        for path, text in texts(records).items():
-            written.append(_write(folder / path, text))
-        written.append(_write(folder / "main.tex", document(folder, written)))
+        shown, files_of_it = figures(records, folder / "figures", name, tex)
+        told, more_of_it = _tables(records, folder / "tables", name)
+        text = head((), f"{name}/methods") + methods(records)
+        written += [*files_of_it, *more_of_it, _write(folder / "methods.tex", text)]
+        machines.append({"title": escape(title(records)), "folder": name, "figures": shown, "tables": told})
+    written.append(_write(out / "paper.tex", document(machines)))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out).as_posix()}" for path in written]
     return [*written, _write(out / MANIFEST, "\n".join(lines) + "\n")]
 
 
 def _write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 
-# ------------------------------------------------------------------ figures
+# ------------------------------------------------------------------ figures, tables, and all of them
 
 
-def figures(records: Sequence[Record], out: Path) -> list[Path]:
-    """Draw the figures of one machine in the paper's style, as PDF and, where there is a TeX, as PGF."""
-    out.mkdir(parents=True, exist_ok=True)
-    engine = pgf_engine()
-    written = []
-    with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
-        for chart in charts(records):
-            written += _save(paint(chart), out / chart.name, engine)
-    return written
+@dataclass(frozen=True, slots=True)
+class Float:
+    """A figure or a table, as a document includes and names it."""
+
+    folder: str
+    file: str
+    label: str
+    title: str
+    """As LaTeX."""
 
 
-def _save(figure: Figure, stem: Path, engine: str | None) -> list[Path]:
-    pdf, pgf = stem.with_suffix(".pdf"), stem.with_suffix(".pgf")
-    figure.savefig(pdf, metadata={"CreationDate": None})
-    if engine is None:
-        return [pdf]
-    with mpl.rc_context({"pgf.texsystem": engine, "pgf.rcfonts": False}):
-        figure.savefig(pgf)
-    return [pdf, pgf]
-
-
-# ------------------------------------------------------------------ texts
-
-
-def texts(records: Sequence[Record]) -> dict[str, str]:
-    """Return the LaTeX files of one machine, by their paths."""
-    made = {"methods.tex": methods(records), "tables/hardware.tex": hardware_table(records)}
-    best, told = headline(records)
-    if best:
-        caption = "Where each environment does the most agent steps; ratios are over the same size in the same run."
-        made["tables/headline.tex"] = _table(best, told, caption, "headline")
-    for case in sorted({record.case for record in records}):
-        found = [record for record in latest(records) if record.case == case]
-        label = case.replace("_", "-")
-        if case == "learn":
-            made[f"tables/{label}.tex"] = learning_table(found)
-        else:
-            made[f"tables/{label}.tex"] = _table(*_of_case(found), label, is_long=True)
-    return made
-
-
-def _of_case(records: Sequence[Record]) -> tuple[Sequence[Record], list[Column], str]:
-    """Return the records of a case, the columns that differ between them, and a caption that says what does not."""
-    axes = {axis for record in records for axis in record.point}
-    kept, same = [], []
-    for column in columns(records):
-        if column.name in LEFT_OUT:
-            continue
-        values = {column.text(record) for record in records}
-        if column.name in axes and len(values) == 1:
-            same.append(f"{column.name} {values.pop()}")
-        else:
-            kept.append(column)
-    named = [column.name for column in kept]
-    # The gate's metric repeats the rate, and every later interval is that of the same samples.
-    first = named.index("95 % interval")
-    kept = [
-        c for i, c in enumerate(kept) if (c.name != "95 % interval" or i == first) and not c.name.startswith("ns per")
-    ]
-    constant = f" All points have {', '.join(same)}." if same else ""
-    caption = f"Case {records[0].case}: medians with their 95 % intervals, the latest record of each point.{constant}"
-    return records, kept, caption
-
-
-LEFT_OUT: Final = {"command", "run", "commit", "samples"}
-"""The records in the folder have them."""
-
-
-def _table(records: Sequence[Record], told: Sequence[Column], caption: str, label: str, is_long: bool = False) -> str:
-    return booktabs(
-        [column.name for column in told],
-        [[column.text(record) for column in told] for record in records],
-        caption,
-        label,
-        right=[column.value is not None for column in told],
-        is_long=is_long,
-    )
-
-
-def booktabs(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    caption: str,
-    label: str,
-    *,
-    right: Sequence[bool],
-    is_long: bool = False,
-) -> str:
-    """Return a LaTeX table with the rules of booktabs; a long one breaks over pages with longtable.
-
-    Args:
-        head: Names of the columns, plain text like all others here.
-        rows: The cells.
-        caption: What it shows.
-        label: Its label after ``tab:``.
-        right: Which columns are aligned to the right.
-        is_long: It may be longer than a page.
-    """
-    form = "".join("r" if each else "l" for each in right)
-    top = f"\\toprule\n{_cells(head)}\\midrule\n"
-    body = "".join(_cells(row) for row in rows)
-    title_ = f"\\caption{{{escape(caption)}}}\\label{{tab:{label}}}"
-    if is_long:
-        repeated = f"{title_}\\\\\n{top}\\endfirsthead\n{top}\\endhead\n\\bottomrule\n\\endfoot\n"
-        body = f"\\begin{{longtable}}{{{form}}}\n{repeated}{body}\\end{{longtable}}"
-        return f"{{\\scriptsize\\setlength{{\\tabcolsep}}{{3pt}}\n{body}}}\n"
-    inner = f"\\begin{{tabular}}{{{form}}}\n{top}{body}\\bottomrule\n\\end{{tabular}}"
-    return f"\\begin{{table}}[t]\\centering\n{title_}\n\\resizebox{{\\linewidth}}{{!}}{{%\n{inner}}}\n\\end{{table}}\n"
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return " & ".join(escape(cell) for cell in cells) + r" \\" + "\n"
-
-
-SPECIAL: Final = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-}
-
-
-def escape(text: str) -> str:
-    """Return plain text as LaTeX prints it."""
-    return "".join(SPECIAL.get(letter, letter) for letter in text)
-
-
-def hardware_table(records: Sequence[Record]) -> str:
-    """Return the machine and its versions."""
-    rows = [(name, value) for name, value in hardware(records).items() if "hash" not in name]
-    return booktabs(["", "value"], rows, f"Hardware and software: {title(records)}.", "hardware", right=[False, False])
-
-
-def learning_table(records: Sequence[Record]) -> str:
-    """Return the time and steps to the threshold, and the return afterwards, over seeds.
-
-    A seed that misses the threshold counts as one that takes longer than all others.
-    """
-    axes = ("env", "algorithm", "learner", "n_envs", "backend", "threshold", "precision")
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault(tuple(record.point.get(axis, "") for axis in axes), []).append(record)
-    rows = []
-    for (env, algorithm, learner, n_envs, _, threshold, precision), seeds in groups.items():
-        where = ", ".join(part for part in (backend_label(seeds[0]), str(precision)) if part)
-        reached = [record for record in seeds if "seconds_to_threshold" in (record.metrics or {})]
-        rows.append(
-            [
-                *(str(env), str(algorithm), str(learner), f"{n_envs:,}", where, f"{threshold:g}"),
-                f"{len(reached)} of {len(seeds)}",
-                *(_over_seeds(seeds, name) for name in ("env_steps_to_threshold", "seconds_to_threshold")),
-                _returns(seeds),
-            ]
+def figures(records: Sequence[Record], folder: Path, machine: str, tex: str | None) -> tuple[list[Float], list[Path]]:
+    """Draw the figures of one machine, and write for each what lets it float with its caption."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shown, written = [], []
+    for chart in (part for whole in charts(records) for part in pgf.pages(whole)):
+        drawn = pgf.save(chart, folder, tex)
+        caption = f"{chart.title}. {chart.explains} {title(records)}."
+        text = floating_figure(
+            f"{machine}/figures/{chart.name}",
+            drawn[-1].name,
+            caption,
+            f"{machine}:{chart.name}",
+            is_narrow=width_in(chart) == WIDTH_IN[1],
         )
-    head = ["env", "algorithm", "learner", "n envs", "backend", "threshold", "reached", "env steps to it", "s to it"]
-    caption = (
-        "Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of fewer "
-        "than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap interval."
+        written += [*drawn, _write(folder / f"{chart.name}.tex", text)]
+        shown.append(Float(f"{machine}/figures", chart.name, f"fig:{machine}:{chart.name}", escape(chart.title)))
+    return shown, written
+
+
+def _tables(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
+    shown, written = [], []
+    for stem, table in tables(records, machine).items():
+        written.append(_write(folder / f"{stem}.tex", floating_table(f"{machine}/tables/{stem}", table)))
+        shown.append(Float(f"{machine}/tables", stem, f"tab:{table.label}", escape(stem.replace("-", " "))))
+    return shown, written
+
+
+def document(machines: Sequence[Mapping[str, Any]]) -> str:
+    """Return a document that shows everything of some machines, to be compiled in the folder that theirs are in."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
     )
-    right = [column not in ("env", "algorithm", "learner", "backend") for column in head]
-    return booktabs([*head, "return after"], rows, caption, "learn", right=[*right, True])
+    return environment.get_template("paper.tex").render(machines=machines)
 
 
-def _over_seeds(seeds: Sequence[Record], name: str) -> str:
-    found = [record.metrics[name].value if record.metrics and name in record.metrics else math.inf for record in seeds]
-    middle, (low, high) = median(found), median_interval(found)
-    if math.isinf(middle):
-        return "not reached"
-    return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
-
-
-def _returns(seeds: Sequence[Record]) -> str:
-    values = np.array([record.metrics["return_after"].value for record in seeds if record.metrics])
-    low, high = interquartile_band(values)
-    return f"{float(interquartile_mean(values)):.4g} ({low:.4g} to {high:.4g})"
+# ------------------------------------------------------------------ the method
 
 
 def methods(records: Sequence[Record]) -> str:
@@ -279,16 +161,15 @@ def methods(records: Sequence[Record]) -> str:
         counts = [len(record.samples_ns or ()) for record in timed]
         lengths_ms = [median(r.samples_ns or ()) * (r.runs_per_sample or 1) / 1e6 for r in timed]
         settled = sum(bool((record.warm_up or {}).get("settled")) for record in timed)
-        graphs = sum(record.mode == "graph" for record in timed)
-        modes = f"{graphs} of {len(timed)} points were replayed from a CUDA graph and the others ran eagerly"
-        caps = sorted({f"{r.warm_up['cap_s']:g} s" for r in timed if r.warm_up and "cap_s" in r.warm_up})
+        caps = ", ".join(sorted({f"{r.warm_up['cap_s']:g} s" for r in timed if r.warm_up and "cap_s" in r.warm_up}))
+        replayed = sum(record.mode == "graph" for record in timed)
         sentences += [
-            f"{len(timed)} records are timed, each by {_range(counts)} samples of {_range(lengths_ms)} ms at their "
-            "median; a sample is a block of runs that ends with one synchronisation.",
-            f"Before the first sample a point was warmed up until five blocks agreed; {settled} of {len(timed)} did, "
-            f"and the others were stopped by the cap ({', '.join(caps) or 'none'}).",
+            f"{counted(len(timed), 'record is', 'records are')} timed, each by {_range(counts)} samples of "
+            f"{_range(lengths_ms)} ms at their median; a sample is a block of runs that ends with one synchronisation.",
+            "Before the first sample a point was warmed up until five blocks agreed: "
+            f"{_counts((settled, 'did'), (len(timed) - settled, f'were stopped by the cap ({caps})'))}.",
             "A figure is the median over samples with its 95 % order-statistic interval.",
-            f"{modes}.",
+            f"{_counts((replayed, 'were replayed from a CUDA graph'), (len(timed) - replayed, 'ran eagerly'))}.",
         ]
     learnt = [record for record in records if record.case == "learn"]
     if learnt:
@@ -310,32 +191,19 @@ def methods(records: Sequence[Record]) -> str:
             f"The energy of the whole card was read for {len(watched)} records over {_range(windows)} s each."
         )
     presets = ", ".join(sorted({record.preset for record in records}))
+    commits = ", ".join(sorted({commit_label(record) for record in records}))
     runs = ", ".join(sorted({record.run_id for record in records}))
     sentences += [
         "Every point was held against its oracle before and after its timing, and all of these passed.",
-        f"Presets: {presets}. Runs: {runs}.",
+        f"Presets: {presets}. Commits: {commits}. Runs: {runs}.",
     ]
-    return "".join(escape(sentence) + "\n" for sentence in sentences)
+    return "{\\sloppy\n" + "".join(escape(sentence) + "\n" for sentence in sentences) + "\\par}\n"
+
+
+def _counts(*counts: tuple[int, str]) -> str:
+    return " and ".join(f"{count} {said}" for count, said in counts if count)
 
 
 def _range(values: Sequence[float]) -> str:
     low, high = f"{min(values):.3g}", f"{max(values):.3g}"
     return low if low == high else f"{low} to {high}"
-
-
-def document(folder: Path, written: Iterable[Path]) -> str:
-    """Return a document that shows all figures, tables and the method, to be compiled in its folder."""
-    own = [path.relative_to(folder) for path in written if folder in path.parents]
-    drawn = [
-        f"\\begin{{figure}}[t]\\includegraphics[width=\\linewidth]{{{path.as_posix()}}}"
-        f"\\caption{{{escape(path.stem)}}}\\end{{figure}}"
-        for path in own
-        if path.suffix == ".pdf"
-    ]
-    told = [f"\\input{{{path.as_posix()}}}" for path in own if path.suffix == ".tex"]
-    head = [
-        "\\documentclass{article}",
-        "\\usepackage[margin=2cm]{geometry}",
-        "\\usepackage{booktabs,graphicx,longtable}",
-    ]
-    return "\n".join([*head, "\\begin{document}", *told, *drawn, "\\clearpage", "\\end{document}", ""])

@@ -22,16 +22,18 @@ from bench.views.figures import Chart, Panel, by_machine, charts, commit_label, 
 Style = Literal["paper", "slides"]
 STYLES: Final = Path(__file__).parent / "styles"
 FORMATS: Final = ("png", "pdf", "svg")
-WIDTH_IN: Final = {1: 3.25, 2: 6.75, 3: 6.75}
-"""Width of so many columns of panels: of one and of two columns of the usual paper, with their gap, in."""
-HEIGHT_IN: Final = {2: 2.1, 3: 1.7}
+WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
+"""Width of so many columns of panels: of one and of two columns of LaTeX's `article`, the narrowest usual ones, in."""
+HEIGHT_IN: Final = {2: 2.1, 3: 1.85}
 """Of a panel of a figure with up to so many columns, in."""
 LEGEND_COLUMNS: Final = 4
 """At most."""
-LEGEND_LETTERS_AN_INCH: Final = 19
+LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
 """That a line in the legend takes the place of."""
-FOOTER_LETTERS_AN_INCH: Final = 24
+TITLE_LETTERS_AN_INCH: Final = 14
+"""Of a panel's title, with the labels of the axis beside it."""
+FOOTER_LETTERS_AN_INCH: Final = 25
 """Of the footer in the paper's font."""
 PAPER_FONT: Final = 8
 """Font size that these widths are for, pt; figures of a larger one grow with it."""
@@ -74,21 +76,12 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
 
 def paint(chart: Chart) -> Figure:
     """Return a figure in the style that is set, with a footer that says where its records come from."""
-    is_across = chart.kind in ("rows", "bars")
-    columns = 1 if is_across else min(chart.columns, len(chart.panels))
-    rows = -(-len(chart.panels) // columns)
-    width = WIDTH_IN[2 if is_across else columns]
-    names = {series.name for panel in chart.panels for series in panel.series}
-    letters = KEY_LETTERS + max(map(len, names))
-    legend_columns = min(len(names), LEGEND_COLUMNS, max(1, int(width * LEGEND_LETTERS_AN_INCH / letters)))
-    is_shared = is_across and not any(panel.xlabel for panel in chart.panels)
-    heights = [len(panel.ticks) for panel in chart.panels] if is_across else None
-    height = 0.6 + HEIGHT_IN[max(2, columns)] * rows
-    if heights:
-        n_lines = -(-len(names) // legend_columns) if chart.has_legend else 0
-        height = 0.5 + (0.45 if is_shared else 0.7) * rows + 0.17 * sum(heights) + 0.18 * n_lines
+    columns, rows = _grid(chart)
+    width = width_in(chart)
+    is_shared = _shares_axis(chart)
+    heights = [len(panel.ticks) for panel in chart.panels] if _is_across(chart) else None
     scale = mpl.rcParams["font.size"] / PAPER_FONT
-    figure = Figure(figsize=(width * scale, height * scale), layout="constrained")
+    figure = Figure(figsize=(width * scale, height_in(chart) * scale), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=is_shared, height_ratios=heights)
     for axes in grid.flat[len(chart.panels) :]:
         axes.remove()
@@ -97,16 +90,56 @@ def paint(chart: Chart) -> Figure:
     for index, (axes, panel) in enumerate(zip(grid.flat, chart.panels, strict=False)):
         for name, drawn in paint_panel(axes, chart, panel).items():
             labels.setdefault(name, drawn)
-        axes.set_title(panel.title, loc="left")
+        axes.set_title(textwrap.fill(panel.title, int(width / columns * TITLE_LETTERS_AN_INCH)), loc="left")
         ylabel, before = (each.ylabel or chart.ylabel for each in (panel, chart.panels[index - 1]))
         if index % columns == 0 or ylabel != before:
             axes.set_ylabel(ylabel)
         if not is_shared or index == len(chart.panels) - 1:
             axes.set_xlabel(panel.xlabel or chart.xlabel)
     if chart.has_legend:
-        figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=legend_columns, frameon=False)
+        place: dict[str, Any] = {"loc": "outside upper center", "ncols": _legend_columns(chart), "frameon": False}
+        figure.legend(labels.values(), labels.keys(), **place)
     _footer(figure, chart)
     return figure
+
+
+def width_in(chart: Chart) -> float:
+    """Return how wide the figure is in the paper's font, in."""
+    return WIDTH_IN[2 if _is_across(chart) else _grid(chart)[0]]
+
+
+def height_in(chart: Chart) -> float:
+    """Return how high the figure is in the paper's font, in."""
+    columns, rows = _grid(chart)
+    if not _is_across(chart):
+        return 0.6 + HEIGHT_IN[max(2, columns)] * rows
+    n_lines = -(-len(_names(chart)) // _legend_columns(chart)) if chart.has_legend else 0
+    n_ticks = sum(len(panel.ticks) for panel in chart.panels)
+    return 0.5 + (0.45 if _shares_axis(chart) else 0.7) * rows + 0.17 * n_ticks + 0.18 * n_lines
+
+
+def _grid(chart: Chart) -> tuple[int, int]:
+    """Return the columns and rows of the panels."""
+    columns = 1 if _is_across(chart) else min(chart.columns, len(chart.panels))
+    return columns, -(-len(chart.panels) // columns)
+
+
+def _is_across(chart: Chart) -> bool:
+    return chart.kind in ("rows", "bars")
+
+
+def _shares_axis(chart: Chart) -> bool:
+    return _is_across(chart) and not any(panel.xlabel for panel in chart.panels)
+
+
+def _names(chart: Chart) -> set[str]:
+    return {series.name for panel in chart.panels for series in panel.series}
+
+
+def _legend_columns(chart: Chart) -> int:
+    """Return in how many columns the legend fits into the width."""
+    letters = KEY_LETTERS + max(map(len, _names(chart)))
+    return min(len(_names(chart)), LEGEND_COLUMNS, max(1, int(width_in(chart) * LEGEND_LETTERS_AN_INCH / letters)))
 
 
 # ------------------------------------------------------------------ panels
@@ -135,7 +168,7 @@ def _lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
         axes.set_xticks(range(len(names)), names, rotation=20 if sum(map(len, names)) > LETTERS_ACROSS else 0)
         axes.set_xlim(-0.5, len(names) - 0.5)
     else:
-        _number(axes, "x", chart.log_x)
+        _number(axes, "x", chart.log_x, MOST_DECADES[_grid(chart)[0]])
     if panel.right is not None:
         label, factor = panel.right
         right = axes.secondary_yaxis("right", functions=(lambda y: y * factor, lambda y: y / factor))
@@ -204,14 +237,17 @@ def _name_rows(axes: Axes, panel: Panel) -> None:
     axes.set_ylim(len(panel.ticks) - 0.4, -0.6)
 
 
-def _number(axes: Axes, which: Literal["x", "y"], is_log: bool) -> None:
-    """Scale an axis and write its numbers short; all of 1, 2 and 5 where powers of ten alone would be few."""
+def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
+    """Scale an axis and write its numbers short; all of 1, 2 and 5 where powers of ten alone would be few.
+
+    Of more powers of ten than ``most``, every second, third, ... has a number.
+    """
     axis = axes.xaxis if which == "x" else axes.yaxis
     if is_log:
         axes.set(**{f"{which}scale": "log"})
         low, high = map(float, axis.get_view_interval())
         subs = (1.0, 2.0, 5.0) if high / low < FEW_DECADES else (1.0,)
-        axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+        axis.set_major_locator(LogLocator(subs=subs, numticks=most))
     else:
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(_si))
@@ -220,6 +256,8 @@ def _number(axes: Axes, which: Literal["x", "y"], is_log: bool) -> None:
 
 FEW_DECADES: Final = 30
 """From the lowest to the highest value of an axis."""
+MOST_DECADES: Final = {1: 12, 2: 12, 3: 6}
+"""That have a number on the horizontal axis in so many columns of panels."""
 
 
 def _si(value: float, _: int | None = None) -> str:

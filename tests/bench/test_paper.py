@@ -1,25 +1,25 @@
-"""What a paper needs: figures, LaTeX tables, the method and a manifest that holds."""
+"""What a paper needs: figures, LaTeX tables, the method, a document of it all and a manifest that holds."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from matplotlib.ticker import Formatter
 from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.record import Curve, Metric, Record
-from bench.views import paper
+from bench.views import figures, latex, paper, paper_tables, pgf
 from tests.bench.test_plots import point, record
 from tests.bench.test_report import two_backends
 
-
-@pytest.fixture(autouse=True)
-def without_tex(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make no PGF, as on a machine without TeX."""
-    monkeypatch.setattr(paper, "pgf_engine", lambda: None)
+HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
+"""Everything that LaTeX would take for a command."""
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def records(tmp_path: Path) -> Path:
     return file
 
 
+def measured(value: float, low: float | None = None, high: float | None = None) -> Metric:
+    return Metric(value=value, unit="", direction="lower", low=low or value, high=high or value)
+
+
 def learn_record(seed: int, seconds: float | None, after: float) -> Record:
     """Return a seed of CartPole that reaches its threshold after some seconds, if at all."""
-
-    def metric(value: float) -> Metric:
-        return Metric(value=value, unit="", direction="lower", low=value, high=value)
-
     task = {
         "env": "cartpole",
         "backend": "host",
@@ -48,9 +48,12 @@ def learn_record(seed: int, seconds: float | None, after: float) -> Record:
         case="learn",
         samples_ns=None,
         point={**task, "seed": seed},
-        metrics={name: metric(value) for name, value in {**reached, "return_after": after}.items()},
+        metrics={name: measured(value) for name, value in {**reached, "return_after": after}.items()},
         curve=Curve(env_steps=[1, 2], seconds=[1.0, 2.0], mean_return={"shared": [1.0, after]}),
     )
+
+
+# ------------------------------------------------------------------ the folder
 
 
 def test_manifest_holds_every_file_with_its_hash(records: Path, tmp_path: Path) -> None:
@@ -61,9 +64,21 @@ def test_manifest_holds_every_file_with_its_hash(records: Path, tmp_path: Path) 
     files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
     assert lines.keys() == files.keys() - {paper.MANIFEST}
     assert all(hashlib.sha256(files[name].read_bytes()).hexdigest() == digest for name, digest in lines.items())
+    assert len(written) == len(set(written))
     assert set(written) == set(files.values())
     assert lines["records/sweep.jsonl"] == hashlib.sha256(records.read_bytes()).hexdigest()
     assert any(name.endswith("figures/throughput.pdf") for name in lines)
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum")
+def test_sha256sum_takes_the_manifest(records: Path, tmp_path: Path) -> None:
+    """`sha256sum -c` passes in the folder, and fails after a byte was changed."""
+    out = tmp_path / "paper"
+    paper.write([records], out)
+    check = ["sha256sum", "--check", "--strict", paper.MANIFEST]
+    assert subprocess.run(check, cwd=out, capture_output=True).returncode == 0
+    (out / "paper.tex").write_text("changed")
+    assert b"paper.tex: FAILED" in subprocess.run(check, cwd=out, capture_output=True).stdout
 
 
 def test_paper_is_the_same_for_the_same_records(records: Path, tmp_path: Path) -> None:
@@ -77,50 +92,39 @@ def test_paper_is_the_same_for_the_same_records(records: Path, tmp_path: Path) -
 def test_texts_are_balanced_latex_with_intervals(records: Path, tmp_path: Path) -> None:
     """Braces and environments close, rows have as many cells as the table has columns, and intervals are there."""
     out = tmp_path / "paper"
-    texts = {path.name: path.read_text() for path in paper.write([records], out) if path.suffix == ".tex"}
-    assert {"main.tex", "methods.tex", "hardware.tex", "headline.tex", "env-step.tex"} == texts.keys()
+    texts = {path.relative_to(out).as_posix(): path.read_text() for path in paper.write([records], out) if is_tex(path)}
+    machine = "nvidia-h200-16-cores"
+    parts = {f"{machine}/methods"}
+    parts |= {f"{machine}/tables/{name}" for name in ("hardware", "headline", "env-step")}
+    parts |= {f"{machine}/figures/{name}" for name in ("throughput", "speedup")}
+    assert {"paper.tex", *(f"{part}.tex" for part in parts)} == texts.keys()
     for text in texts.values():
         plain = re.sub(r"\\[{}]", "", text)
         assert plain.count("{") == plain.count("}")
-        assert sorted(re.findall(r"\\begin\{(\w+)\}", text)) == sorted(re.findall(r"\\end\{(\w+)\}", text))
-    table = texts["env-step.tex"]
-    (form,) = re.findall(r"\\begin\{longtable\}\{(\w+)\}", table)
+        assert sorted(re.findall(r"\\begin\{([\w*]+)\}", text)) == sorted(re.findall(r"\\end\{([\w*]+)\}", text))
+    table = texts[f"{machine}/tables/env-step.tex"]
+    (form,) = re.findall(r"\\begin\{tabular\}\{@\{\}(\w+)@\{\}\}", table)
     rows = [row for row in table.splitlines() if row.endswith(r" \\")]
     assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(form)}
-    assert "180 k to 220 k" in table
-    assert "env cartpole" in table
-    assert {f"tables/{name}" for name in ("hardware.tex", "headline.tex", "env-step.tex")} <= set(
-        re.findall(r"\\input\{(.*?)\}", texts["main.tex"])
-    )
+    assert r"180.0 to 220.0\,k" in table
+    assert "environment CartPole, agents 1, exact no" in table
+    included = re.findall(r"\\import\{(.*?)/\}\{(.*?)\}", texts["paper.tex"])
+    assert {f"{folder}/{file}" for folder, file in included} == parts
 
 
-def test_escape_leaves_no_special_letter() -> None:
-    """Every letter that LaTeX takes for a command is written so that it is printed."""
-    assert paper.escape(r"a_b & 5 % \ {x} ~^#$") == (
-        r"a\_b \& 5 \% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\#\$"
-    )
+def is_tex(path: Path) -> bool:
+    return path.suffix == ".tex"
 
 
-def test_methods_say_what_the_records_say() -> None:
-    """Samples, their length, the warm-up, its cap and the preset are those of the records."""
-    warm_ups = [{"settled": True, "cap_s": 2.0}, {"settled": False, "cap_s": 2.0}]
-    timed = [
-        record(samples_ns=[1e6] * n, runs_per_sample=20, warm_up=warm_up, mode=mode)
-        for n, warm_up, mode in zip((20, 60), warm_ups, ("graph", "eager"), strict=True)
-    ]
-    said = paper.methods(timed)
-    assert "2 records are timed, each by 20 to 60 samples of 20 ms at their median" in said
-    assert r"1 of 2 did, and the others were stopped by the cap (2 s)" in said
-    assert "1 of 2 points were replayed from a CUDA graph" in said
-    assert "Presets: default." in said
-
-
-def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
-    """Of 2, 4 and never the median is 4 and the interval is open; of 2, never and never there is none."""
-    often = paper.learning_table([learn_record(0, 2.0, 10), learn_record(1, 4.0, 20), learn_record(2, None, 0)])
-    assert "2 of 3 & 400 (200 to not reached) & 4 (2 to not reached)" in often
-    seldom = paper.learning_table([learn_record(0, 2.0, 10), learn_record(1, None, 20), learn_record(2, None, 0)])
-    assert "1 of 3 & not reached & not reached & 10 (0 to 20)" in seldom
+def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
+    """Two machines in one document have no label in common, and each that the document refers to is there."""
+    other = tmp_path / "other.jsonl"
+    elsewhere = [each.model_copy(update={"machine": {"cpu": "Some CPU", "cores": 2}}) for each in two_backends()]
+    other.write_text("".join(each.to_line() for each in elsewhere))
+    text = "".join(path.read_text() for path in paper.write([records, other], tmp_path / "paper") if is_tex(path))
+    labels, referred = (re.findall(rf"\\{word}\{{(.*?)\}}", text) for word in ("label", "ref"))
+    assert len(labels) == len(set(labels)) == 10
+    assert sorted(labels) == sorted(referred)
 
 
 def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> None:
@@ -142,10 +146,263 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
     assert not out.exists()
 
 
-def test_paper_command_says_that_there_is_no_tex(records: Path, tmp_path: Path) -> None:
-    """PGF figures are left out with the reason, everything else is written."""
+# ------------------------------------------------------------------ text
+
+
+def test_escape_leaves_no_special_letter() -> None:
+    """Every letter that LaTeX takes for a command is written so that it is printed."""
+    assert latex.escape(r"a_b & 5 % \ {x} ~^#$ <|>") == (
+        r"a\_b \& 5\,\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\#\$ "
+        r"\textless{}\textbar{}\textgreater{}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("plain", "want"),
+    [
+        ("2.4e-07", r"$2.4\cdot10^{-7}$"),
+        ("-1.5e+12", r"$-1.5\cdot10^{12}$"),
+        ("0.0e+00.", "0."),
+        ("2.0e+00", "2.0"),
+        ("-115 (-116.5 to -110.7)", "$-$115 ($-$116.5 to $-$110.7)"),
+        ("180 k to 2 M, 3 kg", r"180\,k to 2\,M, 3 kg"),
+        ("3 x, 100 x 1 agent x 50 steps, x86", r"3\,$\times$, 100\,$\times$ 1 agent\,$\times$ 50 steps, x86"),
+        ("20261121T161552-83bad9b-8a02", "20261121T161552-83bad9b-8a02"),
+        ("run 4e-75c9, 32-32, pages 2-3", "run 4e-75c9, 32-32, pages 2-3"),
+    ],
+)
+def test_numbers_are_set_as_such(plain: str, want: str) -> None:
+    """Powers of ten, signs and units are typeset; names and ranges with a hyphen stay."""
+    assert latex.escape(plain) == want
+
+
+def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
+    """Of 120 rows there are three parts; only in the first row of each, and where it is new, a group is named."""
+    rows = [["a" if i < 60 else "b", str(i)] for i in range(120)]
+    table = latex.Table(
+        names=["letter", "value"], rows=rows, right=[False, True], caption="Rows.", label="r", n_grouping=1
+    )
+    text = latex.floating_table("m/tables/r", table)
+    assert re.findall(r"\\label\{(.*?)\}", text) == ["tab:r", "tab:r-2", "tab:r-3"]
+    assert re.findall(r"Part \d of \d", text) == ["Part 1 of 3", "Part 2 of 3", "Part 3 of 3"]
+    assert re.findall(r"^([ab ]*) & \d+ ", text, re.MULTILINE).count("") == 120 - 4
+    assert re.findall(r"^([ab]) & (\d+) ", text, re.MULTILINE) == [("a", "0"), ("a", "40"), ("b", "60"), ("b", "80")]
+    assert text.count(r"\addlinespace") == 1
+    assert text.count(latex.AS_ABOVE) == 3
+
+
+def test_methods_say_what_the_records_say() -> None:
+    """Samples, their length, the warm-up, its cap and the preset are those of the records; what did not occur, not."""
+    warm_ups = [{"settled": True, "cap_s": 2.0}, {"settled": False, "cap_s": 2.0}]
+    timed = [
+        record(samples_ns=[1e6] * n, runs_per_sample=20, warm_up=warm_up, mode=mode)
+        for n, warm_up, mode in zip((20, 60), warm_ups, ("graph", "eager"), strict=True)
+    ]
+    said = paper.methods(timed)
+    assert "2 records are timed, each by 20 to 60 samples of 20 ms at their median" in said
+    assert "five blocks agreed: 1 did and 1 were stopped by the cap (2 s)." in said
+    assert "1 were replayed from a CUDA graph and 1 ran eagerly." in said
+    assert "Presets: default. Commits: 0123456. Runs: run." in said
+    assert "five blocks agreed: 1 did." in paper.methods(timed[:1])
+
+
+# ------------------------------------------------------------------ tables
+
+
+def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
+    """An end is in the unit of the median, also where it has passed the next one."""
+    assert paper_tables.interval(measured(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
+    assert paper_tables.interval(measured(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
+    assert paper_tables.interval(measured(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
+
+
+def test_points_are_ordered_and_what_they_share_is_in_the_caption() -> None:
+    """Rows go by size and then by backend; an axis of one value is no column; others' code is not called ours."""
+
+    def drawn(backend: str, implementation: str, n_envs: int, threads: int | None) -> Record:
+        where = point(backend, n_envs, implementation=implementation, n_actions=10)
+        return record(case="sampler", point=where, threads=threads)
+
+    shown = [
+        drawn("pycuda", "torch.multinomial", 100, None),
+        drawn("cpu", "torch.multinomial", 100, 16),
+        drawn("pycuda", "ours", 100, None),
+        drawn("cpu", "ours", 20, 1),
+    ]
+    table = paper_tables.points_table(shown)
+    assert list(table.names[:5]) == ["envs", "implementation", "backend", "env steps/s", "95 % interval"]
+    assert [row[:3] for row in table.rows] == [
+        ["20", "ours", "NumPy (1 thread)"],
+        ["100", "ours", "CUDA C (PyCUDA)"],
+        ["100", "torch.multinomial", "CPU (16 threads)"],
+        ["100", "torch.multinomial", "GPU"],
+    ]
+    assert "All points: environment CartPole, agents 1, exact no, actions 10, largest error 0.0e+00." in table.caption
+
+
+def test_metric_without_spread_has_no_interval() -> None:
+    """Bytes are what they are."""
+    bytes_ = record(case="memory", metrics={"bytes_per_env": measured(100), "largest_n_envs": measured(1e6)})
+    assert list(paper_tables.points_table([bytes_]).names) == ["backend", "bytes per env", "largest n envs"]
+
+
+def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
+    """Agent steps are so many times environment steps; a ratio over others is measured by itself."""
+    rate = {"env_steps_per_s": measured(100, 90, 120), "agent_steps_per_s": measured(500, 450, 600)}
+    peer = record(case="peer", metrics={**rate, "ours_over_peer": measured(3, 2.9, 3.1)})
+    (row,) = paper_tables.points_table([peer]).rows
+    assert list(row) == ["NumPy (1 thread)", "100", "90.00 to 120.0", "500", "3", "2.900 to 3.100"]
+
+
+def test_efficiency_is_that_of_as_many_ranks() -> None:
+    """Two ranks with 1.8 times the rate of one have 90 %."""
+    ranks = [
+        record(rate, case="scaling", point=point("pycuda", 10, n_ranks=n), threads=None)
+        for n, rate in ((1, 1e6), (2, 1.8e6))
+    ]
+    table = paper_tables.points_table(ranks)
+    place = list(table.names).index("efficiency")
+    assert [row[place] for row in table.rows] == ["100.0%", "90.0%"]
+
+
+def test_start_has_a_row_for_each_part() -> None:
+    """Each part has its own interval."""
+    parts = {"import_s": measured(2.0, 1.9, 2.1), "build_s": measured(0.5, 0.4, 0.6)}
+    started = record(case="startup", point={"env": "cartpole", "backend": "cpu", "cache": "cold"}, metrics=parts)
+    table = paper_tables.starts_table([started])
+    assert list(map(list, table.rows)) == [
+        ["NumPy (1 thread)", "import", "2", "1.900 to 2.100"],
+        ["NumPy (1 thread)", "build", "0.5", "0.4000 to 0.6000"],
+    ]
+    assert "environment CartPole, cache cold" in table.caption
+
+
+def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
+    """Of 2, 4 and never the median is 4 and the interval is open; of 2, never and never there is none."""
+    (often,) = paper_tables.learning_table(
+        [learn_record(0, 2.0, 10), learn_record(1, 4.0, 20), learn_record(2, None, 0)]
+    ).rows
+    assert list(often[-4:-1]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
+    (seldom,) = paper_tables.learning_table(
+        [learn_record(0, 2.0, 10), learn_record(1, None, 20), learn_record(2, None, 0)]
+    ).rows
+    assert list(seldom[-4:]) == ["1 of 3", "not reached", "not reached", "10 (0 to 20)"]
+
+
+# ------------------------------------------------------------------ figures
+
+
+def test_high_figure_is_spread_over_pages() -> None:
+    """Twenty panels stand in threes on pages that are low enough, none lost, each part named."""
+    sizes = [record(point=point("cpu", n, env=f"env-{i}")) for i in range(20) for n in (1, 10)]
+    (chart,) = (each for each in figures.charts(sizes) if each.name == "throughput")
+    parts = list(pgf.pages(chart))
+    assert [panel for part in parts for panel in part.panels] == list(chart.panels)
+    assert len(chart.panels) == 20
+    assert all(part.columns == 3 for part in parts)
+    assert all(pgf.height_in(part) <= pgf.MAX_HEIGHT_IN for part in parts)
+    assert [part.name for part in parts] == ["throughput-1", "throughput-2", "throughput-3"]
+    assert parts[0].title.endswith(", part 1 of 3")
+
+
+def test_low_figure_stays_as_it_is() -> None:
+    """One panel is one part of the same name."""
+    (chart,) = figures.charts([record()])
+    assert list(pgf.pages(chart)) == [chart]
+
+
+# ------------------------------------------------------------------ TeX
+
+
+def test_paper_command_says_that_there_is_no_tex(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PGF figures are left out with the reason and how to install one; everything else is written, with PDFs."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(app, ["paper", str(records), "--out", str(tmp_path / "paper")])
     assert done.exit_code == 0, done.output
-    assert "no PGF figures: none of xelatex" in done.output
+    assert "left out: PGF figures" in done.output
+    assert "none of xelatex, lualatex, pdflatex is on the PATH; install one (apt-get install " in done.output
     assert not list(tmp_path.rglob("*.pgf"))
     assert list(tmp_path.rglob("*.pdf"))
+    (figure,) = tmp_path.rglob("throughput.tex")
+    assert r"\includegraphics{throughput.pdf}" in figure.read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("echo '! LaTeX Error: File `pgf.sty not found.'", "File `pgf.sty not found."), ("exit 1", "xelatex fails (")],
+)
+def test_tex_that_fails_says_why(script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TeX without a package, or that does not start, is none; its own words are told."""
+    fake = tmp_path / "xelatex"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(pgf.NoTexError, match="install what it lacks") as caught:
+        pgf.engine()
+    assert words in str(caught.value)
+
+
+def works() -> str | None:
+    """Return the TeX that is here, if one is and has what it needs."""
+    try:
+        return pgf.engine()
+    except pgf.NoTexError:
+        return None
+
+
+needs_tex = pytest.mark.skipif(not any(map(shutil.which, pgf.ENGINES)), reason="no TeX is installed")
+
+
+@pytest.fixture(scope="module")
+def with_tex(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the paper of records whose words are hard on TeX, with PGF figures."""
+    folder = tmp_path_factory.mktemp("tex")
+    file = folder / "sweep.jsonl"
+    hard = {"machine": {"gpu": HARD_WORDS, "cores": 2}, "notes": {"note": HARD_WORDS}}
+    found = [each.model_copy(update=hard) for each in [*two_backends(), learn_record(0, 2.0, -10)]]
+    file.write_text("".join(each.to_line() for each in found))
+    tex = works()
+    if tex is None:
+        pytest.skip("the TeX here lacks a package that PGF figures need")
+    paper.write([file], folder / "paper", tex)
+    return folder / "paper"
+
+
+@needs_tex
+def test_pgf_figures_are_the_same_twice(with_tex: Path, tmp_path: Path) -> None:
+    """Measured again, the same texts make the same bytes."""
+    paper.write([with_tex / "records" / "sweep.jsonl"], tmp_path / "again", works())
+    assert list(with_tex.rglob("*.pgf"))
+    assert (with_tex / paper.MANIFEST).read_text() == (tmp_path / "again" / paper.MANIFEST).read_text()
+
+
+@needs_tex
+@pytest.mark.parametrize("engine", ["pdflatex", "xelatex"])
+def test_document_compiles_and_nothing_sticks_out(with_tex: Path, tmp_path: Path, engine: str) -> None:
+    """Out of the box, with every figure, table and hard word, no error and no line wider than its column."""
+    if shutil.which(engine) is None:
+        pytest.skip(f"{engine} is not installed")
+    copied = Path(shutil.copytree(with_tex, tmp_path / "paper"))
+    done = subprocess.run(
+        [engine, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=copied, capture_output=True
+    )
+    log = (copied / "paper.log").read_text(errors="replace")
+    assert done.returncode == 0, log[-2000:]
+    assert "Output written on paper.pdf" in log
+    assert "Overfull" not in log
+    assert "throughput.pgf" in log.replace("\n", "")
+
+
+def test_formatter_of_latex_lets_the_other_one_know_its_places() -> None:
+    """What a formatter makes of all places, as an axis without powers does, is escaped."""
+
+    class Percent(Formatter):
+        def __call__(self, value: float, place: int | None = None) -> str:
+            return f"{value} of {self.count} %"
+
+        def set_locs(self, locs: list[float]) -> None:
+            self.count = len(locs)
+
+    assert pgf.Escaped(Percent()).format_ticks([1, 2]) == [r"1 of 2\,\%", r"2 of 2\,\%"]
