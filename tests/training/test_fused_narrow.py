@@ -101,17 +101,19 @@ def test_narrow_streams_what_would_stay(monkeypatch):
     x, d_out = torch.randn(70, 40, generator=generator), torch.randn(70, 3, generator=generator)
     for most in (module.MOST_RESIDENT, 0):
         monkeypatch.setattr(module, "MOST_RESIDENT", most)
-        assert module._is_streamed(network(40, (16, 8), 3)) == (most == 0)
+        assert module._is_streamed(16, 40) == (most == 0)
         compare(narrow, x, network(40, (16, 8), 3), "relu", d_out, 2e-6)
 
 
 def test_narrow_fits_up_to_its_limits():
-    """Up to 512 features and 64 units or outputs, and not one more."""
+    """Up to 512 features and 64 units or outputs, and not one more; one output where the first layer stays."""
     assert fits(512, (64, 64), 64)
     assert not fits(513, (32, 32), 2)
     assert not fits(512, (65, 32), 2)
     assert not fits(4, (32, 65), 2)
     assert not fits(4, (32, 32), 65)
+    assert fits(64, (64, 64), 1)
+    assert not fits(65, (64, 64), 1)
 
 
 def test_narrow_passes_what_is_not_a_number():
@@ -161,7 +163,7 @@ def test_a_cpu_has_no_kernels():
 @pytest.mark.parametrize("n_features", [4, 401])
 def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
     """Three products of TF32 or six of bfloat16 have the errors of float32, in whatever kernel they are used."""
-    monkeypatch.setitem(module.PRODUCTS, "fp32", product)
+    monkeypatch.setitem(module.PRODUCTS, "fp32", (product, product))
     for tiles in (module.FORWARD, module.FIRST_LAYER):
         monkeypatch.setitem(tiles, "fp32", tiles["fp32"]._replace(product=product))
     generator = torch.Generator().manual_seed(6)

@@ -46,9 +46,13 @@ SMALL: Final = 6_144
 WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 2
 """Programs of the kernel of gradients, each of which keeps sums of its own."""
-PRODUCTS: Final[dict[Precision, str]] = {"fp32": "bf16x6", "tf32": "tf32", "bf16": "bf16"}
-"""What a precision multiplies by. Three products of TF32, "tf32x3", have the errors of float32; so have six of
-bfloat16, "bf16x6", whose operands take less of the chip, so that two programs share a processor.
+PRODUCTS: Final[dict[Precision, tuple[str, str]]] = {
+    "fp32": ("tf32x3", "bf16x6"),
+    "tf32": ("tf32", "tf32"),
+    "bf16": ("bf16", "bf16"),
+}
+"""What a precision multiplies by, in resident networks and in what lies upon a streamed layer. Three products of TF32,
+"tf32x3", have the errors of float32; so have six of bfloat16, "bf16x6", whose operands take less of the chip.
 """
 FORWARD: Final[dict[Precision, Tile]] = {
     "fp32": Tile(64, 32, 4, 3, 3, "tf32x3"),
@@ -65,8 +69,9 @@ FIRST_LAYER: Final[dict[Precision, Tile]] = {
 
 
 def fits(n_features: int, hidden: tuple[int, int], n_outputs: int) -> bool:
-    """Return whether there are kernels for a network."""
-    return max(*hidden, n_outputs) <= WIDEST and n_features <= MOST_FEATURES
+    """Return whether there are kernels for a network; streamed ones have two outputs at least (ADR 0013)."""
+    is_served = n_outputs > 1 or not _is_streamed(hidden[0], n_features)
+    return is_served and max(*hidden, n_outputs) <= WIDEST and n_features <= MOST_FEATURES
 
 
 def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
@@ -91,7 +96,7 @@ class _Narrow(torch.autograd.Function):
         from warpdrive_min.training.fused import narrow_kernels
 
         weights = tuple(weight.contiguous() for weight in weights)
-        is_streamed = _is_streamed(weights)
+        is_streamed = _is_streamed(*weights[0].shape)
         keeps = keeps and is_streamed
         kept = torch.empty(len(x) if keeps else 0, len(weights[0]), device=x.device)
         ctx.save_for_backward(x, kept, *weights)
@@ -113,7 +118,7 @@ class _Narrow(torch.autograd.Function):
         from warpdrive_min.training.fused import narrow_kernels
 
         x, kept, *weights = ctx.saved_tensors
-        is_streamed, needs_x = _is_streamed(weights), ctx.needs_input_grad[0]
+        is_streamed, needs_x = _is_streamed(*weights[0].shape), ctx.needs_input_grad[0]
         seen = kept if is_streamed else x
         d_seen = torch.empty_like(seen) if needs_x or is_streamed else seen
         n_programs = _n_programs(x, _rows(weights), PROGRAMS_PER_PROCESSOR)
@@ -165,8 +170,9 @@ def _constants(
 ) -> dict[str, Any]:
     sizes = {"F": x.shape[1], "H1": len(weights[0]), "H2": len(weights[2]), "O": len(weights[4])}
     blocks = {f"BLOCK_{name}": _block(size) for name, size in sizes.items()}
-    chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRODUCT": PRODUCTS[precision]}
-    return {**sizes, **blocks, **chosen, "IS_STREAMED": _is_streamed(weights), "num_warps": WARPS}
+    is_streamed = _is_streamed(*weights[0].shape)
+    chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRODUCT": PRODUCTS[precision][is_streamed]}
+    return {**sizes, **blocks, **chosen, "IS_STREAMED": is_streamed, "num_warps": WARPS}
 
 
 def _cut(tile: Tile) -> dict[str, Any]:
@@ -179,13 +185,12 @@ def _cut(tile: Tile) -> dict[str, Any]:
     }
 
 
-def _is_streamed(weights: Sequence[torch.Tensor]) -> bool:
-    n_units, n_features = weights[0].shape
+def _is_streamed(n_units: int, n_features: int) -> bool:
     return _block(n_units) * _block(n_features) > MOST_RESIDENT
 
 
 def _rows(weights: Sequence[torch.Tensor]) -> int:
-    resident = weights[2 * _is_streamed(weights) :: 2]
+    resident = weights[2 * _is_streamed(*weights[0].shape) :: 2]
     return ROWS[sum(_block(len(weight)) * _block(weight.shape[1]) for weight in resident) > SMALL]
 
 

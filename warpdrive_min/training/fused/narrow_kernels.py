@@ -163,50 +163,47 @@ def backward(
     Where IS_STREAMED, ``x`` is the first hidden layer, ``d_x`` takes its gradient before the activation, and
     ``partial`` begins with b1.
     """
-    # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
-    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 64
     if not IS_STREAMED:
         first_weights = _matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
-        d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
+        d_w1 = tl.zeros((BLOCK_F, BLOCK_H1), tl.float32)
     second_weights = _matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
     third_weights = _matrix(w3, O, H2, BLOCK_O, BLOCK_H2)
+    if not IS_STREAMED:
+        first_bias = _vector(b1, H1, BLOCK_H1)[None, :]
+        second_bias = _vector(b2, H2, BLOCK_H2)[None, :]
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
     d_b1, d_b2 = tl.zeros((BLOCK_H1,), tl.float32), tl.zeros((BLOCK_H2,), tl.float32)
     d_b3 = tl.zeros((BLOCK_O,), tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    while first < n_rows:  # registers are short: biases are read anew
+    while first < n_rows:
         if IS_STREAMED:
             hidden1 = _rows(x, first, n_rows, H1, ROWS, BLOCK_H1)
             d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
+            second_bias = _vector(b2, H2, BLOCK_H2)[None, :]
         else:
             seen = _rows(x, first, n_rows, F, ROWS, BLOCK_F)
             d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
-            first_sum = _times(seen, tl.trans(first_weights), PRODUCT)
-            hidden1 = activate(first_sum + _vector(b1, H1, BLOCK_H1)[None, :], IS_TANH)
-        second_sum = _times(hidden1, tl.trans(second_weights), PRODUCT)
-        hidden2 = activate(second_sum + _vector(b2, H2, BLOCK_H2)[None, :], IS_TANH)
+            hidden1 = activate(_times(seen, tl.trans(first_weights), PRODUCT) + first_bias, IS_TANH)
+        hidden2 = activate(_times(hidden1, tl.trans(second_weights), PRODUCT) + second_bias, IS_TANH)
         d_w3 += _times(tl.trans(hidden2), d_outputs, PRODUCT)
         d_b3 += tl.sum(d_outputs, 0)
         d_z2 = _times(d_outputs, third_weights, PRODUCT) * derivative(hidden2, IS_TANH)
         d_w2 += _times(tl.trans(hidden1), d_z2, PRODUCT)
         d_b2 += tl.sum(d_z2, 0)
         d_z1 = _times(d_z2, second_weights, PRODUCT) * derivative(hidden1, IS_TANH)
+        if not IS_STREAMED:
+            d_w1 += _times(tl.trans(seen), d_z1, PRODUCT)
         d_b1 += tl.sum(d_z1, 0)
         if IS_STREAMED:
             _store_rows(d_x, d_z1, first, n_rows, H1, ROWS, BLOCK_H1)
-        else:
-            if is_upright:
-                d_w1 += _times(tl.trans(d_z1), seen, PRODUCT)
-            else:
-                d_w1 += _times(tl.trans(seen), d_z1, PRODUCT)
-            if NEEDS_X:
-                _store_rows(d_x, _times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
+        elif NEEDS_X:
+            _store_rows(d_x, _times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
         first += tl.num_programs(0) * ROWS
     n_first: tl.constexpr = 0 if IS_STREAMED else F * H1
     at = partial + tl.program_id(0).to(tl.int64) * (n_first + H1 + H1 * H2 + H2 + H2 * O + O)
     if not IS_STREAMED:
-        _store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
+        _store_transposed(at, d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
         at += n_first
     tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
     at += H1
