@@ -190,7 +190,7 @@ def calibrate(
     preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
     case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="A/A comparisons, each in two new processes.")] = ROUNDS,
+    rounds: Annotated[int, typer.Option(min=2, help="A/A comparisons, each in new processes.")] = ROUNDS,
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
 ) -> None:
@@ -199,15 +199,14 @@ def calibrate(
     Exits with 3 if nothing was measured, with 5 if a point fails.
     """
     points = compare.chosen(preset.value, case or [], where or [], say)
-    todo = [(each, point, point) for each, point in points]
     run_id, pairs, told = compare.new_run_id(), [], dict[str, None]()
     try:
-        if not todo:
+        if not points:
             raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
         for index in range(rounds):
             say(f"round {index + 1} of {rounds}")
-            with turns.revisions(turns.WORKING_TREE, turns.WORKING_TREE) as (first, second):
-                seen = turns.measure_all(todo, (first, second), preset.value, f"{run_id}-{index}", say)
+            both = turns.WORKING_TREE, turns.WORKING_TREE
+            seen = turns.measure_revisions(points, both, preset.value, f"{run_id}-{index}", say)
             pairs.append(seen.pairs)
             told |= dict.fromkeys([f"left out: {each}" for each in seen.skipped])
             told |= dict.fromkeys([f"failed: {each}" for each in seen.failed])

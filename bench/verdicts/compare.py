@@ -34,7 +34,7 @@ from bench.verdicts.pairing import (
     spoilt,
     usable,
 )
-from bench.verdicts.turns import WORKING_TREE, Measured, measure_all, revisions
+from bench.verdicts.turns import WORKING_TREE, Measured, measure_all, measure_revisions
 from bench.verdicts.worker import Side, SideError
 from warpdrive_min.backends import availability
 
@@ -206,10 +206,7 @@ def _sides(
         first, second = (usable(selected(read_all([Path(each)]), cases, where)) for each in (a, b))
         pairs, refused = paired_up(first.kept, second.kept, allowed)
         return Measured(pairs, [*first.left_out, *second.left_out], []), refused
-    points = chosen(preset, cases, where, say)
-    with revisions(a, b) as sides:
-        todo = [(case, point, point) for case, point in points]
-        return measure_all(todo, (sides[0], sides[1]), preset, run_id, say), []
+    return measure_revisions(chosen(preset, cases, where, say), (a, b), preset, run_id, say), []
 
 
 def is_file(side: str) -> bool:

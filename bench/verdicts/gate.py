@@ -265,7 +265,7 @@ def from_revision(
     _judge_into(report, seen.pairs, calibrations)
     suspects = {row.pair.name for row in report.rows if row.outcome == "regression"}
     if suspects:
-        say(f"{len(suspects)} look slower: again, in two new processes")
+        say(f"{len(suspects)} look slower: again, in new processes")
         seen = _in_turns([each for each in points if label(*each) in suspects], report.baseline, preset, out)
         report.failed += seen.failed
         second = Report(baseline=report.baseline, threshold=report.threshold)
@@ -274,11 +274,9 @@ def from_revision(
 
 
 def _in_turns(points: Sequence[tuple[Case, Point]], baseline: str, preset: PresetName, out: Path) -> turns.Measured:
-    """Measure a revision and the present code in two new processes, and keep the records of both."""
+    """Measure a revision and the present code in new processes, and keep the records of both."""
     run_id = compare.new_run_id()
-    with turns.revisions(baseline, turns.WORKING_TREE) as (before, now):
-        todo = [(case, point, point) for case, point in points]
-        seen = turns.measure_all(todo, (before, now), preset.value, run_id, say)
+    seen = turns.measure_revisions(points, (baseline, turns.WORKING_TREE), preset.value, run_id, say)
     for pair in seen.pairs:
         append(out / f"{run_id}-a.jsonl", pair.a)
         append(out / f"{run_id}-b.jsonl", pair.b)
@@ -292,7 +290,7 @@ def confirm(report: Report, second: Report) -> None:
         if row.outcome != "regression":
             continue
         other = again.get(row.pair.name)
-        told = f"{row.pair.name}: slower by {row.text}; in two new processes {other.text if other else 'not measured'}"
+        told = f"{row.pair.name}: slower by {row.text}; in new processes {other.text if other else 'not measured'}"
         report.notes.append(told)
         if other is None or other.outcome != "regression":
             report.rows[index] = replace(row, outcome="inconclusive")

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 
 import pytest
 from typer.testing import CliRunner
@@ -304,6 +305,33 @@ def test_revisions_are_measured_on_their_own_code(checkout):
     assert "two processes take turns" in got.a.unread["telemetry"]
     trees = subprocess.run(["git", "-C", checkout, "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(trees.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.05])
+def test_what_the_second_process_loses_cancels(slower, monkeypatch):
+    """Whoever starts second is 2 % slower throughout; either side is in half of the turns, so their ratio is exact."""
+    started = []
+
+    class Steady:
+        def __init__(self, scale):
+            self.scale = scale
+
+        def time(self, block):
+            return round(1e9 * self.scale), None
+
+    @contextmanager
+    def sides(*names):
+        started.append(names)
+        scales = [order * (slower if name == "now" else 1.0) for order, name in zip((1.0, 1.02), names, strict=True)]
+        yield [Side({"fake": FAKE}, lambda _, scale=scale: Steady(scale)) for scale in scales]
+
+    monkeypatch.setattr(turns, "revisions", sides)
+    (got,) = turns.measure_revisions([(FAKE, POINT)], ("before", "now"), "default", "run").pairs
+    assert started == [("before", "now"), ("now", "before")]
+    assert got.ratio.value == pytest.approx(slower, rel=1e-6)
+    assert got.ratio.high - got.ratio.low < 1e-6
+    assert len(got.times_a) == turns.QUADS["default"] // 2
+    assert len(got.a.samples_ns) == len(got.b.samples_ns) == 2 * turns.QUADS["default"]
 
 
 def test_code_from_elsewhere_is_refused(tmp_path):
