@@ -224,7 +224,7 @@ def report_(
 
 @app.command("table")
 def table_(records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")]) -> None:
-    """Print the records of `env_step`, `train`, `scaling` and `learn` as Markdown tables, for documents."""
+    """Print the records of each case as a Markdown table, for documents."""
     try:
         print(table.markdown(read_all(records)))
     except RecordError as error:

@@ -56,7 +56,7 @@ def env_steps(records: Sequence[Record]) -> Table:
             number(metrics["env_steps_per_s"].value),
             _half_width(metrics["env_steps_per_s"]),
             number(metrics["agent_steps_per_s"].value),
-            nanoseconds(metrics["ns_per_env_step"].value),
+            three_digits(metrics["ns_per_env_step"].value),
             _ratio(record, baseline.get(_same(record, "env", "n_envs", "n_agents")), "env_steps_per_s"),
             f"{record.correctness.max_error:.0e}" if record.correctness else "",
         )
@@ -81,7 +81,7 @@ def samplers(records: Sequence[Record]) -> Table:
             _backend(record),
             number(metrics["samples_per_s"].value),
             _half_width(metrics["samples_per_s"]),
-            nanoseconds(metrics["ns_per_sample"].value),
+            three_digits(metrics["ns_per_sample"].value),
             _ratio(record, baseline.get((record.threads is None, _same(record, *axes))), "samples_per_s"),
         )
     return table
@@ -229,6 +229,10 @@ def _median_of_all(reached: Sequence[float], n_seeds: int) -> float:
     return median([*reached, *[max(reached)] * (n_seeds - len(reached))])
 
 
+SINGULAR = {"indice": "index"}
+"""Where a name of work without its s is none."""
+
+
 def repeated(title: str, baseline: str, axis: str, value: str) -> Callable[[Sequence[Record]], Table]:
     """Return what makes the table of a case with a rate: its axes, and each point over a baseline of equal axes.
 
@@ -253,7 +257,7 @@ def repeated(title: str, baseline: str, axis: str, value: str) -> Callable[[Sequ
             return (device, *(record.point.get(name) for name in axes if name not in apart))
 
         bases = {key(record): record for record in records if record.point[axis] == value}
-        table = _table(title, [*shown, "backend", f"{kind}/s", "+-", f"ns/{unit}", f"x {baseline}"])
+        table = _table(title, [*shown, "backend", f"{kind}/s", "+-", f"ns/{SINGULAR.get(unit, unit)}", f"x {baseline}"])
         for record in sorted(records, key=lambda record: [_order(record.point.get(name)) for name in shown]):
             metrics = record.metrics or {}
             table.add_row(
@@ -261,7 +265,7 @@ def repeated(title: str, baseline: str, axis: str, value: str) -> Callable[[Sequ
                 _backend(record),
                 number(metrics[rate].value),
                 _half_width(metrics[rate]),
-                nanoseconds(metrics[f"ns_per_{unit}"].value),
+                three_digits(metrics[f"ns_per_{unit}"].value),
                 _ratio(record, bases.get(key(record)), rate),
             )
         return table
@@ -300,7 +304,7 @@ def memories(records: Sequence[Record]) -> Table:
         table.add_row(
             *(_value(record.point[axis]) for axis in axes),
             f"{metrics['bytes_per_env'].value:,.0f}",
-            f"{metrics['bytes_per_agent'].value:,.3g}",
+            three_digits(metrics["bytes_per_agent"].value),
             f"{notes['fixed_bytes']:,}",
             number(notes["free_bytes"]),
             number(metrics["largest_n_envs"].value),
@@ -332,10 +336,9 @@ TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return the records of `env_step`, `train`, `scaling`, `learn` and `peer` as Markdown tables, for documents."""
+    """Return the records of each case as a Markdown table, for documents."""
     parts = []
-    makers = {"env_step": _env_step_markdown, "train": training, "scaling": scaling, "learn": learning, "peer": peers}
-    for case, make in makers.items():
+    for case, make in (TABLES | {"env_step": _env_step_markdown}).items():
         shown = [record for record in records if record.case == case and record.is_evidence and record.metrics]
         if shown:
             made = make(shown)
@@ -355,7 +358,7 @@ def _env_step_markdown(shown: Sequence[Record]) -> str:
     names = ("environment", "agents", "environments", "backend", "env-steps/s (95 % interval)", "agent-steps/s")
     head = [*names, *energy, "share of the roofline", "set-up, s"]
     lines = [_row(*head), "|---" * len(head) + "|"]
-    for record in shown:
+    for record in sorted(shown, key=lambda record: _same(record, "env", "n_agents", "n_envs", "exact", "backend")):
         metrics, point = record.metrics or {}, record.point
         steps = metrics["env_steps_per_s"]
         lines.append(
@@ -393,8 +396,8 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def nanoseconds(value: float) -> str:
-    """Write a time with at least three digits."""
+def three_digits(value: float) -> str:
+    """Write a number with three digits, or with all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

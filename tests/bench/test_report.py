@@ -76,9 +76,10 @@ def test_energy_is_that_of_a_million_steps() -> None:
 
 
 def test_history_has_what_several_runs_measured() -> None:
-    """A point of two runs is drawn in the order of their starts, with their commits; one of one run is not."""
+    """A point of two runs is drawn in the order of their starts, with their commits; of one run, or smaller, not."""
     old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
-    (chart,) = (each for each in figures.charts([new, old, record(point=point("host", 7))]) if each.name == "history")
+    small = [record(point=point("host", 7)), *(record(point=point("host", 5), run_id=run) for run in ("one", "two"))]
+    (chart,) = (each for each in figures.charts([new, old, *small]) if each.name == "history")
     (panel,) = chart.panels
     assert panel.ticks == ["0123456", "fedcba9"]
     assert [dot.y for dot in panel.series[0].dots] == [1e6, 2e6]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from bench.record import Record
 from bench.views.figures.chart import HATCHES, PART_COLORS, Chart, Dot, Panel, Series, part_look
-from bench.views.figures.records import env_order, grouped, latest, metric, rate_of
+from bench.views.figures.records import env_order, extent, grouped, latest, metric, rate_of
 from bench.views.figures.series import is_ours, maker, panel_of_rows
 from bench.views.figures.words import ENV_NAME, MEDIANS, backend_label, counted, environment, size
 
@@ -49,7 +47,7 @@ def kernels(records: Sequence[Record]) -> Chart:
     shown = [record for record in latest(records) if record.scope == "kernel" and record.case != "sampler"]
     panels = []
     for case in dict.fromkeys(record.case for record in shown):
-        found = sorted((record for record in shown if record.case == case), key=lambda r: (env_order(r), _extent(r)))
+        found = sorted((record for record in shown if record.case == case), key=lambda r: (env_order(r), extent(r)))
         name = next(iter(found[0].metrics or {}))
         xlabel = f"{name.removesuffix('_per_s').replace('_', ' ').replace('env', 'environment')} per second"
         panels.append(panel_of_rows(case.replace("_", " "), found, name, _size_name, xlabel=xlabel))
@@ -62,10 +60,6 @@ def kernels(records: Sequence[Record]) -> Chart:
         panels=panels,
         records=shown,
     )
-
-
-def _extent(record: Record) -> float:
-    return float(np.prod([value for value in record.point.values() if type(value) is int] or [1]))
 
 
 def _size_name(record: Record) -> str:

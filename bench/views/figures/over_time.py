@@ -10,8 +10,8 @@ import numpy as np
 from bench.record import Curve, Record
 from bench.stats import Floats, interquartile_band, interquartile_mean
 from bench.views.figures.chart import BACKEND_STYLE, Chart, Dot, Panel, Series
-from bench.views.figures.records import first_metric, grouped, latest
-from bench.views.figures.series import dots_along
+from bench.views.figures.records import extent, first_metric, grouped, latest
+from bench.views.figures.series import dots_along, is_ours
 from bench.views.figures.words import backend_label, commit_label, counted, environment
 
 CURVE_POINTS: Final = 100
@@ -86,15 +86,19 @@ def _curve(curves: Sequence[tuple[Floats, Floats]], log_x: bool) -> list[Dot]:
 
 
 def history(records: Sequence[Record]) -> Chart:
-    """Return the points that several runs measured, in the order in which they did."""
+    """Return of each case and environment the largest point that several runs measured, in the order in which they did.
+
+    What others' implementations do is no history of ours.
+    """
     repeated = [r for r in records if r.metrics and r.point.get("backend") in BACKEND_STYLE and r.case != "learn"]
+    repeated = list(filter(is_ours, repeated))
     panels, shown = [], []
     runs: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, Record]]] = {}
     for record in sorted(repeated, key=lambda record: record.started_at):
         place = tuple((axis, value) for axis, value in sorted(record.point.items()) if axis != "backend")
         point = (record.case, record.case_version, place)
         runs.setdefault(point, {}).setdefault((record.point["backend"], record.threads), {})[record.run_id] = record
-    for (case, _, place), backends in runs.items():
+    for (case, _, place), backends in _largest(runs).items():
         found = {run_id: record for each in backends.values() if len(each) > 1 for run_id, record in each.items()}
         ordered = sorted(found.values(), key=lambda record: record.started_at)
         ids = [record.run_id for record in ordered]
@@ -110,7 +114,7 @@ def history(records: Sequence[Record]) -> Chart:
     return Chart(
         name="history",
         title="History over commits",
-        explains="The same point of the same version of its case in several runs, oldest first; the ticks name the "
+        explains="Of each case and environment the largest point that several runs have, oldest first; ticks name the "
         "commit. Runs may differ in preset and card: their records say so.",
         kind="history",
         xlabel="commit",
@@ -119,6 +123,21 @@ def history(records: Sequence[Record]) -> Chart:
         panels=panels,
         records=shown,
     )
+
+
+Runs = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Mapping[str, Record]]]
+"""Of each point, by backend, the record of each run."""
+
+
+def _largest(runs: Runs) -> Runs:
+    """Return of each case, its version, and environment the largest point that a backend has in several runs."""
+    kept: dict[tuple[Any, ...], tuple[float, tuple[Any, ...]]] = {}
+    for point, backends in runs.items():
+        found = [record for each in backends.values() if len(each) > 1 for record in each.values()]
+        if found:
+            kind = (*point[:2], found[0].point.get("env"))
+            kept[kind] = max(kept.get(kind, (0.0, ())), (extent(found[0]), point), key=lambda ranked: ranked[0])
+    return {point: runs[point] for _, point in kept.values()}
 
 
 def _place(case: str, point: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -79,6 +80,11 @@ def times_baseline(record: Record, base: Record) -> Metric | None:
         low=own.low / reference.high,
         high=own.high / reference.low,
     )
+
+
+def extent(record: Record) -> float:
+    """Return the product of all sizes of a point, by which points of one kind go."""
+    return float(math.prod(value for value in record.point.values() if type(value) is int))
 
 
 def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
