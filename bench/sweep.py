@@ -339,7 +339,7 @@ def _correctness(before: Correctness | None, after: Correctness | None) -> Corre
     return CorrectnessRecord(
         passed=before.passed and after.passed,
         max_error=max(before.max_error, after.max_error),
-        oracle=before.oracle,
+        oracle=after.oracle,
         before=_check(before),
         after=_check(after),
     )

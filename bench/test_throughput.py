@@ -49,15 +49,19 @@ def test_throughput(benchmark: Any, case: Case, point: Point) -> None:
     except Skip as skip:
         pytest.skip(str(skip))
     refuse_simulator(prepared.device)
-    seen = prepared.check()
-    assert seen.passed, f"{seen.oracle}: {seen.detail}"
-
+    _is_right(prepared)
     runs = runs_per_round(prepared)
     benchmark.group = case.name
     benchmark.extra_info.update(
         point=dict(point), work_per_run=dict(prepared.work), mode=prepared.mode, case_version=case.version
     )
     benchmark.pedantic(prepared.run, rounds=PLAN.n_samples, iterations=runs, warmup_rounds=5)
+    _is_right(prepared)
+
+
+def _is_right(prepared: Prepared) -> None:
+    seen = prepared.check()
+    assert seen.passed, f"{seen.oracle}: {seen.detail}"
 
 
 def runs_per_round(prepared: Prepared) -> int:

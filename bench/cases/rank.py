@@ -17,7 +17,7 @@ from torch import distributed
 
 from bench.case import Correctness, Point, Prepared
 from bench.cases.train_case import SPLIT_OVER, iterate, settings, twins
-from bench.cases.training import WatchedTrainer
+from bench.cases.training import WatchedTrainer, after_the_timing
 from bench.measure import Plan, Stopwatch, measure, stopwatch_for
 from warpdrive_min.training.distributed import joined
 from warpdrive_min.training.ranks import World, as_bytes
@@ -88,13 +88,14 @@ def checks(point: Point, trainer: WatchedTrainer, world: World) -> Callable[[], 
     One rank alone is held against a small twin, as the case `train` does it. Only the first rank sees the others.
     """
     last = trainer.weights()
+    compared = after_the_timing(lambda: twins(point))
 
     def check() -> Correctness:
         nonlocal last
         trainer.iterate()
         before, last = last, trainer.weights()
         moved = float((last - before).abs().max())
-        error, oracle = twins(point) if world.size == 1 else apart(last, trainer.wrapper.backend.device, world)
+        error, oracle = compared() if world.size == 1 else apart(last, trainer.wrapper.backend.device, world)
         return Correctness(
             passed=error == 0 and 0 < moved < float("inf"),
             max_error=error,

@@ -11,7 +11,7 @@ from bench.case import Correctness, Point, Prepared, Preset
 from bench.cases import train_case as train
 from bench.cases.environments import ON_CPU, ON_GPU, available
 from bench.cases.repeats import repeated
-from bench.cases.training import WatchedTrainer, counterpart, cpu_threads
+from bench.cases.training import WatchedTrainer, after_the_timing, counterpart, cpu_threads
 from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
 
 PLAYED: Final = 3
@@ -46,6 +46,7 @@ def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
 def checks(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Callable[[], Correctness]:
     """Return the check of a point: a run plays all its steps, and a small twin plays and learns the same to the bit."""
     data = trainer.wrapper.cuda_data_manager
+    compared = after_the_timing(lambda: twins(point))
 
     def check() -> Correctness:
         episode, timestep = (data.tensor(name).clone() for name in (EPISODE, TIMESTEP))
@@ -58,7 +59,7 @@ def checks(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Ca
         is_finite = all(
             bool(torch.isfinite(data.tensor(name).sum())) for name in (Constants.OBSERVATIONS, Constants.REWARDS)
         )
-        error, oracle = twins(point)
+        error, oracle = compared()
         return Correctness(
             passed=is_finite and is_whole and error == 0,
             max_error=error,

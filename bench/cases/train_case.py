@@ -9,7 +9,7 @@ import torch
 
 from bench.case import Correctness, Point, Prepared, Preset
 from bench.cases.environments import ON_CPU, ON_GPU, SEED, available, env_config
-from bench.cases.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
+from bench.cases.training import Settings, WatchedTrainer, after_the_timing, counterpart, cpu_threads, shipped
 from bench.reference import ANCHORS, SEPARATE
 from warpdrive_min.training.config import PolicyConfig
 
@@ -97,11 +97,12 @@ def networks(policy: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def checks(point: Point, trainer: WatchedTrainer) -> Callable[[], Correctness]:
-    """Return the check of a point: its weights and metrics stay finite and move, and a small twin learns as it should.
+    """Return the check of a point: its weights and metrics stay finite and move, and small twins learn as they should.
 
     The check raises TrainingError for metrics that are not finite.
     """
     last = trainer.weights()
+    compared = after_the_timing(lambda: twins(point))
 
     def check() -> Correctness:
         nonlocal last
@@ -109,7 +110,7 @@ def checks(point: Point, trainer: WatchedTrainer) -> Callable[[], Correctness]:
         trainer.log_metrics()
         before, last = last, trainer.weights()
         moved = float((last - before).abs().max())
-        error, oracle = twins(point)
+        error, oracle = compared()
         return Correctness(
             passed=error == 0 and 0 < moved < float("inf"),
             max_error=error,

@@ -31,16 +31,16 @@ def _view(case: _Case) -> type:
             prepared = case.setup(points[key])
         except _Skip as skip:
             raise NotImplementedError(str(skip)) from None  # ASV's way to leave a parameter out
-        seen = prepared.check()
-        if not seen.passed:
-            raise ArithmeticError(f"{seen.oracle}: {seen.detail}")
+        _refuse_wrong(prepared)
         kept[key] = prepared
 
     def track_time(self: Any, point: str, backend: str) -> dict[str, Any]:
         prepared = kept[point, backend]
         amount = next(iter(prepared.work.values()))
+        samples = [ns / 1e9 / amount for ns in _measure(prepared, _PLANS["default"]).samples_ns]
+        _refuse_wrong(prepared)
         # With its samples ASV gives a tracked value an interval, and tests changes by rank.
-        return {"samples": [ns / 1e9 / amount for ns in _measure(prepared, _PLANS["default"]).samples_ns], "number": 1}
+        return {"samples": samples, "number": 1}
 
     track_time.unit = "seconds"  # type: ignore[attr-defined]  # of all units of time the one that ASV scales: to ns, us
     return type(
@@ -57,6 +57,12 @@ def _view(case: _Case) -> type:
             "track_time": track_time,
         },
     )
+
+
+def _refuse_wrong(prepared: Any) -> None:
+    seen = prepared.check()
+    if not seen.passed:
+        raise ArithmeticError(f"{seen.oracle}: {seen.detail}")
 
 
 def _but_backend(point: _Point) -> str:

@@ -178,7 +178,7 @@ def _record(
         correctness=CorrectnessRecord(
             passed=before["passed"] and after["passed"],
             max_error=max(before["max_error"], after["max_error"]),
-            oracle=before["oracle"],
+            oracle=after["oracle"],
             before=_check(before),
             after=_check(after),
         ),
