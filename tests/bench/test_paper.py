@@ -336,7 +336,7 @@ def test_paper_command_says_that_there_is_no_tex(
 def test_tex_that_fails_says_why(script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A TeX without a package, or that does not start, is none; its own words are told."""
     fake = tmp_path / "xelatex"
-    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.write_text(f"#!/bin/sh\n{script}\nwhile read -r line; do :; done\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(pgf.NoTexError, match="install what it lacks") as caught:

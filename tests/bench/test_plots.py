@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import matplotlib as mpl
 import pytest
 from matplotlib.image import imread
 
@@ -234,3 +235,15 @@ def test_training_is_drawn_beside_the_reference():
     assert [label.get_text()[:12] for label in cartpole.get_yticklabels()] == ["A2C 32-32, 7", "A2C 32-32, 1"]
     assert small.env_steps_per_s in [x for line in cartpole.get_lines() for x in line.get_xdata()]
     assert [text.get_text() for text in tag.texts] == ["WarpDrive 2.7.1: does not run"]
+
+
+def test_figure_is_that_of_the_style_alone(tmp_path):
+    """What the reader's matplotlib is set to changes no byte of it."""
+    records = [record(point=point("host", n)) for n in (1, 10)]
+    drawn = plots.draw(records, tmp_path / "here")
+    with mpl.rc_context({"axes.facecolor": "black", "xtick.major.pad": 30, "axes.unicode_minus": False}):
+        elsewhere = plots.draw(records, tmp_path / "there")
+    (one,), (other,) = (
+        [path for path in paths if path.name.endswith("throughput.png")] for paths in (drawn, elsewhere)
+    )
+    assert one.read_bytes() == other.read_bytes()
