@@ -18,7 +18,7 @@ from matplotlib.ticker import Formatter
 
 from bench.views.figures import Chart
 from bench.views.latex import escape
-from bench.views.plots import height_in, paint, styled
+from bench.views.plots import STYLES, height_in, paint
 
 ENGINES: Final = ("xelatex", "lualatex", "pdflatex")
 """One of them measures the texts of a PGF figure."""
@@ -85,7 +85,7 @@ def pages(chart: Chart) -> Iterator[Chart]:
 def save(chart: Chart, folder: Path, tex: str | None) -> list[Path]:
     """Draw a figure in the paper's style and return its files: the PDF and, if a TeX measures its texts, the PGF."""
     pdf, pgf = folder / f"{chart.name}.pdf", folder / f"{chart.name}.pgf"
-    with styled("paper"):
+    with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
         figure = paint(chart)
         figure.savefig(pdf, metadata={"CreationDate": None})
         if tex is None:

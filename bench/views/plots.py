@@ -6,13 +6,11 @@ import os
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib import style as styles
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -68,17 +66,12 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
     name = stem or (runs[0] if len(runs) == 1 else "bench")
     out.mkdir(parents=True, exist_ok=True)
     paths = []
-    with styled(style):
+    with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
         for chart in charts(found):
             figure = paint(chart)
             FigureCanvasAgg(figure)
             paths += [_save(figure, out / f"{name}-{chart.name}.{kind}") for kind in FORMATS]
     return paths
-
-
-def styled(style: Style) -> AbstractContextManager[None]:
-    """Draw in a style, whatever the reader's matplotlib is set to: the same records make the same figure everywhere."""
-    return styles.context(STYLES / f"{style}.mplstyle", after_reset=True)
 
 
 def paint(chart: Chart) -> Figure:
