@@ -374,7 +374,11 @@ def with_tex(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pgf_figures_are_the_same_twice(with_tex: Path, tmp_path: Path) -> None:
     """Measured again, the same texts make the same bytes."""
     paper.write([with_tex / "records" / "sweep.jsonl"], tmp_path / "again", works())
-    assert list(with_tex.rglob("*.pgf"))
+    drawn = list(with_tex.rglob("*.pgf"))
+    assert drawn
+    for file in drawn:
+        again = tmp_path / "again" / file.relative_to(with_tex)
+        assert file.read_text().splitlines() == again.read_text().splitlines()
     assert (with_tex / paper.MANIFEST).read_text() == (tmp_path / "again" / paper.MANIFEST).read_text()
 
 
