@@ -68,7 +68,7 @@ def headline_table(records: Sequence[Record]) -> dict[str, Table]:
     if not best:
         return {}
     shown = [_closer(column) for column in told if column.name != "run"]
-    caption = "Where each environment does the most agent steps; ratios are over the same size in the same run."
+    caption = "Where each environment does the most agent steps; ratios are of one size in the newest run of both."
     return {"headline": _table(best, shown, caption)}
 
 

@@ -263,19 +263,27 @@ OTHERS: Final[tuple[Column[Record], ...]] = (
 
 
 def headline(records: Sequence[Record]) -> tuple[list[Record], list[Column[Record]]]:
-    """Return, for each environment, where the most agent steps are done, and the columns that tell of it."""
+    """Return, for each environment, where the most agent steps are done, and the columns that tell of it.
+
+    A ratio is of the newest run that has both of its points.
+    """
     steps = [record for record in latest(_of(records, "env_step")) if not record.point.get("exact")]
     best: dict[Any, Record] = {}
     for record in sorted(steps, key=_agent_steps):
         best[record.point["env"]] = record
-    bases = {(size(record), record.point["backend"]): record for record in _of(records, "env_step")}
+    newest_first = sorted(_of(records, "env_step"), key=lambda record: record.started_at, reverse=True)
+    bases = {(size(record), record.point["backend"]): record for record in newest_first}
 
     def over(backend: str) -> Column[Record]:
         names = {backend_label(record) for record in steps if record.point["backend"] == backend}
 
         def value(record: Record) -> float | None:
-            base = bases.get((size(record), backend))
-            return None if base is None else _agent_steps(record) / _agent_steps(base)
+            pairs = [
+                (other, bases[size(other), backend])
+                for other in newest_first
+                if other.point == record.point and (size(other), backend) in bases
+            ]
+            return _agent_steps(pairs[0][0]) / _agent_steps(pairs[0][1]) if pairs else None
 
         def text(record: Record) -> str:
             found = value(record)

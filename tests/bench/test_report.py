@@ -174,6 +174,16 @@ def test_headline_is_there_only_with_its_records() -> None:
     assert not any("headline" in place for place in others.links + others.ids)
 
 
+def test_headline_compares_within_the_newest_run_that_has_both() -> None:
+    """A newer record without NumPy beside it leads, and its ratio is that of the run before, 8 over 2 M."""
+    both = [record(2e6), record(8e6, point=point("host", 100))]
+    alone = record(16e6, point=point("host", 100), run_id="later", started_at="2027-01-01T00:00:00")
+    (best,), told = report.headline([*both, alone])
+    assert best is alone
+    (over,) = (column for column in told if column.name.startswith("times NumPy"))
+    assert over.text(best) == "4"
+
+
 def test_report_is_the_same_for_the_same_records() -> None:
     """Nothing of the time or the machine that writes it gets into the page."""
     assert report.html(two_backends()) == report.html(two_backends())
