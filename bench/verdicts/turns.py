@@ -241,8 +241,8 @@ def measure_revisions(
 ) -> Measured:
     """Measure every point in turns on the code of two revisions, half of the turns in processes started the other way.
 
-    Of two processes the one that starts second, and sets a point up second, can be slower throughout: on an H200 by 2 %
-    at 5 us a step. Either side is second in as many turns, so that this cancels as a drift does.
+    Of two processes the one that starts second, and sets a point up second, can be slower throughout.
+    Either side is second in as many turns, so that this cancels as a drift does.
 
     Raises:
         NotComparable: git does not know a revision, or the sides have different versions of a case.
