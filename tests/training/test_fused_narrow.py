@@ -21,7 +21,7 @@ CASES = [
     (3, (8, 8), 1, "tanh", 1),
     (401, (32, 32), 6, "relu", 130),
     (512, (20, 64), 17, "tanh", 65),
-    (300, (64, 24), 2, "relu", 1),
+    (300, (64, 24), 1, "relu", 1),
 ]
 """Of the last three the first layer is streamed: features that fill no chunk, all that there may be, and one row."""
 
@@ -106,14 +106,26 @@ def test_narrow_streams_what_would_stay(monkeypatch):
 
 
 def test_narrow_fits_up_to_its_limits():
-    """Up to 512 features and 64 units or outputs, and not one more; one output where the first layer stays."""
+    """Up to 512 features and 64 units or outputs, and not one more."""
     assert fits(512, (64, 64), 64)
+    assert fits(512, (64, 64), 1)
     assert not fits(513, (32, 32), 2)
     assert not fits(512, (65, 32), 2)
     assert not fits(4, (32, 65), 2)
     assert not fits(4, (32, 32), 65)
-    assert fits(64, (64, 64), 1)
-    assert not fits(65, (64, 64), 1)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize("n_features", [4, 401])
+def test_narrow_takes_gradients_as_they_lie(n_features, n_outputs):
+    """Gradients may be columns of a wider array, of which the others do not count, or lie the other way round."""
+    generator = torch.Generator().manual_seed(7)
+    x, weights = torch.randn(70, n_features, generator=generator), network(n_features, (16, 8), n_outputs)
+    wide = torch.full((70, 7), torch.nan)
+    wide[:, 2 : 2 + n_outputs] = torch.randn(70, n_outputs, generator=generator)
+    columns = wide[:, 2 : 2 + n_outputs]
+    for d_out in (columns, columns.T.contiguous().T):
+        compare(narrow, x, weights, "tanh", d_out, 2e-6)
 
 
 def test_narrow_passes_what_is_not_a_number():
@@ -163,7 +175,7 @@ def test_a_cpu_has_no_kernels():
 @pytest.mark.parametrize("n_features", [4, 401])
 def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
     """Three products of TF32 or six of bfloat16 have the errors of float32, in whatever kernel they are used."""
-    monkeypatch.setitem(module.PRODUCTS, "fp32", (product, product))
+    monkeypatch.setitem(module.PRODUCTS, "fp32", product)
     for tiles in (module.FORWARD, module.FIRST_LAYER):
         monkeypatch.setitem(tiles, "fp32", tiles["fp32"]._replace(product=product))
     generator = torch.Generator().manual_seed(6)
@@ -179,7 +191,10 @@ def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
     [
         (4, (64, 64), 3),
         (203, (32, 32), 6),
-        (3, (64, 64), 1),
+        (4, (64, 64), 1),
+        (3, (32, 16), 1),
+        (300, (64, 64), 1),
+        (401, (32, 32), 1),
         (128, (64, 64), 43),
         (401, (32, 32), 6),
         (300, (16, 64), 2),

@@ -46,13 +46,9 @@ SMALL: Final = 6_144
 WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 2
 """Programs of the kernel of gradients, each of which keeps sums of its own."""
-PRODUCTS: Final[dict[Precision, tuple[str, str]]] = {
-    "fp32": ("tf32x3", "bf16x6"),
-    "tf32": ("tf32", "tf32"),
-    "bf16": ("bf16", "bf16"),
-}
-"""What a precision multiplies by, in resident networks and in what lies upon a streamed layer. Three products of TF32,
-"tf32x3", have the errors of float32; so have six of bfloat16, "bf16x6", whose operands take less of the chip.
+PRODUCTS: Final[dict[Precision, str]] = {"fp32": "bf16x6", "tf32": "tf32", "bf16": "bf16"}
+"""What a precision multiplies by where layers are resident. Six products of bfloat16, "bf16x6", have the errors of
+float32; so have three of TF32, "tf32x3", whose operands take more of the chip.
 """
 FORWARD: Final[dict[Precision, Tile]] = {
     "fp32": Tile(64, 32, 4, 3, 3, "tf32x3"),
@@ -69,9 +65,8 @@ FIRST_LAYER: Final[dict[Precision, Tile]] = {
 
 
 def fits(n_features: int, hidden: tuple[int, int], n_outputs: int) -> bool:
-    """Return whether there are kernels for a network; streamed ones have two outputs at least (ADR 0013)."""
-    is_served = n_outputs > 1 or not _is_streamed(hidden[0], n_features)
-    return is_served and max(*hidden, n_outputs) <= WIDEST and n_features <= MOST_FEATURES
+    """Return whether there are kernels for a network."""
+    return max(*hidden, n_outputs) <= WIDEST and n_features <= MOST_FEATURES
 
 
 def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
@@ -124,13 +119,15 @@ class _Narrow(torch.autograd.Function):
         n_programs = _n_programs(x, _rows(weights), PROGRAMS_PER_PROCESSOR)
         sizes = [weight.numel() for weight in weights][is_streamed:]
         partial = torch.empty(n_programs, sum(sizes), device=x.device)
+        d_out = d_out if d_out.stride(1) == 1 else d_out.contiguous()
         narrow_kernels.backward[(n_programs,)](
             seen,
             *weights[:-1],
-            d_out.contiguous(),
+            d_out,
             d_seen,
             partial,
             len(x),
+            d_out.stride(0),
             NEEDS_X=needs_x,
             **_constants(x, weights, ctx.activation, ctx.precision),
         )
@@ -171,7 +168,7 @@ def _constants(
     sizes = {"F": x.shape[1], "H1": len(weights[0]), "H2": len(weights[2]), "O": len(weights[4])}
     blocks = {f"BLOCK_{name}": _block(size) for name, size in sizes.items()}
     is_streamed = _is_streamed(*weights[0].shape)
-    chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRODUCT": PRODUCTS[precision][is_streamed]}
+    chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRODUCT": PRODUCTS[precision]}
     return {**sizes, **blocks, **chosen, "IS_STREAMED": is_streamed, "num_warps": WARPS}
 
 

@@ -40,11 +40,11 @@ def _vector(at, n: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _rows(at, first, n_rows, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows ``first`` and following of a matrix (n_rows, n_columns)."""
+def _rows(at, first, n_rows, n_columns: tl.constexpr, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows ``first`` and following of a matrix (n_rows, n_columns), which lie ``stride`` apart."""
     row = first + tl.arange(0, ROWS)[:, None].to(tl.int64)
     column = tl.arange(0, COLUMNS)[None, :]
-    return tl.load(at + row * n_columns + column, mask=(row < n_rows) & (column < n_columns), other=0.0)
+    return tl.load(at + row * stride + column, mask=(row < n_rows) & (column < n_columns), other=0.0)
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def forward(
                 seen = _chunk(x, first, n_rows if IS_SHORT else ROWS, start, F, ROWS, BLOCK_F)
                 total += _times(seen, tl.trans(_chunk(w1, 0, H1, start, F, BLOCK_H1, BLOCK_F)), PRODUCT)
         else:
-            total = _times(_rows(x, first, n_rows, F, ROWS, BLOCK_F), first_weights, PRODUCT)
+            total = _times(_rows(x, first, n_rows, F, F, ROWS, BLOCK_F), first_weights, PRODUCT)
         hidden = activate(total + first_bias, IS_TANH)
         if KEEPS:
             _store_rows(kept, hidden, first, n_rows, H1, ROWS, BLOCK_H1)
@@ -130,7 +130,7 @@ def forward(
         block += tl.num_programs(0) * ROWS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["d_out_stride"])
 def backward(
     x,
     w1,
@@ -142,6 +142,7 @@ def backward(
     d_x,
     partial,
     n_rows,
+    d_out_stride,
     F: tl.constexpr,
     H1: tl.constexpr,
     H2: tl.constexpr,
@@ -160,50 +161,55 @@ def backward(
 
     Hidden layers are computed once more from ``x``. With NEEDS_X the gradient of ``x`` is written into ``d_x``.
 
+    Rows of ``d_out`` lie ``d_out_stride`` apart. Triton must not know that this is 1: a single output would then be
+    loaded along the rows, and the products that follow accessed memory illegally on an H200 (ADR 0013).
+
     Where IS_STREAMED, ``x`` is the first hidden layer, ``d_x`` takes its gradient before the activation, and
     ``partial`` begins with b1.
     """
+    # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
+    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 64
     if not IS_STREAMED:
         first_weights = _matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
-        d_w1 = tl.zeros((BLOCK_F, BLOCK_H1), tl.float32)
+        d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
     second_weights = _matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
     third_weights = _matrix(w3, O, H2, BLOCK_O, BLOCK_H2)
-    if not IS_STREAMED:
-        first_bias = _vector(b1, H1, BLOCK_H1)[None, :]
-        second_bias = _vector(b2, H2, BLOCK_H2)[None, :]
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
     d_b1, d_b2 = tl.zeros((BLOCK_H1,), tl.float32), tl.zeros((BLOCK_H2,), tl.float32)
     d_b3 = tl.zeros((BLOCK_O,), tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    while first < n_rows:
+    while first < n_rows:  # registers are short: biases are read anew
+        d_outputs = _rows(d_out, first, n_rows, O, d_out_stride, ROWS, BLOCK_O)
         if IS_STREAMED:
-            hidden1 = _rows(x, first, n_rows, H1, ROWS, BLOCK_H1)
-            d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
-            second_bias = _vector(b2, H2, BLOCK_H2)[None, :]
+            hidden1 = _rows(x, first, n_rows, H1, H1, ROWS, BLOCK_H1)
         else:
-            seen = _rows(x, first, n_rows, F, ROWS, BLOCK_F)
-            d_outputs = _rows(d_out, first, n_rows, O, ROWS, BLOCK_O)
-            hidden1 = activate(_times(seen, tl.trans(first_weights), PRODUCT) + first_bias, IS_TANH)
-        hidden2 = activate(_times(hidden1, tl.trans(second_weights), PRODUCT) + second_bias, IS_TANH)
+            seen = _rows(x, first, n_rows, F, F, ROWS, BLOCK_F)
+            first_sum = _times(seen, tl.trans(first_weights), PRODUCT)
+            hidden1 = activate(first_sum + _vector(b1, H1, BLOCK_H1)[None, :], IS_TANH)
+        second_sum = _times(hidden1, tl.trans(second_weights), PRODUCT)
+        hidden2 = activate(second_sum + _vector(b2, H2, BLOCK_H2)[None, :], IS_TANH)
         d_w3 += _times(tl.trans(hidden2), d_outputs, PRODUCT)
         d_b3 += tl.sum(d_outputs, 0)
         d_z2 = _times(d_outputs, third_weights, PRODUCT) * derivative(hidden2, IS_TANH)
         d_w2 += _times(tl.trans(hidden1), d_z2, PRODUCT)
         d_b2 += tl.sum(d_z2, 0)
         d_z1 = _times(d_z2, second_weights, PRODUCT) * derivative(hidden1, IS_TANH)
-        if not IS_STREAMED:
-            d_w1 += _times(tl.trans(seen), d_z1, PRODUCT)
         d_b1 += tl.sum(d_z1, 0)
         if IS_STREAMED:
             _store_rows(d_x, d_z1, first, n_rows, H1, ROWS, BLOCK_H1)
-        elif NEEDS_X:
-            _store_rows(d_x, _times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
+        else:
+            if is_upright:
+                d_w1 += _times(tl.trans(d_z1), seen, PRODUCT)
+            else:
+                d_w1 += _times(tl.trans(seen), d_z1, PRODUCT)
+            if NEEDS_X:
+                _store_rows(d_x, _times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
         first += tl.num_programs(0) * ROWS
     n_first: tl.constexpr = 0 if IS_STREAMED else F * H1
     at = partial + tl.program_id(0).to(tl.int64) * (n_first + H1 + H1 * H2 + H2 + H2 * O + O)
     if not IS_STREAMED:
-        _store_transposed(at, d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
+        _store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
         at += n_first
     tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
     at += H1
