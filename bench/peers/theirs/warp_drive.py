@@ -29,6 +29,8 @@ GYM_MODULES = ("", ".spaces", ".envs", ".envs.classic_control", *(f".envs.classi
 """What it imports of gym."""
 ENDLESS = 10**12
 """Episodes that are never played; a trainer wants to know how many there will be."""
+FEWEST_STEPS = 2
+"""Of a rollout; with a single one its trainers lack the arrays that they act from."""
 
 
 def prepare(point: Point) -> Work:
@@ -60,7 +62,7 @@ def _trainer(point: Point) -> Any:
     root = Path(importlib.import_module("warp_drive").__file__ or "").parent
     name = RUN_CONFIGS.get(point["env"], point["env"])
     config = yaml.safe_load((root / "training" / "run_configs" / f"{name}.yaml").read_text())
-    n_steps = point.get("n_steps", 1)
+    n_steps = point.get("n_steps", FEWEST_STEPS)
     config["env"] |= _sizes(point)
     config["trainer"] |= {
         "num_envs": point["n_envs"],

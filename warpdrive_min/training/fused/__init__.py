@@ -59,9 +59,8 @@ def obstacle(inputs: torch.Tensor, weights: Sequence[torch.Tensor], activation: 
     if not (narrow.fits(*sizes) or wide.fits(*sizes, precision)):
         n_features, hidden, n_outputs = sizes
         return (
-            f"layers must fit on the chip: up to {narrow.WIDEST} units over {narrow.MOST_FEATURES} features, for one "
-            f"output {narrow.MOST_RESIDENT // narrow.WIDEST}, and up to {wide.MOST_UNITS} over {wide.MOST_FEATURES} in "
-            f"{' or '.join(wide.PLANS)} "
+            f"layers must fit on the chip: up to {narrow.WIDEST} units over {narrow.MOST_FEATURES} features, and up to "
+            f"{wide.MOST_UNITS} over {wide.MOST_FEATURES} in {' or '.join(wide.PLANS)} "
             f"(got {n_features} features, {hidden[0]} and {hidden[1]} units, {n_outputs} outputs, in {precision})"
         )
     return None
