@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 
 from bench import cli, sweep
 from bench.record import Record, append, read
-from bench.verdicts import gate, pairing
+from bench.verdicts import gate, gate_judge, pairing
 from bench.verdicts.calibrate import Calibration, Noise
 from bench.verdicts.compare import passes
-from bench.verdicts.gate import Code, Report, judge
+from bench.verdicts.gate_judge import from_records, judge
+from bench.verdicts.gate_report import Code, Report
+from bench.verdicts.gate_selftest import INJECTED, slowed_down
+from bench.verdicts.gate_views import render_annotations
 from bench.verdicts.worker import Side
 from tests.bench.fakes import case, cycle, prepared
 from tests.bench.test_compare import pair_of
@@ -52,7 +55,7 @@ def again(records: list[Record], seed: int, slower: float = 0.0, noise: float = 
 
 def report_of(baseline: list[Record], now: list[Record], tmp_path, threshold: float = 0.03) -> Report:
     report = Report(baseline="baseline", threshold=threshold)
-    gate.from_records(baseline, now, report, tmp_path)
+    from_records(baseline, now, report, tmp_path)
     return report
 
 
@@ -160,7 +163,7 @@ def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypat
     def breaks(*_):
         raise ZeroDivisionError("by hand")
 
-    monkeypatch.setattr(gate, "judge", breaks)
+    monkeypatch.setattr(gate_judge, "judge", breaks)
     got = files(h200, h200, "--junit", str(tmp_path / "out.xml"))
     assert got.exit_code == Code.BROKEN
     assert "ZeroDivisionError: by hand" in got.output
@@ -293,9 +296,9 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
 
 def test_selftest_catches_what_it_injects(h200, tmp_path):
     """In the H200's samples nothing is caught where nothing was put in, and all of 10 %."""
-    found = gate.slowed_down(h200, 0.03, None, repeats=3)
+    found = slowed_down(h200, 0.03, None, repeats=3)
     n = sum(caught.outcomes[0.0].total() for caught in found.values())
-    caught = {by: sum(each.outcomes[by]["regression"] for each in found.values()) / n for by in gate.INJECTED}
+    caught = {by: sum(each.outcomes[by]["regression"] for each in found.values()) / n for by in INJECTED}
     assert n == 3 * len(h200)
     assert caught[0.0] == 0
     assert caught[0.05] > 0.8
@@ -360,4 +363,4 @@ def test_threshold_is_a_percentage_or_a_share(text, share):
 def test_annotation_escapes_what_github_reads():
     """Percent signs and line breaks of a message are escaped, so that one message is one line."""
     report = Report(baseline="", threshold=0.03, failed=["100 %\nwrong"])
-    assert gate.render_annotations(report) == ["::error title=bench gate%3A broken::100 %25%0Awrong"]
+    assert render_annotations(report) == ["::error title=bench gate%3A broken::100 %25%0Awrong"]
