@@ -1,0 +1,172 @@
+"""What the consistency checker runs and compares: free-running, resynchronised, and in drawn configs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.consistency_support import against_counter, checker, draw_config, report_of
+from tests.environments.counter import Counter, PlainCounter
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, push
+from warpdrive_min import EnvWrapper
+from warpdrive_min.consistency import copy_state, step_by_step
+
+# ------------------------------------------------------------------ copies of the state
+
+
+def test_copy_state_takes_the_first_environments():
+    """A smaller copy gets the rows of its environments, and whatever is shared whole."""
+    many, few = managers("cpu", n_envs=5)[0], managers("cpu", n_envs=2)[0]
+    for data in (many, few):
+        push(data, "row", np.zeros(3, np.float32), n_copies=data.n_envs)
+        push(data, "shared", np.zeros(4, np.float32))
+    many.tensor("row").copy_(torch.arange(5)[:, None])
+    many.tensor("shared").fill_(7)
+    push(many, "only there", np.zeros(1))
+    copy_state(many, few)
+    assert few.tensor("row").tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert few.tensor("shared").tolist() == [7] * 4
+
+
+class Working(Counter):
+    """Counter with a workspace of its kernels, in which nothing means anything between two steps."""
+
+    def get_data_dictionary(self):
+        feed = super().get_data_dictionary()
+        feed.add_data("workspace", np.zeros(2, np.int32), per_env=True, scratch=True)
+        return feed
+
+
+def test_scratch_is_neither_copied_nor_compared():
+    """What lies in it may differ, and stays where it is."""
+    pair = [EnvWrapper(Working(), num_envs=2) for _ in range(2)]
+    for value, wrapper in enumerate(pair):
+        wrapper.reset()
+        wrapper.cuda_data_manager.tensor("workspace").fill_(value)
+    seen = step_by_step(*pair, lambda: None, 2)
+    assert seen.max_error == 0
+    assert "count" in seen.largest
+    assert "workspace" not in seen.largest
+    assert pair[1].cuda_data_manager.tensor("workspace").tolist() == [[1, 1]] * 2
+
+
+# ------------------------------------------------------------------ agreement
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_kernels_agree_with_numpy(backend):
+    """Copy by copy, over ends of episodes by limit and by time, to the bit."""
+    assert checker(backend).test_env_reset_and_step(seed=0) == 0
+    assert checker(backend).test_env_reset_and_step(seed=0, resynchronise=True) == 0
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+def test_kernels_agree_with_python_objects(backend):
+    """An environment without NumPy kernels is held against its Python class, one object for each copy."""
+    assert checker(backend, dual_mode_env_class=PlainCounter).test_env_reset_and_step(seed=0) == 0
+
+
+def test_actions_are_fresh_at_every_step():
+    """With a seed the run repeats, but not one action forever, as WarpDrive's checker does."""
+    runs: list[list[bytes]] = []
+
+    class Recording(Counter):
+        def launch(self, arguments):
+            runs[-1].append(arguments[3].numpy().tobytes())
+            super().launch(arguments)
+
+    for seed in (0, 0, 1):
+        runs.append([])
+        checker(dual_mode_env_class=Recording).test_env_reset_and_step(seed=seed)
+    # Both sides of 2 episodes: of 3 steps and 3 agents, of 9 steps and 2.
+    assert len(runs[0]) == 2 * 2 * (3 + 9)
+    assert len(set(runs[0])) > 10
+    assert runs[0] == runs[1] != runs[2]
+
+
+# ------------------------------------------------------------------ resynchronised
+
+
+class Changing(Counter):
+    """Its step changes an array of some environments besides."""
+
+    array, change = "label", 1
+    envs = slice(None)
+
+    def launch(self, arguments):
+        super().launch(arguments)
+        self.cuda_data_manager.tensor(self.array)[self.envs] += self.change
+
+
+def test_resynchronised_run_compares_the_state():
+    """A wrong array that no observation shows would be copied from step to step; free-running it is not looked at."""
+    check = against_counter(Changing)
+    assert check.test_env_reset_and_step(seed=0) == 0
+    report = report_of(check, seed=0, resynchronise=True)
+    assert report.startswith("scenario 'short', step 1: label of environment 0, component 0: want 0, got 1")
+
+
+def test_resynchronised_errors_do_not_pile_up():
+    """0.006 a step is within 0.01 at each step, but not after two."""
+
+    class Drifting(Changing):
+        array, change = "place", 0.006
+
+    check = against_counter(Drifting)
+    assert "step 3: observations" in report_of(check, seed=0)
+    assert check.test_env_reset_and_step(seed=0, resynchronise=True) == pytest.approx(0.006, rel=1e-3)
+
+
+def test_resynchronised_run_leaves_out_what_rounding_decides():
+    """A row that the environment puts in doubt may differ; in an exact build none may."""
+
+    class Doubtful(Counter):
+        def rounding_decides(self, before, after):
+            return np.arange(len(after["_done_"])) == 1, np.zeros((len(after["_done_"]), self.num_agents), bool)
+
+    class Wrong(Doubtful, Changing):
+        envs = 1
+
+    arguments = {"dual_mode_env_class": None, "cpu_env_class": Doubtful, "cuda_env_class": Wrong}
+    assert checker(**arguments).test_env_reset_and_step(seed=0, resynchronise=True) == 0
+    report = report_of(checker(exact=True, **arguments), seed=0, resynchronise=True)
+    assert "label of environment 1, component 0" in report
+
+
+def test_integers_of_the_state_must_be_equal():
+    """Half a per cent of a large count is an error all the same: integers have no rounding."""
+
+    class Miscounting(Changing):
+        array = "_episode_"
+
+        def launch(self, arguments):
+            self.cuda_data_manager.tensor("_episode_").fill_(200)
+            super().launch(arguments)
+
+    class Counting(Miscounting):
+        change = 0
+
+    check = checker(dual_mode_env_class=None, cpu_env_class=Counting, cuda_env_class=Miscounting)
+    assert "_episode_ of environment 0: want 200, got 201" in report_of(check, seed=0, resynchronise=True)
+
+
+# ------------------------------------------------------------------ drawn configs
+
+
+@pytest.mark.parametrize("resynchronise", [False, True])
+def test_configs_can_be_drawn(resynchronise):
+    """As many as asked are run, all of them different, and the same for the same seed."""
+    drawn: list[str] = []
+
+    def recorded(generator):
+        config = draw_config(generator)
+        drawn.append(str(config))
+        return config
+
+    check = checker(env_configs=recorded, num_configs=7)
+    assert check.test_env_reset_and_step(seed=3, resynchronise=resynchronise) == 0
+    assert len(drawn) == 7
+    assert len(set(drawn)) > 4
+    check.test_env_reset_and_step(seed=4)
+    assert drawn[7:13] == drawn[1:7], "each config must have a seed of its own"

@@ -1,0 +1,143 @@
+"""What the consistency checker takes for a difference, and the tolerances that it allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warpdrive_min.consistency import Tolerance, difference
+from warpdrive_min.errors import ConfigError
+
+# ------------------------------------------------------------------ difference
+
+
+def test_difference_is_the_largest_and_says_where():
+    """Index and both values belong to the largest error."""
+    got = difference(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.5, 2.0], [3.0, 2.0]]))
+    assert (got.error, got.index, got.want, got.got) == (2.0, (1, 1), 4.0, 2.0)
+    assert got.ulps == 2 / 2**-21
+    assert str(got) == "at [1, 1]: want 4, got 2, error 2 (50 %, 4.19e+06 ulps)"
+
+
+def test_difference_of_angles_is_taken_around_the_circle():
+    """Just below a full turn is close to just above 0; a period of 0 is none."""
+    want, got = np.array([[0.01, 0.01]]), np.array([[6.27, 6.27]])
+    found = difference(want, got, period=(2 * np.pi, 0))
+    assert (found.index, found.error) == ((0, 1), pytest.approx(6.26))
+    assert difference(want, got, period=2 * np.pi).error == pytest.approx(2 * np.pi - 6.26)
+
+
+def test_difference_counts_nan_as_infinite():
+    """A NaN on either side never agrees."""
+    for want, got in ((np.nan, 1.0), (1.0, np.nan), (np.nan, np.nan)):
+        assert difference(np.array([want, 0]), np.array([got, 5.0])).error == np.inf
+    assert difference(np.zeros((0, 3)), np.zeros((0, 3))).error == 0
+
+
+def test_difference_of_equal_infinities_is_none():
+    """Equal is equal; infinities of two signs are as far apart as can be, as angles too."""
+    inf = np.array([np.inf])
+    assert difference(inf, inf).error == 0
+    assert difference(inf, -inf).error == difference(inf, -inf, period=1.0).error == np.inf
+
+
+# ------------------------------------------------------------------ tolerance
+
+
+def agrees(want: float, got: float, tolerance: Tolerance, period: float = 0.0) -> bool:
+    """Tell whether two single values agree."""
+    return tolerance.compare(np.array([want]), np.array([got]), period).n_wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "ok"),
+    [
+        (0, 0.0099, True),
+        (0, 0.0101, False),
+        (0.5, 0.4901, True),
+        (200, 201.9, True),
+        (200, 202.1, False),
+        (-200, -198.1, True),
+        (-200, -197.9, False),
+        (np.inf, np.inf, True),
+        (np.inf, 1e30, False),
+        (np.nan, np.nan, False),
+    ],
+)
+def test_tolerance_is_one_per_cent_of_one_or_of_the_reference(want, got, ok):
+    """Without arguments it is WarpDrive's."""
+    assert agrees(want, got, Tolerance()) is ok
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6) | st.floats(-0.02, 0.02), st.floats(0.001, 50))
+def test_tolerance_is_the_rule_of_warp_drive(want, error, percent):
+    """Any two values agree exactly if WarpDrive's formula says so."""
+    got = want + error
+    distance = abs(got - want)
+    rule = distance < percent / 100 or 100 * distance / abs(1e-10 + want) < percent
+    assert agrees(want, got, Tolerance(percent)) is (rule or got == want)
+
+
+def test_tolerance_of_zero_asks_for_equality():
+    """One unit in the last place is too far."""
+    one, above = np.float32(1), np.nextafter(np.float32(1), np.float32(2))
+    assert agrees(one, one, Tolerance(0))
+    assert not agrees(one, above, Tolerance(0))
+
+
+def test_tolerance_takes_an_absolute_bound():
+    """It replaces the share of one, in the array's unit."""
+    assert agrees(0, 0.4, Tolerance(absolute=0.5))
+    assert not agrees(0, 0.009, Tolerance(absolute=0.001))
+    assert agrees(100, 100.9, Tolerance(absolute=0.001))
+
+
+@given(st.integers(1, 254), st.integers(0, 2**22), st.integers(1, 1000), st.sampled_from([1, -1]))
+def test_tolerance_counts_units_in_the_last_place(exponent, fraction, n_ulps, sign):
+    """So many floats further on in the reference's binade is so many units."""
+    bits = (exponent << 23) + fraction
+    want, got = sign * np.array([bits, bits + n_ulps], np.int32).view(np.float32)
+    assert agrees(want, got, Tolerance(0, ulps=n_ulps))
+    assert not agrees(want, got, Tolerance(0, ulps=n_ulps - 1))
+
+
+def test_tolerance_in_units_needs_another_bound_around_zero():
+    """A float next to 0 is a billion units away from it."""
+    assert not agrees(0.0, 1e-9, Tolerance(0, ulps=1000))
+    assert agrees(0.0, 1e-9, Tolerance(0, absolute=1e-8, ulps=1000))
+
+
+def test_tolerance_goes_around_the_circle():
+    """Angles on both sides of 0 agree, in units of the larger one; as plain numbers they do not."""
+    turn = 2 * np.pi
+    want, got = np.float32(1e-7), np.float32(turn - 1e-7)
+    assert agrees(want, got, Tolerance(0, ulps=1), turn)
+    assert agrees(want, got, Tolerance(), turn)
+    assert not agrees(want, got, Tolerance())
+    assert not agrees(want, np.float32(turn - 0.02), Tolerance(), turn)
+
+
+def test_comparison_counts_all_and_keeps_the_five_worst():
+    """Of ten wrong elements the largest errors are kept, in order; the relative error is that of the whole array."""
+    want, got = np.full((3, 4), 2.0), np.full((3, 4), 2.0)
+    got.flat[:10] += np.arange(1, 11)
+    found = Tolerance().compare(want, got)
+    assert (found.n_elements, found.n_wrong, found.relative_error) == (12, 10, 5.0)
+    assert [(each.index, each.error) for each in found.worst] == [
+        ((2, 1), 10),
+        ((2, 0), 9),
+        ((1, 3), 8),
+        ((1, 2), 7),
+        ((1, 1), 6),
+    ]
+    assert Tolerance().compare(np.zeros((0, 3)), np.zeros((0, 3))).n_wrong == 0
+
+
+@pytest.mark.parametrize("bound", [{"relative_pct": -1}, {"absolute": -0.1}, {"ulps": float("nan")}])
+def test_tolerance_is_checked(bound):
+    """A negative bound or NaN would let nothing pass, and say so nowhere."""
+    (name,) = bound
+    with pytest.raises(ConfigError, match=f"{name} must be 0 or more"):
+        Tolerance(**bound)
