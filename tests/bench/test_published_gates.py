@@ -1,0 +1,48 @@
+"""Gates that were measured on an H200 and published, judged again: the same code passes, a planted slow-down does not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from bench import sweep
+from bench.record import read_all
+from bench.verdicts import pairing
+from bench.verdicts.gate import THRESHOLD
+from bench.verdicts.gate_judge import calibration_of, judge
+from bench.verdicts.pairing import Pair
+
+
+def per_turn(record):
+    """Return the time of a unit in each turn: two samples of either order of the processes."""
+    return tuple(np.reshape(record.samples_ns, (2, -1, 2)).mean((0, 2)) / pairing.unit(record))
+
+
+def rows(name):
+    """Return how each gate of a published file judges its point; the names of its runs end in the side."""
+    runs = defaultdict(dict)
+    for record in read_all((sweep.RESULTS / "comparisons").glob(f"*-{name}.jsonl")):
+        runs[record.run_id[:-2]][record.run_id[-1]] = record
+    for a, b in (runs[each].values() for each in sorted(runs)):
+        notes = []
+        calibration = calibration_of([b], sweep.RESULTS / "calibration", notes)
+        assert calibration is not None, notes
+        pair = Pair(name="a point", a=a, b=b, times_a=per_turn(a), times_b=per_turn(b), in_turns=True)
+        (row,) = judge([pair], THRESHOLD, calibration)
+        yield row
+
+
+def test_published_gates_pass_the_same_code():
+    """Each of 24 gates of a commit against itself passes, and sees less than 0.2 % either way."""
+    found = list(rows("gates-same"))
+    assert [row.outcome for row in found] == ["ok"] * 24
+    assert max(abs(row.ratio.value - 1) for row in found) < 0.002
+
+
+def test_published_gates_catch_a_twentieth():
+    """Both gates of a planted slow-down of 5 % say so, when they measured it first and when they measured it again."""
+    found = list(rows("gates-planted"))
+    assert [row.outcome for row in found] == ["regression"] * 4
+    assert [row.ratio.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
