@@ -141,7 +141,7 @@ def training(records: Sequence[Record]) -> Table:
             _half_width(rate),
             number(metrics["agent_steps_per_s"].value),
             f"{notes['rollout_s'] / (notes['rollout_s'] + notes['update_s']):.0%}",
-            f"{rate.value / other.env_steps_per_s:,.3g}" if other and other.env_steps_per_s else "",
+            three_digits(rate.value / other.env_steps_per_s) if other and other.env_steps_per_s else "",
             "" if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run",
         )
     table.caption = "\n".join(f"{name}: {source}" for name, source in SOURCES.items())
@@ -190,8 +190,8 @@ def peers(records: Sequence[Record]) -> Table:
             _half_width(rate),
             str(notes["ours"]["point"]["backend"]),
             number(metrics["ours_env_steps_per_s"].value),
-            f"{times.value:,.3g}",
-            f"{times.low:,.3g} to {times.high:,.3g}",
+            three_digits(times.value),
+            f"{three_digits(times.low)} to {three_digits(times.high)}",
         )
     return table
 
@@ -404,7 +404,7 @@ def three_digits(value: float) -> str:
 def _ratio(record: Record, base: Record | None, metric: str) -> str:
     if base is None or base.metrics is None or record.metrics is None:
         return ""
-    return f"{record.metrics[metric].value / base.metrics[metric].value:,.3g}"
+    return three_digits(record.metrics[metric].value / base.metrics[metric].value)
 
 
 def _same(record: Record, *axes: str) -> tuple[Any, ...]:
