@@ -189,7 +189,7 @@ def plot(
     """Draw the figures of each machine from its records; measures nothing."""
     cut: list[str] = []
     try:
-        found = read_all(records or [sweep.SWEEPS], cut)
+        found = read_all(records or sweep.folders(), cut)
         groups = by_machine(record for record in found if record.is_evidence)
         if not groups:
             raise plots.PlotError("plot: no record is measured and right; run `python -m bench run` first")
@@ -211,7 +211,7 @@ def report_(
     """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
     cut: list[str] = []
     try:
-        found = read_all(records or [sweep.SWEEPS], cut)
+        found = read_all(records or sweep.folders(), cut)
         page = report.html(found, for_report(found))
     except (RecordError, OSError, report.ReportError) as error:
         _say(str(error))

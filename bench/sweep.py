@@ -25,6 +25,8 @@ from bench.stats import median, median_interval
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = Path("results")
 SWEEPS: Final = RESULTS / "sweeps"
+PEERS: Final = RESULTS / "peers"
+"""Of other people's software, with ours beside it."""
 
 TELEMETRY_S: Final[dict[Preset, float]] = {"smoke": 0.0, "default": 0.5, "full": 5.5, "paper": 5.5}
 """How long the device is watched while it repeats a point, s; from 5 s on energy is read too."""
@@ -68,6 +70,11 @@ class Context:
             plan=PLANS[preset],
             note=note,
         )
+
+
+def folders() -> list[Path]:
+    """Return the folders of records that are there; that of sweeps in any case."""
+    return [SWEEPS, *(folder for folder in [PEERS] if folder.is_dir())]
 
 
 def new_run_id(git: Mapping[str, Any]) -> str:

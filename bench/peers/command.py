@@ -20,7 +20,6 @@ from bench.verdicts.worker import Side
 from bench.views import table
 from warpdrive_min import BACKENDS
 
-OUT: Final = sweep.RESULTS / "peers"
 WIDE: Final = 220
 """Columns that the table needs; a narrower terminal wraps."""
 
@@ -32,7 +31,7 @@ def peers(
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
     backend: Annotated[str | None, typer.Option(help="Ours; else the first on the same kind of device.")] = None,
     timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = sweep.PEERS,
 ) -> None:
     """Measure other people's software in turns with ours, on the same work; exits with 1 if a point failed.
 

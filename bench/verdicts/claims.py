@@ -109,11 +109,7 @@ def judge(claim: Claim, records: Sequence[Record]) -> Judged:
     Only what was measured on the claim's hardware decides a rate or a time. A ratio between two things on one machine
     is decided on any, which stands beside it.
     """
-    seen = (
-        claim.ours.measure([record for record in evidence(records) if record.run_id != claim.made_by])
-        if claim.ours
-        else None
-    )
+    seen = claim.ours.measure(_not_before(claim.made_by, evidence(records))) if claim.ours else None
     if claim.cannot:
         return Judged(claim=claim, measured=seen, verdict="not measurable here", why=claim.cannot)
     assert claim.ours is not None, "a claim has what measures it, or why nothing can"
@@ -127,6 +123,12 @@ def judge(claim: Claim, records: Sequence[Record]) -> Judged:
     verdict, why = _compare(claim, seen)
     why = joined(f"{why}, on {seen.on}", seen.note, claim.differs)
     return Judged(claim=claim, measured=seen, verdict=verdict, why=why)
+
+
+def _not_before(run_id: str, records: Sequence[Record]) -> list[Record]:
+    """Return the records that may repeat what a run found: of other runs, none of them earlier, as of older code."""
+    began = min((record.started_at for record in records if record.run_id == run_id), default="")
+    return [record for record in records if record.run_id != run_id and record.started_at >= began]
 
 
 def evidence(records: Iterable[Record]) -> list[Record]:
@@ -148,7 +150,7 @@ def evidence(records: Iterable[Record]) -> list[Record]:
 def _missing(claim: Claim) -> str:
     assert claim.ours is not None
     if claim.made_by:
-        return f"only run {claim.made_by} has it; another run must show it again"
+        return f"only run {claim.made_by} has it; a later run must show it again"
     if not all(map(jobs, claim.ours.selects)):
         return "no preset of the suite has this point"
     if (n_gpus := max(int(select.axes.get("n_ranks", 1)) for select in claim.ours.selects)) > 1:
@@ -185,7 +187,7 @@ def _slack(claim: Claim, bound: float, sign: int) -> float:
 def own_claims(records: Sequence[Record]) -> list[Claim]:
     """Return what this project's documents show first: the best figure of each environment, or of each implementation.
 
-    Each comes from the newest run of its point; only another run can show it again.
+    Each comes from the newest run of its point; only a later run can show it again.
     """
     best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
     for record in evidence(records):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from bench import sweep
 from bench.record import Record, RecordError, read_all
 from bench.stats import median
 from bench.views import pgf
@@ -22,7 +23,6 @@ from bench.views.paper_tables import tables
 from bench.views.plots import WIDTH_IN, width_in
 from bench.views.report import TEMPLATES, title
 
-RECORDS: Final = Path("results/sweeps")
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"
 
@@ -42,7 +42,7 @@ def paper(
         tex = None
         typer.echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
     try:
-        written = write(records or [RECORDS], out, tex)
+        written = write(records or sweep.folders(), out, tex)
     except (RecordError, PaperError) as error:
         typer.echo(str(error))
         raise typer.Exit(1) from error

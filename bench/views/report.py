@@ -16,6 +16,7 @@ from bench.reference import SOURCES
 from bench.views.charts import figure
 from bench.views.figures import (
     ENV_NAME,
+    alone,
     backend_label,
     by_machine,
     charts,
@@ -267,11 +268,12 @@ def headline(records: Sequence[Record]) -> tuple[list[Record], list[Column[Recor
 
     A ratio is of the newest run that has both of its points.
     """
-    steps = [record for record in latest(_of(records, "env_step")) if not record.point.get("exact")]
+    measured = alone(_of(records, "env_step"))
+    steps = [record for record in latest(measured) if not record.point.get("exact")]
     best: dict[Any, Record] = {}
     for record in sorted(steps, key=_agent_steps):
         best[record.point["env"]] = record
-    newest_first = sorted(_of(records, "env_step"), key=lambda record: record.started_at, reverse=True)
+    newest_first = sorted(measured, key=lambda record: record.started_at, reverse=True)
     bases = {(size(record), record.point["backend"]): record for record in newest_first}
 
     def over(backend: str) -> Column[Record]:

@@ -286,7 +286,7 @@ def test_claim_about_several_gpus_says_how_many_it_needs():
 
 
 def test_own_claim_needs_another_run():
-    """What one run shows is claimed; the same run does not show it again, a later or earlier one does."""
+    """What one run shows is claimed; neither the same run nor an earlier one shows it again, a later one does."""
     best, other = on_gpu(2e6, run_id="first"), on_gpu(1e6, n_envs=10, run_id="first")
     (own,) = own_claims([best, other])
     assert (own.low, own.made_by) == (2e6, "first")
@@ -295,6 +295,8 @@ def test_own_claim_needs_another_run():
     assert "only run first" in alone.why
     assert judge(own, [best, on_gpu(2.1e6, run_id="second")]).verdict == "holds"
     assert judge(own, [on_gpu(1.5e6, run_id="second")]).verdict == "does not hold"
+    earlier = on_gpu(1.5e6, run_id="before", started_at="2000-01-01T00:00:00+00:00")
+    assert judge(own, [best, earlier]).verdict == "not repeated yet"
 
 
 def test_own_claim_of_learning_needs_every_seed():
@@ -407,6 +409,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
         "bench.verdicts.claims.availability",
         lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
     )
+    monkeypatch.setattr("bench.verdicts.claims.sweep.SWEEPS", tmp_path / "none yet")
     seen = []
 
     def sweep(todo, context, file):

@@ -81,6 +81,38 @@ def test_rollouts_and_updates_are_bars_that_add_up() -> None:
     assert [(bar.get_x(), bar.get_width()) for bars in axes_.containers for bar in bars] == [(0, 0.75), (0.75, 0.25)]
 
 
+def test_peers_stand_beside_ours_of_the_same_turns() -> None:
+    """The faster of the two has the ratio; what of ours was measured in those turns is no point of another figure."""
+
+    def rate(value: float) -> Metric:
+        return Metric(value=value, unit="", direction="higher", low=value, high=value)
+
+    def peer(name: str, theirs: float, ours: float) -> Record:
+        where = {"peer": name, "env": "cartpole", "n_envs": 1000, "n_agents": 1, "work": "simulate"}
+        metrics = {"env_steps_per_s": theirs, "ours_env_steps_per_s": ours, "ours_over_peer": ours / theirs}
+        notes = {"ours": {"case": "env_step", "point": point("pycuda", 1000)}}
+        return record(
+            case="peer",
+            point=where,
+            metrics={key: rate(value) for key, value in metrics.items()},
+            notes=notes,
+            threads=None,
+        )
+
+    found = [peer("slow", 1e6, 2.5e6), peer("quick", 4e6, 2e6)]
+    found += [record(point=point("pycuda", 1000), notes={"taken": "in turns with a peer"})]
+    (panel,) = chart(found, "peers").panels
+    assert (panel.title, panel.ticks) == (
+        "CartPole, random actions",
+        ["quick, 1,000 environments", "slow, 1,000 environments"],
+    )
+    assert {series.name: [(dot.x, dot.label) for dot in series.dots] for series in panel.series} == {
+        "theirs": [(4e6, "0.5 x"), (1e6, "")],
+        "ours, CUDA C (PyCUDA)": [(2e6, ""), (2.5e6, "2.5 x")],
+    }
+    assert [each.name for each in figures.charts(found)] == ["peers"]
+
+
 def test_both_painters_draw_the_same_values() -> None:
     """Every dot of a figure of lines stands in the page's numbers and in matplotlib's lines."""
     found = [

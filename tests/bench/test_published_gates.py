@@ -1,4 +1,4 @@
-"""Gates that were measured on an H200 and published, judged again: the same code passes, a planted slow-down does not."""
+"""Gates that were measured on an H200 and published, judged again: the same code passes, a slower one does not."""
 
 from __future__ import annotations
 

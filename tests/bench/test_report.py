@@ -21,7 +21,7 @@ from bench.views.figures import Dot
 from bench.views.report import Cell, ClaimRow, Claims
 from tests.bench.test_plots import point, record
 
-SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"
+SHIPPED = [Path(__file__).parents[2] / "results" / name for name in ("sweeps", "peers")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -134,13 +134,13 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def shipped() -> str:
-    records = read_all([SWEEPS])
+    records = read_all(SHIPPED)
     return report.html(records, for_report(records))
 
 
 def test_report_of_shipped_records_is_complete_and_small(shipped: str) -> None:
     """Every record is a row, every figure has a table, nothing is loaded, links lead to sources, it is below 3 MB."""
-    records, page = read_all([SWEEPS]), Page(shipped)
+    records, page = read_all(SHIPPED), Page(shipped)
     assert len(shipped.encode()) < 3e6
     assert page.counts["code"] >= sum(record.is_evidence for record in records) > 100
     assert page.counts["figure"] > 8

@@ -237,7 +237,7 @@ def test_list_shows_cases_axes_and_backends():
 def test_published_rows_are_those_of_their_records():
     """Each line of a table in results/README.md is one that the command above it prints of the records beside it."""
     text = (sweep.ROOT / "results" / "README.md").read_text()
-    parts = re.split(r"python -m bench table (results/sweeps/\S+\.jsonl)", text)
+    parts = re.split(r"python -m bench table (results/(?:sweeps|peers)/\S+\.jsonl)", text)
     commands = list(zip(parts[1::2], parts[2::2], strict=True))
     assert len(commands) >= 2
     for pattern, after in commands:

@@ -16,7 +16,8 @@ from bench.views.figures.iterations import rollouts, scaling, split, training
 from bench.views.figures.over_agents import agents, memory, neighbors
 from bench.views.figures.over_environments import crossover, energy, joules, knee, speedup_over, throughput
 from bench.views.figures.over_time import history, learning_over
-from bench.views.figures.records import by_machine, latest, metric, size
+from bench.views.figures.peers import peers
+from bench.views.figures.records import alone, by_machine, latest, metric, size
 from bench.views.figures.words import ENV_NAME, backend_label, commit_label, notes, times
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Dot",
     "Panel",
     "agents",
+    "alone",
     "backend_label",
     "by_machine",
     "charts",
@@ -66,6 +68,7 @@ CHARTS: Final[tuple[tuple[str, Callable[[Sequence[Record]], Chart]], ...]] = (
     ("train", training),
     ("train", split),
     ("scaling", scaling),
+    ("peer", peers),
     ("learn", learning_over("learning", "environment steps", lambda curve: curve.env_steps, log_x=False)),
     ("learn", learning_over("learning-seconds", "seconds of training", lambda curve: curve.seconds, log_x=True)),
     ("", history),
@@ -75,6 +78,6 @@ CHARTS: Final[tuple[tuple[str, Callable[[Sequence[Record]], Chart]], ...]] = (
 
 def charts(records: Iterable[Record]) -> list[Chart]:
     """Return every figure for which the records, all of one machine, have evidence."""
-    evidence = [record for record in records if record.is_evidence]
+    evidence = alone(record for record in records if record.is_evidence)
     made = [make([record for record in evidence if case in (record.case, "")]) for case, make in CHARTS]
     return [chart for chart in made if chart.panels]

@@ -19,6 +19,11 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return [record for record in found.values() if record.case_version == newest[record.case]]
 
 
+def alone(records: Iterable[Record]) -> list[Record]:
+    """Leave out what was measured in turns with another side; it counts beside that one."""
+    return [record for record in records if "taken" not in record.notes]
+
+
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records by the machine that made them, named by its GPU, else its CPU."""
     groups: dict[str, list[Record]] = {}
