@@ -73,8 +73,8 @@ class Context:
 
 
 def folders() -> list[Path]:
-    """Return the folders of records that are there; that of sweeps in any case."""
-    return [SWEEPS, *(folder for folder in [PEERS] if folder.is_dir())]
+    """Return the folders of records that are there."""
+    return [folder for folder in (SWEEPS, PEERS) if folder.is_dir()]
 
 
 def new_run_id(git: Mapping[str, Any]) -> str:

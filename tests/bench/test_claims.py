@@ -409,7 +409,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
         "bench.verdicts.claims.availability",
         lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
     )
-    monkeypatch.setattr("bench.verdicts.claims.sweep.SWEEPS", tmp_path / "none yet")
+    monkeypatch.chdir(tmp_path)  # where nothing is published
     seen = []
 
     def sweep(todo, context, file):
