@@ -13,7 +13,7 @@ from bench.reference import JAX, WARPDRIVE, anchor
 from bench.views.figures.chart import BACKEND_STYLE, GREY, HATCHES, Chart, Dot, Panel, Series, part_look
 from bench.views.figures.records import grouped, latest, metric, rate_of
 from bench.views.figures.series import panel_of_rows
-from bench.views.figures.words import BACKEND_NAME, MEDIANS, counted, environment, said
+from bench.views.figures.words import BACKEND_NAME, MEDIANS, counted, environment, said, times
 
 REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
 
@@ -86,7 +86,7 @@ def _over_other(record: Record) -> str:
     other = anchor(record.point)
     if other is None:
         return ""
-    return f"{_lead(record):.3g} x" if other.env_steps_per_s else f"{other.by}: does not run"
+    return f"{times(_lead(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
 
 
 def split(records: Sequence[Record]) -> Chart:
@@ -100,7 +100,7 @@ def split(records: Sequence[Record]) -> Chart:
             for row, record in enumerate(found):
                 seconds = record.notes[f"{part}_s"]
                 share = seconds / (record.notes["rollout_s"] + record.notes["update_s"])
-                dots.append(Dot(share, row, share, share, record.run_id, f"{1e3 * seconds:.3g} ms"))
+                dots.append(Dot(share, row, share, share, record.run_id, f"{times(1e3 * seconds)} ms"))
             series.append(Series(part, part_look(index, HATCHES[index]), dots))
         names = [f"{_iteration(record)}, {BACKEND_NAME[str(record.point['backend'])]}" for record in found]
         panels.append(Panel(environment(str(env)), series, names))

@@ -44,7 +44,7 @@ def said(record: Record) -> str:
 
 
 def times(ratio: float) -> str:
-    """Write a ratio with three digits."""
+    """Write a number with three digits, and those before the point in full."""
     return f"{float(f'{ratio:.3g}'):,g}"
 
 
