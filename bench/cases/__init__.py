@@ -6,18 +6,11 @@ from typing import Final
 
 from bench.case import Case
 from bench.cases.env_case import env_step, env_step_points, graph_points, neighbor_search_points, step, step_points
-from bench.cases.kernel_cases import (
-    launch,
-    launch_points,
-    record,
-    record_points,
-    reset,
-    reset_points,
-    return_scan,
-    scan_points,
-    shuffle,
-    shuffle_points,
-)
+from bench.cases.kernels.launches import launch, launch_points
+from bench.cases.kernels.records import record, record_points
+from bench.cases.kernels.resets import reset, reset_points
+from bench.cases.kernels.returns import return_scan, scan_points
+from bench.cases.kernels.shuffles import shuffle, shuffle_points
 from bench.cases.learn_case import learn, learn_points
 from bench.cases.memory_case import memory, memory_points
 from bench.cases.published import published_points

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.cases import CASES, env_case, kernel_cases
-from bench.cases.kernel_cases import GAMMA, OURS, Played
+from bench.cases import CASES, env_case
+from bench.cases.kernels import launches, records, resets, returns, shuffles
+from bench.cases.kernels.returns import GAMMA, Played
+from bench.cases.kernels.shared import OURS
 from bench.cases.repeats import EAGER_STEPS
 from bench.record import Metric
 from bench.views import table
@@ -62,11 +64,11 @@ def test_all_scans_sum_up_to_the_end_of_the_episode():
     last = 4 + GAMMA * 10
     want = [1 + GAMMA * 2, 2, 3 + GAMMA * last, last]
     played = by_hand()
-    assert kernel_cases.returns_in_float64(played).flatten().tolist() == pytest.approx(want, rel=1e-6)
+    assert returns.returns_in_float64(played).flatten().tolist() == pytest.approx(want, rel=1e-6)
     for scan in (
-        kernel_cases.our_scan(BACKENDS["cpu"], played),
-        lambda: kernel_cases.loop_scan(played),
-        lambda: kernel_cases.cumulative_scan(played),
+        returns.our_scan(BACKENDS["cpu"], played),
+        lambda: returns.loop_scan(played),
+        lambda: returns.cumulative_scan(played),
     ):
         played.returns.zero_()
         scan()
@@ -78,11 +80,11 @@ def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
     """Rows that are not written, whatever was there before, fail the point."""
 
     def lazy(backend, played):
-        return lambda: played.returns[:n_filled].copy_(kernel_cases.returns_in_float64(played)[:n_filled])
+        return lambda: played.returns[:n_filled].copy_(returns.returns_in_float64(played)[:n_filled])
 
-    monkeypatch.setattr(kernel_cases, "our_scan", lazy)
+    monkeypatch.setattr(returns, "our_scan", lazy)
     point = {"implementation": OURS, "backend": "cpu", "n_steps": 8, "n_envs": 4, "n_agents": 1}
-    assert not kernel_cases.return_scan(point).check().passed
+    assert not returns.return_scan(point).check().passed
 
 
 @pytest.mark.parametrize("wrong", [[0, 1, 2, 2] * 25, list(range(100))], ids=["twice", "always the same"])
@@ -90,14 +92,14 @@ def test_shuffle_that_is_none_is_refused(monkeypatch, wrong):
     """An index that comes twice fails the point, and so does a permutation that does not change."""
     monkeypatch.setattr(torch, "randperm", lambda n, out: out.copy_(torch.tensor(wrong)))
     point = {"implementation": "torch.randperm", "backend": "cpu", "n_indices": 100}
-    assert not kernel_cases.shuffle(point).check().passed
+    assert not shuffles.shuffle(point).check().passed
 
 
 @pytest.mark.parametrize("implementation", [OURS, "saved arrays"])
 def test_reset_that_does_nothing_is_refused(monkeypatch, implementation):
     """Environments that have ended must be restarted, and counted."""
     sizes = {"env": "cartpole", "backend": "host", "n_envs": 8, "n_agents": 1}
-    made = kernel_cases.reset({"implementation": implementation, **sizes})
+    made = resets.reset({"implementation": implementation, **sizes})
     assert made.check().passed
     whole = CUDAEnvironmentReset.reset_when_done
 
@@ -112,21 +114,21 @@ def test_reset_that_does_nothing_is_refused(monkeypatch, implementation):
 def test_record_counts_steps_of_all_agents(monkeypatch):
     """Tag Continuous is kept with its cut episodes; a recorder that keeps nothing is refused."""
     point = {"implementation": OURS, "backend": "host", "env": "tag_continuous", "n_envs": 4, "n_agents": 5}
-    made = kernel_cases.record(point)
+    made = records.record(point)
     assert made.work == {"env_steps": 4 * EAGER_STEPS, "agent_steps": 20 * EAGER_STEPS}
     assert made.check().passed
-    monkeypatch.setattr(kernel_cases.Recorder, "record", lambda self, step: None)
+    monkeypatch.setattr(records.Recorder, "record", lambda self, step: None)
     assert not made.check().passed
 
 
 def test_launches_are_counted():
     """Each of the declared launches has run; one that is missing is refused."""
-    made = kernel_cases.launch({"implementation": OURS, "backend": "host", "mode": "eager"})
-    assert made.work == {"calls": kernel_cases.LAUNCHES}
-    launches = torch.full((1,), 7)
-    seen = kernel_cases.counted(made, launches)  # a counter that the kernel does not know
+    made = launches.launch({"implementation": OURS, "backend": "host", "mode": "eager"})
+    assert made.work == {"calls": launches.LAUNCHES}
+    unseen = torch.full((1,), 7)
+    seen = launches.counted(made, unseen)  # a counter that the kernel does not know
     assert not seen.passed
-    assert seen.max_error == kernel_cases.LAUNCHES
+    assert seen.max_error == launches.LAUNCHES
 
 
 def test_step_alone_draws_nothing(monkeypatch):
