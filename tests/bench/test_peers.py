@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -373,7 +374,7 @@ def test_gymnax_is_scanned_and_its_steps_are_held_against_ours(fakes):
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
-    """Its files import each other by their folder; it is paired with training of ours, on its own account."""
+    """Its files import each other by their folder; it is paired with training of ours, and named by its sources."""
     fakes(
         "gymnax",
         {
@@ -388,8 +389,9 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
     assert (theirs.scope, mine.case) == ("train", "train")
     assert theirs.work_per_run["env_steps"] == 10 * 4 * 8
     assert theirs.correctness.before.detail == "its mean return is finite, 21"
-    assert theirs.notes["version"] is None
-    assert "| unnamed | train PPO fp32 | cartpole | 1 | 4 x 8 |" in table.markdown([theirs])
+    digest = hashlib.sha256(b"RETURN = 21.0" + PPO_FAKE.encode()).hexdigest()
+    assert theirs.notes["version"] == f"sources {digest[:12]}"
+    assert f"| sources {digest[:12]} | train PPO fp32 | cartpole | 1 | 4 x 8 |" in table.markdown([theirs])
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):

@@ -12,7 +12,7 @@ from typing import Any
 from .gymnasium import IDS
 from .work import Point, Work
 
-PACKAGES = ("gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
+PACKAGES = ("purejaxrl", "gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
 UPDATES = 10
 """Iterations of a run, which is a whole training run from fresh weights."""
 PRECISIONS = {"tf32": "tensorfloat32", "fp32": "highest"}
