@@ -64,10 +64,11 @@ def commands(records: Sequence[Record]) -> list[str]:
         envs = found.setdefault((record.preset, record.case), {})
         if "env" in record.point:
             envs[str(record.point["env"])] = None
-    return [
-        shlex.join(
-            ["python", "-m", "bench", "run", "--preset", preset, "--case", case]
-            + [word for env in sorted(envs) for word in ("--env", env)]
-        )
-        for (preset, case), envs in sorted(found.items())
-    ]
+    return [shlex.join(_command(preset, case, sorted(envs))) for (preset, case), envs in sorted(found.items())]
+
+
+def _command(preset: str, case: str, envs: Sequence[str]) -> list[str]:
+    """Return the words of a command; what others' software does is no case of a sweep."""
+    of_bench = ["peers", "--preset", preset] if case == "peer" else ["run", "--preset", preset, "--case", case]
+    each = ("--where", "env={}") if case == "peer" else ("--env", "{}")
+    return ["python", "-m", "bench", *of_bench, *(word.format(env) for env in envs for word in each)]

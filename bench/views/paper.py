@@ -16,7 +16,7 @@ from bench import sweep
 from bench.record import Record, RecordError, read_all
 from bench.stats import median
 from bench.views import pgf
-from bench.views.figures import by_machine, charts, commit_label
+from bench.views.figures import alone, by_machine, charts, commit_label
 from bench.views.figures.words import counted
 from bench.views.latex import escape, floating_figure, floating_table, head
 from bench.views.paper_tables import tables
@@ -68,7 +68,7 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
         raise PaperError("paper: files of records must differ in name; rename one")
     if any(file.parent.resolve() == copies.resolve() for file in files):
         raise PaperError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    evidence = [record for record in read_all(files, cut=[]) if record.is_evidence]
+    evidence = alone(record for record in read_all(files, cut=[]) if record.is_evidence)
     if not evidence:
         raise PaperError("paper: no record is measured and right; run `python -m bench run` first")
     copies.mkdir(parents=True, exist_ok=True)

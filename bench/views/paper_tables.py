@@ -15,7 +15,7 @@ from bench.stats import interquartile_band, interquartile_mean, median, median_i
 from bench.views.figures import ENV_NAME, backend_label, latest, metric
 from bench.views.figures.chart import BACKEND_STYLE
 from bench.views.figures.series import is_ours
-from bench.views.figures.words import counted
+from bench.views.figures.words import counted, times
 from bench.views.latex import Table
 from bench.views.report import Column, columns, hardware, headline, title
 from bench.views.table import number
@@ -302,5 +302,28 @@ def _returns(seeds: Sequence[Record]) -> str:
     return f"{float(interquartile_mean(values)):.4g} ({low:.4g} to {high:.4g})"
 
 
-OF_CASE: Final = {"learn": learning_table, "startup": starts_table}
+# ------------------------------------------------------------------ peers
+
+
+def peers_table(records: Sequence[Record]) -> Table:
+    """Return the rates of each peer and of ours in the same turns, and how many times as fast ours is."""
+
+    def work(record: Record) -> str:
+        return " ".join(str(record.point[axis]) for axis in ("work", "algorithm", "precision") if axis in record.point)
+
+    def ratio(record: Record) -> str:
+        assert record.metrics is not None
+        found = record.metrics["ours_over_peer"]
+        return f"{times(found.value)} ({times(found.low)} to {times(found.high)})"
+
+    axes = [_axis("env"), Column("work", work), _axis("n_agents"), _axis("n_envs"), _axis("peer")]
+    rates = [replace(_value("env_steps_per_s"), name="theirs"), replace(_value("ours_env_steps_per_s"), name="ours")]
+    ordered = sorted(records, key=_place(("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer")))
+    caption = "Environment steps per second of other people's software and of ours, medians in turns, with their ratio."
+    return _table(
+        ordered, [*axes, *rates, Column("ours over theirs", ratio, lambda record: None)], caption, n_grouping=4
+    )
+
+
+OF_CASE: Final = {"learn": learning_table, "peer": peers_table, "startup": starts_table}
 """Of these cases; that of others is `points_table`."""

@@ -221,7 +221,7 @@ def _bars(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     return labels
 
 
-LEAST_LABELLED: Final = 0.08
+LEAST_LABELLED: Final = 0.15
 """Share of a bar that has room for its label."""
 
 PAINTERS: Final[dict[str, Callable[[Axes, Chart, Panel], dict[str, Any]]]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from bench.record import Metric, Record
 from bench.roofline import LIMITS
-from bench.views import charts, figures, plots, table
+from bench.views import charts, figures, paper_tables, plots, table
 from tests.bench.test_plots import point, record
 
 H200 = LIMITS["NVIDIA H200"]
@@ -82,7 +82,7 @@ def test_rollouts_and_updates_are_bars_that_add_up() -> None:
 
 
 def test_peers_stand_beside_ours_of_the_same_turns() -> None:
-    """The faster of the two has the ratio; what of ours was measured in those turns is no point of another figure."""
+    """A row names the peer and the ratio; what of ours was measured in those turns is no point of another figure."""
 
     def rate(value: float) -> Metric:
         return Metric(value=value, unit="", direction="higher", low=value, high=value)
@@ -104,13 +104,22 @@ def test_peers_stand_beside_ours_of_the_same_turns() -> None:
     (panel,) = chart(found, "peers").panels
     assert (panel.title, panel.ticks) == (
         "CartPole, random actions",
-        ["quick, 1,000 environments", "slow, 1,000 environments"],
+        ["quick, 1,000 environments: 0.5 x", "slow, 1,000 environments: 2.5 x"],
     )
-    assert {series.name: [(dot.x, dot.label) for dot in series.dots] for series in panel.series} == {
-        "theirs": [(4e6, "0.5 x"), (1e6, "")],
-        "ours, CUDA C (PyCUDA)": [(2e6, ""), (2.5e6, "2.5 x")],
+    assert {series.name: [dot.x for dot in series.dots] for series in panel.series} == {
+        "theirs": [4e6, 1e6],
+        "ours, CUDA C (PyCUDA)": [2e6, 2.5e6],
     }
     assert [each.name for each in figures.charts(found)] == ["peers"]
+    made = paper_tables.tables(figures.alone(found), "m")["peer"]
+    assert made.names[-4:] == ["peer", "theirs", "ours", "ours over theirs"]
+    assert [row[-4:] for row in made.rows] == [
+        ["quick", "4 M", "2 M", "0.5 (0.5 to 0.5)"],
+        ["slow", "1 M", "2.5 M", "2.5 (2.5 to 2.5)"],
+    ]
+    assert charts.commands(chart(found, "peers").records) == [
+        "python -m bench peers --preset default --where env=cartpole"
+    ]
 
 
 def test_both_painters_draw_the_same_values() -> None:

@@ -44,12 +44,11 @@ def _row(record: Record) -> str:
     point = record.point
     agents = f" x {counted(int(point['n_agents']), 'agent')}" if int(point["n_agents"]) > 1 else " environments"
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
-    return ", ".join([str(point["peer"]), *how, f"{point['n_envs']:,}{agents}"])
+    size = ", ".join([str(point["peer"]), *how, f"{point['n_envs']:,}{agents}"])
+    return f"{size}: {times(rate_of(record, 'ours_over_peer'))} x"
 
 
 def _dot(record: Record, row: int, name: str) -> Dot:
-    """Return a rate in its row; the faster of the two has the ratio to its right."""
     assert record.metrics is not None
-    rate, ratio = record.metrics[name], record.metrics["ours_over_peer"]
-    is_faster = (ratio.value >= 1) == name.startswith("ours")
-    return Dot(rate.value, row, rate.low, rate.high, record.run_id, f"{times(ratio.value)} x" if is_faster else "")
+    rate = record.metrics[name]
+    return Dot(rate.value, row, rate.low, rate.high, record.run_id)
