@@ -62,6 +62,14 @@ def test_replay_keeps_what_it_runs_on(backend):
     assert played.max() == 3
 
 
+@pytest.mark.parametrize("backend", gpu_backends)
+def test_backend_has_one_stream(backend):
+    """Whatever is captured, it is on the same stream."""
+    with BACKENDS[backend].stream() as first, BACKENDS[backend].stream() as second:
+        assert first.cuda_stream == second.cuda_stream == torch.cuda.current_stream().cuda_stream
+    assert torch.cuda.current_stream().cuda_stream == 0
+
+
 @pytest.mark.gpu
 def test_pycuda_refuses_a_stream_it_did_not_make():
     """On another library's stream PyCUDA cannot launch, and the error says what to enter."""

@@ -139,7 +139,10 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Make a stream current on which this backend's launches can be captured."""
+        """Make the stream current on which this backend's launches can be captured.
+
+        It is the same one each time: with each stream of a process, launches out of its graphs take longer.
+        """
         yield None
 
     def require(self) -> Backend:

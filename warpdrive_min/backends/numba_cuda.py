@@ -6,6 +6,7 @@ Everything that touches numba-cuda's own interface is here and in `kernels/core_
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import warnings
@@ -66,11 +67,11 @@ class NumbaBackend(Backend):
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Make a new torch stream current."""
+        """Make current the stream that torch made for it."""
         if simulated():
             yield None
             return
-        own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        own = _own_stream(torch.cuda.current_device())
         with torch.cuda.stream(own):
             yield own
 
@@ -181,6 +182,12 @@ def declared_parameters(kernel: Any) -> tuple[Parameter, ...]:
 def simulated() -> bool:
     """Tell whether Numba runs its CUDA simulator in this process."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+@functools.cache
+def _own_stream(device: int) -> torch.cuda.Stream:
+    """Return the one stream of this backend on a GPU."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _use_torch_context() -> None:

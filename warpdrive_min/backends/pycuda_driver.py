@@ -60,11 +60,8 @@ class PyCudaBackend(Backend):
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Make current a stream that PyCUDA made: it cannot launch on another library's."""
-        driver = loaded_driver()
-        own = driver.Stream(1)  # 1: does not wait for the default stream, as a capture requires
-        _streams[own.handle] = own
-        stream = torch.cuda.ExternalStream(own.handle)  # type: ignore[no-untyped-call]
+        """Make current the stream that PyCUDA made: it cannot launch on another library's."""
+        stream = torch.cuda.ExternalStream(_own_stream().handle)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             yield stream
 
@@ -110,25 +107,28 @@ class PyCudaKernel:
         return run
 
 
-_streams: dict[int, Any] = {}
-"""Streams that PyCUDA made, by handle."""
+@functools.cache
+def _own_stream() -> Any:
+    """Return the one stream of this backend."""
+    return loaded_driver().Stream(1)  # 1: does not wait for the default stream, as a capture requires
 
 
 def _current_stream() -> Any:
     """Return PyCUDA's object for torch's current stream; None is the default stream.
 
     Raises:
-        BindingError: torch's current stream was not made by this backend.
+        BindingError: torch's current stream is another library's.
     """
     handle = current_stream()
     if handle == 0:
         return None
-    if handle not in _streams:
+    own = _own_stream()
+    if handle != own.handle:
         raise BindingError(
-            f"backend 'pycuda': launches on the default stream or on one that it made (got torch stream {handle:#x}); "
+            f"backend 'pycuda': launches on the default stream or on its own (got torch stream {handle:#x}); "
             "enter its `with backend.stream():`"
         )
-    return _streams[handle]
+    return own
 
 
 @functools.cache
@@ -146,7 +146,7 @@ def loaded_driver() -> Any:
     context.push()
 
     def release() -> None:
-        _streams.clear()
+        _own_stream.cache_clear()
         context.pop()
 
     atexit.register(release)
