@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import ray_sweep, sweep
+from bench import isolated, ray_sweep, sweep
 from bench.case import PresetName, label
 from bench.cases import CASES
 from bench.peers.command import peers
@@ -136,7 +136,7 @@ def _show(records: list[Record]) -> None:
 def _place(ray: str | None) -> Iterator[tuple[Mapping[str, Availability], sweep.Runner]]:
     """Lend what runs points, here or on a cluster, with the backends there."""
     if ray is None:
-        yield availability(), sweep.one_by_one
+        yield availability(), isolated.run_points
         return
     try:
         with ray_sweep.connected(ray) as cluster:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench import sweep
+from bench import isolated, sweep
 from bench.cases import CASES
 from bench.machine import CODE
 from bench.nvml import throttling
@@ -136,7 +136,7 @@ def repeat(record: Record, context: sweep.Context, tolerance: float, out: Path |
         commit = record.git.get("sha") or "of the record, which it does not name,"
         reason = f"{why_not}; check out commit {commit} and run `{record.command}`"
         return Comparison(name=_name(record), verdict=Verdict.broken, reasons=(reason,), differs={})
-    here = sweep.run_point(sweep.Job(case, record.point), context)
+    here = isolated.run_point(sweep.Job(case, record.point), context)
     if out is not None:
         append(out, here)
     return compare(record, here, tolerance)

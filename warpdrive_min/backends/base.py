@@ -139,10 +139,7 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Make the stream current on which this backend's launches can be captured.
-
-        It is the same one each time: with each stream of a process, launches out of its graphs take longer.
-        """
+        """Make the stream current on which this backend's launches can be captured; it is the same one each time."""
         yield None
 
     def require(self) -> Backend:
