@@ -1,7 +1,7 @@
 """Points of a GPU, each in a process of its own.
 
-So a point is measured alike whatever was measured before it: a process that has replayed some CUDA graphs launches out
-of all of them more slowly, for good (ADR 0014). And what breaks a GPU's context breaks no other point.
+So a point is measured alike whatever was measured before it: a process that has captured several CUDA graphs launches
+out of all of them more slowly, for good (ADR 0014). And what breaks a GPU's context breaks no other point.
 """
 
 from __future__ import annotations

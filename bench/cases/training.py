@@ -91,7 +91,7 @@ def cpu_threads(trainer: Trainer) -> int | None:
 def after_the_timing(compare: Callable[[], tuple[float, str]]) -> Callable[[], tuple[float, str]]:
     """Return a comparison that is made from its second call on: the first one is before the timing.
 
-    Another trainer in the process makes each launch out of a CUDA graph slower for good, which was seen on an H200.
+    Another trainer in the process makes each launch out of a CUDA graph slower, for good (ADR 0014).
 
     Args:
         compare: Returns an error and what was compared.
