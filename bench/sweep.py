@@ -97,7 +97,7 @@ Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
 """Takes points to records, in any order; how and where is its own affair."""
 
 
-def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner | None = None) -> Iterator[Record]:
+def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> Iterator[Record]:
     """Yield the record of each point, once it is in ``file``; points that stand there already are left out.
 
     A point that fails or cannot run here is recorded with its reason and does not end the sweep.
@@ -106,17 +106,11 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner | None
         todo: The points.
         context: What their records share.
         file: Gets a line for each record.
-        runner: How points are run; None: in this process, `one_by_one`.
+        runner: How points are run.
     """
-    for record in (runner or one_by_one)(missing(todo, file), context):
+    for record in runner(missing(todo, file), context):
         append(file, record)
         yield record
-
-
-def one_by_one(todo: Sequence[Job], context: Context) -> Iterator[Record]:
-    """Run each point in this process."""
-    for job in todo:
-        yield run_point(job, context)
 
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import sweep
+from bench import isolated, sweep
 from bench.case import Point, label
 from bench.cases import CASES
 from bench.cases.learn_case import SEEDS
@@ -187,7 +187,8 @@ def _slack(claim: Claim, bound: float, sign: int) -> float:
 def own_claims(records: Sequence[Record]) -> list[Claim]:
     """Return what this project's documents show first: the best figure of each environment, or of each implementation.
 
-    Each comes from the newest run of its point; only a later run can show it again.
+    Each comes from the newest but one of the runs that have its point, and the newest has to show it again. What a
+    single run has is claimed by that one.
     """
     best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
     for record in evidence(records):
@@ -203,7 +204,7 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
 
 
 def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
-    """Return what the newest run of a record's point claims; the seeds of `learn`, of which none may lack, are one."""
+    """Return what is claimed of a record's point; the seeds of `learn`, of which none may lack, are one."""
     point = {axis: value for axis, value in record.point.items() if axis != "seed"}
     absent = {axis: None for axis in _axes(record.case) if axis not in record.point}
     select = Select(case=record.case, axes=point | absent)
@@ -214,9 +215,11 @@ def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
     unit, at_most = metric.unit, metric.direction == "lower"
     if CASES[record.case].scope == "learn":
         ours, unit, at_most = Learned(select=select, n_seeds=len(SEEDS)), "s", True
-    seen = ours.measure(evidence(records))
-    if seen is None:
+    newest = ours.measure(evidence(records))
+    if newest is None:
         return None
+    before = ours.measure([each for each in evidence(records) if each.run_id != newest.run_id])
+    seen = before if before and before.on == newest.on else newest
     return Claim(
         name=_named(record.case, point),
         source=OURS,
@@ -276,7 +279,7 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     context = sweep.Context.here("default")
     file = out / f"{context.run_id}.jsonl"
     measured = []
-    for record in sweep.run(todo, context, file):
+    for record in sweep.run(todo, context, file, isolated.run_points):
         measured.append(record)
         reason = f": {record.reason}" if record.reason else ""
         name = label(CASES[record.case], record.point)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from bench import sweep
+from bench import isolated, sweep
 from bench.case import Case, Point, PresetName, label
 from bench.cases import CASES
 from bench.record import Record, append, read_all
@@ -177,7 +177,7 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
         raise NotComparable("gate: " + "; ".join(f"{name}: {told}" for name, told in differ.items()))
     todo = [sweep.Job(CASES[record.case], record.point) for record in wanted.values() if record.case in CASES]
     records = []
-    for record in sweep.run(todo, context, file):
+    for record in sweep.run(todo, context, file, isolated.run_points):
         records.append(record)
         say(f"{len(records)}/{len(todo)} {pairing.name_of(record)}: {record.status}")
     return records

@@ -299,6 +299,21 @@ def test_own_claim_needs_another_run():
     assert judge(own, [best, earlier]).verdict == "not repeated yet"
 
 
+@pytest.mark.parametrize(
+    ("now", "verdict"), [(3e6, "holds"), (2.1e6, "holds"), (1.9e6, "inconclusive"), (1.5e6, "does not hold")]
+)
+def test_own_claim_is_held_against_the_newest_run(now, verdict):
+    """What was published before must still be there: faster or as fast holds, slower does not."""
+    years = ("2001", "2002", "2003")
+    runs = [
+        on_gpu(rate, run_id=f"of {year}", started_at=f"{year}-01-01T00:00:00+00:00")
+        for rate, year in zip((9e6, 2e6, now), years, strict=True)
+    ]
+    (own,) = own_claims(runs)
+    assert (own.low, own.made_by) == (2e6, "of 2002")
+    assert judge(own, runs).verdict == verdict
+
+
 def test_own_claim_of_learning_needs_every_seed():
     """Two seeds may be the lucky ones: what five show is claimed, though it took longer; precisions stay apart."""
     axes = {"algorithm": "PPO", "learner": "shared"}
@@ -412,7 +427,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     monkeypatch.chdir(tmp_path)  # where nothing is published
     seen = []
 
-    def sweep(todo, context, file):
+    def sweep(todo, context, file, runner):
         seen.extend(todo)
         version = CASES["published"].version
         return iter([record(1e6, case=job.case.name, case_version=version, point=dict(job.point)) for job in todo])
