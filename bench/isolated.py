@@ -25,10 +25,11 @@ from warpdrive_min.backends import BACKENDS
 
 Result = TypeVar("Result")
 
-METHODS: Final = multiprocessing.get_all_start_methods()
-PROCESSES: Final = multiprocessing.get_context("forkserver" if "forkserver" in METHODS else "spawn")
-"""Starts processes as copies of one that has imported all this and has not touched a GPU, where there is such a way."""
-PROCESSES.set_forkserver_preload([__name__])
+CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
+PROCESSES: Final = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
+"""Starts processes, where it can as copies of one that has imported all this and has not touched a GPU."""
+if CAN_COPY:
+    PROCESSES.set_forkserver_preload([__name__])
 
 
 class ProcessDied(RuntimeError):  # noqa: N818  (what happened)
