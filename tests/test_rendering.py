@@ -1,13 +1,8 @@
-"""Recording episodes, and what is drawn and written of them."""
+"""Recording episodes, and what is drawn of them."""
 
 from __future__ import annotations
 
 import dataclasses
-import html.parser
-import itertools
-import json
-import subprocess
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
-from PIL import Image
-from typer.testing import CliRunner
 
-from envs import ENVS, CartPole, TagContinuous
+from envs import CartPole, TagContinuous
 from envs.classic_control.acrobot.env import AcrobotConfig
 from envs.classic_control.acrobot.scene import draw as draw_acrobot
 from envs.classic_control.continuous_mountain_car.env import ContinuousMountainCarConfig
@@ -32,16 +24,12 @@ from envs.tag_gridworld.env import TagGridWorldConfig
 from envs.tag_gridworld.scene import draw as draw_gridworld
 from tests.support import BACKENDS_HERE, TAG_CONFIGS, is_simulated
 from warpdrive_min import EnvWrapper
-from warpdrive_min.commands.render import POLICIES, render
-from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, known
+from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError
 from warpdrive_min.policies import random_policy
-from warpdrive_min.rendering import Circles, Episode, Markers, Scene, Text, record, scene_of, time_series, write
+from warpdrive_min.rendering import Episode, Markers, Scene, Text, record, scene_of
 from warpdrive_min.rendering import Path as Line
-from warpdrive_min.rendering.html import player_data
-from warpdrive_min.rendering.raster import WIDTH, frames
 from warpdrive_min.rendering.recording import WRITTEN_BY_STEPS
-from warpdrive_min.rendering.scene import MAX_SERIES, OUTLINES, PALETTE, numbers, rectangle, steps
-from warpdrive_min.rendering.writing import FORMATS, MAX_FPS
+from warpdrive_min.rendering.scene import MAX_SERIES, numbers, rectangle
 
 TAG = {**TAG_CONFIGS["partial, exits"], "seed": 3}
 """Five agents on a small square: somebody is tagged within a few steps."""
@@ -356,259 +344,3 @@ def test_scene_refuses_layers_of_another_length():
     with pytest.raises(DataError, match=r"reading 'score' must have 3 frames \(got 1\)"):
         Scene(**base, layers=[], readings={"score": ["1"]})
     assert Scene(**base, layers=[], readings={}).height_over_width == 2
-
-
-# ------------------------------------------------------------------ files
-
-
-@pytest.fixture(scope="module")
-def film() -> tuple[Episode, Scene]:
-    """Return an episode of Tag and its scene."""
-    env = TagContinuous(**TAG)
-    episode = recorded(env, 8)
-    return episode, env.scene(episode)
-
-
-def every_layer() -> Scene:
-    """Return a scene of two frames with every kind, shape, fill and line, and something that is not there."""
-    x = np.array([[0.2, np.nan], [0.4, 0.8]])
-    layers: list[Any] = [
-        Markers(shape=shape, x=x, y=x, angle=angle, fill=fill, trail=2, trail_line=line, label=f"{shape} <&>")
-        for shape, angle, fill, line in zip(
-            OUTLINES, [None, x, None, x, None], ["solid", "tint", "none"] * 2, ["solid", "dotted"] * 3, strict=False
-        )
-    ]
-    layers += [Line(x=x, y=x, closed=closed, line="dashed", label="line") for closed in (True, False)]
-    layers += [Circles(x=x, y=x, radius=0.1, fill="tint", label="circle"), Text(x=0.5, y=0.5, texts=["a", "b"])]
-    return Scene(
-        title="</script><b>", subtitle="s", x_range=(0, 1), y_range=(0, 1), layers=layers,
-        readings={"n": ["1", "2"]}, n_frames=2,
-    )  # fmt: skip
-
-
-def test_frames_show_what_moves_and_keep_what_stays(film):
-    """Each picture differs from the last one, has even sides, and its corner is the ground."""
-    pictures = list(frames(film[1]))
-    assert len(pictures) == 9
-    assert all(picture.shape == pictures[0].shape and picture.dtype == np.uint8 for picture in pictures)
-    height, width, _ = pictures[0].shape
-    assert width == WIDTH
-    assert height % 2 == 0
-    assert all((a != b).any() for a, b in itertools.pairwise(pictures))
-    assert (pictures[-1][0, 0] == 255).all()
-    vermilion = [int(PALETTE["vermilion"][0][i : i + 2], 16) for i in (1, 3, 5)]
-    assert (pictures[-1] == vermilion).all(-1).sum() > 50, "the taggers are drawn"
-
-
-def test_gif_has_every_frame_and_the_speed(film, tmp_path):
-    """Pillow reads back nine frames of a twentieth of a second, in the size of the pictures."""
-    done = []
-    write(film[1], tmp_path / "tag.gif", fps=20, progress=lambda *at: done.append(at))
-    with Image.open(tmp_path / "tag.gif") as gif:
-        assert (gif.format, gif.n_frames, gif.info["duration"], gif.info["loop"]) == ("GIF", 9, 50, 0)
-        want = next(frames(film[1], [0]))
-        got = np.asarray(gif.convert("RGB")).astype(int)
-        assert got.shape == want.shape
-        assert np.abs(got - want).mean() < 1, "the palette keeps the colours"
-    assert done == [(n, 9) for n in range(1, 10)]
-    assert (tmp_path / "tag.gif").stat().st_size < 9 * 15_000, "200 frames stay below 3 MB"
-
-
-def test_mp4_has_every_frame_and_the_speed(film, tmp_path):
-    """FFmpeg reads back nine frames, ten a second, in the size of the pictures."""
-    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    path = tmp_path / "tag.mp4"
-    write(film[1], path, fps=10)
-    assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (9, 0.9)
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
-    raw = subprocess.run(command, capture_output=True, check=True).stdout
-    want = np.stack(list(frames(film[1])))
-    got = np.frombuffer(raw, np.uint8).reshape(want.shape).astype(int)
-    assert np.abs(got - want).mean() < 5, "the compression keeps the colours"
-
-
-def test_png_is_the_last_frame(film, tmp_path):
-    """The picture is the last one of the film."""
-    write(film[1], tmp_path / "tag.png")
-    with Image.open(tmp_path / "tag.png") as png:
-        np.testing.assert_array_equal(np.asarray(png), next(frames(film[1], [8])))
-
-
-class Page(html.parser.HTMLParser):
-    """Collects the elements of a page, and the text of its scripts by type."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: dict[str, str] = {}
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_data(self, data: str) -> None:
-        tag, attributes = self.elements[-1] if self.elements else ("", {})
-        if tag == "script":
-            kind = attributes.get("type") or "text/javascript"
-            self.scripts[kind] = self.scripts.get(kind, "") + data
-
-
-def test_html_has_the_arrays_in_it(film, tmp_path):
-    """The page's data are the recorded positions, to a thousandth of the square, and null for who is not there."""
-    episode, scene = film
-    write(scene, tmp_path / "tag.html", fps=25)
-    data = json.loads(Page((tmp_path / "tag.html").read_text(encoding="utf-8")).scripts["application/json"])
-    assert (data["fps"], data["n_frames"], data["title"]) == (25, 9, "TagContinuous")
-    layers = {layer["label"]: layer for layer in data["layers"]}
-    taggers = list(TagContinuous(**TAG).taggers)
-    np.testing.assert_allclose(layers["tagger"]["x"], episode["loc_x"][:, taggers], atol=2.0 * 1e-3)
-    np.testing.assert_allclose(layers["tagger"]["angle"], episode["direction"][:, taggers], atol=0.005 + 1e-6)
-    there = [[x is not None for x in row] for row in layers["runner"]["x"]]
-    np.testing.assert_array_equal(there, ~np.isnan(next(m for m in scene.layers if m.label == "runner").x))
-    assert data["readings"]["step"] == steps(episode)
-
-
-def test_html_needs_nothing_else_and_names_its_controls(film, tmp_path):
-    """No element loads anything, and every control has a name for screen readers."""
-    write(film[1], tmp_path / "tag.html")
-    text = (tmp_path / "tag.html").read_text(encoding="utf-8")
-    page = Page(text)
-    assert not any({"src", "href"} & attributes.keys() for _, attributes in page.elements)
-    assert "http" not in text
-    assert "{{" not in text
-    controls = [attributes for tag, attributes in page.elements if tag in ("button", "input")]
-    assert len(controls) == 4
-    assert all(attributes.get("aria-label") for attributes in controls)
-    assert ("canvas", "img") in [(tag, attributes.get("role")) for tag, attributes in page.elements]
-    assert "prefers-color-scheme: dark" in text
-
-
-def test_html_data_cannot_end_the_script(tmp_path):
-    """A title with markup stays text, and comes back from the data as it was."""
-    scene = every_layer()
-    write(scene, tmp_path / "odd.html")
-    page = Page((tmp_path / "odd.html").read_text(encoding="utf-8"))
-    data = json.loads(page.scripts["application/json"])
-    assert data == json.loads(json.dumps(player_data(scene, 20)))
-    assert data["title"] == "</script><b>"
-    assert data["layers"][0]["x"] == [[0.2, None], [0.4, 0.8]]
-    assert not any(tag == "b" for tag, _ in page.elements)
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_every_format_draws_every_kind_of_layer(suffix, tmp_path):
-    """Each kind, shape, fill and line is written, also with something that is not there."""
-    write(every_layer(), tmp_path / f"all{suffix}")
-    assert (tmp_path / f"all{suffix}").stat().st_size > 1000
-    first, second = frames(every_layer())
-    assert (first != second).any()
-
-
-@pytest.mark.parametrize("suffix", [*FORMATS, ".npz"])
-def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch):
-    """If writing breaks off, the old file stays and nothing else is left in the folder."""
-    path = tmp_path / f"tag{suffix}"
-    path.write_bytes(b"before")
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise RuntimeError("disk full")
-
-    save: Callable[[], None]
-    if suffix == ".npz":
-        monkeypatch.setattr(np, "savez_compressed", broken)
-        save = lambda: film[0].save(path)  # noqa: E731
-    else:
-        save = lambda: write(film[1], path, progress=broken)  # noqa: E731
-    with pytest.raises(RuntimeError, match="disk full"):
-        save()
-    assert path.read_bytes() == b"before"
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
-def test_write_errors_name_what_is_known(film, tmp_path, monkeypatch):
-    """An unknown suffix, a speed out of range and a missing package are refused; the last names the install line."""
-    with pytest.raises(ConfigError, match=r"unknown format '.avi' .* known are .gif, .html, .mp4, .png"):
-        write(film[1], tmp_path / "tag.avi")
-    for fps in (0, MAX_FPS + 1):
-        with pytest.raises(ConfigError, match=rf"fps: must be from 1 to {MAX_FPS} \(got {fps}\)"):
-            write(film[1], tmp_path / "tag.gif", fps=fps)
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ConfigError, match=r'needs the package imageio_ffmpeg .* pip install "warpdrive-min\[render\]"'):
-        write(film[1], tmp_path / "tag.mp4")
-    assert not list(tmp_path.iterdir())
-
-
-# ------------------------------------------------------------------ command
-
-
-def run(*arguments: str) -> Any:
-    app = typer.Typer()
-    app.command()(render)
-    return CliRunner().invoke(app, arguments)
-
-
-def test_command_writes_the_format_of_the_suffix(tmp_path):
-    """Tag is played with a config from the command line, and the page shows it."""
-    out = tmp_path / "tag.html"
-    result = run(
-        "tag_continuous", "--out", str(out), "--backend", "cpu", "--steps", "3", "--seed", "4", "--n-envs", "2",
-        "--env-id", "1", "--config", "num_taggers=2", "--config", "start=fixed",
-        "--config", "use_full_observation=False",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    assert "backend: cpu" in result.output
-    assert "TagContinuous, 3 steps, still going on" in result.output
-    data = json.loads(Page(out.read_text(encoding="utf-8")).scripts["application/json"])
-    assert data["n_frames"] == 4
-    assert data["subtitle"] == "backend cpu, seed 4, environment 1"
-    names = [name for layer in data["layers"] for name in layer.get("names", [])]
-    assert sum(name.startswith("tagger") for name in names) == 2
-
-
-@pytest.mark.parametrize("env", ENVS)
-def test_command_plays_every_environment(env, tmp_path):
-    """Each environment acts at random for three steps and gives a page of as many frames."""
-    result = run(env, "--out", str(tmp_path / "film.html"), "--backend", "cpu", "--steps", "3")
-    assert result.exit_code == 0, result.output
-    data = json.loads(Page((tmp_path / "film.html").read_text(encoding="utf-8")).scripts["application/json"])
-    assert (data["title"], data["n_frames"]) == (ENVS[env].name, 4)
-    assert data["layers"]
-
-
-def test_command_saves_the_episode(tmp_path):
-    """With .npz the episode itself is written, of the first backend that is available."""
-    result = run("cartpole", "--out", str(tmp_path / "cartpole.npz"))
-    assert result.exit_code == 0, result.output
-    episode = Episode.load(tmp_path / "cartpole.npz")
-    assert f"backend: {episode.backend}" in result.output
-    assert episode.outcome == "terminated"
-    assert time_series(episode).n_frames == episode.n_frames
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["chess"], f"unknown environment (got 'chess'); known are {known(ENVS)}"),
-        (["cartpole", "--policy", "best"], f"unknown policy (got 'best'); known are {', '.join(POLICIES)}"),
-        (["cartpole", "--backend", "tpu"], "unknown backend (got 'tpu')"),
-        (["cartpole", "--config", "gravity"], "must be KEY=VALUE (got 'gravity'); keys of cartpole are cart_mass"),
-        (["cartpole", "--config", "colour=1"], "must be KEY=VALUE (got 'colour=1')"),
-        (["cartpole", "--config", "cart_mass=-1"], "cartpole.cart_mass: must be positive (got -1)"),
-        (["cartpole", "--env-id", "1"], "env_id: must be from 0 to n_envs - 1 = 0 (got 1)"),
-    ],
-)
-def test_command_errors_name_what_is_known(arguments, message, tmp_path):
-    """Wrong arguments are one line that says what is right, and exit with 1."""
-    result = run(*arguments, "--out", str(tmp_path / "film.html"))
-    assert result.exit_code == 1
-    assert message in result.output
-    assert not list(tmp_path.iterdir())
-
-
-def test_command_refuses_an_unknown_suffix_before_it_plays(tmp_path):
-    """Nothing is stepped for a file that could not be written."""
-    result = run("cartpole", "--out", str(tmp_path / "film.avi"))
-    assert result.exit_code == 1
-    assert "backend" not in result.output
-    assert "unknown format '.avi'" in result.output

@@ -1,0 +1,137 @@
+"""Uniform draws of continuous actions, the random policy over boxes, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated, managers, push
+from tests.test_continuous_sampler import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, sampler_of
+from warpdrive_min import rng
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.policies import random_policy
+from warpdrive_min.spaces import Box, Discrete
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+on_every_fast_backend = pytest.mark.parametrize(
+    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
+)
+
+
+def policy_of(backend: str, spaces: list[object], n_types: int, n_envs: int = N_ENVS, seed: int = 0):
+    """Return the data and a random policy of agents with these action spaces."""
+    data, functions = managers(backend, len(spaces), n_envs)
+    push(data, "sampled_actions", np.full((n_envs, len(spaces), n_types), np.nan, np.float32))
+    wrapper = SimpleNamespace(
+        cuda_data_manager=data,
+        cuda_function_manager=functions,
+        env=SimpleNamespace(action_space=dict(enumerate(spaces))),
+        n_envs=n_envs,
+        n_agents=len(spaces),
+    )
+    return data, random_policy(wrapper, seed)
+
+
+@on_every_fast_backend
+def test_random_policy_is_uniform_between_the_bounds(backend):
+    """Each agent's own bounds, none passed; mean, variance and 20 bins (19 degrees, 0.01 %: 50.8) of every type."""
+    bounds = np.array([[[-2, 2], [0, 1], [5, 6]], [[-1, 0], [-1e-3, 1e3], [3, 3]]], np.float32)
+    # Gymnasium's Box holds arrays.
+    spaces = [SimpleNamespace(low=each[:, 0], high=each[:, 1], shape=(3,)) for each in bounds]
+    data, act = policy_of(backend, spaces, 3, n_envs=1000)
+    seen = []
+    for _ in range(40):
+        act()
+        seen.append(data.pull_data_from_device("sampled_actions"))
+    values = np.concatenate(seen)
+    for agent, j in np.ndindex(2, 3):
+        low, high = bounds[agent, j].astype(np.float64)
+        got = values[:, agent, j].astype(np.float64)
+        assert low <= got.min() <= got.max() <= high
+        if low == high:
+            continue
+        width, n = high - low, len(got)
+        assert got.mean() == pytest.approx((low + high) / 2, abs=4 * width / math.sqrt(12 * n))
+        # The variance of a uniform's square distance to its mean is 1/180.
+        assert got.var() == pytest.approx(width**2 / 12, abs=4 * width**2 / math.sqrt(180 * n))
+        counts = np.histogram(got, 20, (low, high))[0]
+        assert ((counts - n / 20) ** 2 / (n / 20)).sum() < 50.8
+
+
+@on_every_backend
+def test_random_policy_is_a_weighted_mean_of_the_bounds_by_the_documented_words(backend):
+    """Draw d of type j of J uses word dJ + j, as a discrete draw."""
+    data, act = policy_of(backend, [Box(-1.0, 3.0, (N_TYPES,))] * N_AGENTS, N_TYPES, seed=9)
+    for d in range(3):
+        act()
+        got = data.pull_data_from_device("sampled_actions")
+        for env, agent, j in np.ndindex(*got.shape):
+            number = d * N_TYPES + j
+            word = rng.philox(number // 4, env, agent, rng.STREAM_ACTIONS, 9, 0)[number % 4]
+            assert got[env, agent, j] == pytest.approx(-1 + 4 * float(rng.uniform(word)), abs=5e-7)
+
+
+@on_every_other_backend
+def test_random_policy_is_bit_identical_on_every_backend(backend):
+    """Also between bounds as far apart as floats go, where a width would overflow."""
+    spaces = [Box(-3e38, 3e38, (2,)), Box(-0.1, 0.7, (2,)), Box(1e-30, 2e-30, (2,))]
+    runs = []
+    for name, n_envs in ((backend, 2), ("cpu", 4)):
+        data, act = policy_of(name, spaces, 2, n_envs, seed=10)
+        seen = []
+        for _ in range(5):
+            act()
+            seen.append(data.pull_data_from_device("sampled_actions")[:2])
+        runs.append(np.stack(seen))
+    assert_same_bits(*runs)
+    assert np.isfinite(runs[0]).all()
+    assert np.abs(runs[0][:, :, 0]).max() > 1.5e38
+
+
+def test_random_policy_of_a_scalar_box_draws_one_type():
+    """A space of shape () is one action type."""
+    data, act = policy_of("cpu", [Box(0.0, 1.0, ())], 1)
+    act()
+    assert ((data.tensor("sampled_actions") >= 0) & (data.tensor("sampled_actions") <= 1)).all()
+
+
+def test_uniform_draws_leave_the_noise():
+    """They count as draws, but the process does not see them."""
+    data, sampler = sampler_of("cpu")
+    draw(data, sampler, 1)
+    state = data.pull_data_from_device("sampled_actions_ou_state")
+    bound = torch.ones((N_AGENTS, N_TYPES))
+    sampler.sample_uniform(data, -bound, bound)
+    assert_same_bits(data.pull_data_from_device("sampled_actions_ou_state"), state)
+    assert data.pull_data_from_device("sampled_actions_draws").tolist() == [2, 2]
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("spaces", "message"),
+    [
+        ([Box(-np.inf, 1.0, (1,))], "needs finite bounds"),
+        ([Box(0.0, np.inf, (1,))], "needs finite bounds"),
+        ([Box(0.0, 1.0, (1,)), Box(0.0, 1.0, (2,))], "one kind and shape"),
+        ([Box(0.0, 1.0, ()), Discrete(2)], "one kind and shape"),
+    ],
+)
+def test_random_policy_needs_bounded_boxes_of_one_shape(spaces, message):
+    """There is no uniform distribution over an unbounded box."""
+    with pytest.raises(ConfigError, match=rf"{message}.*got \[Box"):
+        policy_of("cpu", spaces, 1)
+
+
+def test_bounds_must_be_those_of_every_agent_and_type():
+    """The error names the bound."""
+    data, sampler = sampler_of("cpu")
+    bound = torch.ones((N_AGENTS, N_TYPES))
+    with pytest.raises(DataError, match=r"high must be contiguous torch.float32 of shape \(3, 3\)"):
+        sampler.sample_uniform(data, bound, bound[:1])
