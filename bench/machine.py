@@ -16,6 +16,13 @@ import torch
 from warpdrive_min.backends import cuda_c
 
 PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda", "triton")
+SETTINGS = (
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS", "CUDA_DISABLE_PERF_BOOST"),
+    *("CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_SCALE_LAUNCH_QUEUES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    *("OMP_NUM_THREADS", "OMP_PROC_BIND", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NCCL_ALGO", "NCCL_PROTO"),
+)
+"""Variables of the environment that decide how fast, or how exactly, the same code computes."""
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:
@@ -47,9 +54,16 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         "cpu": read("cpu", _cpu),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu_limit": read("cpu_limit", _cpu_limit),
+        "settings": settings(),
         "memory_bytes": read("memory_bytes", lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
     }
     return {**fields, "unread": unread}
+
+
+def settings() -> str | None:
+    """Return which of `SETTINGS` the environment has, as a shell would write them; None: none of them."""
+    found = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
+    return " ".join(found) or None
 
 
 def _gpu(device: torch.device) -> Any:

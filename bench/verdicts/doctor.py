@@ -67,6 +67,7 @@ def examine(root: Path = Path("/")) -> list[Finding]:
         *_simulator(),
         *_backends(),
         *_compilers(),
+        *_settings(),
         *_cpu(root),
         *_gpus(),
         *_git(),
@@ -110,6 +111,27 @@ def _compilers() -> Iterator[Finding]:
         yield Finding("CUDA compiler", "note", "found neither NVRTC nor nvcc", 'pip install "warpdrive-min[pycuda]"')
     else:
         yield Finding("CUDA compiler", "ok", gpu_compiler)
+
+
+MISLEADING: Final = {
+    "CUDA_LAUNCH_BLOCKING": "each launch waits for the last one",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "torch asks the driver for each array",
+    "NVIDIA_TF32_OVERRIDE": "fp32 may be TF32, or TF32 fp32",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "fp32 is TF32",
+}
+"""Variables under which a figure is not of what its record says."""
+
+
+def _settings() -> Iterator[Finding]:
+    found = (machine.settings() or "").split()
+    for setting in found:
+        name, _, value = setting.partition("=")
+        if name in MISLEADING and value != "0":
+            yield Finding("settings", "problem", f"{setting}: {MISLEADING[name]}", f"unset {name}")
+        else:
+            yield Finding("settings", "note", f"{setting}, which records keep: figures with and without it differ")
+    if not found:
+        yield Finding("settings", "ok", "none of the environment's that decide a figure")
 
 
 def _git() -> Iterator[Finding]:

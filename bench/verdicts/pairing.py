@@ -14,7 +14,7 @@ MATTERS: Final = (
     *("preset", "case_version", "scope", "mode", "threads"),
     *("machine.gpu", "machine.driver", "machine.cuda", "machine.cuda_compiler", "machine.cpp_compiler"),
     *("machine.torch", "machine.numpy", "machine.numba", "machine.numba_cuda", "machine.pycuda", "machine.python"),
-    *("machine.cpu", "machine.cores", "machine.cpu_limit"),
+    *("machine.cpu", "machine.cores", "machine.cpu_limit", "machine.settings"),
 )
 """Fields that two records must share to be compared. Another card of the same class, another kernel of the operating
 system, and packages that nothing here computes with are let through."""

@@ -161,6 +161,26 @@ def test_more_threads_than_the_container_allows_are_a_problem(monkeypatch, tmp_p
     assert finding.do == ("set OMP_NUM_THREADS=1" if level == "problem" else "")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "level", "do"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "1", "problem", "unset CUDA_LAUNCH_BLOCKING"),
+        ("CUDA_LAUNCH_BLOCKING", "0", "note", ""),
+        ("OMP_NUM_THREADS", "2", "note", ""),
+        (None, "", "ok", ""),
+    ],
+)
+def test_settings_that_change_what_is_measured_are_told(monkeypatch, name, value, level, do):
+    """Some make a figure another one, which records keep; some make it a wrong one."""
+    for each in doctor.machine.SETTINGS:
+        monkeypatch.delenv(each, raising=False)
+    if name:
+        monkeypatch.setenv(name, value)
+    (finding,) = doctor._settings()
+    assert (finding.level, finding.do) == (level, do)
+    assert name is None or f"{name}={value}" in finding.says
+
+
 def test_simulator_is_a_problem(monkeypatch):
     """Under Numba's simulator nothing is timed; without it all is well."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")

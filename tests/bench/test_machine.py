@@ -33,6 +33,18 @@ def test_fingerprint_names_no_host_user_or_folder():
         assert private not in text
 
 
+def test_settings_are_those_that_decide_a_figure(monkeypatch):
+    """What is set is told as it is set, in a fixed order; other variables are nobody's business."""
+    for name in machine.SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    assert machine.settings() is None
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    monkeypatch.setenv("SOMEBODYS_PASSWORD", "secret")
+    assert machine.settings() == "CUDA_DEVICE_MAX_CONNECTIONS=1 OMP_NUM_THREADS=2"
+    assert machine.fingerprint(torch.device("cpu"))["settings"] == machine.settings()
+
+
 def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
     """A clean checkout has its commit; a change to the code makes it dirty, with a hash of the change."""
 
