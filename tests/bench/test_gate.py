@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, sweep
+from bench import cli, isolated, sweep
 from bench.record import Record, append, read
 from bench.verdicts import gate, gate_judge, pairing
 from bench.verdicts.calibrate import Calibration, Noise
@@ -313,7 +313,7 @@ def test_gate_measures_the_baseline_again(tmp_path, monkeypatch):
     """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     todo = sweep.jobs("smoke", {"case": ["env_step"], "backend": ["host"], "env": ["cartpole"]})
-    for _ in sweep.run(todo, sweep.Context.here("smoke"), tmp_path / "baseline.jsonl"):
+    for _ in sweep.run(todo, sweep.Context.here("smoke"), tmp_path / "baseline.jsonl", isolated.run_points):
         pass
     got = run_gate(tmp_path, "--baseline", str(tmp_path / "baseline.jsonl"), "--where", "env=cartpole")
     assert got.exit_code in (Code.OK, Code.REGRESSION, Code.INCONCLUSIVE), got.output

@@ -16,7 +16,7 @@ from bench.cases.learn_case import _point as point
 from bench.cases.training import shipped
 from bench.record import Course, Curve, Metric, read
 from bench.stats import interquartile_band, interquartile_mean
-from tests.bench.fakes import case
+from tests.bench.fakes import case, in_this_process
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.evaluation import Score
 
@@ -187,7 +187,7 @@ def test_record_of_a_trial_has_its_curve(tmp_path, monkeypatch):
     course = Course(curve=curve, metrics={"final_return": metric}, notes={"how": "by hand"}, unread={"seconds": "no"})
     fake = case(lambda _: fake_trial(course), 1)
     context = sweep.Context.here("smoke", run_id="test")
-    (record,) = sweep.run(sweep.jobs("smoke", {}, {fake.name: fake}), context, tmp_path / "r.jsonl")
+    (record,) = sweep.run(sweep.jobs("smoke", {}, {fake.name: fake}), context, tmp_path / "r.jsonl", in_this_process)
     assert record.is_evidence
     assert record.curve == curve
     assert record.metrics == {"final_return": metric}
@@ -202,7 +202,7 @@ def test_trial_is_not_timed_under_the_simulator(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     fake = case(lambda _: fake_trial(None), 1)
     context = sweep.Context.here("smoke", run_id="test")
-    (record,) = sweep.run(sweep.jobs("smoke", {}, {fake.name: fake}), context, tmp_path / "r.jsonl")
+    (record,) = sweep.run(sweep.jobs("smoke", {}, {fake.name: fake}), context, tmp_path / "r.jsonl", in_this_process)
     assert record.status == "failed"
     assert "NUMBA_ENABLE_CUDASIM" in record.reason
 

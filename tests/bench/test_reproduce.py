@@ -12,7 +12,7 @@ from bench.case import Correctness, Skip
 from bench.record import Curve, Metric, read, read_all
 from bench.verdicts import reproduce
 from bench.verdicts.reproduce import Verdict, compare, find
-from tests.bench.fakes import case, prepared
+from tests.bench.fakes import case, in_this_process, prepared
 from tests.bench.test_plots import record
 
 runner = CliRunner()
@@ -167,7 +167,9 @@ def fake(monkeypatch, tmp_path):
     point = case(lambda point: how["setup"](point), 1)
     monkeypatch.setitem(reproduce.CASES, "fake", point)
     file = tmp_path / "r.jsonl"
-    (recorded,) = sweep.run(sweep.jobs("smoke", {}, {"fake": point}), sweep.Context.here("smoke", "run-1"), file)
+    (recorded,) = sweep.run(
+        sweep.jobs("smoke", {}, {"fake": point}), sweep.Context.here("smoke", "run-1"), file, in_this_process
+    )
     assert recorded.is_evidence
     return file, how
 

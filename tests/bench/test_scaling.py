@@ -17,7 +17,7 @@ from bench.cases.environments import ON_GPU
 from bench.measure import MeasureError, Measurement, Plan
 from bench.record import Metric, Record
 from bench.views import figures, plots, table
-from tests.bench.fakes import FakeWatch, cycle
+from tests.bench.fakes import FakeWatch, cycle, in_this_process
 from tests.bench.test_plots import record
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
@@ -194,7 +194,7 @@ def recorded(report: RanksReport, tmp_path, device: str = "cpu") -> Record:
         in_ranks=True,
     )
     context = sweep.Context.here("smoke", run_id="test")
-    (found,) = sweep.run(sweep.jobs("smoke", {}, {"fake": case}), context, tmp_path / "r.jsonl")
+    (found,) = sweep.run(sweep.jobs("smoke", {}, {"fake": case}), context, tmp_path / "r.jsonl", in_this_process)
     return found
 
 

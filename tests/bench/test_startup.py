@@ -21,6 +21,7 @@ from bench.measure import MeasureError, Plan, measure_starts
 from bench.record import Metric
 from bench.views import figures, table
 from bench.views.plots import paint
+from tests.bench.fakes import in_this_process
 from tests.bench.test_plots import record
 
 TWO = Plan(n_starts=2)
@@ -142,7 +143,7 @@ def test_record_has_median_interval_and_raw_samples_of_each_part(tmp_path):
     case = Case(
         name="fake", summary="", scope="startup", version=1, points=lambda _: points, setup=lambda _: fake(times)
     )
-    (record,) = sweep.run(sweep.jobs("smoke", {}, {"fake": case}), context, tmp_path / "r.jsonl")
+    (record,) = sweep.run(sweep.jobs("smoke", {}, {"fake": case}), context, tmp_path / "r.jsonl", in_this_process)
     assert record.is_evidence, record.reason
     total = record.metrics["total_s"]
     assert (total.value, total.low, total.high, total.unit, total.direction) == (4.0, 3.0, 5.0, "s", "lower")

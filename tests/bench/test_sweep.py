@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench import cli, sweep
+from bench import cli, isolated, sweep
 from bench.case import Correctness, Skip
 from bench.cases import CASES
 from bench.cases.train_case import _point as point
 from bench.record import Metric, read, read_all
 from bench.reference import ANCHORS
 from bench.views import table
-from tests.bench.fakes import case, prepared
+from tests.bench.fakes import case, in_this_process, prepared
 from tests.bench.test_plots import record
 
 runner = CliRunner()
@@ -50,7 +50,7 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
             raise RuntimeError("out of luck")
         return prepared(some_work)
 
-    records = list(sweep.run(jobs_of(case(setup)), context, tmp_path / "r.jsonl"))
+    records = list(sweep.run(jobs_of(case(setup)), context, tmp_path / "r.jsonl", in_this_process))
     assert [record.status for record in records] == ["skipped", "failed", "ok"]
     assert records[0].reason == "no device; buy one"
     assert records[1].reason == "RuntimeError: out of luck"
@@ -66,7 +66,7 @@ def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_a
     fake = case(
         lambda point: prepared(some_work, check=lambda: Correctness(next(checks), 0.5, "by hand", "off by 0.5")), 1
     )
-    (record,) = sweep.run(jobs_of(fake), context, tmp_path / "r.jsonl")
+    (record,) = sweep.run(jobs_of(fake), context, tmp_path / "r.jsonl", in_this_process)
     assert record.status == "failed"
     assert "off by 0.5" in record.reason
     assert not record.is_evidence
@@ -75,7 +75,9 @@ def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_a
 def test_more_than_the_machine_allows_fails_the_point(context, tmp_path, monkeypatch):
     """A figure above the roofline is refused."""
     monkeypatch.setattr(sweep.roofline, "fraction", lambda *_: (1.5, "by hand"))
-    (record,) = sweep.run(jobs_of(case(lambda point: prepared(some_work), 1)), context, tmp_path / "r.jsonl")
+    (record,) = sweep.run(
+        jobs_of(case(lambda point: prepared(some_work), 1)), context, tmp_path / "r.jsonl", in_this_process
+    )
     assert record.status == "failed"
     assert "150% of what the machine allows" in record.reason
 
@@ -92,8 +94,8 @@ def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
 
     todo = jobs_of(case(setup))
     file = tmp_path / "r.jsonl"
-    list(sweep.run(todo, context, file))
-    again = list(sweep.run(todo, context, file))
+    list(sweep.run(todo, context, file, in_this_process))
+    again = list(sweep.run(todo, context, file, in_this_process))
     assert tries == [0, 1, 2, 1]
     assert [record.status for record in again] == ["ok"]
 
@@ -112,7 +114,7 @@ def test_filters_keep_the_named_values():
 def test_smoke_points_of_every_case_are_measured_and_right(name, context, tmp_path):
     """The real cases run on the CPU backends, pass their checks and give figures."""
     todo = sweep.jobs("smoke", {"case": [name], "backend": ["cpu", "host"]})
-    records = list(sweep.run(todo, context, tmp_path / "r.jsonl"))
+    records = list(sweep.run(todo, context, tmp_path / "r.jsonl", isolated.run_points))
     assert len(records) >= 2
     assert [record.reason for record in records if not record.is_evidence] == []
     assert all(min(metric.value for metric in record.metrics.values()) > 0 for record in records)
@@ -121,7 +123,7 @@ def test_smoke_points_of_every_case_are_measured_and_right(name, context, tmp_pa
 def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
     """The table divides by the NumPy record of the same environment and size, and names its threads."""
     todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
-    numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl")
+    numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl", isolated.run_points)
     console = Console(width=200, file=io.StringIO())
     table.show([numpy, host], console)
     text = console.file.getvalue()
@@ -202,7 +204,7 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
 def test_command_of_a_record_repeats_its_point(context, tmp_path):
     """The command in a record chooses exactly that point."""
     todo = sweep.jobs("smoke", {"case": ["sampler"], "backend": ["cpu"], "implementation": ["ours"]})
-    (record,) = sweep.run(todo, context, tmp_path / "r.jsonl")
+    (record,) = sweep.run(todo, context, tmp_path / "r.jsonl", isolated.run_points)
     words = record.command.split()
     assert words[:4] == ["python", "-m", "bench", "run"]
     result = runner.invoke(cli.app, [*words[3:], "--no-plot", "--out", str(tmp_path / "again")])
