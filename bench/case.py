@@ -153,3 +153,12 @@ class Case:
 def label(case: Case, point: Point) -> str:
     """Name a point, for progress lines and test ids."""
     return f"{case.name}[{','.join(f'{name}={value}' for name, value in point.items())}]"
+
+
+def passes(point: Point, where: Sequence[str]) -> bool:
+    """Say whether a point has, of each axis that ``AXIS=VALUE`` conditions name, one of the values that they name."""
+    wanted: dict[str, set[str]] = {}
+    for condition in where:
+        axis, _, value = condition.partition("=")
+        wanted.setdefault(axis, set()).add(value)
+    return all(axis in point and str(point[axis]) in values for axis, values in wanted.items())

@@ -1,4 +1,4 @@
-"""The command line: `python -m bench run|plot|table|list`."""
+"""The command line: `python -m bench`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import isolated, ray_sweep, sweep
 from bench.case import PresetName, label
 from bench.cases import CASES
+from bench.files import write_atomically
 from bench.peers.command import peers
 from bench.record import Record, RecordError, read_all
 from bench.verdicts.calibrate import calibrate
@@ -25,7 +26,7 @@ from bench.verdicts.compare import compare
 from bench.verdicts.doctor import doctor
 from bench.verdicts.gate import GateCommand, gate
 from bench.verdicts.reproduce import reproduce
-from bench.views import plots, report, table
+from bench.views import documents, plots, report, table
 from bench.views.export import export
 from bench.views.figures import by_machine
 from bench.views.paper import paper
@@ -34,6 +35,8 @@ from warpdrive_min.backends import Availability, availability
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
 app.command("paper")(paper)
+app.command("table")(documents.table)
+app.command("refresh")(documents.refresh)
 app.command("compare")(compare)
 app.command("calibrate")(calibrate)
 app.command("gate", cls=GateCommand)(gate)
@@ -218,18 +221,8 @@ def report_(
         raise typer.Exit(1) from error
     for line in cut:
         _say(f"left out: {line}")
-    report.write(page, out)
+    write_atomically(out, page)
     _say(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
-
-
-@app.command("table")
-def table_(records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")]) -> None:
-    """Print the records of each case as a Markdown table, for documents."""
-    try:
-        print(table.markdown(read_all(records)))
-    except RecordError as error:
-        _say(str(error))
-        raise typer.Exit(1) from error
 
 
 @app.command("list")

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench.case import Scope
+from bench.case import Scope, passes
 
 SCHEMA: Final = 1
 """Raised when a field changes its meaning or goes."""
@@ -198,3 +198,8 @@ def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record
         file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])
     ]
     return [record for file in files for record in read(file, cut)]
+
+
+def selected(records: Iterable[Record], cases: Sequence[str], where: Sequence[str]) -> list[Record]:
+    """Return the records of some cases, or of all, whose points pass ``AXIS=VALUE`` conditions."""
+    return [record for record in records if (not cases or record.case in cases) and passes(record.point, where)]

@@ -21,10 +21,11 @@ from rich.table import Table
 
 from bench import sweep
 from bench.case import Point, PresetName
+from bench.files import write_atomically
 from bench.record import Record, append
 from bench.stats import median, smallest_detectable
 from bench.verdicts import compare, pairing, turns
-from bench.verdicts.compare import say, write_atomically
+from bench.verdicts.compare import say
 from bench.verdicts.pairing import MATTERS, CompareError, NotComparable, NothingMeasured, Pair
 from bench.verdicts.worker import SideError
 from bench.views.plots import by_machine

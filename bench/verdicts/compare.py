@@ -6,8 +6,6 @@ Two values of an axis or two commits are measured in turns, A B B A; two files o
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,9 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import sweep
-from bench.case import Case, Point, Preset, PresetName
+from bench.case import Case, Point, Preset, PresetName, passes
+from bench.files import write_atomically
 from bench.machine import git_state
-from bench.record import Record, append, read_all
+from bench.record import append, read_all, selected
 from bench.stats import CONFIDENCE, Ratio, holm, median
 from bench.verdicts.pairing import (
     CompareError,
@@ -108,15 +107,6 @@ def chosen(
         if not states[name].available:
             tell(f"left out: backend {name} is {states[name]}")
     return [(case, point) for case, point in wanted if states[str(point["backend"])].available]
-
-
-def passes(point: Point, where: Sequence[str]) -> bool:
-    """Say whether a point has, of each axis that is named, one of the values that are."""
-    wanted: dict[str, set[str]] = {}
-    for condition in where:
-        axis, _, value = condition.partition("=")
-        wanted.setdefault(axis, set()).add(value)
-    return all(axis in point and str(point[axis]) in values for axis, values in wanted.items())
 
 
 def along(axis: str, points: Sequence[tuple[Case, Point]]) -> list[tuple[Case, Point, Point]]:
@@ -219,11 +209,6 @@ def new_run_id() -> str:
     return sweep.new_run_id(git_state(sweep.ROOT))
 
 
-def selected(records: Sequence[Record], cases: Sequence[str], where: Sequence[str]) -> list[Record]:
-    """Return the records of some cases whose points pass ``AXIS=VALUE`` conditions."""
-    return [record for record in records if (not cases or record.case in cases) and passes(record.point, where)]
-
-
 def table(rows: Sequence[Row], title: str) -> Table:
     """Return the verdicts as a table."""
     made = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
@@ -256,20 +241,6 @@ def write(rows: Sequence[Row], about: Mapping[str, Any], out: Path, run_id: str)
             append(path, getattr(row.pair, letter))
         paths += [path] if rows else []
     return paths
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.replace(file.name, path)
-    except OSError:
-        os.unlink(file.name)
-        raise
 
 
 def console() -> Console:

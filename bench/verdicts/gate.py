@@ -19,10 +19,11 @@ from typer.core import TyperCommand
 from bench import isolated, sweep
 from bench.case import Case, Point, PresetName, label
 from bench.cases import CASES
-from bench.record import Record, append, read_all
+from bench.files import write_atomically
+from bench.record import Record, append, read_all, selected
 from bench.verdicts import compare, pairing, turns
 from bench.verdicts.calibrate import CALIBRATIONS
-from bench.verdicts.compare import say, write_atomically
+from bench.verdicts.compare import say
 from bench.verdicts.gate_judge import confirm, from_records, judge_into
 from bench.verdicts.gate_report import Code, Report
 from bench.verdicts.gate_selftest import run_selftest
@@ -129,7 +130,7 @@ class Choice:
 
     def of(self, path: Path) -> list[Record]:
         """Return the records of a file or folder that are chosen."""
-        return compare.selected(read_all([path]), self.cases, self.where)
+        return selected(read_all([path]), self.cases, self.where)
 
 
 def fill(report: Report, records: Path | None, choice: Choice) -> None:

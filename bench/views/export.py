@@ -17,6 +17,7 @@ import typer
 from bench import sweep
 from bench.case import label
 from bench.cases import CASES
+from bench.files import write_atomically
 from bench.record import Metric, Record, RecordError, read_all
 from bench.stats import median
 from bench.views.figures import by_machine
@@ -58,8 +59,7 @@ def export(
                 typer.echo(f"left out: {n_changed} x of no commit, or changed after it", err=True)
         else:
             make = {Format.github_action_benchmark: github_action_benchmark, Format.bencher: bencher}[to]
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
+            write_atomically(out, json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
             files = [out]
     except (RecordError, ExportError, OSError) as error:
         typer.echo(str(error), err=True)

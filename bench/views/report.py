@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +35,6 @@ Row = TypeVar("Row")
 
 class ReportError(ValueError):
     """There is nothing that may be reported."""
-
-
-def write(page: str, out: Path = OUT) -> None:
-    """Write the page whole or not at all; makes its folder."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
-    unfinished.write_text(page, encoding="utf-8")
-    os.replace(unfinished, out)
 
 
 def html(records: Sequence[Record], claims: Claims | None = None) -> str:

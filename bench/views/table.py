@@ -315,6 +315,7 @@ def memories(records: Sequence[Record]) -> Table:
 
 TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
     "env_step": env_steps,
+    "published": repeated("published: env_step at sizes that others were measured at", "NumPy", "backend", "cpu"),
     "neighbor_search": neighbor_searches,
     "sampler": samplers,
     "graph": repeated("graph: env_step, launch by launch or as a graph", "eager", "mode", "eager"),
@@ -336,10 +337,11 @@ TABLES: Mapping[str, Callable[[Sequence[Record]], Table]] = {
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return the records of each case as a Markdown table, for documents."""
+    """Return the records of each case as a Markdown table, for documents; in whatever order they were measured."""
     parts = []
+    ordered = sorted(records, key=lambda record: (str(sorted(record.point.items())), record.started_at))
     for case, make in (TABLES | {"env_step": _env_step_markdown}).items():
-        shown = [record for record in records if record.case == case and record.is_evidence and record.metrics]
+        shown = [record for record in ordered if record.case == case and record.is_evidence and record.metrics]
         if shown:
             made = make(shown)
             parts.append(made if isinstance(made, str) else _as_markdown(made))

@@ -13,7 +13,7 @@ from bench import cli, isolated, sweep
 from bench.case import Correctness, Skip
 from bench.cases import CASES
 from bench.cases.train_case import _point as point
-from bench.record import Metric, read, read_all
+from bench.record import Metric, read
 from bench.reference import ANCHORS
 from bench.views import table
 from tests.bench.fakes import case, in_this_process, prepared
@@ -234,18 +234,3 @@ def test_list_shows_cases_axes_and_backends():
     assert result.exit_code == 0
     for word in ("env_step (env)", "sampler (kernel)", "n_envs: 1, 100", "cpu: available"):
         assert word in result.output
-
-
-def test_published_rows_are_those_of_their_records():
-    """Each line of a table in results/README.md is one that the command above it prints of the records beside it."""
-    text = (sweep.ROOT / "results" / "README.md").read_text()
-    parts = re.split(r"python -m bench table (results/(?:sweeps|peers)/\S+\.jsonl)", text)
-    commands = list(zip(parts[1::2], parts[2::2], strict=True))
-    assert len(commands) >= 2
-    for pattern, after in commands:
-        printed = table.markdown(read_all(sorted(sweep.ROOT.glob(pattern)))).splitlines()
-        published = re.search(r"(?:^\|.*\n)+", after, re.MULTILINE)
-        assert published
-        rows = published.group().splitlines()
-        assert len(rows) > 2
-        assert not [row for row in rows if row not in printed]

@@ -1,0 +1,98 @@
+"""Tables in documents: `python -m bench table` prints them, `bench refresh` prints them again where they stand."""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from bench.files import write_atomically
+from bench.record import RecordError, read_all, selected
+from bench.views.table import markdown
+
+COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
+ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
+
+
+class DocumentError(ValueError):
+    """A command in a document prints nothing, or no table follows it."""
+
+
+def table(
+    records: Annotated[list[str], typer.Argument(help="Files or folders of records; patterns with * too.")],
+    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE.")] = None,
+) -> None:
+    """Print the records of each case as a Markdown table, for documents."""
+    try:
+        print(printed(records, case or [], where or []))
+    except (RecordError, DocumentError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+
+
+def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
+    """Print the tables of documents again in their places, each by the `python -m bench table ...` command above it."""
+    try:
+        for document in documents:
+            text = document.read_text(encoding="utf-8")
+            new = refreshed(text, lambda command: typer.echo(f"{document}: {command}"))  # noqa: B023  (called here)
+            if new != text:
+                write_atomically(document, new)
+            typer.echo(f"{document}: {'written' if new != text else 'as its records are'}")
+    except (RecordError, DocumentError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+
+
+def printed(records: Sequence[str], cases: Sequence[str] = (), where: Sequence[str] = ()) -> str:
+    """Return the Markdown tables of the records that are kept; paths are relative to the working directory.
+
+    Raises:
+        DocumentError: There is no such file, or nothing measured and right is left to show.
+        RecordError: A file of records breaks the schema.
+    """
+    paths = [Path(path) for each in records for path in sorted(glob.glob(each))]
+    shown = markdown(selected(read_all(paths), cases, where))
+    if not shown:
+        kept = " ".join([*(f"--case {case}" for case in cases), *(f"--where {condition}" for condition in where)])
+        which = f"{' '.join(records)} {kept}".rstrip()
+        raise DocumentError(f"table: no record of {which} is measured and right; look at what there is")
+    return shown
+
+
+def refreshed(text: str, tell: Callable[[str], None]) -> str:
+    """Return a document with the table below each `python -m bench table` command as the command prints it now.
+
+    Args:
+        text: Markdown.
+        tell: Gets each command before it runs.
+
+    Raises:
+        DocumentError: A command prints nothing, or several tables, or has none below it before the next one.
+        RecordError: A file of records breaks the schema.
+    """
+    before, *parts = COMMAND.split(text)
+    made = [before]
+    for words, after in zip(parts[::2], parts[1::2], strict=True):
+        tell(command := f"`python -m bench table {words}`")
+        if not (rows := ROWS.search(after)):
+            raise DocumentError(f"refresh: no table follows {command}; put the head of one there")
+        shown = printed(*_arguments(words))
+        if (tables := shown.count("\n\n") + 1) > 1:
+            raise DocumentError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
+        made += [command, after[: rows.start()], shown, "\n", after[rows.end() :]]
+    return "".join(made)
+
+
+def _arguments(words: str) -> tuple[list[str], list[str], list[str]]:
+    """Parse what stands behind `python -m bench table` as the command itself does, whose errors are typer's."""
+    app = typer.Typer()
+    app.command()(table)
+    given = typer.main.get_command(app).make_context("table", shlex.split(words)).params
+    return given["records"], given["case"] or [], given["where"] or []

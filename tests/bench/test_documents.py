@@ -1,0 +1,122 @@
+"""Tables in documents are what their commands print of the records."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, sweep
+from bench.cases import CASES
+from bench.record import Metric, append
+from bench.views import table
+from bench.views.documents import COMMAND, DocumentError, printed, refreshed
+from tests.bench.test_plots import point, record
+
+runner = CliRunner()
+DOCUMENT = """# Results
+
+Fast, by `python -m bench table sweeps/*.jsonl --case env_step --where backend=host`, as we saw:
+
+| old | head |
+|---|---|
+| old | row |
+
+Then, `python -m bench table sweeps/a.jsonl`:
+
+| old |
+|---|
+
+The end.
+"""
+
+
+@pytest.fixture
+def sweeps(tmp_path, monkeypatch):
+    """Stand in a folder with records of 100 environments on two backends, of which one file was measured backwards."""
+    monkeypatch.chdir(tmp_path)
+    for name, backends in (("a", ("host", "cpu")), ("b", ("host",))):
+        for index, backend in enumerate(backends):
+            append(tmp_path / "sweeps" / f"{name}.jsonl", measured(backend, f"2026-01-01T00:00:0{index}+00:00", name))
+    append(tmp_path / "sweeps" / "b.jsonl", measured("host", "2026-01-01T00:00:09+00:00", "b", case="published"))
+    return tmp_path / "sweeps"
+
+
+def measured(backend, started_at, run_id, **changes):
+    rate = Metric(value=2e6, unit="env_steps/s", direction="higher", low=1.9e6, high=2.1e6)
+    step = Metric(value=500.0, unit="ns", direction="lower", low=490.0, high=510.0)
+    metrics = {"env_steps_per_s": rate, "agent_steps_per_s": rate, "ns_per_env_step": step}
+    return record(point=point(backend, 100), metrics=metrics, started_at=started_at, run_id=run_id, **changes)
+
+
+def test_refresh_prints_each_table_again_in_its_place(sweeps):
+    """The tables are those of their commands, what stands around them stays, and a second time changes nothing."""
+    document = sweeps.parent / "README.md"
+    document.write_text(DOCUMENT)
+    result = runner.invoke(cli.app, ["refresh", str(document)])
+    assert result.exit_code == 0, result.output
+    assert "written" in result.output
+    both = printed(["sweeps/*.jsonl"], ["env_step"], ["backend=host"])
+    assert both.count("| host ") == 2  # of each file one
+    assert "cpu" not in both
+    first, second = "| old | head |\n|---|---|\n| old | row |", "| old |\n|---|"
+    assert document.read_text() == DOCUMENT.replace(first, both).replace(second, printed(["sweeps/a.jsonl"]))
+    again = runner.invoke(cli.app, ["refresh", str(document)])
+    assert "as its records are" in again.output
+
+
+def test_the_order_of_measuring_does_not_order_tables(sweeps):
+    """Two lanes that measured at once, in whatever turns, print the same table."""
+    lines = (sweeps / "a.jsonl").read_text().splitlines()
+    backwards = sweeps.parent / "backwards.jsonl"
+    backwards.write_text("\n".join(reversed(lines)) + "\n")
+    assert printed([str(backwards)]) == printed(["sweeps/a.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("`python -m bench table sweeps/a.jsonl`\n", 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
+        ("`python -m bench table sweeps/c.jsonl`\n\n| a |\n", 1, "no record of sweeps/c.jsonl is measured"),
+        ("`python -m bench table sweeps/a.jsonl --where n_envs=7`\n\n| a |\n", 1, "sweeps/a.jsonl --where n_envs=7"),
+        ("`python -m bench table sweeps/a.jsonl --colour red`\n\n| a |\n", 2, "No such option: --colour"),
+        ("`python -m bench table sweeps/*.jsonl`\n\n| a |\n", 1, "must print one table (got 2); keep one case"),
+        (DOCUMENT[: DOCUMENT.index("| old |\n")], 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
+    ],
+)
+def test_refresh_refuses_what_it_cannot_print(sweeps, text, code, words):
+    """The error names the command, and the document stays as it was."""
+    document = sweeps.parent / "README.md"
+    document.write_text(text)
+    result = runner.invoke(cli.app, ["refresh", str(document)])
+    assert result.exit_code == code
+    assert words in " ".join(result.output.split())
+    assert document.read_text() == text
+
+
+def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
+    """The last line of a file may lack its end."""
+    text = "`python -m bench table sweeps/a.jsonl`\n\n| a |\n|---|"
+    assert refreshed(text, str).endswith(printed(["sweeps/a.jsonl"]) + "\n")
+
+
+def test_published_tables_are_those_of_their_records(monkeypatch):
+    """Each table in results/README.md is what the command above it prints of the records beside it."""
+    monkeypatch.chdir(sweep.ROOT)
+    text = (sweep.ROOT / "results" / "README.md").read_text()
+    assert len(COMMAND.findall(text)) >= 2
+    assert refreshed(text, str) == text
+
+
+def test_table_without_records_says_so(sweeps):
+    """`table` of a file that is not there, or has nothing of a case, is an error that names it."""
+    for arguments in (["sweeps/c.jsonl"], ["sweeps/a.jsonl", "--case", "train"]):
+        result = runner.invoke(cli.app, ["table", *arguments])
+        assert result.exit_code == 1
+        assert f"no record of {' '.join(arguments)} is measured" in result.output
+    with pytest.raises(DocumentError, match=r"c\.jsonl"):
+        printed(["sweeps/c.jsonl"])
+
+
+def test_every_case_has_a_table():
+    """What `run` measures is shown at its end."""
+    assert set(CASES) <= set(table.TABLES)
