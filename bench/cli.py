@@ -26,7 +26,7 @@ from bench.verdicts.compare import compare
 from bench.verdicts.doctor import doctor
 from bench.verdicts.gate import GateCommand, gate
 from bench.verdicts.reproduce import reproduce
-from bench.views import documents, plots, report, table
+from bench.views import documents, plots, report, tables
 from bench.views.export import export
 from bench.views.figures import by_machine
 from bench.views.paper import paper
@@ -128,11 +128,11 @@ def _show(records: list[Record]) -> None:
     """Print tables; those of several machines apart, for figures are over others of the same machine."""
     machines = by_machine(records)
     if len(machines) < 2:
-        table.show(records, console)
+        tables.show(records, console)
         return
     for name, group in machines.items():
         _say(name if group[0].machine else "on no machine")
-        table.show(group, console)
+        tables.show(group, console)
 
 
 @contextlib.contextmanager

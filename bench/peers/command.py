@@ -17,7 +17,7 @@ from bench.peers.pairing import Run, measure
 from bench.record import Record, append
 from bench.verdicts.compare import PresetName, passes
 from bench.verdicts.worker import Side
-from bench.views import table
+from bench.views import tables
 from warpdrive_min import BACKENDS
 
 WIDE: Final = 220
@@ -53,7 +53,7 @@ def peers(
             append(file, record)
         records += found
         _say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
-    table.show([record for record in records if record.case == "peer"], _console())
+    tables.show([record for record in records if record.case == "peer"], _console())
     _say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:

@@ -25,7 +25,7 @@ from bench.record import Record, RecordError, read_all
 from bench.verdicts.ledger import CLAIMS, LINKS, UNNAMED, Claim
 from bench.verdicts.quantities import Learned, Measured, Quantity, Rate, Select, joined
 from bench.views.report import Cell, ClaimRow, Claims
-from bench.views.table import number
+from bench.views.tables.cells import number
 from warpdrive_min.backends import availability
 
 ABOUT: Final = 0.1

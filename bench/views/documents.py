@@ -13,7 +13,7 @@ import typer
 
 from bench.files import write_atomically
 from bench.record import RecordError, read_all, selected
-from bench.views.table import markdown
+from bench.views.tables import markdown
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)

@@ -18,7 +18,7 @@ from bench.views.figures.series import is_ours
 from bench.views.figures.words import counted, times
 from bench.views.latex import Table
 from bench.views.report import Column, columns, hardware, headline, title
-from bench.views.table import number
+from bench.views.tables.cells import number
 
 KEPT: Final = {
     "share of the limit",

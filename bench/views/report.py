@@ -26,7 +26,7 @@ from bench.views.figures import (
     size,
     times,
 )
-from bench.views.table import number
+from bench.views.tables.cells import number
 
 OUT: Final = Path("results/report.html")
 TEMPLATES: Final = Path(__file__).parent / "templates"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from bench import cli, sweep
 from bench.cases import CASES
 from bench.record import Metric, append
-from bench.views import table
+from bench.views import tables
 from bench.views.documents import COMMAND, DocumentError, printed, refreshed
 from tests.bench.test_plots import point, record
 
@@ -119,4 +119,4 @@ def test_table_without_records_says_so(sweeps):
 
 def test_every_case_has_a_table():
     """What `run` measures is shown at its end."""
-    assert set(CASES) <= set(table.TABLES)
+    assert set(CASES) <= set(tables.TABLES)

@@ -8,7 +8,8 @@ import pytest
 
 from bench.record import Metric, Record
 from bench.roofline import LIMITS
-from bench.views import charts, figures, paper_tables, plots, table
+from bench.views import charts, figures, paper_tables, plots
+from bench.views.tables.cells import number
 from tests.bench.test_plots import point, record
 
 H200 = LIMITS["NVIDIA H200"]
@@ -177,4 +178,4 @@ def two_directions() -> list[Record]:
 )
 def test_rate_has_three_digits_and_no_exponent(value, text):
     """Also where rounding takes it to the next unit, and beyond the last one."""
-    assert table.number(value) == text
+    assert number(value) == text

@@ -29,7 +29,7 @@ from bench.reference import JAX, WARPDRIVE, anchor
 from bench.stats import paired_ratio
 from bench.verdicts.turns import by_quad
 from bench.verdicts.worker import Side
-from bench.views import table
+from bench.views import tables
 from envs import ENVS
 from tests.bench.fakes import FakeWatch, prepared
 from warpdrive_min.training.config import RunConfig
@@ -286,7 +286,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     want = paired_ratio(*turns)
     np.testing.assert_allclose([got.value, got.low, got.high], [want.value, want.low, want.high])
     assert theirs.metrics["ours_env_steps_per_s"] == mine.metrics["env_steps_per_s"]
-    (line,) = (line for line in table.markdown([theirs, dead]).splitlines() if "cartpole" in line)
+    (line,) = (line for line in tables.markdown([theirs, dead]).splitlines() if "cartpole" in line)
     assert f"| gymnasium-vectorised | {version} | simulate | cartpole |" in line
     assert theirs.notes["counts"] in line
     assert f"| {want.value:,.3g} | {want.low:,.3g} to {want.high:,.3g} |" in line
@@ -391,7 +391,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
     assert theirs.correctness.before.detail == "its mean return is finite, 21"
     digest = hashlib.sha256(b"RETURN = 21.0" + PPO_FAKE.encode()).hexdigest()
     assert theirs.notes["version"] == f"sources {digest[:12]}"
-    assert f"| sources {digest[:12]} | train PPO fp32 | cartpole | 1 | 4 x 8 |" in table.markdown([theirs])
+    assert f"| sources {digest[:12]} | train PPO fp32 | cartpole | 1 | 4 x 8 |" in tables.markdown([theirs])
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):

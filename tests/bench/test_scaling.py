@@ -16,7 +16,7 @@ from bench.cases import scaling_case as scaling
 from bench.cases.environments import ON_GPU
 from bench.measure import MeasureError, Measurement, Plan
 from bench.record import Metric, Record
-from bench.views import figures, plots, table
+from bench.views import figures, plots, tables
 from tests.bench.fakes import FakeWatch, cycle, in_this_process
 from tests.bench.test_plots import record
 from warpdrive_min.backends import pycuda_driver
@@ -262,13 +262,13 @@ def test_efficiency_is_the_share_of_as_many_times_one():
 
 def test_table_shows_rate_and_efficiency():
     """In the order of the ranks, each backend by itself."""
-    made = table.scaling(curve({4: 300.0, 1: 100.0}) + curve({1: 50.0, 2: 50.0}, "numba"))
+    made = tables.scaling(curve({4: 300.0, 1: 100.0}) + curve({1: 50.0, 2: 50.0}, "numba"))
     columns = {str(column.header): list(column.cells) for column in made.columns}
     assert columns["ranks"] == ["1", "2", "1", "4"]
     assert columns["env-steps/s"] == ["50", "50", "100", "300"]
     assert columns["efficiency"] == ["100.0%", "50.0%", "100.0%", "75.0%"]
     assert columns["of it rollout"] == ["25%"] * 4
-    assert "| 75.0% |" in table.markdown(curve({4: 300.0, 1: 100.0}))
+    assert "| 75.0% |" in tables.markdown(curve({4: 300.0, 1: 100.0}))
 
 
 def test_figure_has_the_ideal_and_labels_what_is_reached():

@@ -19,7 +19,7 @@ from bench.cases import startup_case as startup
 from bench.cases.startup_case import COLD, _first_step, _first_update
 from bench.measure import MeasureError, Plan, measure_starts
 from bench.record import Metric
-from bench.views import figures, table
+from bench.views import figures, tables
 from bench.views.plots import paint
 from tests.bench.fakes import in_this_process
 from tests.bench.test_plots import record
@@ -181,6 +181,6 @@ def test_bars_and_rows_show_every_part():
     (axes,) = paint(figures.starting([started])).axes
     assert [(bar.get_x(), bar.get_width()) for bars in axes.containers for bar in bars] == [(0, 1), (1, 3)]
     assert not figures.starting([]).panels
-    rows = table.starts([started])
+    rows = tables.starts([started])
     assert list(rows.columns[-3].cells) == ["total", "import", "build"]
     assert list(rows.columns[-2].cells) == ["4", "1", "3"]

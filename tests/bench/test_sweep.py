@@ -15,7 +15,7 @@ from bench.cases import CASES
 from bench.cases.train_case import _point as point
 from bench.record import Metric, read
 from bench.reference import ANCHORS
-from bench.views import table
+from bench.views import tables
 from tests.bench.fakes import case, in_this_process, prepared
 from tests.bench.test_plots import record
 
@@ -125,7 +125,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
     todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
     numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl", isolated.run_points)
     console = Console(width=200, file=io.StringIO())
-    table.show([numpy, host], console)
+    tables.show([numpy, host], console)
     text = console.file.getvalue()
     want = host.metrics["env_steps_per_s"].value / numpy.metrics["env_steps_per_s"].value
     assert "(1 thread)" in text
@@ -135,7 +135,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
 def shown(records) -> str:
     """Return what the table prints."""
     console = Console(width=250, file=io.StringIO())
-    table.show(records, console)
+    tables.show(records, console)
     return console.file.getvalue()
 
 
@@ -150,7 +150,7 @@ def test_training_is_shown_over_the_reference():
     of_small, of_crowd = (next(line for line in text.splitlines() if name in line) for name in ("cartpole", "tag_cont"))
     assert re.search(r"25%\s+2\s+WarpDrive 2.7.1\s*$", of_small)
     assert "does not run" in of_crowd
-    (line,) = (line for line in table.markdown(records).splitlines() if "cartpole" in line)
+    (line,) = (line for line in tables.markdown(records).splitlines() if "cartpole" in line)
     assert line.endswith("| 25% | 2 | WarpDrive 2.7.1 |")
 
 
