@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
@@ -23,10 +23,15 @@ from bench.record import Record
 from bench.sweep import Context, Job
 from warpdrive_min.backends import BACKENDS
 
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
+
 Result = TypeVar("Result")
 
 CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
-PROCESSES: Final = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
+PROCESSES: Final[ForkServerContext | SpawnContext] = (
+    multiprocessing.get_context("forkserver") if CAN_COPY else multiprocessing.get_context("spawn")
+)
 """Starts processes, where it can as copies of one that has imported all this and has not touched a GPU."""
 if CAN_COPY:
     PROCESSES.set_forkserver_preload([__name__])

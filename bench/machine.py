@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,7 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         "driver": read("driver", _driver),
         "cuda": torch.version.cuda,
         "torch": str(torch.__version__),
-        **{
-            name.replace("-", "_"): read(name.replace("-", "_"), lambda name=name: metadata.version(name))
-            for name in PACKAGES
-        },
+        **{name.replace("-", "_"): read(name.replace("-", "_"), partial(metadata.version, name)) for name in PACKAGES},
         "cuda_compiler": cuda_c.gpu_compiler(),
         "cpp_compiler": read("cpp_compiler", _cpp_compiler),
         "python": platform.python_version(),

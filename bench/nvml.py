@@ -197,7 +197,8 @@ class Sampler:
                 "energy_j", f"the window of {duration_s:.1f} s is shorter than {ENERGY_WINDOW_S:g} s"
             )
             return None
-        return self._read("energy_j", self._joules_since_start)
+        joules: float | None = self._read("energy_j", self._joules_since_start)
+        return joules
 
     def _joules_since_start(self) -> float:
         spent = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) - self._energy
@@ -218,7 +219,8 @@ class Sampler:
         if duration_s < GPM_WINDOW_S:
             self._unread.setdefault("gpm", f"the window of {duration_s:.2f} s is shorter than {GPM_WINDOW_S:g} s")
             return None
-        return self._read("gpm", self._gpm_metrics)
+        metrics: dict[str, float] | None = self._read("gpm", self._gpm_metrics)
+        return metrics
 
     def _gpm_metrics(self) -> dict[str, float]:
         nvml = self._nvml

@@ -18,7 +18,7 @@ from typing import Any, Final
 from bench import sweep
 from bench.case import label
 from bench.cases.environments import ON_GPU
-from bench.record import Record
+from bench.record import Record, Status
 from bench.sources import sources_hash
 from bench.sweep import Context, Job
 from warpdrive_min.backends import BACKENDS, Availability
@@ -228,7 +228,8 @@ class Cluster:
             if not free:
                 left.append(errand)
                 continue
-            errand.node = min(free, key=lambda node, there=there: len(there[node]))
+            running_on = {node: len(errands) for node, errands in there.items()}
+            errand.node = min(free, key=running_on.__getitem__)
             task = self._on(errand.node, measure_there, **errand.node.share(errand))
             errand.started = datetime.now(UTC)
             running[task.remote(errand.job, context, self._sources)] = errand
@@ -266,7 +267,7 @@ def _losses(errand: Errand) -> dict[str, list[str]]:
     return {"lost": errand.losses} if errand.losses else {}
 
 
-def _unmeasured(status: str, errand: Errand, context: Context, why: str) -> Record:
+def _unmeasured(status: Status, errand: Errand, context: Context, why: str) -> Record:
     """Record a point that no node has sent back, so that nothing is known of a machine."""
     reason = why + (f" ({', '.join(errand.losses)})" if errand.losses else "")
     outcome = sweep.Outcome(status, reason, notes=_losses(errand), unread={"machine": "no node sent the point back"})

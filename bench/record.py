@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench.case import Scope, passes
+from bench.case import Preset, Scope, passes
 
 SCHEMA: Final = 1
 """Raised when a field changes its meaning or goes."""
@@ -24,14 +24,24 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Direction = Literal["higher", "lower"]
+"""Which way is better."""
+Status = Literal["ok", "skipped", "failed"]
+
+
 class Metric(_Model):
     """A figure with its unit, which way is better, and its 95 % interval."""
 
     value: float
     unit: str
-    direction: Literal["higher", "lower"]
+    direction: Direction
     low: float
     high: float
+
+    @classmethod
+    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
+        """Return a figure that has no spread."""
+        return cls(value=value, unit=unit, direction=direction, low=value, high=value)
 
 
 class Check(_Model):
@@ -78,14 +88,14 @@ class Record(_Model):
 
     schema_version: Literal[1] = SCHEMA
     run_id: str
-    preset: str
+    preset: Preset
     case: str
     case_version: int
     scope: Scope
     mode: Literal["eager", "graph", "fused"] | None
     point: dict[str, str | int | float | bool]
     threads: int | None
-    status: Literal["ok", "skipped", "failed"]
+    status: Status
     reason: str | None
     """Why it was skipped or failed."""
     samples_ns: list[float] | None

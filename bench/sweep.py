@@ -19,7 +19,7 @@ from bench.case import Case, Correctness, Point, Prepared, Preset, Ranks, Skip, 
 from bench.cases import CASES
 from bench.measure import PLANS, Measurement, Plan, measure, measure_starts, refuse_simulator, stopwatch_for
 from bench.nvml import Sampler, pcie_bytes_per
-from bench.record import Check, CorrectnessRecord, Curve, Metric, Record, append, read
+from bench.record import Check, CorrectnessRecord, Curve, Metric, Record, Status, append, read
 from bench.stats import median, median_interval
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -136,7 +136,7 @@ def _key(case: str, point: Point) -> tuple[Any, ...]:
 class Outcome:
     """What came of a point; filled as far as it went."""
 
-    status: str = "ok"
+    status: Status = "ok"
     reason: str | None = None
     prepared: Prepared | Trial | Starts | Ranks | None = None
     measurement: Measurement | None = None

@@ -48,6 +48,7 @@ def test_throughput(benchmark: Any, case: Case, point: Point) -> None:
         prepared = case.setup(point)
     except Skip as skip:
         pytest.skip(str(skip))
+    assert isinstance(prepared, Prepared), f"{case.name} repeats, so it prepares what is repeated"
     refuse_simulator(prepared.device)
     _is_right(prepared)
     runs = runs_per_round(prepared)

@@ -97,7 +97,7 @@ def sampler_bytes(wrapper: EnvWrapper) -> int:
     """Bytes a draw must move for one environment: the distribution, the actions and the counter in and out."""
     space = next(iter(wrapper.env.action_space.values()))
     if hasattr(space, "low"):  # uniform between bounds that all environments share
-        return 4 * wrapper.n_agents * space.shape[0] + 8
+        return 4 * wrapper.n_agents * int(space.shape[0]) + 8
     categories = category_counts(space)
     return 4 * wrapper.n_agents * (sum(categories) + len(categories)) + 8
 

@@ -171,12 +171,12 @@ def figures(curve: Curve, learner: str, threshold: float) -> dict[str, Metric]:
     returns = curve.mean_return[learner]
     for index, value in enumerate(returns):
         if value is not None and value >= threshold:
-            found["env_steps_to_threshold"] = _exactly(curve.env_steps[index], "env_steps", "lower")
-            found["seconds_to_threshold"] = _exactly(curve.seconds[index], "s", "lower")
+            found["env_steps_to_threshold"] = Metric.exactly(curve.env_steps[index], "env_steps", "lower")
+            found["seconds_to_threshold"] = Metric.exactly(curve.seconds[index], "s", "lower")
             break
     if known := [value for value in returns if value is not None]:
-        found["final_return"] = _exactly(known[-1], "return", "higher")
-    found["env_steps_per_s"] = _exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
+        found["final_return"] = Metric.exactly(known[-1], "return", "higher")
+    found["env_steps_per_s"] = Metric.exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
     return found
 
 
@@ -206,10 +206,6 @@ def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Corre
     )
 
 
-def _exactly(value: float, unit: str, direction: str) -> Metric:
-    return Metric(value=value, unit=unit, direction=direction, low=value, high=value)
-
-
 def _scored(score: evaluation.Score) -> Metric:
     half = 1.96 * score.standard_error
     mean = score.mean_return
@@ -230,7 +226,9 @@ def learn_points(preset: Preset) -> list[Point]:
     if preset == "default":
         (task,) = (task for task in TASKS if (task.env, task.algorithm) == ("cartpole", "PPO"))
         return [_point(task, backend, SEEDS[0]) for backend in ("cpu", "host", *ON_GPU)]
-    points = [_point(task, backend, seed) for task in TASKS for backend in ("host", *ON_GPU) for seed in SEEDS]
+    points: list[Point] = [
+        _point(task, backend, seed) for task in TASKS for backend in ("host", *ON_GPU) for seed in SEEDS
+    ]
     cartpole = [task for task in TASKS if task.env == "cartpole"]
     points += [_point(task, "cpu", seed) for task in cartpole for seed in SEEDS]
     crowded = [
@@ -242,7 +240,7 @@ def learn_points(preset: Preset) -> list[Point]:
     ]
     crowded += [(task, CROWD, {}) for task in TASKS if task.env == "acrobot"]
     return points + [
-        _point(task, backend, seed, n_envs) | more
+        {**_point(task, backend, seed, n_envs), **more}
         for task, n_envs, more in crowded
         for backend in ON_GPU
         for seed in SEEDS
@@ -254,7 +252,7 @@ CROWDED: Final = {"A2C": (CROWD, 16_384), "PPO": (CROWD, 16_384, 65_536)}
 """Environments of CartPole on a GPU; those of PPO as PureJaxRL was measured on it, which multiplies in TF32 there."""
 
 
-def _point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, str | int | float]:
+def _point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> Point:
     return {
         "env": task.env,
         "backend": backend,

@@ -49,9 +49,9 @@ def memory(point: Point) -> Trial:
             unread["stepped_envs"] = "a CPU's memory is not filled"
         return Course(
             metrics={
-                "bytes_per_env": exactly(per_env, "bytes", "lower"),
-                "bytes_per_agent": exactly(per_env / point["n_agents"], "bytes", "lower"),
-                "largest_n_envs": exactly(largest, "environments", "higher"),
+                "bytes_per_env": Metric.exactly(per_env, "bytes", "lower"),
+                "bytes_per_agent": Metric.exactly(per_env / point["n_agents"], "bytes", "lower"),
+                "largest_n_envs": Metric.exactly(largest, "environments", "higher"),
             },
             notes=notes,
             unread=unread,
@@ -66,16 +66,11 @@ def memory(point: Point) -> Trial:
     )
 
 
-def exactly(value: float, unit: str, direction: str) -> Metric:
-    """Return a figure that has no spread."""
-    return Metric(value=value, unit=unit, direction=direction, low=value, high=value)
-
-
 def used_bytes(point: Point, backend: Backend, n_envs: int) -> int:
     """Return what starting so many environments takes: by torch's allocator on a GPU, else by the arrays' storage."""
     if backend.device.type == "cuda":
         gc.collect()
-        before = torch.cuda.memory_stats(backend.device)[REQUESTED]
+        before = int(torch.cuda.memory_stats(backend.device)[REQUESTED])
         started = start_env(point, point["backend"], n_envs)
         backend.synchronize()
         used = int(torch.cuda.memory_stats(backend.device)[REQUESTED]) - before
@@ -97,7 +92,7 @@ def arrays(wrapper: EnvWrapper) -> list[torch.Tensor]:
 def free_bytes(point: Point, backend: Backend) -> int:
     """Return the free memory of the device, with what torch keeps of it."""
     gc.collect()
-    return start_env(point, backend.name, 1).cuda_data_manager.free_bytes()
+    return int(start_env(point, backend.name, 1).cuda_data_manager.free_bytes())
 
 
 def fill(point: Point, n_envs: int) -> int:

@@ -30,7 +30,7 @@ class Repeated:
     mode: Mode
 
 
-def repeated(backend: Backend, work: Callable[[], None], mode: Mode | None = None, n: int | None = None) -> Repeated:
+def repeated(backend: Backend, work: Callable[[], object], mode: Mode | None = None, n: int | None = None) -> Repeated:
     """Do the work once, so that all is compiled, and return it many times over.
 
     Args:

@@ -157,7 +157,7 @@ def least_bytes(trainer: WatchedTrainer) -> int:
     observed = sum(
         learner.player.seat.n_agents * learner.player.seat.n_features * 4 * 2 for learner in trainer.learners.values()
     )
-    return batch_size * (wrapper.env.bytes_per_step + observed)
+    return int(batch_size * (wrapper.env.bytes_per_step + observed))
 
 
 def least_ops(trainer: WatchedTrainer) -> int:
@@ -195,7 +195,7 @@ def train_points(preset: Preset) -> list[Point]:
             _point(backend, n_envs=16, n_steps=32, algorithm=name)
             for backend, name in zip(ON_CPU, ("A2C", "PPO"), strict=True)
         ]
-    points = [
+    points: list[Point] = [
         _point(backend, n_envs=n_envs, n_steps=100, algorithm=name)
         for backend in ON_CPU
         for n_envs in (100, 1_000)
@@ -218,7 +218,7 @@ VARIED: Final = {("cartpole", 16_384, "PPO"), ("tag_continuous", 2_000, "A2C")}
 
 def _multiplies(axes: Mapping[str, Any]) -> bool:
     """Return whether a point spends most of its time on matrices, so that their precision counts."""
-    return axes["env"] == "tag_continuous" or axes["algorithm"] == "PPO"
+    return bool(axes["env"] == "tag_continuous" or axes["algorithm"] == "PPO")
 
 
 def _key(axes: Mapping[str, Any]) -> tuple[str, int, str]:

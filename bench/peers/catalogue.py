@@ -96,7 +96,7 @@ def jax_training(preset: Preset) -> list[Point]:
     if preset == "smoke":
         return [{**_train("cartpole", SMOKE_ENVS, 1, 8, "PPO", SEPARATE), "precision": "fp32"}]
     points = _anchors(JAX)
-    in_full = [{**point, "precision": "fp32"} for point in points if point["algorithm"] == "PPO"]
+    in_full: list[Point] = [{**point, "precision": "fp32"} for point in points if point["algorithm"] == "PPO"]
     return [{**point, "precision": "tf32"} for point in points] + in_full
 
 

@@ -11,11 +11,10 @@ import typer
 from rich.console import Console
 
 from bench import sweep
-from bench.case import Preset
+from bench.case import Preset, PresetName, passes
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.pairing import Run, measure
 from bench.record import Record, append
-from bench.verdicts.compare import PresetName, passes
 from bench.verdicts.worker import Side
 from bench.views import tables
 from warpdrive_min import BACKENDS

@@ -12,12 +12,13 @@ from typing import Any, Final
 import torch
 
 from bench import sweep
-from bench.case import Case, Point, Prepared, Skip
+from bench.case import Case, Point, Prepared, Scope, Skip
+from bench.cases import CASES
 from bench.measure import PLANS, Measurement, Stopwatch
 from bench.peers.catalogue import PeerJob
 from bench.peers.check import correctness
 from bench.peers.process import PeerError, PeerProcess
-from bench.record import Check, CorrectnessRecord, Metric, Record
+from bench.record import Check, CorrectnessRecord, Metric, Record, Status
 from bench.stats import Ratio, paired_ratio
 from bench.verdicts.turns import QUADS, by_quad, quads
 from bench.verdicts.worker import Reply, Side, SideError, Timed
@@ -66,7 +67,7 @@ class Watch:
 class Outcome:
     """What came of a point; filled as far as it went."""
 
-    status: str = "ok"
+    status: Status = "ok"
     reason: str | None = None
     theirs: Reply | None = None
     """What the peer said of its work."""
@@ -112,7 +113,7 @@ def _attempt(job: PeerJob, run: Run, ours: Timed, outcome: Outcome) -> None:
             outcome.sides.append(ours.set_up(case, point, plan.sample_s, plan.warm_up_cap_s))
         except SideError as error:
             raise SideError(error.kind, f"ours, {case} on {point['backend']}: {error}") from error
-        outcome.our_job = sweep.Job(sweep.CASES[case], point)
+        outcome.our_job = sweep.Job(CASES[case], point)
         outcome.samples = quads(theirs, ours, max(LEAST_QUADS, QUADS[run.context.preset]))
         for each, seen in zip((theirs, ours), outcome.sides, strict=True):
             seen["after"] = each.finish()["check"]
@@ -157,7 +158,7 @@ def _nothing() -> None:
     """Wait for nothing: the peer's process has waited."""
 
 
-def _scope(job: PeerJob) -> str:
+def _scope(job: PeerJob) -> Scope:
     return "train" if job.axes["work"] == "train" else "env"
 
 
@@ -206,7 +207,7 @@ def _record(job: PeerJob, run: Run, outcome: Outcome, times: tuple[datetime, flo
         case=CASE,
         case_version=VERSION,
         scope=_scope(job),
-        point=job.point,
+        point=dict(job.point),
         status=outcome.status,
         reason=outcome.reason,
         metrics=found,

@@ -28,7 +28,7 @@ from bench.verdicts import compare, pairing, turns
 from bench.verdicts.compare import say
 from bench.verdicts.pairing import MATTERS, CompareError, NotComparable, NothingMeasured, Pair
 from bench.verdicts.worker import SideError
-from bench.views.plots import by_machine
+from bench.views.figures import by_machine
 
 CALIBRATIONS: Final = sweep.RESULTS / "calibration"
 ROUNDS: Final = 5

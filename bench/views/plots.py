@@ -171,7 +171,8 @@ def _lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
         _number(axes, "x", chart.log_x, MOST_DECADES[_grid(chart)[0]])
     if panel.right is not None:
         label, factor = panel.right
-        right = axes.secondary_yaxis("right", functions=(lambda y: y * factor, lambda y: y / factor))
+        there_and_back = (lambda y: np.multiply(y, factor), lambda y: np.divide(y, factor))
+        right = axes.secondary_yaxis("right", functions=there_and_back)
         right.yaxis.set_major_formatter(FuncFormatter(_si))
         right.yaxis.set_minor_formatter(NullFormatter())
         right.set_ylabel(label)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from bench import cli, sweep
 from bench.case import Case, Skip
+from bench.cases import CASES
 from bench.cases.train_case import settings
 from bench.measure import PLANS
 from bench.peers.catalogue import PEERS, PeerJob
@@ -461,7 +462,7 @@ def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
         assert jobs
         for job in jobs:
             case, point = job.ours("cpu")
-            assert case in sweep.CASES
+            assert case in CASES
             assert point["env"] in ENVS
             if case == "train":
                 config = RunConfig.from_dict(settings(point))

@@ -89,7 +89,7 @@ class NumbaBackend(Backend):
         """
         self.require()
         if not simulated():
-            torch.cuda.init()  # type: ignore[no-untyped-call]
+            torch.cuda.init()
             _use_torch_context()
 
 
@@ -187,7 +187,7 @@ def simulated() -> bool:
 @functools.cache
 def _own_stream(device: int) -> torch.cuda.Stream:
     """Return the one stream of this backend on a GPU."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)
 
 
 def _use_torch_context() -> None:

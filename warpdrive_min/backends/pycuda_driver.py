@@ -61,7 +61,7 @@ class PyCudaBackend(Backend):
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
         """Make current the stream that PyCUDA made: it cannot launch on another library's."""
-        stream = torch.cuda.ExternalStream(_own_stream().handle)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.ExternalStream(_own_stream().handle)
         with torch.cuda.stream(stream):
             yield stream
 
@@ -136,7 +136,7 @@ def loaded_driver() -> Any:
     """Return `pycuda.driver` with torch's primary context current, popped again at exit."""
     import pycuda.driver as driver  # noqa: PLC0415  (optional)
 
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.init()
     torch.cuda.synchronize()  # torch makes its primary context here, if it has not yet
     try:
         driver.init()

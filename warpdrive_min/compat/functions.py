@@ -60,7 +60,7 @@ def make_current_context(device_id: int | None = None) -> Any:
     backends.get("pycuda")
     import pycuda.driver as driver  # noqa: PLC0415  (optional)
 
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.init()
     driver.init()
     device = driver.Device(torch.cuda.current_device() if device_id is None else device_id)
     context = device.retain_primary_context()

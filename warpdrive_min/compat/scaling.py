@@ -126,7 +126,7 @@ def perform_distributed_training(
         unused.bind(("localhost", 0))
         port = unused.getsockname()[1]
     arguments = (n_processes, port, env_backend, setup_trainer_and_train, config, results_dir)
-    spawn(_train_as_rank, arguments, nprocs=n_processes)  # type: ignore[no-untyped-call]
+    spawn(_train_as_rank, arguments, nprocs=n_processes)
 
 
 def _train_as_rank(

@@ -65,7 +65,7 @@ class Phase:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 _captured: weakref.WeakSet[Phase] = weakref.WeakSet()

@@ -97,7 +97,7 @@ class Recorder:
             parts = [array.movedim(-1, 1) if is_last and array.dim() > 2 else array for array in last]
             entries = [part.flatten(2) if part.dim() > 2 else part[..., None] for part in parts]
             side_by_side = zeros(n_envs, n_agents, sum(part.shape[2] for part in entries), dtype=torch.float32)
-            places = side_by_side.split([part.shape[2] for part in entries], 2)  # type: ignore[no-untyped-call]
+            places = side_by_side.split([part.shape[2] for part in entries], 2)
             self._gathered = list(zip(places, entries, strict=True))
             last, is_last = [side_by_side], False
         if has_cuts:

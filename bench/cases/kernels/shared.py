@@ -20,7 +20,7 @@ OURS: Final = "ours"
 def prepared(
     point: Point,
     backend: Backend,
-    work: Callable[[], None],
+    work: Callable[[], object],
     check: Callable[[], Correctness],
     *,
     units: Mapping[str, int],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -82,7 +83,11 @@ def _curve(curves: Sequence[tuple[Floats, Floats]], log_x: bool) -> list[Dot]:
     values = np.stack([np.interp(x, *curve) for curve in curves])
     columns = (x, interquartile_mean(values), *interquartile_band(values))
     note = counted(len(curves), "seed")
-    return [Dot(*map(float, row), note) for row in zip(*columns, strict=True)]
+    return [Dot(float(x), float(y), float(low), float(high), note) for x, y, low, high in zip(*columns, strict=True)]
+
+
+def _place_of(run_ids: Sequence[str], record: Record) -> float:
+    return float(run_ids.index(record.run_id))
 
 
 def history(records: Sequence[Record]) -> Chart:
@@ -106,7 +111,7 @@ def history(records: Sequence[Record]) -> Chart:
         for (backend, _), each in sorted(backends.items(), key=lambda item: list(BACKEND_STYLE).index(item[0][0])):
             if len(each) > 1:
                 own = list(each.values())
-                dots = dots_along(own, first_metric, lambda record, ids=ids: float(ids.index(record.run_id)))
+                dots = dots_along(own, first_metric, partial(_place_of, ids))
                 series.append(Series(backend_label(own[0]), BACKEND_STYLE[backend], dots))
                 shown += own
         if series:

@@ -39,7 +39,7 @@ def notes(records: Iterable[Record]) -> list[str]:
 
 def said(record: Record) -> str:
     """Name the size of a point and its run."""
-    sizes = [size(axis, value) for axis, value in record.point.items() if axis.startswith("n_")]
+    sizes = [size(axis, int(value)) for axis, value in record.point.items() if axis.startswith("n_")]
     return f"{', '.join(sizes)}; {record.run_id}"
 
 

@@ -58,7 +58,7 @@ def markdown(records: Sequence[Record]) -> str:
     """Return the records of each case as a Markdown table, for documents; in whatever order they were measured."""
     parts = []
     ordered = sorted(records, key=lambda record: (str(sorted(record.point.items())), record.started_at))
-    for case, make in (TABLES | {"env_step": env_steps_in_documents}).items():
+    for case, make in {**TABLES, "env_step": env_steps_in_documents}.items():
         shown = [record for record in ordered if record.case == case and record.is_evidence and record.metrics]
         if shown:
             parts.append(_as_markdown(make(shown)))
