@@ -50,7 +50,7 @@ class CUDAEnvironmentContext:
     Override the hooks that apply; each returns an empty value here.
     """
 
-    kernel_sources: ClassVar[Mapping[Language, Source]] = {}
+    kernel_sources: Mapping[Language, Source] = {}
     """Source of the kernels in each language; a source in the registrar goes before it."""
     num_agents: int
 

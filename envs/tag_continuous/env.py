@@ -478,5 +478,5 @@ def _any_hair(distances: Array) -> Array:
     """Tell where ascending distances hold two that differ, but by a hair."""
     with np.errstate(invalid="ignore"):  # inf - inf, where nobody is left
         gaps = np.diff(distances, axis=-1)
-        near: Array = ((gaps > 0) & (gaps < HAIR)).any(-1)
+        near: Array = np.any((gaps > 0) & (gaps < HAIR), axis=-1)
     return near

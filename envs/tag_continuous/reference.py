@@ -144,8 +144,9 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         num_runners[envs] = c.N_AGENTS - c.N_TAGGERS
         _timestep_[envs] = 0
         _episode_[envs] += 1
-        crowd = (part[envs] for part in (loc_x, loc_y, speed, direction, acceleration))
-        observations[envs] = observe(c, *crowd, still_in_the_game[envs] != 0, agent_types, _timestep_[envs])
+        x, y, moves, heading, pushes = (part[envs] for part in (loc_x, loc_y, speed, direction, acceleration))
+        in_game = still_in_the_game[envs] != 0
+        observations[envs] = observe(c, x, y, moves, heading, pushes, in_game, agent_types, _timestep_[envs])
 
     return {"step": step, "reset": reset}
 

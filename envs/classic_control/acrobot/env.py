@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -123,7 +124,7 @@ class Acrobot(SingleAgent):
 
     name = "Acrobot"
     tolerance = 1e-4
-    kernel_sources: ClassVar[dict[Language, Source]] = {
+    kernel_sources: Mapping[Language, Source] = {
         "numpy": "envs.classic_control.acrobot.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.classic_control.acrobot.kernel_numba",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -81,7 +82,7 @@ class CartPole(SingleAgent):
     """
 
     name = "CartPole"
-    kernel_sources: ClassVar[dict[Language, Source]] = {
+    kernel_sources: Mapping[Language, Source] = {
         "numpy": "envs.classic_control.cartpole.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.classic_control.cartpole.kernel_numba",

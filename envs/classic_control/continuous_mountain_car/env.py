@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -60,7 +61,7 @@ class ContinuousMountainCar(ValleyCar):
     """
 
     name = "ContinuousMountainCar"
-    kernel_sources: ClassVar[dict[Language, Source]] = {
+    kernel_sources: Mapping[Language, Source] = {
         "numpy": "envs.classic_control.continuous_mountain_car.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.classic_control.continuous_mountain_car.kernel_numba",

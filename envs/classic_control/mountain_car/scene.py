@@ -30,7 +30,7 @@ def draw(config: ValleyConfig, episode: Episode, push: NDArray[Any]) -> Scene:
     slope = np.arctan(3 * 0.45 * np.cos(3 * x))
     along, up = np.stack([np.cos(slope), np.sin(slope)]), np.stack([-np.sin(slope), np.cos(slope)])
     middle = np.stack([x, height(x)]) + up * (WHEEL + HEIGHT / 2)
-    car_x, car_y = rectangle(*middle, LENGTH, HEIGHT, slope)
+    car_x, car_y = rectangle(middle[0], middle[1], LENGTH, HEIGHT, slope)
     wheels = np.stack([middle - up * HEIGHT / 2 + along * LENGTH * at for at in (-0.3, 0.3)])  # (2, x and y, n_frames)
     arrow = np.stack([middle + up * 0.1, middle + up * 0.1 + along * 0.2 * push])
     goal, top = config.goal_position, float(height(config.goal_position))

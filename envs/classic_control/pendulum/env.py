@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -85,7 +86,7 @@ class Pendulum(SingleAgent):
 
     name = "Pendulum"
     tolerance = 5e-5
-    kernel_sources: ClassVar[dict[Language, Source]] = {
+    kernel_sources: Mapping[Language, Source] = {
         "numpy": "envs.classic_control.pendulum.reference",
         "cuda_c": Path(__file__).with_name("kernel.cu"),
         "numba": "envs.classic_control.pendulum.kernel_numba",
