@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.training import support
+from warpdrive_min.training.models import ModelFactory
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +39,10 @@ def _interpreted(monkeypatch):
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_tensor)
     monkeypatch.setattr(builder, "options", replace(builder.options, allowed_dot_input_precisions=products))
+
+
+@pytest.fixture
+def factory(monkeypatch):
+    """Give the table of models, which is as before when the test is over."""
+    monkeypatch.setattr(ModelFactory, "_classes", dict(ModelFactory._classes))
+    return ModelFactory

@@ -1,0 +1,137 @@
+"""Weights of models as WarpDrive names them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.testing import assert_close
+
+from tests.training.models_support import BOX, DISCRETE, N_FEATURES, Bare, config, observations
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.models import (
+    FullyConnected,
+    FullyConnectedActionValueCritic,
+    FullyConnectedActor,
+    create_actor_critic,
+    load_warpdrive_state_dict,
+    to_warpdrive_state_dict,
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def warpdrive_weights(space: ActionSpace = DISCRETE) -> dict[str, torch.Tensor]:
+    """Return random weights with WarpDrive's names, 5 -> 8 -> 6 and a head for each type."""
+    layers = {"fc.0.0": (8, N_FEATURES), "fc.1.0": (6, 8)}
+    heads = enumerate(space.categories)
+    layers |= {"policy_head": (2, 6)} if space.is_continuous else {f"policy_head.{j}": (n, 6) for j, n in heads}
+    layers["vf_head"] = (1, 6)
+    weights = {f"{name}.weight": torch.randn(shape) for name, shape in layers.items()}
+    return weights | {f"{name}.bias": torch.randn(shape[0]) for name, shape in layers.items()}
+
+
+def layer(weights: dict[str, torch.Tensor], name: str, inputs: torch.Tensor) -> torch.Tensor:
+    """Return one of WarpDrive's layers of its inputs."""
+    return functional.linear(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
+def test_warpdrives_weights_give_warpdrives_outputs(space, prefix):
+    """Each head says what WarpDrive's layer for its type says, also of weights saved by a distributed run."""
+    weights, seen = warpdrive_weights(space), observations()
+    model = FullyConnected(N_FEATURES, space, config(output_w=2.0))
+    load_warpdrive_state_dict(model, {prefix + key: tensor for key, tensor in weights.items()})
+    hidden = torch.relu(layer(weights, "fc.1.0", torch.relu(layer(weights, "fc.0.0", seen))))
+    if space.is_continuous:
+        want = 2 * torch.tanh(layer(weights, "policy_head", hidden))
+    else:
+        want = torch.cat([layer(weights, f"policy_head.{j}", hidden) for j in range(2)], -1)
+    head, value = model(seen)
+    assert_close(head, want)
+    assert_close(value, layer(weights, "vf_head", hidden).squeeze(-1))
+
+
+@pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
+def test_warpdrives_weights_make_the_round_trip(space):
+    """What was loaded is given back under the same names, as copies; log_std is neither asked for nor given."""
+    weights, model = warpdrive_weights(space), FullyConnected(N_FEATURES, space, config(log_std_init=-3.0))
+    load_warpdrive_state_dict(model, weights)
+    got = to_warpdrive_state_dict(model)
+    assert got.keys() == weights.keys()
+    assert all(torch.equal(got[key], weights[key]) for key in weights)
+    got["fc.0.0.bias"].zero_()
+    assert torch.equal(model.fc[0][0].bias, weights["fc.0.0.bias"])
+    if space.is_continuous:
+        assert model.log_std.tolist() == [-3.0, -3.0]
+
+
+@pytest.mark.parametrize(
+    ("build", "head"), [(FullyConnectedActor, "policy_head"), (FullyConnectedActionValueCritic, "vf_head")]
+)
+def test_weights_of_ddpgs_models_make_the_round_trip(build, head):
+    """Actor and critic have WarpDrive's names too."""
+    model, other = build(N_FEATURES, BOX, config()), build(N_FEATURES, BOX, config())
+    state = to_warpdrive_state_dict(model)
+    names = [f"{name}.{kind}" for name in ("fc.0.0", "fc.1.0", head) for kind in ("weight", "bias")]
+    assert sorted(state) == sorted(names)
+    load_warpdrive_state_dict(other, state)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_weights_of_a_users_model_have_its_own_names(factory):
+    """What was added to a module is not in the way of the state_dict that it was saved with."""
+    factory.add("bare", Bare)
+    model, saved = create_actor_critic(N_FEATURES, BOX, config(type="bare")), Bare(N_FEATURES, BOX, config())
+    load_warpdrive_state_dict(model, saved.state_dict())
+    assert torch.equal(model.module.layer.weight, saved.layer.weight)
+    assert to_warpdrive_state_dict(model).keys() == saved.state_dict().keys()
+
+
+def test_weights_are_loaded_in_place():
+    """Parameters that are views of an optimiser's one vector stay so."""
+    model = FullyConnected(N_FEATURES, DISCRETE, config())
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    start = 0
+    for parameter in model.parameters():
+        parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    weights = warpdrive_weights()
+    load_warpdrive_state_dict(model, weights)
+    assert_close(flat.sum(), sum(tensor.sum() for tensor in weights.values()))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda w: w.pop("fc.1.0.bias"), r"has no fc.1.0.bias; the model has fc.0.0.bias, "),
+        (lambda w: w.pop("policy_head.1.weight"), r"has no policy_head.1.weight"),
+        (lambda w: w.update({"fc.2.0.bias": torch.zeros(3)}), r"has too much: fc.2.0.bias"),
+        (
+            lambda w: w.update({"policy_head.1.weight": torch.zeros(3, 6)}),
+            r"policy_head.1.weight must be of shape \(4, 6\) \(got \(3, 6\)\); the model must have the sizes",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(change, match):
+    """The error names the key, and nothing was loaded."""
+    weights, model = warpdrive_weights(), FullyConnected(N_FEATURES, DISCRETE, config())
+    before = copy.deepcopy(model.state_dict())
+    change(weights)
+    with pytest.raises(DataError, match=match):
+        load_warpdrive_state_dict(model, weights)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("convert", [to_warpdrive_state_dict, lambda model: load_warpdrive_state_dict(model, {})])
+def test_two_trunks_have_no_place_in_warpdrives_weights(convert):
+    """WarpDrive's models have one, so neither way is lossless."""
+    with pytest.raises(ConfigError, match=r"share one trunk there .*set model.shared to true"):
+        convert(FullyConnected(N_FEATURES, DISCRETE, config(shared=False)))
