@@ -190,38 +190,43 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
     Each comes from the newest but one of the runs that have its point, and the newest has to show it again. What a
     single run has is claimed by that one.
     """
-    best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
+    by_point: dict[tuple[Any, ...], list[Record]] = {}
     for record in evidence(records):
-        is_baseline = record.point.get("implementation", "ours") != "ours"
-        if is_baseline or (claim := _own_claim(record, records)) is None:
+        if record.metrics and record.point.get("implementation", "ours") == "ours":
+            by_point.setdefault((record.case, *sorted(_without_seed(record.point).items())), []).append(record)
+    best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
+    for of_point in by_point.values():
+        if (claim := _own_claim(of_point)) is None:
             continue
-        point = record.point
-        key = (record.case, *(point.get(axis) for axis in ("env", "implementation", "algorithm", "learner")))
+        case, point = of_point[0].case, of_point[0].point
+        key = (case, *(point.get(axis) for axis in ("env", "implementation", "algorithm", "learner")))
         score = -claim.low if claim.at_most else claim.low
         if key not in best or score > best[key][0]:
             best[key] = score, claim
     return [claim for _, claim in best.values()]
 
 
-def _own_claim(record: Record, records: Sequence[Record]) -> Claim | None:
-    """Return what is claimed of a record's point; the seeds of `learn`, of which none may lack, are one."""
-    point = {axis: value for axis, value in record.point.items() if axis != "seed"}
-    absent = {axis: None for axis in _axes(record.case) if axis not in record.point}
-    select = Select(case=record.case, axes=point | absent)
-    if not record.metrics:
-        return None
-    name, metric = next(iter(record.metrics.items()))
+def _without_seed(point: Point) -> dict[str, Any]:
+    return {axis: value for axis, value in point.items() if axis != "seed"}
+
+
+def _own_claim(records: Sequence[Record]) -> Claim | None:
+    """Return what is claimed of the point of some records; the seeds of `learn`, of which none may lack, are one."""
+    case, point = records[0].case, _without_seed(records[0].point)
+    absent = {axis: None for axis in _axes(case) if axis not in records[0].point}
+    select = Select(case=case, axes=point | absent)
+    name, metric = next(iter((records[0].metrics or {}).items()))
     ours: Quantity = Rate(select=select, metric=name)
     unit, at_most = metric.unit, metric.direction == "lower"
-    if CASES[record.case].scope == "learn":
+    if CASES[case].scope == "learn":
         ours, unit, at_most = Learned(select=select, n_seeds=len(SEEDS)), "s", True
-    newest = ours.measure(evidence(records))
+    newest = ours.measure(records)
     if newest is None:
         return None
-    before = ours.measure([each for each in evidence(records) if each.run_id != newest.run_id])
+    before = ours.measure([each for each in records if each.run_id != newest.run_id])
     seen = before if before and before.on == newest.on else newest
     return Claim(
-        name=_named(record.case, point),
+        name=_named(case, point),
         source=OURS,
         says=f"made by run {seen.run_id}",
         low=seen.value,
