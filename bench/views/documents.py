@@ -40,11 +40,12 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
     """Print the tables of documents again in their places, each by the `python -m bench table ...` command above it."""
     try:
         for document in documents:
+            typer.echo(f"{document}:")
             text = document.read_text(encoding="utf-8")
-            new = refreshed(text, lambda command: typer.echo(f"{document}: {command}"))  # noqa: B023  (called here)
+            new = refreshed(text, lambda command: typer.echo(f"  {command}"))
             if new != text:
                 write_atomically(document, new)
-            typer.echo(f"{document}: {'written' if new != text else 'as its records are'}")
+            typer.echo(f"  {'written' if new != text else 'as its records are'}")
     except (RecordError, DocumentError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
