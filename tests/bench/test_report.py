@@ -312,6 +312,11 @@ addEventListener("load", () => {
   const words = [...document.querySelectorAll(".panels svg text")];
   const isCutThere = each => isCut(each.getBoundingClientRect(), each.ownerSVGElement.getBoundingClientRect());
   said.cut = words.filter(isCutThere).map(each => each.textContent);
+  const names = svg => [...svg.querySelectorAll("text[text-anchor=middle]:not([transform])")];
+  const boxes = svg => names(svg).map(each => each.getBoundingClientRect());
+  const meets = (a, b) => a !== b && Math.abs(a.top - b.top) < 2 && a.left < b.right && b.left < a.right;
+  const isCrowded = svg => boxes(svg).some((a, _, all) => all.some(b => meets(a, b)));
+  said.crowded = [...document.querySelectorAll(".panels svg")].filter(isCrowded).length;
   said.requests = performance.getEntriesByType("resource").map(each => each.name);
   said.wide = document.documentElement.scrollWidth - innerWidth;
   document.body.textContent = "PROBE" + JSON.stringify(said) + "PROBE";
@@ -345,3 +350,4 @@ def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     assert said["wide"] <= 0
     assert said["claims_wide"] <= 0, "on a narrow screen each claim is a card"
     assert said["cut"] == []
+    assert said["crowded"] == 0, "no name below an axis runs into the next one"

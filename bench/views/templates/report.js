@@ -1,7 +1,7 @@
 "use strict";
 const charts = JSON.parse(document.getElementById("data").textContent);
 const tip = document.getElementById("tip");
-const WIDTH = 440, HEIGHT = 290, TOP = 8, RIGHT = 14, BOTTOM = 40, ROW = 22, NAME = 50;
+const WIDTH = 440, HEIGHT = 290, TOP = 8, RIGHT = 14, BOTTOM = 40, ROW = 22, NAME = 50, LETTER = 7;
 const DASHES = { "-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 3" };
 const MARKS = {
   o: "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0", s: "M-3.2 -3.2h6.4v6.4h-6.4z", "^": "M0 -4L4 3.2H-4z",
@@ -75,9 +75,12 @@ function drawPanel(holder, chart, panel, off) {
   const levels = panel.level === null ? [] : [panel.level];
   const ys = [...dots.flatMap(d => [d[1], d[2], d[3]]), ...levels];
   const y = across ? { at: rows, ticks: [] } : scale(ys, chart.y.log, bottom, TOP, false);
+  const commits = chart.kind === "history" ? panel.ticks.map(name => name.replace(" + changes", "+")) : null;
+  const every = commits ? Math.ceil(commits.length * (Math.max(...commits.map(name => name.length)) + 1) * LETTER / (right - left)) : 1;
   for (const tick of x.ticks) {
     element("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: TOP, y2: bottom }, svg);
-    element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, chart.kind === "history" ? panel.ticks[tick].replace(" + changes", "+") : si(tick));
+    if (commits && (commits.length - 1 - tick) % every) continue;  /* no room for all; the last one is named, and the pointer names each */
+    element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, commits ? commits[tick] : si(tick));
   }
   for (const tick of y.ticks) {
     element("line", { class: "grid", x1: left, x2: right, y1: y.at(tick), y2: y.at(tick) }, svg);
