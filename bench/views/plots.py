@@ -31,7 +31,7 @@ LEGEND_COLUMNS: Final = 4
 LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
 """That a line in the legend takes the place of."""
-TITLE_LETTERS_AN_INCH: Final = 14
+TITLE_LETTERS_AN_INCH: Final = 13
 """Of a panel's title, with the labels of the axis beside it."""
 FOOTER_LETTERS_AN_INCH: Final = 25
 """Of the footer in the paper's font."""
@@ -241,12 +241,13 @@ def _name_rows(axes: Axes, panel: Panel) -> None:
 def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
     """Scale an axis and write its numbers short; all of 1, 2 and 5 where powers of ten alone would be few.
 
-    Of more powers of ten than ``most``, every second, third, ... has a number.
+    Of more powers of ten than ``most``, every second, third, ... has a number; within one, equal steps have.
     """
     axis = axes.xaxis if which == "x" else axes.yaxis
     if is_log:
         axes.set(**{f"{which}scale": "log"})
-        low, high = map(float, axis.get_view_interval())
+    low, high = map(float, axis.get_view_interval())
+    if is_log and high / low > ONE_DECADE:
         subs = (1.0, 2.0, 5.0) if high / low < FEW_DECADES else (1.0,)
         axis.set_major_locator(LogLocator(subs=subs, numticks=most))
     else:
@@ -255,7 +256,8 @@ def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) 
     axis.set_minor_formatter(NullFormatter())
 
 
-FEW_DECADES: Final = 30
+ONE_DECADE: Final = 10
+FEW_DECADES: Final = 100
 """From the lowest to the highest value of an axis."""
 MOST_DECADES: Final = {1: 12, 2: 12, 3: 6}
 """That have a number on the horizontal axis in so many columns of panels."""

@@ -13,11 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.record import Curve, Record, read_all
+from bench.record import Curve, Metric, Record, read_all
 from bench.verdicts.claims import for_report
 from bench.verdicts.ledger import LINKS
 from bench.views import figures, report
 from bench.views.figures import Dot
+from bench.views.figures.over_time import history
 from bench.views.report import Cell, ClaimRow, Claims
 from tests.bench.test_plots import point, record
 
@@ -83,6 +84,23 @@ def test_history_has_what_several_runs_measured() -> None:
     (panel,) = chart.panels
     assert panel.ticks == ["0123456", "fedcba9"]
     assert [dot.y for dot in panel.series[0].dots] == [1e6, 2e6]
+    assert panel.ylabel == "environment steps per second"
+
+
+def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
+    """A panel has its own unit, and a title in words; bytes of an environment have no samples, and so no history."""
+    axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
+    seconds = {"total_s": Metric(value=2.0, unit="s", direction="lower", low=2.0, high=2.0)}
+    found = [
+        record(case=case, point=axes, metrics=seconds, samples_ns=samples, run_id=run)
+        for run in ("one", "two")
+        for case, samples in (("startup", [2e9]), ("memory", None))
+    ]
+    (panel,) = history(found).panels
+    assert panel.title == "startup: CartPole, 7 environments, first step, not fused"
+    assert panel.ylabel == "total, s"
+    steps = [record(run_id=run, started_at="2026-03-01T00:00:00") for run in ("one", "two")]
+    assert [each.title for each in history([*found, *steps]).panels] == ["CartPole, 100 environments", panel.title]
 
 
 def test_split_and_learning_are_drawn_from_their_records() -> None:

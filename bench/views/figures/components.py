@@ -8,7 +8,7 @@ from bench.record import Record
 from bench.views.figures.chart import HATCHES, PART_COLORS, Chart, Dot, Panel, Series, part_look
 from bench.views.figures.records import env_order, extent, grouped, latest, metric, rate_of
 from bench.views.figures.series import is_ours, maker, panel_of_rows
-from bench.views.figures.words import ENV_NAME, MEDIANS, backend_label, counted, environment, size
+from bench.views.figures.words import MEDIANS, backend_label, counted, environment, quantity, sizes
 
 
 def samplers(records: Sequence[Record]) -> Chart:
@@ -49,8 +49,8 @@ def kernels(records: Sequence[Record]) -> Chart:
     for case in dict.fromkeys(record.case for record in shown):
         found = sorted((record for record in shown if record.case == case), key=lambda r: (env_order(r), extent(r)))
         name = next(iter(found[0].metrics or {}))
-        xlabel = f"{name.removesuffix('_per_s').replace('_', ' ').replace('env', 'environment')} per second"
-        panels.append(panel_of_rows(case.replace("_", " "), found, name, _size_name, xlabel=xlabel))
+        title, xlabel = case.replace("_", " "), quantity(name)
+        panels.append(panel_of_rows(title, found, name, lambda record: sizes(record.point), xlabel=xlabel))
     return Chart(
         name="kernels",
         title="Kernels",
@@ -60,14 +60,6 @@ def kernels(records: Sequence[Record]) -> Chart:
         panels=panels,
         records=shown,
     )
-
-
-def _size_name(record: Record) -> str:
-    """Name a point by all axes but who did the work."""
-    axes = {axis: value for axis, value in record.point.items() if axis not in ("backend", "implementation")}
-    words = [ENV_NAME.get(str(axes.pop("env")), "")] if "env" in axes else []
-    words += [size(axis, value) if type(value) is int else str(value) for axis, value in axes.items()]
-    return ", ".join(words)
 
 
 def starting(records: Sequence[Record]) -> Chart:

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench.cases import CASES
 from bench.record import Curve, Record
 from bench.stats import Floats, interquartile_band, interquartile_mean
 from bench.views.figures.chart import BACKEND_STYLE, Chart, Dot, Panel, Series
-from bench.views.figures.records import extent, first_metric, grouped, latest
+from bench.views.figures.records import env_order, extent, first_metric, grouped, latest
 from bench.views.figures.series import dots_along, is_ours
-from bench.views.figures.words import backend_label, commit_label, counted, environment
+from bench.views.figures.words import backend_label, commit_label, counted, environment, quantity, sizes
 
 CURVE_POINTS: Final = 100
 """At which learning curves of several seeds are compared."""
@@ -90,20 +91,24 @@ def _place_of(run_ids: Sequence[str], record: Record) -> float:
     return float(run_ids.index(record.run_id))
 
 
+def _case_order(record: Record) -> int:
+    """Return the place of a record's case in the list of cases; one that is no more is behind it."""
+    return list(CASES).index(record.case) if record.case in CASES else len(CASES)
+
+
 def history(records: Sequence[Record]) -> Chart:
-    """Return of each case and environment the largest point that several runs measured, in the order in which they did.
+    """Return of each case and environment the largest point that several runs timed, in the order in which they did.
 
     What others' implementations do is no history of ours.
     """
-    repeated = [r for r in records if r.metrics and r.point.get("backend") in BACKEND_STYLE and r.case != "learn"]
-    repeated = list(filter(is_ours, repeated))
+    repeated = [r for r in records if r.samples_ns and r.point.get("backend") in BACKEND_STYLE and is_ours(r)]
     panels, shown = [], []
     runs: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, Record]]] = {}
-    for record in sorted(repeated, key=lambda record: record.started_at):
+    for record in sorted(repeated, key=lambda record: (_case_order(record), env_order(record), record.started_at)):
         place = tuple((axis, value) for axis, value in sorted(record.point.items()) if axis != "backend")
         point = (record.case, record.case_version, place)
         runs.setdefault(point, {}).setdefault((record.point["backend"], record.threads), {})[record.run_id] = record
-    for (case, _, place), backends in _largest(runs).items():
+    for (case, *_), backends in _largest(runs).items():
         found = {run_id: record for each in backends.values() if len(each) > 1 for run_id, record in each.items()}
         ordered = sorted(found.values(), key=lambda record: record.started_at)
         ids = [record.run_id for record in ordered]
@@ -115,7 +120,9 @@ def history(records: Sequence[Record]) -> Chart:
                 series.append(Series(backend_label(own[0]), BACKEND_STYLE[backend], dots))
                 shown += own
         if series:
-            panels.append(Panel(_place(case, dict(place)), series, [commit_label(record) for record in ordered]))
+            unit = quantity(next(iter(ordered[0].metrics or {})))
+            commits = [commit_label(record) for record in ordered]
+            panels.append(Panel(_place(case, ordered[0].point), series, commits, ylabel=unit))
     return Chart(
         name="history",
         title="History over commits",
@@ -123,7 +130,6 @@ def history(records: Sequence[Record]) -> Chart:
         "commit. Runs may differ in preset and card: their records say so.",
         kind="history",
         xlabel="commit",
-        ylabel="units of work per second",
         log_x=False,
         panels=panels,
         records=shown,
@@ -151,4 +157,4 @@ def _place(case: str, point: Mapping[str, Any]) -> str:
         more = [f"exact={point['exact']}"] if point.get("exact") else []
         more += [f"{point['neighbor_search']}".replace("_", " ")] if "neighbor_search" in point else []
         return ", ".join([environment(point["env"], agents=point["n_agents"], envs=point["n_envs"]), *more])
-    return f"{case}: {', '.join(f'{axis} {value}' for axis, value in point.items())}"
+    return f"{case.replace('_', ' ')}: {sizes(point)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from bench.record import Record
 
@@ -65,3 +65,23 @@ def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
     parts += [counted(agents, "agent")] if agents > 1 else []
     parts += [] if envs is None else [counted(envs, "environment")]
     return ", ".join(parts)
+
+
+def sizes(point: Mapping[str, Any]) -> str:
+    """Name a point by its environment and all other axes but who did the work."""
+    axes = {axis: value for axis, value in point.items() if axis not in ("backend", "implementation")}
+    words = [environment(str(axes.pop("env")))] if "env" in axes else []
+    return ", ".join(words + [_value(axis, value) for axis, value in axes.items()])
+
+
+def _value(axis: str, value: Any) -> str:
+    if type(value) is bool:
+        return axis if value else f"not {axis}"
+    return size(axis, value) if type(value) is int else str(value).replace("_", " ")
+
+
+def quantity(metric: str) -> str:
+    """Name what a metric such as ``env_steps_per_s`` or ``total_s`` counts, with its unit."""
+    words = metric.replace("_", " ").replace("env", "environment")
+    rate = words.removesuffix(" per s")
+    return f"{rate} per second" if rate != words else f"{words.removesuffix(' s')}, s"
