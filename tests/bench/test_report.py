@@ -335,6 +335,9 @@ addEventListener("load", () => {
   const meets = (a, b) => a !== b && Math.abs(a.top - b.top) < 2 && a.left < b.right && b.left < a.right;
   const isCrowded = svg => boxes(svg).some((a, _, all) => all.some(b => meets(a, b)));
   said.crowded = [...document.querySelectorAll(".panels svg")].filter(isCrowded).length;
+  const rows = svg => [...svg.querySelectorAll("text[text-anchor=end]")].map(each => each.textContent);
+  const isNamedTwice = all => new Set(all).size < all.length;
+  said.twice = [...document.querySelectorAll(".panels svg")].map(rows).filter(isNamedTwice);
   said.requests = performance.getEntriesByType("resource").map(each => each.name);
   said.wide = document.documentElement.scrollWidth - innerWidth;
   document.body.textContent = "PROBE" + JSON.stringify(said) + "PROBE";
@@ -369,3 +372,4 @@ def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     assert said["claims_wide"] <= 0, "on a narrow screen each claim is a card"
     assert said["cut"] == []
     assert said["crowded"] == 0, "no name below an axis runs into the next one"
+    assert said["twice"] == [], "no two ticks of an axis have one name"

@@ -18,10 +18,18 @@ function element(name, attributes = {}, parent = null, text = "") {
   return made;
 }
 
-function si(value) {
+function si(value, digits = 3) {
   const size = Math.abs(value);
-  for (const [letter, unit] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (size >= unit) return `${+(value / unit).toPrecision(3)} ${letter}`;
-  return size && size < 1e-3 ? value.toExponential(0) : `${+value.toPrecision(3)}`;
+  for (const [letter, unit] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (size >= unit) return `${+(value / unit).toPrecision(digits)} ${letter}`;
+  return size && size < 1e-3 ? value.toExponential(0) : `${+value.toPrecision(digits)}`;
+}
+
+/* Ticks with their names, which have as many digits as tell them apart. */
+function named(ticks) {
+  for (let digits = 3; ; digits++) {
+    const names = ticks.map(tick => si(tick, digits));
+    if (digits === 12 || new Set(names).size === names.length) return ticks.map((tick, place) => [tick, names[place]]);
+  }
 }
 
 /* A scale from values to pixels, with its ticks. */
@@ -69,7 +77,7 @@ function drawPanel(holder, chart, panel, off) {
   const left = across ? (above ? 8 : 300) : 60, right = width - (panel.right ? 58 : RIGHT), bottom = height - BOTTOM;
   const totals = panel.ticks.map((_, row) => dots.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
   const xs = chart.kind === "bars" ? [0, ...totals] : dots.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
-  const x = chart.kind === "history" ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left), ticks: [...panel.ticks.keys()] }
+  const x = chart.kind === "history" ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left) }
     : scale(xs, chart.x.log, left, right, chart.kind === "bars");
   const rows = v => TOP + (v + (above ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
   const levels = panel.level === null ? [] : [panel.level];
@@ -77,14 +85,14 @@ function drawPanel(holder, chart, panel, off) {
   const y = across ? { at: rows, ticks: [] } : scale(ys, chart.y.log, bottom, TOP, false);
   const commits = chart.kind === "history" ? panel.ticks.map(name => name.replace(" + changes", "+")) : null;
   const every = commits ? Math.ceil(commits.length * (Math.max(...commits.map(name => name.length)) + 1) * LETTER / (right - left)) : 1;
-  for (const tick of x.ticks) {
+  for (const [tick, name] of commits ? commits.entries() : named(x.ticks)) {
     element("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: TOP, y2: bottom }, svg);
     if (commits && (commits.length - 1 - tick) % every) continue;  /* no room for all; the last one is named, and the pointer names each */
-    element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, commits ? commits[tick] : si(tick));
+    element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, name);
   }
-  for (const tick of y.ticks) {
+  for (const [tick, name] of named(y.ticks)) {
     element("line", { class: "grid", x1: left, x2: right, y1: y.at(tick), y2: y.at(tick) }, svg);
-    element("text", { x: left - 5, y: y.at(tick) + 4, "text-anchor": "end" }, svg, si(tick));
+    element("text", { x: left - 5, y: y.at(tick) + 4, "text-anchor": "end" }, svg, name);
   }
   if (across) panel.ticks.forEach((name, row) => {
     const text = element("text", above ? { x: left, y: rows(row) - 9 } : { x: left - 8, y: rows(row) + 4, "text-anchor": "end" }, svg, name);
@@ -96,7 +104,7 @@ function drawPanel(holder, chart, panel, off) {
   element("text", { transform: `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, panel.y);
   if (panel.right) {
     const [label, factor] = panel.right, second = scale(ys.map(v => v * factor), chart.y.log, bottom, TOP, false);
-    for (const tick of second.ticks) element("text", { x: right + 5, y: second.at(tick) + 4 }, svg, si(tick));
+    for (const [tick, name] of named(second.ticks)) element("text", { x: right + 5, y: second.at(tick) + 4 }, svg, name);
     element("text", { transform: `translate(${width - 4} ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, label);
   }
   const targets = [], ends = new Map();
