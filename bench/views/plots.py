@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -165,7 +165,7 @@ def _lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     _number(axes, "y", chart.log_y)
     if chart.kind == "history":
         names = [tick.replace(" + changes", "+") for tick in panel.ticks]
-        axes.set_xticks(range(len(names)), names, rotation=20 if sum(map(len, names)) > LETTERS_ACROSS else 0)
+        axes.set_xticks(range(len(names)), names, rotation=_turn(names, width_in(chart) / _grid(chart)[0]))
         axes.set_xlim(-0.5, len(names) - 0.5)
     else:
         _number(axes, "x", chart.log_x, MOST_DECADES[_grid(chart)[0]])
@@ -180,8 +180,17 @@ def _lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     return labels
 
 
+def _turn(names: Sequence[str], width: float) -> int:
+    """Return by how much the names of ticks are turned to fit below a panel of a width in inches, degrees."""
+    if sum(map(len, names)) <= LETTERS_ACROSS:
+        return 0
+    return 20 if width / len(names) >= LEAST_SLANTED_IN else 90
+
+
 LETTERS_ACROSS: Final = 20
 """Of all ticks of an axis, above which they are turned."""
+LEAST_SLANTED_IN: Final = 0.45
+"""For each tick, below which they are upright."""
 
 
 def _rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:

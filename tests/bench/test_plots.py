@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 
 import matplotlib as mpl
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from bench.cases.train_case import _point as training_point
@@ -106,6 +109,22 @@ def test_figure_names_hardware_commit_and_run(sweep):
     text = paint(figures.throughput(steps(sweep))).get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+@pytest.mark.parametrize("runs", [2, 9])
+def test_names_of_commits_do_not_run_into_each_other(runs, columns):
+    """Whether few or many commits stand below an axis, narrow or wide, each can be read."""
+    commits = [{"started_at": f"2026-01-01T00:00:0{run}", "git": {"sha": f"{run}" * 7}} for run in range(runs)]
+    places = [point("cpu", 9, env=env) for env in ("cartpole", "pendulum", "acrobot")]
+    found = [record(point=place, run_id=str(run), **each) for place in places for run, each in enumerate(commits)]
+    (chart,) = (each for each in figures.charts(found) if each.name == "history")
+    figure = paint(replace(chart, columns=columns))
+    FigureCanvasAgg(figure).draw()
+    for axes in figure.axes:
+        boxes = [name.get_window_extent() for name in axes.get_xticklabels()]
+        assert len(boxes) == runs
+        assert not any(left.overlaps(right) for left, right in pairwise(boxes))
 
 
 def test_speed_up_is_over_numpy_at_the_same_size(sweep):
