@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -173,8 +174,8 @@ def _lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
         label, factor = panel.right
         there_and_back = (lambda y: np.multiply(y, factor), lambda y: np.divide(y, factor))
         right = axes.secondary_yaxis("right", functions=there_and_back)
-        right.yaxis.set_major_formatter(FuncFormatter(_si))
-        right.yaxis.set_minor_formatter(NullFormatter())
+        low, high = sorted(axes.get_ylim())
+        _name_ticks(right.yaxis, factor * low, factor * high, chart.log_y)
         right.set_ylabel(label)
     axes.grid(visible=True)
     return labels
@@ -248,15 +249,20 @@ def _name_rows(axes: Axes, panel: Panel) -> None:
 
 
 def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
-    """Scale an axis and write its numbers short; all of 1, 2 and 5 where powers of ten alone would be few.
-
-    Of more powers of ten than ``most``, every second, third, ... has a number; within one, equal steps have.
-    """
+    """Scale an axis and name its ticks."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if is_log:
         axes.set(**{f"{which}scale": "log"})
     low, high = map(float, axis.get_view_interval())
-    if is_log and high / low > ONE_DECADE:
+    _name_ticks(axis, low, high, is_log, most)
+
+
+def _name_ticks(axis: Axis, low: float, high: float, is_log: bool, most: int = 12) -> None:
+    """Write the numbers of an axis short; all of 1, 2 and 5 where powers of ten alone would be few.
+
+    Of more powers of ten than ``most``, every second, third, ... has a number; of a narrow range equal steps have.
+    """
+    if is_log and high / low > NARROW:
         subs = (1.0, 2.0, 5.0) if high / low < FEW_DECADES else (1.0,)
         axis.set_major_locator(LogLocator(subs=subs, numticks=most))
     else:
@@ -265,7 +271,7 @@ def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) 
     axis.set_minor_formatter(NullFormatter())
 
 
-ONE_DECADE: Final = 10
+NARROW: Final = 5
 FEW_DECADES: Final = 100
 """From the lowest to the highest value of an axis."""
 MOST_DECADES: Final = {1: 12, 2: 12, 3: 6}

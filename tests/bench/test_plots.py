@@ -127,6 +127,27 @@ def test_names_of_commits_do_not_run_into_each_other(runs, columns):
         assert not any(left.overlaps(right) for left, right in pairwise(boxes))
 
 
+@pytest.mark.parametrize("ratio", [1.01, 1.7, 3, 8, 20, 60, 1e5])
+def test_every_range_of_values_has_several_numbers(ratio):
+    """Whether rates differ by a hundredth or by five powers of ten, both axes of a panel name some of them."""
+    rates = (3.1e3, 3.1e3 * ratio)
+    found = [record(rate, point=point("cpu", n, 110, "tag_continuous")) for n, rate in enumerate(rates, start=1)]
+    found = [each.model_copy(update={"metrics": exact(each.metrics)}) for each in found]
+    figure = paint(figures.throughput(found))
+    FigureCanvasAgg(figure).draw()
+    (axes,) = figure.axes
+    (right,) = axes.child_axes
+    for each in (axes, right):
+        low, high = each.get_ylim()
+        named = [tick for tick in each.yaxis.get_major_ticks() if tick.label1.get_text() or tick.label2.get_text()]
+        assert sum(low <= tick.get_loc() <= high for tick in named) >= 2
+
+
+def exact(metrics: dict[str, Metric]) -> dict[str, Metric]:
+    """Return metrics without their intervals."""
+    return {name: each.model_copy(update={"low": each.value, "high": each.value}) for name, each in metrics.items()}
+
+
 def test_speed_up_is_over_numpy_at_the_same_size(sweep):
     """A backend ten times as fast as NumPy at every size draws a line at ten; NumPy itself draws none."""
     figure = paint(SPEEDUP(steps(sweep)))
