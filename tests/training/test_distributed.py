@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -311,7 +312,7 @@ def test_checkpoint_of_one_rank_alone_is_loaded(tmp_path):
 
 def test_run_goes_on_after_a_rank_was_killed(worked, folder, capfd):
     """The other rank is ended and the error names the dead one; both resume, and end as if nothing had happened."""
-    with pytest.raises(TrainingError, match=r"launch: rank 1 of 2 must not fail \(got SIGKILL, process \d+\)"):
+    with pytest.raises(TrainingError, match=r"launch: none of 2 ranks may fail \(got .*rank 1: process \d+, SIGKILL"):
         run("die", folder)
     saved = checkpoint.latest(folder / "CartPole/test/killed/checkpoints")
     assert saved is not None
@@ -321,13 +322,16 @@ def test_run_goes_on_after_a_rank_was_killed(worked, folder, capfd):
         assert torch.equal(found["weights"], whole["weights"])
 
 
-def test_error_of_a_rank_ends_the_run_and_is_shown(folder, capfd):
-    """The message of the rank that failed is on standard error, though the other one waits for it."""
+def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monkeypatch):
+    """The error says which rank ended with which one, though the other waits for it; nothing is left behind."""
     handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(TrainingError, match=r"launch: rank 1 of 2 must not fail \(got exit code 1, process \d+\)"):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    why = r"rank 1: process \d+, exit code 1, ConfigError: rank 1 has had enough[;)]"
+    with pytest.raises(TrainingError, match=rf"launch: none of 2 ranks may fail \(got .*{why}"):
         run("fail", folder)
     assert "rank 1 has had enough" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is handler
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_joined_is_alone_without_torchrun():

@@ -9,11 +9,12 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import distributed
@@ -23,11 +24,16 @@ from warpdrive_min.errors import ConfigError, TrainingError
 from warpdrive_min.training.phase import forget_graphs
 from warpdrive_min.training.ranks import World
 
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
 TIMEOUT: Final = timedelta(minutes=10)
 """How long a rank waits for the others at one point; the first ones wait for kernels to be compiled."""
 STARTED_BY: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that torchrun gives each process."""
 THREADS: Final = "OMP_NUM_THREADS"
+ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
+"""Environment variable in which torchrun names the file that a rank leaves its error in."""
 
 
 def is_rank() -> bool:
@@ -53,18 +59,32 @@ def joined(env_backend: str) -> Iterator[World]:
     if not is_rank():
         yield World()
         return
-    device = own_gpu(int(os.environ["LOCAL_RANK"])) if on_gpu(env_backend) else None
-    if THREADS not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
-    distributed.init_process_group("gloo" if device is None else "nccl", timeout=TIMEOUT, device_id=device)
+    with _error_for_the_launcher():
+        device = own_gpu(int(os.environ["LOCAL_RANK"])) if on_gpu(env_backend) else None
+        if THREADS not in os.environ:
+            torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
+        distributed.init_process_group("gloo" if device is None else "nccl", timeout=TIMEOUT, device_id=device)
+        try:
+            world = World.of()
+            yield world
+            world.wait()
+        finally:
+            forget_graphs()  # NCCL's end waits for the last graph that it is captured in
+        # A rank that fails leaves the group as it is: to close it would wait for the others, and those for this one.
+        distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _error_for_the_launcher() -> Iterator[None]:
+    """Leave an error where torchrun, or `launch`, looks for the one that a rank ended with."""
     try:
-        world = World.of()
-        yield world
-        world.wait()
-    finally:
-        forget_graphs()  # NCCL's end waits for the last graph that it is captured in
-    # A rank that fails leaves the group as it is: to close it would wait for the others, and those wait for this one.
-    distributed.destroy_process_group()
+        yield
+    except Exception as error:
+        if ERROR_FILE in os.environ:
+            from torch.distributed.elastic.multiprocessing.errors import get_error_handler  # noqa: PLC0415
+
+            get_error_handler().record_exception(error)
+        raise
 
 
 def on_gpu(env_backend: str) -> bool:
@@ -108,40 +128,52 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
     Raises:
         ConfigError: There are fewer GPUs than processes.
         BackendUnavailable: The backend is unknown or cannot run here.
-        TrainingError: A process has failed, or was killed.
+        TrainingError: A process has failed, or was killed; says with which error.
         SystemExit: A signal has ended them all; the code is 128 + its number.
     """
     if env_backend is not None and on_gpu(env_backend) and n > (n_gpus := torch.cuda.device_count()):
         raise ConfigError(
             f"launch: each of the {n} processes needs a GPU of its own (got {n_gpus}); start at most {n_gpus}"
         )
-    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415  (slow to import)
+    from torch.distributed.elastic.multiprocessing.api import (  # noqa: PLC0415  (slow to import)
+        DefaultLogsSpecs,
+        SignalException,
+    )
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=n,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",  # a free port
-        local_addr="localhost",
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
-    try:
-        with _signal_handlers_kept():
-            elastic_launch(config, sys.executable)("-m", module, *argv)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        how = f"exit code {failure.exitcode}" if failure.exitcode > 0 else signal.Signals(-failure.exitcode).name
-        raise TrainingError(
-            f"launch: rank {rank} of {n} must not fail (got {how}, process {failure.pid}), and the others were ended; "
-            "what it said is above; once that is mended, resume from the last checkpoint"
-        ) from error
-    except SignalException as error:
-        raise SystemExit(128 + error.sigval) from error
+    with tempfile.TemporaryDirectory(prefix="warpdrive-launch-") as folder:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=n,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",  # a free port
+            local_addr="localhost",
+            max_restarts=0,
+            monitor_interval=0.1,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        try:
+            with _signal_handlers_kept():
+                elastic_launch(config, sys.executable)("-m", module, *argv)
+        except ChildFailedError as error:
+            ends = "; ".join(f"rank {rank}: {_end_of(failure)}" for rank, failure in error.failures.items())
+            raise TrainingError(
+                f"launch: none of {n} ranks may fail (got {ends}), and the others were ended; what they said is above; "
+                "once that is mended, resume from the last checkpoint"
+            ) from error
+        except SignalException as error:
+            raise SystemExit(128 + error.sigval) from error
+
+
+def _end_of(failure: ProcessFailure) -> str:
+    """Return how a rank ended, and its error if it could leave one."""
+    how = f"exit code {failure.exitcode}" if failure.exitcode > 0 else signal.Signals(-failure.exitcode).name
+    told: Any = failure.message  # with where and when, if the rank has left it itself
+    error = f", {told['message']}" if isinstance(told, dict) else ""
+    return f"process {failure.pid}, {how}{error}"
 
 
 @contextlib.contextmanager
