@@ -6,14 +6,18 @@ What they compute together is in `ranks.py` and `optimiser.py`; how to use it in
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import tempfile
 import threading
+import time
+import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,6 +25,7 @@ from torch import distributed
 
 from warpdrive_min import backends
 from warpdrive_min.errors import ConfigError, TrainingError
+from warpdrive_min.rendering.files import replacing
 from warpdrive_min.training.phase import forget_graphs
 from warpdrive_min.training.ranks import World
 
@@ -80,10 +85,12 @@ def _error_for_the_launcher() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if ERROR_FILE in os.environ:
-            from torch.distributed.elastic.multiprocessing.errors import get_error_handler  # noqa: PLC0415
-
-            get_error_handler().record_exception(error)
+        if (path := os.environ.get(ERROR_FILE)) is not None:
+            more = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+            report = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": more}}
+            # Whole or not at all: the launcher reads it also if it has ended this rank meanwhile.
+            with replacing(Path(path)) as file:
+                file.write_text(json.dumps(report))
         raise
 
 
@@ -159,7 +166,9 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             with _signal_handlers_kept():
                 elastic_launch(config, sys.executable)("-m", module, *argv)
         except ChildFailedError as error:
-            ends = "; ".join(f"rank {rank}: {_end_of(failure)}" for rank, failure in error.failures.items())
+            ended_here = -signal.SIGTERM
+            failed = {rank: end for rank, end in error.failures.items() if end.exitcode != ended_here}
+            ends = "; ".join(f"rank {rank}: {_end_of(end)}" for rank, end in (failed or error.failures).items())
             raise TrainingError(
                 f"launch: none of {n} ranks may fail (got {ends}), and the others were ended; what they said is above; "
                 "once that is mended, resume from the last checkpoint"
@@ -171,8 +180,8 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
 def _end_of(failure: ProcessFailure) -> str:
     """Return how a rank ended, and its error if it could leave one."""
     how = f"exit code {failure.exitcode}" if failure.exitcode > 0 else signal.Signals(-failure.exitcode).name
-    told: Any = failure.message  # with where and when, if the rank has left it itself
-    error = f", {told['message']}" if isinstance(told, dict) else ""
+    told: Any = failure.message
+    error = f", {told['message']}" if isinstance(told, dict) else ""  # what the rank left; else words of torch's
     return f"process {failure.pid}, {how}{error}"
 
 
