@@ -21,6 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+
+# Before a group is opened: its functions take the group that is open when they are imported for a default, and what
+# imports them later, as optimisers do, keeps that group and its threads until the process ends, which they can crash.
+import torch.distributed.nn
 from torch import distributed
 
 from warpdrive_min import backends
