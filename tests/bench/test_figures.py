@@ -66,6 +66,27 @@ def test_kernels_have_a_panel_for_each_case_with_its_unit() -> None:
     assert (reset.xlabel, reset.ticks) == ("environment resets per second", ["CartPole, 10 environments, 1 agent"])
 
 
+def test_what_we_do_in_another_way_is_ours() -> None:
+    """Saved arrays are in a row that says so, with the look of their backend, as ours is; torch's is grey."""
+    rate = Metric(value=1e6, unit="", direction="higher", low=1e6, high=1e6)
+    found = [
+        record(
+            case="reset",
+            scope="kernel",
+            point={"implementation": implementation, "backend": backend, "n_envs": 10, "n_agents": 1},
+            metrics={"env_resets_per_s": rate},
+        )
+        for implementation, backend in (("saved arrays", "cpu"), ("saved arrays", "host"), ("torch", "cpu"))
+    ]
+    (panel,) = chart(found, "kernels").panels
+    assert panel.ticks == ["saved arrays, 10 environments, 1 agent", "10 environments, 1 agent"]
+    assert [(series.name, series.look["marker"], series.dots[0].y) for series in panel.series] == [
+        ("NumPy (1 thread)", "o", 0),
+        ("C++ (1 thread)", "s", 0),
+        ("torch, CPU", "x", 1),
+    ]
+
+
 def test_rollouts_and_updates_are_bars_that_add_up() -> None:
     """Of 3 and 1 ms the shares are 3 and 1 quarters, and the painter puts the second bar after the first."""
     axes = {"n_steps": 5, "network": "32-32", "precision": "fp32", "mode": "graph"}

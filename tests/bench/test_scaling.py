@@ -282,6 +282,18 @@ def test_figure_has_the_ideal_and_labels_what_is_reached():
     assert not figures.scaling([]).panels
 
 
+def test_a_figure_of_processes_holds_all_of_its_text():
+    """Alone on its figure the panel of the CPU is narrow, and its label stays within."""
+    both = [record.model_copy(update={"threads": 2}) for record in curve({1: 100.0, 2: 180.0}, "host")]
+    figure = plots.paint(figures.scaling(both))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    label = axes.xaxis.label
+    assert label.get_text() == "processes, each with as many threads"
+    within = label.get_window_extent()
+    assert 0 <= within.x0 < within.x1 <= figure.bbox.width
+
+
 def test_figure_is_drawn_with_its_labels():
     """On paper the percentages stand beside the dots, and the ticks are the numbers of ranks."""
     both = curve({1: 100.0, 2: 180.0, 4: 300.0}) + curve({1: 50.0, 2: 75.0, 4: 125.0}, "numba")

@@ -125,7 +125,7 @@ def scaling(records: Sequence[Record]) -> Chart:
         env, n_agents, _, precision = key
         counts = sorted({int(record.point["n_ranks"]) for record in found})
         if len(counts) > 1:
-            where = "GPUs" if found[0].threads is None else "processes on the CPU, each with as many threads"
+            where = "GPUs" if found[0].threads is None else "processes, each with as many threads"
             title = f"{environment(str(env), int(n_agents))}, {precision}"
             panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
     return Chart(

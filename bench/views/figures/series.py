@@ -8,12 +8,12 @@ from typing import Final
 from bench.record import Metric, Record
 from bench.views.figures.chart import BACKEND_STYLE, GREY, Dot, Panel, Series
 from bench.views.figures.records import metric
-from bench.views.figures.words import backend_label
+from bench.views.figures.words import OTHER_WAYS, backend_label
 
 OTHERS: Final = {True: "#555555", False: "#999999"}
 """Colours of code beside our kernels, on a GPU and on a CPU."""
-OTHER_MARKER: Final = {"torch cumsum": "+"}
-"""Where two stand in a row, one of them."""
+OTHER_MARKER: Final = {"torch cumsum": "+", "torch.Categorical": "+"}
+"""Where two stand in a row or a panel, one of them."""
 
 
 def by_backend(
@@ -76,7 +76,7 @@ def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[
 
 def is_ours(record: Record) -> bool:
     """Tell whether code of this project did the work."""
-    return record.point.get("implementation", "ours") == "ours"
+    return record.point.get("implementation", "ours") in ("ours", *OTHER_WAYS)
 
 
 def maker(record: Record) -> str:

@@ -67,10 +67,15 @@ def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
     return ", ".join(parts)
 
 
+OTHER_WAYS: Final = ("saved arrays",)
+"""Implementations of ours beside "ours"; all others are others'."""
+
+
 def sizes(point: Mapping[str, Any]) -> str:
-    """Name a point by its environment and all other axes but who did the work."""
+    """Name a point by its environment, how we do the work if in another way, and all axes but who does it."""
     axes = {axis: value for axis, value in point.items() if axis not in ("backend", "implementation")}
     words = [environment(str(axes.pop("env")))] if "env" in axes else []
+    words += [way for way in OTHER_WAYS if way == point.get("implementation")]
     return ", ".join(words + [_value(axis, value) for axis, value in axes.items()])
 
 
