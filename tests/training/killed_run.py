@@ -36,27 +36,31 @@ def kill_and_go_on(folder: Path, name: str, n_iterations: int, n_kills: int) -> 
     """Return how many iterations were saved when each process was killed."""
     chance = random.Random(0)
     killed_at: list[int] = []
-    while True:
+    for part in range(1, n_kills + 2):
+        is_killed = part <= n_kills
         child = os.fork()
         if child == 0:
-            go_on(folder, name, n_iterations)
+            go_on(folder, name, n_iterations * part // (n_kills + 1))
+            while is_killed:  # however late the kill comes on a busy machine, some of the run is left to go on with
+                signal.pause()
             os._exit(0)
-        if len(killed_at) < n_kills:
-            if len(killed_at) % 2 == 0:  # now and then at once, while it starts
+        if is_killed:
+            if part % 2:  # now and then at once, while it starts
                 wait_for_more_than(n_saved(folder), folder)
             time.sleep(chance.uniform(0.0, 0.1))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        if not os.WIFSIGNALED(status):
-            if status:
-                raise SystemExit(f"{name}: a process failed with status {status}")
-            return killed_at
-        killed_at.append(n_saved(folder))
+        if status != (signal.SIGKILL if is_killed else 0):
+            raise SystemExit(f"{name}: process {part} ended with status {status}")
+        if is_killed:
+            killed_at.append(n_saved(folder))
+    return killed_at
 
 
 def n_saved(folder: Path) -> int:
-    """Return the iterations of the latest checkpoint below a folder."""
-    names = [checkpoint.NAME.fullmatch(path.name) for path in folder.glob("**/checkpoints/*")]
+    """Return the iterations of the latest checkpoint below a folder, which a child may be changing."""
+    walk = os.walk(folder)  # unlike a glob, passes over a folder that goes while it looks
+    names = [checkpoint.NAME.fullmatch(name) for _, subfolders, _ in walk for name in subfolders]
     return max((int(name[1]) for name in names if name), default=0)
 
 

@@ -337,13 +337,16 @@ def write_and_kill(folder: str, n_kills: int) -> None:
     """Print the kills that hit a save halfway, and the last iteration; raises where a kill broke the folder."""
     torch.set_num_threads(1)
     path, last, n_hits, delays = Path(folder), 0, 0, random.Random(0)
-    save(path, state(0, size=10_000), header(0), keep_last=2, is_best=True)
+    for _ in range(2):  # the first one loads what it needs, too
+        start_s = time.monotonic()
+        save(path, state(0, size=10_000), header(0), keep_last=2, is_best=True)
+    save_s = time.monotonic() - start_s
     for _ in range(n_kills):
         writer = os.fork()
         if writer == 0:
             for iteration in itertools.count(last + 1):
                 save(path, state(iteration, size=10_000), header(iteration), keep_last=2, is_best=True)
-        time.sleep(delays.uniform(0.01, 0.06))
+        time.sleep(delays.uniform(0.0, 8.0) * save_s)
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
         n_hits += bool(leftovers(path))

@@ -192,7 +192,7 @@ def test_resumed_time_goes_on(tmp_path):
 
 def test_killed_run_ends_as_one_that_was_not(tmp_path):
     """Killed at random moments and resumed, runs end with the same state and each row of metrics once."""
-    names, n_iterations = ["PPO", "DDPG"], 30
+    names, n_iterations = ["PPO", "DDPG"], 40
     command = [sys.executable, "-m", "tests.training.killed_run", str(tmp_path), str(n_iterations), "3", *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
