@@ -6,7 +6,9 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 
+settings.load_profile("ci")  # the same examples each time, and no time limit that a busy machine would break
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin between kernels would slow each other down
 
 HAS_GPU = torch.cuda.is_available()
@@ -23,3 +25,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    """Start torch's random numbers anew, so that no test depends on those that ran before it."""
+    torch.manual_seed(0)

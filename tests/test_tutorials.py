@@ -41,8 +41,7 @@ def folder(tmp_path, monkeypatch):
         monkeypatch.setattr(EnvironmentRegistrar, table, dict(getattr(EnvironmentRegistrar, table)))
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on a busy machine threads wait for each other far longer than these pages run
-    with torch.random.fork_rng(devices=[]):
-        yield tmp_path
+    yield tmp_path
     torch.set_num_threads(n_threads)
     for path in tmp_path.glob("*.py"):
         sys.modules.pop(path.stem, None)

@@ -24,11 +24,6 @@ from warpdrive_min.training.models import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 class Own(Bare):
     """A user's model that knows a shorter way to act."""
 

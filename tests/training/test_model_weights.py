@@ -22,11 +22,6 @@ from warpdrive_min.training.models import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def warpdrive_weights(space: ActionSpace = DISCRETE) -> dict[str, torch.Tensor]:
     """Return random weights with WarpDrive's names, 5 -> 8 -> 6 and a head for each type."""
     layers = {"fc.0.0": (8, N_FEATURES), "fc.1.0": (6, 8)}

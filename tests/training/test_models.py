@@ -21,12 +21,6 @@ from warpdrive_min.training.models import (
     FullyConnectedActor,
 )
 
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 # ------------------------------------------------------------------ what they compute
 
 
