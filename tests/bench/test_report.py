@@ -335,6 +335,10 @@ addEventListener("load", () => {
   const meets = (a, b) => a !== b && Math.abs(a.top - b.top) < 2 && a.left < b.right && b.left < a.right;
   const isCrowded = svg => boxes(svg).some((a, _, all) => all.some(b => meets(a, b)));
   said.crowded = [...document.querySelectorAll(".panels svg")].filter(isCrowded).length;
+  const isOver = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const marks = svg => [...svg.querySelectorAll(".series path.mark")].map(each => each.getBoundingClientRect());
+  const isHidden = text => marks(text.ownerSVGElement).some(each => isOver(each, text.getBoundingClientRect()));
+  said.hidden = [...document.querySelectorAll(".series text")].filter(isHidden).map(each => each.textContent);
   const rows = svg => [...svg.querySelectorAll("text[text-anchor=end]")].map(each => each.textContent);
   const isNamedTwice = all => new Set(all).size < all.length;
   said.twice = [...document.querySelectorAll(".panels svg")].map(rows).filter(isNamedTwice);
@@ -372,4 +376,5 @@ def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     assert said["claims_wide"] <= 0, "on a narrow screen each claim is a card"
     assert said["cut"] == []
     assert said["crowded"] == 0, "no name below an axis runs into the next one"
+    assert said["hidden"] == [], "no ratio beside a mark lies over another one"
     assert said["twice"] == [], "no two ticks of an axis have one name"

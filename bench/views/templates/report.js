@@ -129,8 +129,10 @@ function drawPanel(holder, chart, panel, off) {
         mark(group, look, px, py);
       }
       if (dot[5] && chart.kind === "rows") {
-        const fits = px + 8 + 6 * dot[5].length < width;
-        element("text", { x: fits ? px + 8 : px - 8, y: py + 4, "text-anchor": fits ? "start" : "end" }, group, dot[5]);
+        const long = 6 * dot[5].length, fits = px + 8 + long < width;
+        const inRow = dots.filter(d => d[1] === dot[1]).map(d => x.at(d[0])).sort((a, b) => b - a);
+        const end = inRow.reduce((to, other) => other < px && other + 6 > to - long ? other - 8 : to, px - 8);  /* left of every mark in its way */
+        element("text", { x: fits ? px + 8 : end, y: py + 4, "text-anchor": fits ? "start" : "end" }, group, dot[5]);
       }
       targets.push({ px, py, dot, name: each.name });
     }
