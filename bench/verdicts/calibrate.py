@@ -21,12 +21,14 @@ from rich.table import Table
 
 from bench import sweep
 from bench.case import Point, PresetName
+from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.files import write_atomically
+from bench.judge import COMPARABLE_FIELDS, key
 from bench.record import Record, append
 from bench.stats import median, smallest_detectable
-from bench.verdicts import compare, pairing, turns
+from bench.verdicts import compare, turns
 from bench.verdicts.compare import say
-from bench.verdicts.pairing import MATTERS, CompareError, NotComparable, NothingMeasured, Pair
+from bench.verdicts.pairing import Pair
 from bench.verdicts.worker import SideError
 from bench.views.figures import by_machine
 
@@ -87,7 +89,7 @@ class Calibration(_Model):
 
     def fits(self, record: Record) -> bool:
         """Say whether it was made on a machine like that of a record, with the same versions."""
-        fields = [field.removeprefix("machine.") for field in MATTERS if field.startswith("machine.")]
+        fields = [field.removeprefix("machine.") for field in COMPARABLE_FIELDS if field.startswith("machine.")]
         return all(self.machine.get(field) == record.machine.get(field) for field in fields)
 
 
@@ -120,7 +122,7 @@ def noise(rounds: Sequence[Sequence[Pair]]) -> list[Noise]:
     """
     grouped: dict[tuple[Any, ...], list[Pair]] = {}
     for pair in (pair for pairs in rounds for pair in pairs):
-        grouped.setdefault(pairing.key(pair.a), []).append(pair)
+        grouped.setdefault(key(pair.a), []).append(pair)
     return [_noise(pairs) for pairs in grouped.values() if len(pairs) >= 2]
 
 

@@ -19,20 +19,13 @@ from rich.table import Table
 
 from bench import sweep
 from bench.case import Case, Point, Preset, PresetName, passes
+from bench.errors import CompareError, NotComparable, NothingMeasured, PointFailed
 from bench.files import write_atomically
+from bench.judge import Evidence, disturbed
 from bench.machine import git_state
 from bench.record import append, read_all, selected
 from bench.stats import CONFIDENCE, Ratio, holm, median
-from bench.verdicts.pairing import (
-    CompareError,
-    NotComparable,
-    NothingMeasured,
-    Pair,
-    PointFailed,
-    paired_up,
-    spoilt,
-    usable,
-)
+from bench.verdicts.pairing import Pair, paired_up
 from bench.verdicts.turns import WORKING_TREE, Measured, measure_all, measure_revisions
 from bench.verdicts.worker import Side, SideError
 from warpdrive_min.backends import availability
@@ -151,7 +144,7 @@ def compare(
     try:
         found, refused = _sides(a, b, axis, preset.value, case or [], where or [], allowed, run_id)
         _say_all("left out", [*found.skipped, *refused])
-        _say_all("doubtful", [f"{pair.name}: {told}" for pair in found.pairs if (told := spoilt(pair.a))])
+        _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in disturbed(pair.a)])
         if not found.pairs and not found.failed:
             raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
         rows = judge(found.pairs, same / 100)
@@ -193,7 +186,7 @@ def _sides(
         other = b if files == [a] else a
         raise NotComparable(f"compare: both sides must be records, or both revisions (got {files[0]} and {other})")
     if files:
-        first, second = (usable(selected(read_all([Path(each)]), cases, where)) for each in (a, b))
+        first, second = (Evidence.of(selected(read_all([Path(each)]), cases, where)) for each in (a, b))
         pairs, refused = paired_up(first.kept, second.kept, allowed)
         return Measured(pairs, [*first.left_out, *second.left_out], []), refused
     return measure_revisions(chosen(preset, cases, where, say), (a, b), preset, run_id, say), []

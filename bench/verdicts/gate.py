@@ -19,16 +19,17 @@ from typer.core import TyperCommand
 from bench import isolated, sweep
 from bench.case import Case, Point, PresetName, label
 from bench.cases import CASES
+from bench.errors import NotComparable, NothingMeasured
 from bench.files import write_atomically
+from bench.judge import Evidence, check_allowed, mismatches, name_of
 from bench.record import Record, append, read_all, selected
-from bench.verdicts import compare, pairing, turns
+from bench.verdicts import compare, turns
 from bench.verdicts.calibrate import CALIBRATIONS
 from bench.verdicts.compare import say
 from bench.verdicts.gate_judge import confirm, from_records, judge_into
 from bench.verdicts.gate_report import Code, Report
 from bench.verdicts.gate_selftest import run_selftest
 from bench.verdicts.gate_views import render_annotations, render_junit, render_markdown
-from bench.verdicts.pairing import NotComparable, NothingMeasured
 
 THRESHOLD: Final = 0.03
 
@@ -144,7 +145,7 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
                 "--allow-mismatch are given; name a file"
             )
         return from_revision(report, choice.preset, choice.cases, choice.where, choice.out, choice.calibrations)
-    pairing.check_allowed(choice.allowed)
+    check_allowed(choice.allowed)
     before = choice.of(Path(report.baseline))
     if not before:
         raise NothingMeasured(f"gate: no record of {report.baseline} passes --case and --where; look at what it holds")
@@ -163,7 +164,7 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
     Raises:
         NotComparable: The baseline is of another kind of machine, or of several presets.
     """
-    wanted = pairing.usable(baseline).kept
+    wanted = Evidence.of(baseline).kept
     if not wanted:
         return []
     presets = {record.preset for record in wanted.values()}
@@ -173,14 +174,13 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
     context = sweep.Context.here(preset.value, file.stem)
     some = next(iter(wanted.values()))
     here = some.model_copy(update={"machine": dict(context.machine)})
-    differ = {name: told for name, told in pairing.mismatches(some, here).items() if name not in allowed}
-    if differ:
-        raise NotComparable("gate: " + "; ".join(f"{name}: {told}" for name, told in differ.items()))
+    if differ := mismatches(some, here, allowed):
+        raise NotComparable(f"gate: {'; '.join(differ)}")
     todo = [sweep.Job(CASES[record.case], record.point) for record in wanted.values() if record.case in CASES]
     records = []
     for record in sweep.run(todo, context, file, isolated.run_points):
         records.append(record)
-        say(f"{len(records)}/{len(todo)} {pairing.name_of(record)}: {record.status}")
+        say(f"{len(records)}/{len(todo)} {name_of(record)}: {record.status}")
     return records
 
 

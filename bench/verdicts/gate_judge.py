@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.judge import Evidence, key, name_of
 from bench.record import Record
 from bench.stats import CONFIDENCE, Ratio, holm, smallest_detectable
-from bench.verdicts import pairing
 from bench.verdicts.calibrate import CALIBRATIONS, Calibration, read
 from bench.verdicts.gate_report import Outcome, Report, Row
-from bench.verdicts.pairing import Pair
+from bench.verdicts.pairing import Pair, paired_up
 
 
 def from_records(
@@ -22,18 +22,18 @@ def from_records(
     allowed: Sequence[str] = (),
 ) -> None:
     """Fill a report from two sets of records."""
-    before, now = pairing.usable(baseline), pairing.usable(records)
-    left_out = before.spoilt | now.spoilt
-    for side, texts in (("the baseline", before.spoilt), ("the records", now.spoilt)):
+    before, now = Evidence.of(baseline), Evidence.of(records)
+    left_out = before.disturbed | now.disturbed
+    for side, texts in (("the baseline", before.disturbed), ("the records", now.disturbed)):
         report.left_out += [f"{text} (in {side})" for text in texts.values()]
     report.failed += now.failed.values()
     expected, found = set(before.kept) - set(left_out), set(now.kept) - set(left_out)
     for side, keys, other in (("the baseline", expected - found, before), ("the records", found - expected, now)):
-        alone = [pairing.name_of(other.kept[each]) for each in keys if each not in now.failed]
+        alone = [name_of(other.kept[each]) for each in keys if each not in now.failed]
         report.changed += [f"{name} is in {side} alone" for name in sorted(alone)]
-    pairs, report.refused = pairing.paired_up(before.kept, now.kept, allowed)
+    pairs, report.refused = paired_up(before.kept, now.kept, allowed)
     report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
-    judge_into(report, [pair for pair in pairs if pairing.key(pair.a) in expected & found], calibrations)
+    judge_into(report, [pair for pair in pairs if key(pair.a) in expected & found], calibrations)
 
 
 def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path) -> None:

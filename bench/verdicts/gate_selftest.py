@@ -13,13 +13,15 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from bench.errors import NothingMeasured
+from bench.judge import Evidence, name_of
 from bench.record import Record
-from bench.verdicts import compare, pairing
+from bench.verdicts import compare
 from bench.verdicts.calibrate import Calibration
 from bench.verdicts.compare import say
 from bench.verdicts.gate_judge import calibration_of, judge
 from bench.verdicts.gate_report import Code, Outcome
-from bench.verdicts.pairing import NothingMeasured, Pair
+from bench.verdicts.pairing import Pair, samples
 
 INJECTED: Final = (0.0, 0.03, 0.05, 0.10)
 """Slow-downs of the self-test."""
@@ -41,7 +43,7 @@ def run_selftest(records: Sequence[Record], threshold: float, calibrations: Path
         NothingMeasured: None of the records can be compared.
     """
     notes: list[str] = []
-    kept = list(pairing.usable(records).kept.values())
+    kept = list(Evidence.of(records).kept.values())
     calibration = calibration_of(kept, calibrations, notes)
     found = slowed_down(kept, threshold, calibration)
     for note in notes:
@@ -63,7 +65,7 @@ def slowed_down(
     Both sides draw their samples with replacement from those of the record; where the machine is calibrated each side
     is shifted as runs are. So what is caught is what would be at that machine's noise. By case and backend.
     """
-    kept = list(pairing.usable(records).kept.values())
+    kept = list(Evidence.of(records).kept.values())
     random = np.random.default_rng(0)
     found: dict[str, Caught] = {}
     for record in kept:
@@ -80,14 +82,14 @@ def _group(record: Record) -> str:
 
 
 def _injected(record: Record, by: float, calibration: Calibration | None, random: np.random.Generator) -> Pair:
-    times = np.asarray(pairing.samples(record))
+    times = np.asarray(samples(record))
     noise = calibration.of(record) if calibration else None
     run = noise.run if noise else 0.0
 
     def drawn(slower: float) -> tuple[float, ...]:
         return tuple((random.choice(times, len(times)) * math.exp(random.normal(0, run)) * (1 + slower)).tolist())
 
-    return Pair(name=pairing.name_of(record), a=record, b=record, times_a=drawn(0.0), times_b=drawn(by), in_turns=False)
+    return Pair(name=name_of(record), a=record, b=record, times_a=drawn(0.0), times_b=drawn(by), in_turns=False)
 
 
 def selftest_table(found: Mapping[str, Caught], threshold: float) -> Table:

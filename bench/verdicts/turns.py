@@ -15,10 +15,11 @@ import torch
 
 from bench import sweep
 from bench.case import Case, Point, Preset, label
+from bench.errors import NotComparable
 from bench.measure import PLANS, Measurement
 from bench.nvml import Sampler
 from bench.record import Check, CorrectnessRecord, Record
-from bench.verdicts.pairing import NotComparable, Pair, unit
+from bench.verdicts.pairing import Pair, unit
 from bench.verdicts.worker import RemoteSide, Reply, Side, SideError, Timed
 
 QUADS: Final[dict[Preset, int]] = {"smoke": 3, "default": 12, "full": 24, "paper": 24}

@@ -14,11 +14,13 @@ from typer.testing import CliRunner
 
 from bench import cli, sweep
 from bench.case import Correctness, Skip
+from bench.errors import NotComparable
+from bench.judge import Evidence
 from bench.record import append, read
 from bench.stats import median
-from bench.verdicts import pairing, turns, worker
+from bench.verdicts import turns, worker
 from bench.verdicts.compare import judge
-from bench.verdicts.pairing import NotComparable, Pair, paired_up, usable
+from bench.verdicts.pairing import Pair, paired_up, samples
 from bench.verdicts.turns import in_turns, measure_all
 from bench.verdicts.worker import RemoteSide, Side, SideError
 from tests.bench.fakes import FakeWatch, case, prepared
@@ -174,7 +176,7 @@ def test_contended_and_throttled_records_are_left_out():
         {"contended": False, "throttle_reasons": {"idle": 1.0, "application clocks": 1.0}},
     ]
     records = [record(telemetry=each, point={**POINT, "index": index}) for index, each in enumerate(telemetry)]
-    got = usable(records)
+    got = Evidence.of(records)
     assert [each.point["index"] for each in got.kept.values()] == [2]
     assert "another process used the GPU" in got.left_out[0]
     assert "software thermal in 25% of the samples" in got.left_out[1]
@@ -185,7 +187,7 @@ def test_newest_evidence_of_a_point_counts():
     old = record(started_at="2026-01-01T00:00:00", run_id="old")
     new = record(started_at="2026-01-02T00:00:00", run_id="new")
     spoilt = record(started_at="2026-01-03T00:00:00", run_id="spoilt", telemetry={"contended": True})
-    got = usable([new, spoilt, old])
+    got = Evidence.of([new, spoilt, old])
     assert [each.run_id for each in got.kept.values()] == ["new"]
     assert got.left_out == []
 
@@ -197,7 +199,7 @@ def test_records_that_differ_in_what_matters_do_not_pair(field):
     other = record(
         **{name: {"gpu": "NVIDIA H200", "cores": 16, part: "other"} if part else 7 if "_" in name else "full"}
     )
-    sides = [usable([each]).kept for each in (record(), other)]
+    sides = [Evidence.of([each]).kept for each in (record(), other)]
     pairs, refused = paired_up(*sides, [])
     assert pairs == []
     assert f"{field}: " in refused[0]
@@ -351,7 +353,7 @@ def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
 
 def test_median_of_a_record_is_that_of_its_samples():
     """Times of one unit are wall times over the work of a run."""
-    assert median(pairing.samples(record(samples_ns=[10.0, 20.0, 60.0], work_per_run={"env_steps": 10}))) == 2
+    assert median(samples(record(samples_ns=[10.0, 20.0, 60.0], work_per_run={"env_steps": 10}))) == 2
     assert math.isclose(pair_of([1.0, 1.0], [3.0, 3.0]).ratio.value, 3)
 
 

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import cli, isolated, sweep
+from bench.judge import Evidence, name_of
 from bench.record import Record, append, read
 from bench.verdicts import gate, gate_judge, pairing
 from bench.verdicts.calibrate import Calibration, Noise
@@ -31,7 +32,7 @@ STORED = sweep.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl
 def h200() -> list[Record]:
     """Records whose medians are known to within 0.1 to 1 %, which is what an H200 gives."""
     files = sorted(STORED.parent.glob("20261121T0*.jsonl"))  # of one morning: the next sweep must not change the tests
-    kept = pairing.usable([each for file in files for each in read(file)]).kept.values()
+    kept = Evidence.of([each for file in files for each in read(file)]).kept.values()
     found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
     assert len(found) >= 10
     return found
@@ -93,7 +94,7 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
     suite = ElementTree.parse(tmp_path / "out.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == (str(len(h200)), "1")
     (failed,) = (each for each in suite if each.find("failure") is not None)
-    assert failed.get("name") == pairing.name_of(h200[0])
+    assert failed.get("name") == name_of(h200[0])
 
 
 def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
@@ -176,7 +177,7 @@ def test_changed_set_of_points_is_not_passed(side, h200, files):
     sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
     got = files(*sides)
     assert got.exit_code == Code.NOTHING_OR_CHANGED
-    assert f"{pairing.name_of(h200[0])} is in {side} alone" in got.output
+    assert f"{name_of(h200[0])} is in {side} alone" in got.output
 
 
 @pytest.mark.parametrize(

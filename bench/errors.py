@@ -1,0 +1,32 @@
+"""Errors of what should be compared and cannot be, each with the exit code that says so."""
+
+from __future__ import annotations
+
+
+class CompareError(ValueError):
+    """Two sides cannot be compared; ``code`` is the exit code of the command."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NothingMeasured(CompareError):  # noqa: N818  (an outcome, not a mistake)
+    """No point is left to compare."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(3, message)
+
+
+class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
+    """A side is missing, or the two differ in a field that decides a figure."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(4, message)
+
+
+class PointFailed(CompareError):  # noqa: N818  (an outcome, not a mistake)
+    """A point is wrong or breaks."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(5, message)

@@ -1,0 +1,184 @@
+"""Judging: which records are evidence, where an interval lies to a region, and the judgement that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from bench.case import Point
+from bench.errors import NotComparable
+from bench.nvml import throttling
+from bench.record import Record
+
+Interval = tuple[float, float]
+"""Lower and upper end, both of it."""
+Position = Literal["inside", "outside", "across"]
+Subject = TypeVar("Subject")
+"""Type of what is judged: a point's name, or a claim."""
+
+
+def position(interval: Interval, region: Interval) -> Position:
+    """Return where an interval lies to a region: whole inside it, whole outside, or across one of its ends."""
+    (low, high), (least, most) = interval, region
+    if least <= low and high <= most:
+        return "inside"
+    return "outside" if high < least or most < low else "across"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A figure from records with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    records: tuple[Record, ...]
+    note: str = ""
+    """Limit of the figure, in words."""
+
+    @property
+    def interval(self) -> Interval:
+        """Both ends."""
+        return self.low, self.high
+
+    @property
+    def on(self) -> str:
+        """Name of the hardware that did the work, and on a CPU its threads."""
+        return " / ".join(dict.fromkeys(map(worker, self.records)))
+
+    @property
+    def run_id(self) -> str:
+        """Run that it comes from; all of it comes from one."""
+        return self.records[0].run_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement(Generic[Subject]):
+    """A verdict on a subject, with the estimate and the region that it follows from."""
+
+    subject: Subject
+    estimate: Estimate | None
+    region: Interval
+    p: float | None = None
+    """p-value of lying outside the region, adjusted for the number of subjects."""
+    verdict: str
+    reasons: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------ choosing records
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filter:
+    """The records of a case whose points have these values; None: the point has no such axis."""
+
+    case: str
+    axes: Mapping[str, Any] = field(default_factory=dict)
+
+    def fits(self, record: Record) -> bool:
+        """Return whether a record is one of them."""
+        return record.case == self.case and self.takes(record.point)
+
+    def takes(self, point: Point) -> bool:
+        """Return whether a point of the case is one of them."""
+        return all(point.get(axis) == value for axis, value in self.axes.items())
+
+    def by_run(self, records: Sequence[Record]) -> dict[str, list[Record]]:
+        """Return them by run, those of the newest run first and in it the newest record first."""
+        runs: dict[str, list[Record]] = {}
+        for record in sorted(filter(self.fits, records), key=lambda record: record.started_at, reverse=True):
+            runs.setdefault(record.run_id, []).append(record)
+        return runs
+
+
+Key = tuple[Any, ...]
+"""Identity of a point: the case and the values of its axes."""
+
+
+def key(record: Record) -> Key:
+    """Return the `Key` of a record."""
+    return (record.case, *sorted(record.point.items()))
+
+
+def name_of(record: Record) -> str:
+    """Name the point of a record."""
+    return f"{record.case}[{','.join(f'{axis}={value}' for axis, value in record.point.items())}]"
+
+
+def worker(record: Record) -> str:
+    """Name the hardware that did the work of a record."""
+    if record.threads is None:
+        return str(record.machine.get("gpu"))
+    threads = f"{record.threads} thread{'s' if record.threads > 1 else ''}"
+    return f"{record.point.get('backend')}, {threads} of {record.machine.get('cpu')}"
+
+
+def disturbed(record: Record) -> list[str]:
+    """Return what telemetry saw that makes times worthless for a comparison, in words."""
+    telemetry = record.telemetry or {}
+    slowed = [f"throttled by {name} in {share:.0%} of the samples" for name, share in throttling(telemetry).items()]
+    return ["another process used the GPU"] if telemetry.get("contended") else slowed
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The records of one side, sorted by whether they may be compared; by point."""
+
+    kept: dict[Key, Record]
+    """The newest evidence of each point."""
+    disturbed: dict[Key, str]
+    """Points of which all evidence was contended or throttled, with what telemetry saw."""
+    failed: dict[Key, str]
+    """Points whose newest record failed, with the reason."""
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Evidence:
+        """Sort records: kept are those of cases that repeat, alone on a GPU at its full clocks."""
+        kept, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
+        for record in sorted(records, key=lambda record: record.started_at):
+            each, name = key(record), f"{name_of(record)} of run {record.run_id}"
+            failed.pop(each, None)
+            if record.status == "failed" or (record.status == "ok" and not record.is_evidence):
+                failed[each] = f"{name}: {record.reason or 'its check failed'}"
+            elif record.is_evidence and record.samples_ns and record.work_per_run:
+                if reasons := disturbed(record):
+                    noisy[each] = f"{name}: {', '.join(reasons)}"
+                else:
+                    kept[each] = record
+        return cls(kept, {each: text for each, text in noisy.items() if each not in kept}, failed)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Points that are not compared, with the reasons."""
+        return [*self.disturbed.values(), *self.failed.values()]
+
+
+# ------------------------------------------------------------------ comparable
+
+COMPARABLE_FIELDS: Final = (
+    *("preset", "case_version", "scope", "mode", "threads"),
+    *("machine.gpu", "machine.driver", "machine.cuda", "machine.cuda_compiler", "machine.cpp_compiler"),
+    *("machine.torch", "machine.numpy", "machine.numba", "machine.numba_cuda", "machine.pycuda", "machine.python"),
+    *("machine.cpu", "machine.cores", "machine.cpu_limit", "machine.settings"),
+)
+"""Fields that two records must share to be compared. Another card of the same class, another kernel of the operating
+system, and packages that nothing here computes with are let through."""
+
+
+def mismatches(a: Record, b: Record, allowed: Sequence[str] = ()) -> list[str]:
+    """Return the comparable fields that differ and are not allowed to, with both values, in words."""
+    values = [(name, _value(a, name), _value(b, name)) for name in COMPARABLE_FIELDS if name not in allowed]
+    return [f"{name}: {first!r} against {second!r}" for name, first, second in values if first != second]
+
+
+def _value(record: Record, name: str) -> Any:
+    name, _, part = name.partition(".")
+    return getattr(record, name).get(part) if part else getattr(record, name)
+
+
+def check_allowed(allowed: Sequence[str]) -> None:
+    """Make sure that each field can be allowed to differ; raises NotComparable."""
+    for name in allowed:
+        if name not in COMPARABLE_FIELDS:
+            raise NotComparable(f"--allow-mismatch {name}: unknown field (known: {', '.join(COMPARABLE_FIELDS)})")
