@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from envs import CartPole, Pendulum, TagContinuous
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
 from warpdrive_min.training import autoscale
-from warpdrive_min.training.autoscale import MemoryModel, Point, auto_scale
+from warpdrive_min.training.autoscale import MemoryModel, ScalingTrial, auto_scale, live_storages, peak_bytes
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trainer import Trainer
 
-MARGIN = 0.02
-"""Of all that a trainer keeps: single numbers (metrics, counters, seeds) are not in the model."""
-SLACK = 3
+MARGIN = 0.04
+"""Share by which a prediction may be off."""
+SLACK = 1.5
 """Largest factor by which what comes and goes may be overestimated."""
 
 
@@ -82,52 +79,19 @@ def _one_thread():
     torch.set_num_threads(n_threads)
 
 
-def live_storages() -> dict[int, torch.UntypedStorage]:
-    """Return the memory of all tensors that are alive, by address."""
-    gc.collect()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of modules that complain when their attributes are looked at
-        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type == "cpu"]
-    return {storage.data_ptr(): storage for storage in storages if storage.nbytes()}
-
-
-def peak_bytes(work: Callable[[], None]) -> int:
-    """Return how much more memory than before was there at most while something ran."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        work()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    present = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        present += event.nbytes()
-        peak = max(peak, present)
-    return peak
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_memory_model_counts_what_a_trainer_keeps(name):
-    """All but ``passing`` is the sum of the buffers of a trainer, within 2 % and for that never more."""
+def test_memory_model_predicts_a_larger_trainer(name):
+    """Probes of fewer environments predict what a trainer keeps, and bound what comes and goes; within 4 %."""
     case = CASES[name]
-    want = MemoryModel(case.config, case.wrapper).parts(case.n_envs, case.n_steps)
+    want = MemoryModel(case.config, case.wrapper).parts(case.n_envs)
     before = live_storages()
     trainer = Trainer(case.wrapper(case.n_envs), case.config, verbose=False)
-    after = live_storages()
-    got = sum(storage.nbytes() for address, storage in after.items() if address not in before)
-    kept = sum(want.values()) - want["passing"]
-    assert trainer.learners
-    assert (1 - MARGIN) * got <= kept <= got, want
-    assert got > 50_000, "the buffers must outweigh single numbers"
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_memory_model_bounds_what_comes_and_goes(name):
-    """An iteration never has more than ``passing`` besides, and not much less at its peak."""
-    case = CASES[name]
-    trainer = Trainer(case.wrapper(case.n_envs), case.config, verbose=False)
+    kept = sum(storage.nbytes() for place, storage in live_storages().items() if place not in before)
     trainer.iterate()  # prepares launches
-    got = peak_bytes(trainer.iterate)
-    bound = MemoryModel(case.config, case.wrapper).parts(case.n_envs, case.n_steps)["passing"]
-    assert got <= bound <= SLACK * got
+    passing = peak_bytes(trainer.iterate, trainer.wrapper.backend.device)
+    assert want["kept"] == pytest.approx(kept, rel=MARGIN)
+    assert (1 - MARGIN) * passing <= want["passing"] <= SLACK * passing
+    assert kept > 50_000, "the buffers must outweigh single numbers"
 
 
 def test_memory_model_finds_the_largest_number():
@@ -135,13 +99,13 @@ def test_memory_model_finds_the_largest_number():
     case = CASES["A2C"]
     model = MemoryModel(case.config, case.wrapper)
     free = 10_000_000
-    n = model.largest(free, case.n_steps)
+    n = model.largest(free)
     assert n > 100
-    assert model.total(n, case.n_steps) <= free < model.total(n + 1, case.n_steps)
-    assert model.largest(1000, case.n_steps) == 0
-    assert model.largest(2**60, case.n_steps) == autoscale.MAX_ENVS
+    assert model.total(n) <= free < model.total(n + 1)
+    assert model.largest(1000) == 0
+    assert model.largest(2**60) == autoscale.MAX_ENVS
     ddpg = CASES["DDPG"]
-    assert MemoryModel(ddpg.config, ddpg.wrapper).largest(2**60, ddpg.n_steps) == 20_000 // 40
+    assert MemoryModel(ddpg.config, ddpg.wrapper).largest(2**60) == 20_000 // 40
 
 
 # ------------------------------------------------------------------ search
@@ -151,11 +115,11 @@ def scaled(monkeypatch: pytest.MonkeyPatch, rates: list[float | Exception], **op
     """Search where points have given rates, or fail."""
     left = iter(rates)
 
-    def measure(config: RunConfig, *_: Any) -> Point:
+    def measure(config: RunConfig, *_: Any) -> ScalingTrial:
         rate = next(left)
         if isinstance(rate, Exception):
             raise rate
-        return Point(config.trainer.num_envs, config.trainer.train_batch_size, 1, rate, None)
+        return ScalingTrial(config.trainer.num_envs, config.trainer.train_batch_size, 1, rate, None)
 
     monkeypatch.setattr(autoscale, "_measure", measure)
     case = CASES["A2C"]
@@ -171,7 +135,7 @@ def test_search_ends_where_more_gain_little(monkeypatch):
     scaling = scaled(monkeypatch, [100, 190, 300, 310, 305, math.inf], on_point=seen.append)
     assert [point.num_envs for point in scaling.points] == [16, 32, 64, 128, 256]
     assert seen == list(scaling.points)
-    assert (scaling.best.num_envs, scaling.knee.num_envs) == (128, 64)
+    assert (scaling.best.num_envs, scaling.saturation.num_envs) == (128, 64)
     assert scaling.recommended == {"trainer.num_envs": 64, "trainer.train_batch_size": 2560}
 
 
@@ -191,7 +155,7 @@ def test_search_measures_and_changes_nothing(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     case = CASES[name]
     config, before = case.config, case.config.to_dict()
-    free = int(MemoryModel(config, case.wrapper).total(9, case.n_steps) / autoscale.USABLE) + 1
+    free = int(MemoryModel(config, case.wrapper).total(9) / autoscale.USABLE) + 1
     scaling = auto_scale(config, case.wrapper, start=2, n_iterations=1, free_bytes=free)
     assert scaling.largest == 9
     assert [point.num_envs for point in scaling.points] == [2, 4, 8]

@@ -98,7 +98,8 @@ def perform_auto_vertical_scaling(
     with building(Building(found.wrapper, found.policies, (False, found.agents_axis), found.config.policy, given)):
         scaling = auto_scale(found.config, found.wrapper.like, found.policies, n_iterations=num_iters)
     scaled = copy.deepcopy(dict(config))
-    scaled["trainer"] |= {"num_envs": scaling.knee.num_envs, "train_batch_size": scaling.knee.train_batch_size}
+    best = scaling.saturation
+    scaled["trainer"] |= {"num_envs": best.num_envs, "train_batch_size": best.train_batch_size}
     return scaled
 
 
