@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import isolated, ray_sweep, sweep
 from bench.case import PresetName, label
 from bench.cases import CASES
+from bench.claims import claims, for_report
 from bench.files import write_atomically
 from bench.peers.command import peers
 from bench.record import Record, RecordError, read_all
 from bench.verdicts.calibrate import calibrate
-from bench.verdicts.claims import claims, for_report
 from bench.verdicts.compare import compare
 from bench.verdicts.doctor import doctor
 from bench.verdicts.gate import GateCommand, gate

@@ -65,6 +65,11 @@ class Judgement(Generic[Subject]):
     verdict: str
     reasons: tuple[str, ...] = ()
 
+    @property
+    def why(self) -> str:
+        """All reasons in one line."""
+        return "; ".join(reason for reason in self.reasons if reason)
+
 
 # ------------------------------------------------------------------ choosing records
 

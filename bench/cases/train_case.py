@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import torch
 
+from bench.anchors import ANCHORS, SEPARATE
 from bench.case import Correctness, Point, Prepared, Preset
 from bench.cases.environments import ON_CPU, ON_GPU, SEED, available, env_config
 from bench.cases.training import Settings, WatchedTrainer, after_the_timing, counterpart, cpu_threads, shipped
-from bench.reference import ANCHORS, SEPARATE
 from warpdrive_min.training.config import PolicyConfig
 
 NETWORKS: Final[dict[str, dict[str, Any]]] = {

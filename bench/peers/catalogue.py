@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import torch
 
+from bench.anchors import ANCHORS, JAX, SEPARATE, WARPDRIVE
 from bench.case import Point, Preset
 from bench.cases.environments import FULLY_OBSERVED_AGENTS
-from bench.reference import ANCHORS, JAX, SEPARATE, WARPDRIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from bench.anchors import SOURCES
 from bench.record import Record
-from bench.reference import SOURCES
 from bench.views.charts import figure
 from bench.views.figures import (
     ENV_NAME,

@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import cli
+from bench.anchors import ANCHORS
 from bench.cases import CASES
 from bench.cases.environments import env_config
-from bench.cases.learn_case import SEEDS
+from bench.cases.learn_case import SEEDS, TASKS
+from bench.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
+from bench.judge import Filter
+from bench.ledger import CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
 from bench.record import Metric, read_all
-from bench.reference import ANCHORS
-from bench.verdicts.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_claims, published
-from bench.verdicts.ledger import CLAIMS, GOALS, LINKS, TRANSITIONS, UNNAMED, Claim
-from bench.verdicts.quantities import Learned, Rate, Ratio, Reached, Select, TimesSooner, Traffic
 from envs import ENVS
 from tests.bench.test_plots import point, record
 from warpdrive_min import EnvWrapper
@@ -29,11 +29,12 @@ from warpdrive_min.backends.base import Availability
 SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"
 runner = CliRunner()
 
-FAST = Select(case="env_step", axes={"backend": "pycuda", "n_envs": 100})
-SLOW = Select(case="env_step", axes={"backend": "cpu", "n_envs": 100})
+FAST = Filter(case="env_step", axes={"backend": "pycuda", "n_envs": 100})
+SLOW = Filter(case="env_step", axes={"backend": "cpu", "n_envs": 100})
+RATE = Query(quantity="Rate", of=FAST)
 
 
-def claim(ours=None, **changes) -> Claim:
+def claim(query=RATE, **changes) -> Claim:
     """Return a claim of 2 M env-steps/s on an H200."""
     fields = {
         "name": "fast",
@@ -42,7 +43,7 @@ def claim(ours=None, **changes) -> Claim:
         "low": 2e6,
         "unit": "env_steps/s",
         "hardware": "H200",
-        "ours": ours or Rate(select=FAST),
+        "query": query,
     }
     return Claim(**{**fields, **changes})
 
@@ -58,7 +59,7 @@ def test_rate_is_held_against_the_whole_interval(value, verdict):
     """The interval of the record, a tenth to each side, lies above 2 M, around it or below."""
     judged = judge(claim(), [on_gpu(value)])
     assert judged.verdict == verdict
-    assert judged.ratio == pytest.approx((value / 2e6, 0.9 * value / 2e6, 1.1 * value / 2e6))
+    assert times_claimed(judged) == pytest.approx((value / 2e6, 0.9 * value / 2e6, 1.1 * value / 2e6))
 
 
 def test_about_allows_a_tenth():
@@ -72,7 +73,7 @@ def test_about_allows_a_tenth():
 )
 def test_range_has_two_ends(value, verdict):
     """1.5 to 3 times is missed above 3 as it is below 1.5."""
-    ranged = claim(Rate(select=FAST), low=1.5, high=3)
+    ranged = claim(low=1.5, high=3)
     assert judge(ranged, [on_gpu(value)]).verdict == verdict
 
 
@@ -80,7 +81,7 @@ def test_rate_on_other_hardware_is_not_judged():
     """The ratio is shown, the verdict says that the machine is another one."""
     judged = judge(claim(hardware="A100"), [on_gpu(9e6)])
     assert judged.verdict == "other hardware"
-    assert judged.ratio[0] == pytest.approx(4.5)
+    assert times_claimed(judged)[0] == pytest.approx(4.5)
     assert "A100" in judged.why
     assert "NVIDIA H200" in judged.why
 
@@ -111,13 +112,16 @@ def test_report_gets_the_whole_ledger():
 
 def test_claim_without_records_says_what_is_missing():
     """No record, a point that no preset has, and a claim that nothing can measure, are three answers."""
-    assert "--run" in judge(claim(Rate(select=replace(FAST, axes=CASES["env_step"].points("full")[0]))), []).why
-    nowhere = claim(Rate(select=replace(FAST, axes={"n_envs": 77})))
+    assert (
+        "--run"
+        in judge(claim(Query(quantity="Rate", of=replace(FAST, axes=CASES["env_step"].points("full")[0]))), []).why
+    )
+    nowhere = claim(Query(quantity="Rate", of=replace(FAST, axes={"n_envs": 77})))
     assert judge(nowhere, []).verdict == "not measured yet"
     assert "no preset" in judge(nowhere, []).why
     judged = judge(claim(cannot="there is no such environment"), [on_gpu(1e6)])
     assert (judged.verdict, judged.why) == ("not measurable here", "there is no such environment")
-    assert judged.measured.value == 1e6, "what stands for it is shown all the same"
+    assert judged.estimate.value == 1e6, "what stands for it is shown all the same"
 
 
 def test_newest_evidence_decides():
@@ -131,7 +135,7 @@ def test_newest_evidence_decides():
         on_gpu(1e6, started_at="2026-01-03T00:00:00", case_version=99),
     ]
     judged = judge(claim(), records)
-    assert (judged.measured.value, judged.measured.run_id) == (3e6, "good")
+    assert (judged.estimate.value, judged.estimate.run_id) == (3e6, "good")
     assert len(evidence(records)) == 2
 
 
@@ -143,9 +147,9 @@ def test_ratio_is_of_one_run_and_names_its_baseline():
         on_gpu(9e7, run_id="one side", started_at="2026-01-02T00:00:00"),
     ]
     records[1] = records[1].model_copy(update={"machine": {"gpu": "NVIDIA H200", "cpu": "some CPU", "cores": 16}})
-    judged = judge(claim(Ratio(of=FAST, over=SLOW), low=8, hardware="A100"), records)
-    assert judged.measured.run_id == "both"
-    seen = judged.measured
+    judged = judge(claim(Query(quantity="Ratio", of=FAST, over=SLOW), low=8, hardware="A100"), records)
+    assert judged.estimate.run_id == "both"
+    seen = judged.estimate
     assert (seen.value, seen.low, seen.high) == pytest.approx((10, 9 / 1.1, 11 / 0.9))
     assert judged.verdict == "holds"
     assert "cpu, 1 thread of some CPU" in judged.why
@@ -154,17 +158,17 @@ def test_ratio_is_of_one_run_and_names_its_baseline():
 def test_efficiency_is_the_ratio_over_what_was_put_in():
     """Ten times the environments at eight times the rate are 0.8 of linear."""
     ten = replace(FAST, axes=FAST.axes | {"n_envs": 1000})
-    seen = Ratio(of=ten, over=FAST, per=10).measure([on_gpu(1e6), on_gpu(8e6, n_envs=1000)])
+    seen = Query(quantity="Ratio", of=ten, over=FAST, per=10).estimate([on_gpu(1e6), on_gpu(8e6, n_envs=1000)])
     assert seen.value == pytest.approx(0.8)
 
 
 def test_traffic_is_bytes_over_agent_steps():
     """1 MiB/s in and 3 MiB/s out at 4 x 2^20 agent-steps/s are one byte each."""
     telemetry = {"gpm": {"pcie_received_mib_per_s": 1.0, "pcie_sent_mib_per_s": 3.0}}
-    traffic = Traffic(select=FAST)
-    seen = traffic.measure([on_gpu(4 * 2**20, telemetry=telemetry)])
+    traffic = Query(quantity="Traffic", of=FAST)
+    seen = traffic.estimate([on_gpu(4 * 2**20, telemetry=telemetry)])
     assert seen.value == pytest.approx(1.0)
-    assert traffic.measure([on_gpu(1e6)]) is None, "the GPU did not count"
+    assert traffic.estimate([on_gpu(1e6)]) is None, "the GPU did not count"
     at_most = claim(traffic, low=0.5, at_most=True)
     assert judge(at_most, [on_gpu(4 * 2**20, telemetry=telemetry)]).verdict == "does not hold"
     assert judge(at_most, [on_gpu(16 * 2**20, telemetry=telemetry)]).verdict == "holds"
@@ -195,53 +199,58 @@ def learned(n_envs: int, seconds: list[float | None], after: float = 500.0, **mo
     ]
 
 
-TEN = Select(case="learn", axes={"n_envs": 10, "precision": None})
+TEN = Filter(case="learn", axes={"n_envs": 10, "precision": None})
+
+
+def query(quantity, of=TEN, **more) -> Query:
+    """Return a query of time to the threshold."""
+    return Query(quantity=quantity, of=of, metric="seconds_to_threshold", **more)
 
 
 def test_time_to_learn_is_the_median_over_all_seeds():
     """A seed that misses the threshold takes longer than all; where half of them do there is no figure."""
-    seen = Learned(select=TEN).measure(learned(10, [1.0, 9.0, None]))
+    seen = query("Learned").estimate(learned(10, [1.0, 9.0, None]))
     assert (seen.value, seen.low, seen.high) == (9.0, 1.0, math.inf)
     assert seen.note == "median of 3 seeds, of which 1 did not reach it"
-    assert Learned(select=TEN).measure(learned(10, [1.0, None])) is None
+    assert query("Learned").estimate(learned(10, [1.0, None])) is None
 
 
 def test_time_to_learn_needs_enough_seeds():
     """Where five are asked for, the run with two is passed over for the older one with five; a seed counts once."""
-    five = Learned(select=TEN, n_seeds=5)
+    five = query("Learned", n_seeds=5)
     two = [each.model_copy(update={"run_id": "newer", "started_at": "2030"}) for each in learned(10, [1.0, 1.0])]
-    assert five.measure([*learned(10, [3.0] * 5), *two]).value == 3.0
-    assert five.measure(two) is None
-    assert five.measure(learned(10, [3.0] * 4) * 2) is None, "eight records of four seeds"
+    assert five.estimate([*learned(10, [3.0] * 5), *two]).value == 3.0
+    assert five.estimate(two) is None
+    assert five.estimate(learned(10, [3.0] * 4) * 2) is None, "eight records of four seeds"
 
 
 def test_time_to_learn_without_bound_decides_nothing():
     """At most 10 s is met by the median of 9 s, but one seed never got there; JSON has no word for its time."""
-    slow = claim(Learned(select=TEN, is_portable=True), low=10, at_most=True)
+    slow = claim(query("Learned"), low=10, at_most=True, hardware="host")
     judged = judge(slow, learned(10, [1.0, 9.0, None]))
     assert judged.verdict == "inconclusive"
-    assert judged.to_dict()["measured"]["high"] is None
+    assert to_dict(judged)["measured"]["high"] is None
     assert judge(slow, learned(10, [1.0, 9.0, 9.5])).verdict == "holds"
 
 
 def test_select_tells_an_absent_axis():
     """Seeds in TF32 have an axis more than those in fp32, which must not be counted with them."""
     records = learned(10, [1.0, 1.0, 1.0]) + learned(10, [5.0, 5.0, 5.0], precision="tf32")
-    assert Learned(select=TEN).measure(records).value == 1.0
+    assert query("Learned").estimate(records).value == 1.0
     tf32 = replace(TEN, axes=TEN.axes | {"precision": "tf32"})
-    assert Learned(select=tf32).measure(records).value == 5.0
-    assert len(jobs(Select(case="learn", axes={"env": "cartpole", "n_envs": 2_048, "precision": None}))) == 20
+    assert query("Learned", tf32).estimate(records).value == 5.0
+    assert len(jobs(Filter(case="learn", axes={"env": "cartpole", "n_envs": 2_048, "precision": None}))) == 20
 
 
 def test_times_sooner_divides_the_medians():
     """2 s in many environments against 6 s in few are three times sooner, and 300 times in steps of each."""
     many = replace(TEN, axes={"n_envs": 1_000})
     records = learned(10, [5.0, 6.0, 7.0]) + learned(1_000, [1.0, 2.0, 3.0])
-    in_seconds = TimesSooner(of=Learned(select=many), than=Learned(select=TEN)).measure(records)
+    sooner = query("TimesSooner", many, over=TEN)
+    in_seconds = sooner.estimate(records)
     assert (in_seconds.value, in_seconds.low, in_seconds.high) == pytest.approx((3, 5 / 3, 7))
-    steps_of_each = {"metric": "env_steps_to_threshold"}
-    of, than = Learned(select=many, per=1_000, **steps_of_each), Learned(select=TEN, per=10, **steps_of_each)
-    assert TimesSooner(of=of, than=than).measure(records).value == pytest.approx(300)
+    in_iterations = sooner.model_copy(update={"metric": "env_steps_to_threshold", "per_env": True})
+    assert in_iterations.estimate(records).value == pytest.approx(300)
 
 
 @pytest.mark.parametrize(
@@ -256,32 +265,32 @@ def test_times_sooner_divides_the_medians():
 )
 def test_every_seed_must_learn(seconds, verdict, note):
     """A seed that no record has may have learned or not; one that missed the threshold has not."""
-    every = claim(Reached(select=TEN, n_seeds=5), low=5)
+    every = claim(query("Reached", n_seeds=5), low=5)
     judged = judge(every, learned(10, seconds))
-    assert (judged.verdict, judged.measured.note) == (verdict, note)
-    assert judge(every, []).measured is None
+    assert (judged.verdict, judged.estimate.note) == (verdict, note)
+    assert judge(every, []).estimate is None
 
 
 def test_seeds_that_play_worse_afterwards_are_told():
     """The threshold is of the policy as it explores; that its evaluation stays below it is said, not judged."""
-    judged = judge(claim(Reached(select=TEN, n_seeds=2), low=2), learned(10, [1.0, 1.0], after=300.0))
+    judged = judge(claim(query("Reached", n_seeds=2), low=2), learned(10, [1.0, 1.0], after=300.0))
     assert judged.verdict == "holds"
     assert "evaluated afterwards, 2 of 2 play below it" in judged.why
 
 
 def test_rate_over_a_published_one_is_a_number_of_times():
     """2 M over 0.2 M is 10 times, with the interval of ours; the machine is that of the claim or nothing is decided."""
-    tenfold = claim(Rate(select=FAST, per=0.2e6), low=10, unit="times")
-    seen = judge(tenfold, [on_gpu(2e6)]).measured
+    tenfold = claim(Query(quantity="Rate", of=FAST, per=0.2e6), low=10, unit="times")
+    seen = judge(tenfold, [on_gpu(2e6)]).estimate
     assert (seen.value, seen.low, seen.high) == pytest.approx((10, 9, 11))
     assert judge(tenfold, [on_gpu(3e6)]).verdict == "holds"
-    assert judge(replace(tenfold, hardware="A100"), [on_gpu(3e6)]).verdict == "other hardware"
+    assert judge(tenfold.model_copy(update={"hardware": "A100"}), [on_gpu(3e6)]).verdict == "other hardware"
 
 
 def test_claim_about_several_gpus_says_how_many_it_needs():
     """Without a record of four ranks the reader learns that four GPUs are lacking."""
-    four, one = (Select(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
-    judged = judge(claim(Ratio(of=four, over=one, per=4)), [])
+    four, one = (Filter(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
+    judged = judge(claim(Query(quantity="Ratio", of=four, over=one, per=4)), [])
     assert (judged.verdict, judged.why) == ("not measured yet", "not measured here, needs 4 GPUs")
 
 
@@ -326,9 +335,9 @@ def test_own_claim_of_learning_needs_every_seed():
 
 def test_ledger_names_points_that_the_suite_has():
     """Each claim has a measure, which are points of a preset, or the reason why nothing can decide it."""
-    assert all(each.ours is not None or each.cannot for each in CLAIMS)
+    assert all(each.query is not None or each.cannot for each in CLAIMS)
     assert len({each.name for each in CLAIMS}) >= len(CLAIMS) - 2
-    missing = {each.name for each in CLAIMS if each.ours is not None and not all(map(jobs, each.ours.selects))}
+    missing = {each.name for each in CLAIMS if each.query is not None and not all(map(jobs, each.query.filters))}
     assert missing == set()
 
 
@@ -340,26 +349,58 @@ def test_ledger_links_every_source():
 
 def test_ledger_has_every_row_of_the_reference():
     """Each point of `train` that others were measured on is a goal, in the precision in which they multiply too."""
-    goals = [each for each in CLAIMS if each.source == GOALS and each.ours is not None]
+    goals = [each for each in CLAIMS if each.source == "goals of this project" and each.query]
     for anchor in ANCHORS:
         if anchor.env_steps_per_s is not None:
             fitting = [
-                each.ours.selects[0].axes["precision"]
-                for each in goals
-                if anchor.axes.items() <= each.ours.selects[0].axes.items()
+                each.query.of.axes["precision"] for each in goals if anchor.axes.items() <= each.query.of.axes.items()
             ]
             assert "fp32" in fitting, anchor
             assert anchor.by != "PureJaxRL" or "tf32" in fitting, anchor
 
 
-@pytest.mark.parametrize(("env", "n_envs", "n_floats"), TRANSITIONS)
-def test_ledger_knows_what_a_transition_is(env, n_envs, n_floats):
-    """An agent's observation, action and reward are as many numbers as the environment's arrays have for it."""
-    n_agents = next(each.n_agents for each in ANCHORS if (each.env, each.n_envs) == (env, n_envs))
+TRANSITIONS = [each for each in CLAIMS if each.name.endswith("training sends nothing over PCIe")]
+
+
+@pytest.mark.parametrize("transition", TRANSITIONS, ids=lambda each: each.name)
+def test_ledger_knows_what_a_transition_is(transition):
+    """A hundredth of an agent's observation, action and reward is as many numbers as the environment's arrays have."""
+    env, n_agents = (transition.query.of.axes[axis] for axis in ("env", "n_agents"))
     wrapper = EnvWrapper(ENVS[env](**env_config(env, n_agents)), num_envs=1, env_backend="cpu", auto_reset=True)
     wrapper.reset_all_envs()
     pull = wrapper.cuda_data_manager.pull_data_from_device
-    assert n_floats == sum(pull(name)[0, 0].size for name in ("observations", "sampled_actions", "rewards"))
+    n_floats = sum(pull(name)[0, 0].size for name in ("observations", "sampled_actions", "rewards"))
+    assert transition.low == pytest.approx(n_floats * 4 / 100)
+    assert f"are {n_floats} numbers" in transition.says
+
+
+def test_ledger_asks_for_what_case_learn_has():
+    """Every task of the case is a goal, and queries of its points want as many seeds as it has."""
+    of_learn = [each for each in CLAIMS if each.query and each.query.of.case == "learn"]
+    assert {each.query.n_seeds for each in of_learn} == {len(SEEDS)}
+    goals = [each.query.of.axes for each in of_learn if each.query.quantity == "Reached"]
+    names = ("env", "algorithm", "n_envs", "learner", "threshold")
+    assert [tuple(axes[name] for name in names) for axes in goals] == [
+        tuple(getattr(task, name) for name in names) for task in TASKS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ("low = 24", 'low = "many"', ["COVID-19 economy in 60 environments", "low", "many"]),
+        ("low = 24", "low = 24\nlwo = 1", ["COVID-19 economy in 60 environments", "lwo"]),
+        ("over {threads}", "over {threds}", ["over {threds}", "'threds'"]),
+    ],
+    ids=["type", "unknown field", "unknown value of a row"],
+)
+def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names):
+    """Whoever edits the ledger learns where it broke."""
+    file = tmp_path / "claims.toml"
+    file.write_text(FILE.read_text().replace(before, after))
+    with pytest.raises(LedgerError) as error:
+        _ = Ledger(file).claims
+    assert all(name in str(error.value) for name in [str(file), *names])
 
 
 SHIPPED = {
@@ -396,7 +437,7 @@ def test_shipped_records_decide_the_claims_that_they_can():
     judged = {each.name: judge(each, records) for each in CLAIMS}
     assert {name: judged[name].verdict for name in SHIPPED} == SHIPPED
     gridworld = judged["tag_gridworld: training over WarpDrive's, 1,000 x 100, 50 steps, fp32"]
-    assert round(gridworld.measured.value, 2) == 2.46
+    assert round(gridworld.estimate.value, 2) == 2.46
     assert all(each.why for each in judged.values())
 
 
@@ -421,7 +462,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     """--run sweeps the points of a claim if all can run here, names what is lacking, and uses the new records."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
-        "bench.verdicts.claims.availability",
+        "bench.claims.availability",
         lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
     )
     monkeypatch.chdir(tmp_path)  # where nothing is published
@@ -432,7 +473,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
         version = CASES["published"].version
         return iter([record(1e6, case=job.case.name, case_version=version, point=dict(job.point)) for job in todo])
 
-    monkeypatch.setattr("bench.verdicts.claims.sweep.run", sweep)
+    monkeypatch.setattr("bench.claims.sweep.run", sweep)
     result = runner.invoke(cli.app, ["claims", "--run", "--source", "README", "--json", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     found = {each["name"]: each["verdict"] for each in json.loads(result.stdout)}

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import cli, sweep
+from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.case import Case, Skip
 from bench.cases import CASES
 from bench.cases.train_case import settings
@@ -26,7 +27,6 @@ from bench.peers.pairing import Run, measure
 from bench.peers.process import PeerError, PeerProcess
 from bench.peers.theirs.gymnasium import IDS, prepare
 from bench.record import read
-from bench.reference import JAX, WARPDRIVE, anchor
 from bench.stats import paired_ratio
 from bench.verdicts.turns import by_quad
 from bench.verdicts.worker import Side

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
+from bench.anchors import ANCHORS
 from bench.cases.train_case import _point as training_point
 from bench.record import Check, CorrectnessRecord, Curve, Metric, Record
-from bench.reference import ANCHORS
 from bench.views import figures, plots
 from bench.views.plots import paint
 

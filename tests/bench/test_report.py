@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from bench.claims import for_report
 from bench.cli import app
+from bench.ledger import LINKS
 from bench.record import Curve, Metric, Record, read_all
-from bench.verdicts.claims import for_report
-from bench.verdicts.ledger import LINKS
 from bench.views import figures, report
 from bench.views.figures import Dot
 from bench.views.figures.over_time import history

@@ -10,11 +10,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bench import cli, isolated, sweep
+from bench.anchors import ANCHORS
 from bench.case import Correctness, Skip
 from bench.cases import CASES
 from bench.cases.train_case import _point as point
 from bench.record import Metric, read
-from bench.reference import ANCHORS
 from bench.views import tables
 from tests.bench.fakes import case, in_this_process, prepared
 from tests.bench.test_plots import record

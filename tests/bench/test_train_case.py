@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bench.anchors import ANCHORS, anchor
 from bench.cases import train_case as train
 from bench.cases.train_case import _point as point
 from bench.cases.training import WatchedTrainer, shipped
-from bench.reference import ANCHORS, anchor
 from warpdrive_min.errors import TrainingError
 from warpdrive_min.training.config import RunConfig
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.cases.environments import ON_GPU
 from bench.cases.scaling_case import efficiencies
 from bench.record import Record
-from bench.reference import JAX, WARPDRIVE, anchor
 from bench.views.figures.chart import BACKEND_STYLE, GREY, HATCHES, Chart, Dot, Panel, Series, part_look
 from bench.views.figures.records import grouped, latest, metric, rate_of
 from bench.views.figures.series import panel_of_rows

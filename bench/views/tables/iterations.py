@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
+from bench.anchors import SOURCES, anchor
 from bench.cases.scaling_case import efficiencies
 from bench.record import Record
-from bench.reference import SOURCES, anchor
 from bench.stats import median
 from bench.views.tables.cells import (
     axes_of,

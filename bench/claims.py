@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -21,9 +20,9 @@ from bench import isolated, sweep
 from bench.case import Point, label
 from bench.cases import CASES
 from bench.cases.learn_case import SEEDS
+from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
+from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
 from bench.record import Record, RecordError, read_all
-from bench.verdicts.ledger import CLAIMS, LINKS, UNNAMED, Claim
-from bench.verdicts.quantities import Learned, Measured, Quantity, Rate, Select, joined
 from bench.views.report import Cell, ClaimRow, Claims
 from bench.views.tables.cells import number
 from warpdrive_min.backends import availability
@@ -43,60 +42,48 @@ Verdict = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """A claim beside what was measured."""
+Judged = Judgement[Claim]
+"""A claim beside what was measured."""
 
-    claim: Claim
-    measured: Measured | None
-    verdict: Verdict
-    why: str
 
-    @property
-    def ratio(self) -> tuple[float, float, float] | None:
-        """Measured over claimed, the lower end of a range, with its interval."""
-        if self.measured is None:
-            return None
-        seen, low = self.measured, self.claim.low
-        return seen.value / low, seen.low / low, seen.high / low
+def to_dict(judged: Judged) -> dict[str, Any]:
+    """Return a judgement as JSON takes it."""
+    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
+    return {
+        "name": claim.name,
+        "source": claim.source,
+        "says": claim.says,
+        "claimed": claim.model_dump(include={"low", "high", "unit", "about", "at_most", "hardware"}),
+        "verified_by": claim.query
+        and {
+            "quantity": claim.query.quantity,
+            "records": [{"case": each.case, "axes": dict(each.axes)} for each in claim.query.filters],
+        },
+        "measured": estimate
+        and {
+            "value": estimate.value,
+            "low": estimate.low,
+            "high": _finite(estimate.high),
+            "hardware": estimate.on,
+            "run_id": estimate.run_id,
+            "commands": list(dict.fromkeys(record.command for record in estimate.records)),
+        },
+        "ratio": ratio and dict(zip(("value", "low", "high"), map(_finite, ratio), strict=True)),
+        "verdict": judged.verdict,
+        "why": judged.why,
+    }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON takes it."""
-        claim, seen = self.claim, self.measured
-        return {
-            "name": claim.name,
-            "source": claim.source,
-            "says": claim.says,
-            "claimed": {
-                "low": claim.low,
-                "high": claim.high,
-                "unit": claim.unit,
-                "about": claim.about,
-                "at_most": claim.at_most,
-                "hardware": claim.hardware,
-            },
-            "verified_by": claim.ours
-            and {
-                "quantity": type(claim.ours).__name__,
-                "records": [{"case": select.case, "axes": dict(select.axes)} for select in claim.ours.selects],
-            },
-            "measured": seen
-            and {
-                "value": seen.value,
-                "low": seen.low,
-                "high": _finite(seen.high),
-                "hardware": seen.on,
-                "run_id": seen.run_id,
-                "commands": list(dict.fromkeys(record.command for record in seen.records)),
-            },
-            "ratio": self.ratio and dict(zip(("value", "low", "high"), map(_finite, self.ratio), strict=True)),
-            "verdict": self.verdict,
-            "why": self.why,
-        }
+
+def times_claimed(judged: Judged) -> tuple[float, float, float] | None:
+    """Return what was measured over what is claimed, the lower end of a range, with its interval."""
+    if (estimate := judged.estimate) is None:
+        return None
+    low = judged.subject.low
+    return estimate.value / low, estimate.low / low, estimate.high / low
 
 
 def _finite(value: float) -> float | None:
-    """Return what JSON can write; None: no bound, as some seeds never got there."""
+    """Return a value that JSON can write; None: no bound, as some seeds never got there."""
     return value if math.isfinite(value) else None
 
 
@@ -109,20 +96,53 @@ def judge(claim: Claim, records: Sequence[Record]) -> Judged:
     Only what was measured on the claim's hardware decides a rate or a time. A ratio between two things on one machine
     is decided on any, which stands beside it.
     """
-    seen = claim.ours.measure(_not_before(claim.made_by, evidence(records))) if claim.ours else None
+    estimate = claim.query.estimate(_not_before(claim.made_by, evidence(records))) if claim.query else None
+    region = _region(claim)
+
+    def judged(verdict: Verdict, *reasons: str) -> Judged:
+        return Judgement(subject=claim, estimate=estimate, region=region, verdict=verdict, reasons=reasons)
+
     if claim.cannot:
-        return Judged(claim=claim, measured=seen, verdict="not measurable here", why=claim.cannot)
-    assert claim.ours is not None, "a claim has what measures it, or why nothing can"
-    if seen is None:
-        verdict: Verdict = "not repeated yet" if claim.made_by else "not measured yet"
-        return Judged(claim=claim, measured=None, verdict=verdict, why=_missing(claim))
-    if not claim.ours.is_portable and claim.hardware not in seen.on:
+        return judged("not measurable here", claim.cannot)
+    assert claim.query is not None, "a claim has what measures it, or why nothing can"
+    if estimate is None:
+        return judged("not repeated yet" if claim.made_by else "not measured yet", _missing(claim, claim.query))
+    if not claim.query.is_portable and claim.hardware not in estimate.on:
         theirs = "a machine that the source does not name" if claim.hardware == UNNAMED else claim.hardware
-        why = f"claimed on {theirs}, measured on {seen.on}"
-        return Judged(claim=claim, measured=seen, verdict="other hardware", why=joined(why, seen.note, claim.differs))
-    verdict, why = _compare(claim, seen)
-    why = joined(f"{why}, on {seen.on}", seen.note, claim.differs)
-    return Judged(claim=claim, measured=seen, verdict=verdict, why=why)
+        why = f"claimed on {theirs}, measured on {estimate.on}"
+        return judged("other hardware", why, estimate.note, claim.differs)
+    where = position(estimate.interval, region)
+    why = f"{HOW[where]} {_bounds(claim, estimate, region)}, on {estimate.on}"
+    return judged(VERDICTS[where], why, estimate.note, claim.differs)
+
+
+VERDICTS: Final[Mapping[Position, Verdict]] = {
+    "inside": "holds",
+    "outside": "does not hold",
+    "across": "inconclusive",
+}
+HOW: Final[Mapping[Position, str]] = {
+    "inside": "the whole interval is",
+    "outside": "no part of the interval is",
+    "across": "only a part of the interval is",
+}
+
+
+def _region(claim: Claim) -> Interval:
+    """Return where a claim says that the figure lies; one of "about" may be missed by a tenth."""
+    about = ABOUT if claim.about else 0.0
+    if claim.at_most:
+        return -math.inf, claim.low * (1 + about)
+    return claim.low * (1 - about), math.inf if claim.high is None else claim.high
+
+
+def _bounds(claim: Claim, estimate: Estimate, region: Interval) -> str:
+    """Name the bounds in words; of a range the upper one only where the lower one is kept."""
+    least, most = region
+    if claim.at_most:
+        return f"at most {number(claim.low)}"
+    keeps_lower = position(estimate.interval, (least, math.inf)) == "inside"
+    return f"{number(claim.low)} to {number(most)}" if claim.high and keeps_lower else f"at least {number(least)}"
 
 
 def _not_before(run_id: str, records: Sequence[Record]) -> list[Record]:
@@ -147,38 +167,15 @@ def evidence(records: Iterable[Record]) -> list[Record]:
     ]
 
 
-def _missing(claim: Claim) -> str:
-    assert claim.ours is not None
+def _missing(claim: Claim, query: Query) -> str:
     if claim.made_by:
         return f"only run {claim.made_by} has it; a later run must show it again"
-    if not all(map(jobs, claim.ours.selects)):
+    if not all(map(jobs, query.filters)):
         return "no preset of the suite has this point"
-    if (n_gpus := max(int(select.axes.get("n_ranks", 1)) for select in claim.ours.selects)) > 1:
+    if (n_gpus := max(int(each.axes.get("n_ranks", 1)) for each in query.filters)) > 1:
         return f"not measured here, needs {n_gpus} GPUs"
-    backends = dict.fromkeys(job.point["backend"] for job in jobs(*claim.ours.selects))
+    backends = dict.fromkeys(job.point["backend"] for job in jobs(*query.filters))
     return f"no record has it; where {' and '.join(backends)} can run, python -m bench claims --run measures it"
-
-
-def _compare(claim: Claim, seen: Measured) -> tuple[Verdict, str]:
-    if claim.at_most:
-        return _side(
-            seen.high <= _slack(claim, claim.low, 1), seen.low > _slack(claim, claim.low, 1), "at most", claim.low
-        )
-    bound = _slack(claim, claim.low, -1)
-    verdict, why = _side(seen.low >= bound, seen.high < bound, "at least", bound)
-    if claim.high is None or verdict != "holds":
-        return verdict, why
-    return _side(seen.high <= claim.high, seen.low > claim.high, f"{number(claim.low)} to", claim.high)
-
-
-def _side(is_inside: bool, is_outside: bool, words: str, bound: float) -> tuple[Verdict, str]:
-    verdict: Verdict = "holds" if is_inside else "does not hold" if is_outside else "inconclusive"
-    how = {"holds": "the whole interval is", "does not hold": "no part of the interval is"}
-    return verdict, f"{how.get(verdict, 'only a part of the interval is')} {words} {number(bound)}"
-
-
-def _slack(claim: Claim, bound: float, sign: int) -> float:
-    return bound * (1 + sign * ABOUT) if claim.about else bound
 
 
 # ------------------------------------------------------------------ our own claims
@@ -214,28 +211,29 @@ def _own_claim(records: Sequence[Record]) -> Claim | None:
     """Return what is claimed of the point of some records; the seeds of `learn`, of which none may lack, are one."""
     case, point = records[0].case, _without_seed(records[0].point)
     absent = {axis: None for axis in _axes(case) if axis not in records[0].point}
-    select = Select(case=case, axes=point | absent)
+    points = Filter(case=case, axes=point | absent)
     name, metric = next(iter((records[0].metrics or {}).items()))
-    ours: Quantity = Rate(select=select, metric=name)
-    unit, at_most = metric.unit, metric.direction == "lower"
+    query, unit, at_most = Query(quantity="Rate", of=points, metric=name), metric.unit, metric.direction == "lower"
     if CASES[case].scope == "learn":
-        ours, unit, at_most = Learned(select=select, n_seeds=len(SEEDS)), "s", True
-    newest = ours.measure(records)
+        seconds = "seconds_to_threshold"
+        query = Query(quantity="Learned", of=points, metric=seconds, n_seeds=len(SEEDS))
+        unit, at_most = "s", True
+    newest = query.estimate(records)
     if newest is None:
         return None
-    before = ours.measure([each for each in records if each.run_id != newest.run_id])
-    seen = before if before and before.on == newest.on else newest
+    before = query.estimate([each for each in records if each.run_id != newest.run_id])
+    claimed = before if before and before.on == newest.on else newest
     return Claim(
         name=_named(case, point),
         source=OURS,
-        says=f"made by run {seen.run_id}",
-        low=seen.value,
+        says=f"made by run {claimed.run_id}",
+        low=claimed.value,
         unit=unit,
         about=True,
         at_most=at_most,
-        hardware=seen.on,
-        ours=ours,
-        made_by=seen.run_id,
+        hardware=claimed.on,
+        query=query,
+        made_by=claimed.run_id,
     )
 
 
@@ -258,15 +256,15 @@ def _named(case: str, point: Point) -> str:
 # ------------------------------------------------------------------ measuring now
 
 
-def jobs(*selects: Select) -> list[sweep.Job]:
+def jobs(*filters: Filter) -> list[sweep.Job]:
     """Return the points of all presets that fit, each once."""
     found: dict[tuple[Any, ...], sweep.Job] = {}
-    for select in selects:
-        if select.case in CASES:
-            case = CASES[select.case]
+    for each in filters:
+        if each.case in CASES:
+            case = CASES[each.case]
             for preset in ("default", "full"):
                 for point in case.points(preset):
-                    if select.takes(point):
+                    if each.takes(point):
                         found[(case.name, *sorted(point.items()))] = sweep.Job(case, point)
     return list(found.values())
 
@@ -274,13 +272,13 @@ def jobs(*selects: Select) -> list[sweep.Job]:
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     """Measure the claims of which this machine has all points, into a file of records; says which backends it lacks."""
     states = availability()
-    quantities = [claim.ours for claim in claims if claim.ours is not None]
-    needed = [{str(job.point["backend"]) for job in jobs(*each.selects)} for each in quantities]
+    queries = [claim.query for claim in claims if claim.query is not None]
+    needed = [{str(job.point["backend"]) for job in jobs(*each.filters)} for each in queries]
     lacking = {name for each in needed for name in each if not states[name].available}
     for name in sorted(lacking):
         typer.echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
-    here = [each for each, backends in zip(quantities, needed, strict=True) if not backends & lacking]
-    todo = jobs(*(select for each in here for select in each.selects))
+    here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
+    todo = jobs(*(points for each in here for points in each.filters))
     context = sweep.Context.here("default")
     file = out / f"{context.run_id}.jsonl"
     measured = []
@@ -316,7 +314,7 @@ def for_report(records: Sequence[Record]) -> Claims:
 
 def row(judged: Judged) -> ClaimRow:
     """Return what a table shows of a claim."""
-    claim, seen, ratio = judged.claim, judged.measured, judged.ratio
+    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
     return ClaimRow(
         name=claim.name,
         source=claim.source,
@@ -324,11 +322,11 @@ def row(judged: Judged) -> ClaimRow:
         setup=claim.says,
         hardware=claim.hardware,
         claimed=Cell(_claimed(claim), claim.low),
-        measured=Cell(_with_interval(seen.value, seen.low, seen.high), seen.value) if seen else Cell(""),
+        measured=Cell(_with_interval(estimate.value, *estimate.interval), estimate.value) if estimate else Cell(""),
         ratio=Cell(_with_interval(*ratio), ratio[0]) if ratio else Cell(""),
         verdict=judged.verdict,
         why=judged.why,
-        run=seen.run_id if seen else "",
+        run=estimate.run_id if estimate else "",
     )
 
 
@@ -407,7 +405,7 @@ def claims(
         shown = [*shown, *measure_now(ledger, out)]
     judged = [judge(claim, shown) for claim in ledger]
     if as_json:
-        typer.echo(json.dumps([each.to_dict() for each in judged], indent=2, allow_nan=False))
+        typer.echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
     elif markdown:
         typer.echo(as_markdown(judged))
     else:

@@ -1,0 +1,70 @@
+"""Figures of others on the same points, read from anchors.toml, for what shows or judges ours beside them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from bench.case import Point
+
+FILE: Final = Path(__file__).with_suffix(".toml")
+_TABLES: Final = tomllib.loads(FILE.read_text(encoding="utf-8"))
+WARPDRIVE: Final = str(_TABLES["warpdrive"]["name"])
+JAX: Final = str(_TABLES["purejaxrl"]["name"])
+SEPARATE: Final = "64-64 separate tanh"
+"""PureJaxRL's networks."""
+SOURCES: Final[dict[str, str]] = {table["name"]: table["source"] for table in _TABLES.values()}
+
+
+class Anchor(BaseModel):
+    """A point of `train` that somebody else was measured on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env: str
+    n_envs: int
+    n_agents: int
+    n_taggers: int | None = None
+    """Of Tag Continuous."""
+    n_steps: int
+    algorithm: str
+    network: str
+    env_steps_per_s: float | None = None
+    """Median; None: it does not run there."""
+    by: str
+    backend: str = ""
+    """Backend of WarpDrive's environments, the faster one of each size."""
+    note: str = ""
+    """How theirs was measured, where that is not as the others were."""
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """Axes that it shares with our points."""
+        names = ("env", "n_envs", "n_agents", "n_steps", "algorithm", "network", "n_taggers")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def rows() -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each list, named "table.list", with the texts that they name."""
+
+    def filled(row: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+        return {name: value.format_map(table) if isinstance(value, str) else value for name, value in row.items()}
+
+    return {
+        f"{table_name}.{name}": [filled(row, table) | {"by": table["name"]} for row in content]
+        for table_name, table in _TABLES.items()
+        for name, content in table.items()
+        if isinstance(content, list)
+    }
+
+
+ANCHORS: Final = tuple(Anchor(**row) for of_list in rows().values() for row in of_list if "n_steps" in row)
+"""WarpDrive's points, then those of JAX on CartPole."""
+
+
+def anchor(point: Point) -> Anchor | None:
+    """Return who else was measured on a point; a figure of another precision is compared with theirs too."""
+    return next((each for each in ANCHORS if each.axes.items() <= point.items()), None)

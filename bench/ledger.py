@@ -1,0 +1,254 @@
+"""The ledger, claims.toml: what others claim and what we set out to reach, and the records that would show it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import tomllib
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bench import anchors
+from bench.judge import Estimate, Filter
+from bench.record import Metric, Record
+from bench.stats import median, median_interval
+
+FILE: Final = Path(__file__).with_name("claims.toml")
+UNNAMED: Final = "not named"
+"""Hardware of a source that does not name it."""
+ABSENT: Final = "absent"
+"""Value of an axis that a point must not have; TOML has no null."""
+
+
+class LedgerError(ValueError):
+    """A file of claims breaks its rules; names file, claim and field."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Query(_Model):
+    """A figure that records show: of one point, or of one over another one in the same run."""
+
+    quantity: Literal["Rate", "Ratio", "Learned", "TimesSooner", "Reached", "Traffic"]
+    """Rate, Ratio: a metric. Learned, TimesSooner: the median over seeds of what a `learn` point takes to its
+    threshold. Reached: seeds that reach it. Traffic: bytes over PCIe for each agent-step, as the GPU counted them."""
+    of: Filter
+    over: Filter | None = None
+    """Base of a Ratio; of TimesSooner the point that takes longer."""
+    metric: str = "env_steps_per_s"
+    per: int | float = 1
+    """Divisor: somebody else's figure on the same machine, which has no interval, or how many times as much went in."""
+    per_env: bool = False
+    """Divides by the point's environments, too: steps of all become iterations."""
+    n_seeds: int = 1
+    """Seeds that a run must have, lest it shows the lucky ones."""
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """Records that it needs."""
+        return (self.of,) if self.over is None else (self.of, self.over)
+
+    @property
+    def is_portable(self) -> bool:
+        """Decides a claim on another machine than the claim's own, as a ratio on one machine does."""
+        return self.quantity not in ("Rate", "Learned")
+
+    def estimate(self, records: Sequence[Record]) -> Estimate | None:
+        """Return what the newest run shows that has all it needs, for seeds that reach the one with most of them."""
+        bases = self.over.by_run(records) if self.over else {}
+        shown = []
+        for run_id, of_run in self.of.by_run(records).items():
+            estimate = self._figure(of_run)
+            if estimate and self.over:
+                base = self._figure(bases.get(run_id, []))
+                estimate = base and self._ratio(estimate, base)
+            if estimate:
+                shown.append(estimate)
+        if self.quantity == "Reached":
+            return max(shown, key=lambda estimate: len(estimate.records), default=None)
+        return shown[0] if shown else None
+
+    def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
+        top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)
+        return Estimate(
+            value=top.value / bottom.value / self.per,
+            low=top.low / bottom.high / self.per,
+            high=top.high / bottom.low / self.per,
+            records=(*of.records, *over.records),
+            note=of.note if of.note == over.note else f"{of.note} over {over.note}",
+        )
+
+    def _figure(self, of_run: Sequence[Record]) -> Estimate | None:
+        """Return what the records of a point in one run show, the newest first."""
+        if self.quantity in ("Learned", "TimesSooner"):
+            return self._learned(_newest_of_each_seed(of_run))
+        if self.quantity == "Reached":
+            return self._reached(_newest_of_each_seed(of_run))
+        read = _traffic if self.quantity == "Traffic" else self._rate
+        return next((estimate for record in of_run if (estimate := read(record))), None)
+
+    def _rate(self, record: Record) -> Estimate | None:
+        if (metric := _metric(record, self.metric)) is None:
+            return None
+        per = 1 if self.over else self.per
+        return Estimate(value=metric.value / per, low=metric.low / per, high=metric.high / per, records=(record,))
+
+    def _learned(self, seeds: Sequence[Record]) -> Estimate | None:
+        """Return the median over the seeds if most of them reached the threshold, a missed one being infinity."""
+        times = [
+            metric.value / (float(record.point["n_envs"]) if self.per_env else 1)
+            for record in seeds
+            if (metric := _metric(record, self.metric))
+        ]
+        missed = len(seeds) - len(times)
+        if len(seeds) < self.n_seeds or missed >= len(times):
+            return None
+        times += [math.inf] * missed
+        low, high = median_interval(times)
+        note = f"median of {len(seeds)} seeds" + (f", of which {missed} did not reach it" if missed else "")
+        return Estimate(value=median(times), low=low, high=high, records=tuple(seeds), note=note)
+
+    def _reached(self, seeds: Sequence[Record]) -> Estimate:
+        """Return how many seeds reach the threshold; those that no record has may go either way."""
+        n_reached = sum(_metric(record, self.metric) is not None for record in seeds)
+        n_below = sum(_plays_below(record) for record in seeds)
+        notes = [
+            f"{len(seeds)} of {self.n_seeds} seeds are measured" if len(seeds) < self.n_seeds else "",
+            f"evaluated afterwards, {n_below} of {len(seeds)} play below it" if n_below else "",
+        ]
+        return Estimate(
+            value=n_reached,
+            low=n_reached,
+            high=n_reached + self.n_seeds - len(seeds),
+            records=tuple(seeds),
+            note="; ".join(filter(None, notes)),
+        )
+
+
+def _traffic(record: Record) -> Estimate | None:
+    gpm = (record.telemetry or {}).get("gpm") or {}
+    received, sent = gpm.get("pcie_received_mib_per_s"), gpm.get("pcie_sent_mib_per_s")
+    steps = _metric(record, "agent_steps_per_s")
+    if steps is None or received is None or sent is None:
+        return None
+    n_bytes = (received + sent) * 2**20 / steps.value
+    return Estimate(value=n_bytes, low=n_bytes, high=n_bytes, records=(record,))
+
+
+def _newest_of_each_seed(of_run: Sequence[Record]) -> list[Record]:
+    return list({record.point["seed"]: record for record in reversed(of_run)}.values())
+
+
+def _plays_below(record: Record) -> bool:
+    """Return whether a trained policy plays worse than the threshold asks for; not where it is doubtful."""
+    after = _metric(record, "return_after")
+    return after is not None and after.high < float(record.point["threshold"])
+
+
+def _metric(record: Record, name: str) -> Metric | None:
+    return (record.metrics or {}).get(name)
+
+
+class Claim(_Model):
+    """A figure that somebody published, or that we set out to reach."""
+
+    name: str
+    source: str
+    says: str
+    """The set-up, exactly."""
+    low: int | float
+    """Least that is claimed; with ``at_most``, most."""
+    high: int | float | None = None
+    """Upper end of a claimed range."""
+    unit: str
+    about: bool = False
+    """The source says "about"."""
+    at_most: bool = False
+    hardware: str
+    """Hardware of the source."""
+    query: Query | None = None
+    """Figure that decides it here."""
+    differs: str = ""
+    """Difference between ours and the set-up of the claim."""
+    cannot: str = ""
+    """Reason why no figure of ours can decide it."""
+    made_by: str = ""
+    """Run that made the figure, of our own claims; another one must show it again."""
+
+
+# ------------------------------------------------------------------ reading
+
+
+class Ledger:
+    """The claims of a file, and the addresses of their sources."""
+
+    def __init__(self, file: Path = FILE) -> None:
+        self._file = file
+        self._document: Mapping[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        self.links: Mapping[str, str] = self._document["sources"]
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """Claims in the order of the file, those of several rows one by one.
+
+        Raises:
+            LedgerError: An entry breaks the rules.
+        """
+        return tuple(
+            self._claim(entry, row) for entry in self._document["claims"] for row in self._rows(entry.get("each", []))
+        )
+
+    def _rows(self, each: Sequence[str | Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Return the product of lists of rows, each written out or named, with the texts of the file."""
+        named = {**self._document["rows"], **anchors.rows()}
+        factors = [named[rows] if isinstance(rows, str) else rows for rows in each]
+        return [dict(ChainMap(*reversed(some), self._document["texts"])) for some in itertools.product(*factors)]
+
+    def _claim(self, entry: Mapping[str, Any], row: Mapping[str, Any]) -> Claim:
+        try:
+            fields = _filled({name: value for name, value in entry.items() if name != "each"}, row)
+            for side in {"of", "over"} & set(fields.get("query", {})):
+                fields["query"][side] = self._filter(fields["query"][side], row)
+            return Claim(**fields)
+        except KeyError as error:
+            raise LedgerError(f"{self._file}: {entry['name']}: no row and no text has {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            got = first.get("input")
+            raise LedgerError(f"{self._file}: {entry['name']}: {field}: {first['msg']} (got {got!r:.80})") from error
+
+    def _filter(self, values: Mapping[str, Any], row: Mapping[str, Any]) -> Filter:
+        case = values["case"]
+        axes = _filled(self._document["axes"][case], {**row, **values})
+        return Filter(case=case, axes={axis: None if value == ABSENT else value for axis, value in axes.items()})
+
+
+def _filled(template: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the values of a row in its texts, without the entries whose whole value the row lacks."""
+    filled: dict[str, Any] = {}
+    for name, value in template.items():
+        if isinstance(value, Mapping):
+            filled[name] = _filled(value, row)
+        elif not isinstance(value, str):
+            filled[name] = value
+        elif (whole := re.fullmatch(r"\{(\w+)\}", value)) is None:
+            filled[name] = value.format_map(row)
+        elif whole[1] in row:
+            filled[name] = row[whole[1]]
+    return filled
+
+
+LEDGER: Final = Ledger()
+CLAIMS: Final = LEDGER.claims
+"""WarpDrive's claims about speed, then what we set out to reach."""
+LINKS: Final = LEDGER.links
+"""Address of each source."""
