@@ -95,7 +95,7 @@ def test_wide_agrees_with_torch(n_rows, sizes, activation, needs_x, precision):
 def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
     """Weights' gradients are whole where rows are summed in parts, padded to a multiple of them, in either order."""
     small = module.Tile(16, 32, 4, 2)
-    plan = module.Plan(small, small, small._replace(rows=32), by_column, n_parts=2)
+    plan = module.TileSizes(small, small, small._replace(rows=32), by_column, n_parts=2)
     monkeypatch.setitem(module.PLANS, "tf32", (plan, plan))
     monkeypatch.setattr(module, "LEAST_TILES", 2)
     parts, bmm = [], torch.bmm

@@ -36,7 +36,7 @@ OF_RUN: Final = (
     "save_model_checkpoint",
     "training_batch_size",
 )
-"""What WarpDrive's module offers like its trainer."""
+"""Names of WarpDrive's trainer that its module has too."""
 
 
 class WarpDriveModule(lightning.WarpDriveModule):

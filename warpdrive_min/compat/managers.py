@@ -23,7 +23,7 @@ from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
 
 
 class _DataManager(CUDADataManager):
-    """What WarpDrive's data managers offer beside the core's methods."""
+    """Methods of WarpDrive's data managers that the core's has not."""
 
     @property
     def scalar_data_list(self) -> list[str]:
@@ -32,7 +32,7 @@ class _DataManager(CUDADataManager):
 
     @property
     def host_data(self) -> Mapping[str, Any]:
-        """What was pushed, by name."""
+        """Arrays as they were pushed, by name."""
         return {**self._scalars, **self._host}
 
 

@@ -85,7 +85,7 @@ class ModelBaseFullyConnected(nn.Module):
         self.flattened_action_size = self.space.n_types
         self.output_dims = list(self.space.categories) or [self.space.n_types]
         self.action_mask: Tensor | None = None
-        """Of the last step, (n_envs, n_agents, choices), where the environment has masks."""
+        """Mask of the last step, (n_envs, n_agents, choices), where the environment has masks."""
         self.fc: nn.Module = nn.ModuleDict()
         width = self.fc_dims[-1]
         if include_policy_head:
@@ -278,10 +278,10 @@ class Building:
     env: EnvWrapper
     policies: Policies
     arrays: tuple[bool, str]
-    """Whether each policy has arrays of its own, and the axis of agents in observations."""
+    """Separate arrays for each policy, and the axis of agents in observations."""
     configs: Mapping[str, PolicyConfig]
     given: Mapping[str, Any]
-    """What the user's run config says of each policy, with keys that only the user's models know."""
+    """Sections of the user's run config by policy, with keys that only the user's models know."""
 
 
 _building: ContextVar[Building] = ContextVar("_building")

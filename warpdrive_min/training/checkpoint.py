@@ -38,7 +38,7 @@ TENSORS: Final = "state.safetensors"
 HEADER: Final = "state.json"
 BEST: Final = "best"
 FOLDER: Final = "checkpoints"
-"""Of a run, that holds them."""
+"""Folder of a run that holds its checkpoints."""
 NAME: Final = re.compile(r"checkpoint_(\d{9,})")
 MAX_LISTED: Final = 5
 """Names that an error lists of each kind."""
@@ -49,7 +49,7 @@ PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a checkpoint says besides its tensors; everything is plain JSON."""
+    """All of a checkpoint but its tensors, as plain JSON."""
 
     iteration: int
     """Iterations done."""
@@ -64,7 +64,7 @@ class Header:
     best_return: float | None
     """Highest mean episodic return up to now, finite; None: no episode has ended."""
     versions: Mapping[str, str] = field(default_factory=lambda: _versions())
-    """Of Python and the packages that wrote it."""
+    """Versions of Python and the packages that wrote it."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     """When, in UTC."""
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 TIMEOUT: Final = timedelta(minutes=10)
-"""How long a rank waits for the others at one point; the first ones wait for kernels to be compiled."""
+"""Longest wait of a rank for the others at one point; the first waits are for kernels to be compiled."""
 STARTED_BY: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that torchrun gives each process."""
 THREADS: Final = "OMP_NUM_THREADS"

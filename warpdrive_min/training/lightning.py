@@ -23,7 +23,7 @@ PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
 STATE: Final = "warpdrive_min"
 """Entry of Lightning's checkpoints that holds the run."""
 PRECISION: Final = "32-true"
-"""Of Lightning, which then leaves the numbers to the run config."""
+"""Lightning's precision, which leaves the types of numbers to the run config."""
 
 
 def package() -> Any:

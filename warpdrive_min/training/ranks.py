@@ -1,4 +1,4 @@
-"""What the processes that train together, one GPU each, agree on, add up, compare and collect."""
+"""Collective operations of the processes that train together, one GPU each."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from warpdrive_min.training.fused import narrow, wide
 from warpdrive_min.training.precision import present
 
 ACTIVATIONS = ("relu", "tanh")
-"""That the kernels know."""
+"""Activations that the kernels have."""
 
 
 def perceptron(

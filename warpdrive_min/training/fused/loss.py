@@ -19,7 +19,7 @@ Evaluated = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 """Loss, its terms, and its gradients by head, values and log_std."""
 
 MOST_ROWS: Final = 128
-"""Of a block."""
+"""Rows of a block."""
 TILE: Final = 1_024
 """Logits of a block of rows, the choices of each type rounded up to a power of two: they stay in registers."""
 MOST_PROGRAMS: Final = 2_048

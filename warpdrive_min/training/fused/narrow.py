@@ -21,22 +21,22 @@ Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 
 
 class Tile(NamedTuple):
-    """How a pass over streamed features is cut; what it computes does not depend on it, but for rounding."""
+    """Tile sizes of a pass over streamed features; results differ between them by rounding alone."""
 
     rows: int
     features: int
-    """Of a chunk."""
+    """Features of a chunk."""
     n_warps: int
     n_stages: int
-    """Chunks on the chip, all but one of them on their way."""
+    """Chunks on the chip, all but one of them in flight."""
     n_programs: int
-    """On a processor."""
+    """Programs on a multiprocessor."""
     product: str
-    """As in PRODUCTS."""
+    """Kind of product, a value of PRODUCTS or "tf32x3"."""
 
 
 WIDEST: Final = 64
-"""Units of a hidden layer."""
+"""Most units of a hidden layer."""
 MOST_FEATURES: Final = 512
 MOST_RESIDENT: Final = 4_096
 """Weights of a first layer that stays on the chip, its sizes rounded up to powers of two; larger ones are streamed."""
@@ -47,7 +47,7 @@ WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 2
 """Programs of the kernel of gradients, each of which keeps sums of its own."""
 PRODUCTS: Final[dict[Precision, str]] = {"fp32": "bf16x6", "tf32": "tf32", "bf16": "bf16"}
-"""What a precision multiplies by where layers are resident. Six products of bfloat16, "bf16x6", have the errors of
+"""Kind of product by precision, where layers are resident. Six products of bfloat16, "bf16x6", have the errors of
 float32; so have three of TF32, "tf32x3", whose operands take more of the chip.
 """
 FORWARD: Final[dict[Precision, Tile]] = {
@@ -55,13 +55,13 @@ FORWARD: Final[dict[Precision, Tile]] = {
     "tf32": Tile(64, 32, 4, 3, 4, "tf32"),
     "bf16": Tile(128, 32, 4, 3, 3, "bf16"),
 }
-"""Of streamed networks forward, the fastest of those tried on an H200."""
+"""Tiles of streamed networks, forward: the fastest of those tried on an H200."""
 FIRST_LAYER: Final[dict[Precision, Tile]] = {
     "fp32": Tile(32, 128, 4, 3, 3, "tf32x3"),
     "tf32": Tile(32, 128, 4, 2, 3, "tf32"),
     "bf16": Tile(64, 64, 4, 2, 3, "bf16"),
 }
-"""Of the gradients of their first weights."""
+"""Tiles of the gradient of their first weights."""
 
 
 def fits(n_features: int, hidden: tuple[int, int], n_outputs: int) -> bool:

@@ -15,7 +15,7 @@ Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 """``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
 
 MOST_UNITS: Final = 512
-"""Of a hidden layer: a tile of 64 rows and as many columns fills the registers of a processor by half."""
+"""Most units of a hidden layer: a tile of 64 rows and as many columns fills half the registers of a multiprocessor."""
 LEAST_UNITS: Final = 64
 """Narrower layers are padded to it."""
 MOST_FEATURES: Final = 128
@@ -23,45 +23,45 @@ MOST_OUTPUTS: Final = 128
 BLOCK_INPUTS: Final = 32
 """Features are padded to a multiple of it, rather than to a power of two."""
 LEAST_TILES: Final = 16
-"""Of rows in a part of them, or there is but one part."""
+"""Least tiles of rows in a part; fewer rows are one part."""
 
 
 class Tile(NamedTuple):
-    """How a kernel is cut into programs; what it computes does not depend on it, but for rounding."""
+    """Tile sizes of one kernel; results differ between them by rounding alone."""
 
     rows: int
     columns: int
-    """Of the first product of a pass that are made at once; at most LEAST_UNITS."""
+    """Columns of the first product of a pass that are computed at once; at most LEAST_UNITS."""
     n_warps: int
     n_stages: int
     """Loads of weights in flight."""
 
 
-class Plan(NamedTuple):
-    """Tiles of the kernels, and how what a later pass needs lies in memory."""
+class TileSizes(NamedTuple):
+    """Tiles of the kernels, and the memory layout of what a later pass needs."""
 
     alone: Tile
-    """Forward where nothing is kept."""
+    """Forward pass that keeps nothing."""
     forward: Tile
     backward: Tile
     by_column: bool
-    """What is kept has its rows adjacent; else its columns."""
+    """Rows of kept arrays are adjacent in memory; else their columns."""
     n_parts: int
     """Parts of the rows that cuBLAS sums each by itself, so that all processors have one; then those are summed."""
 
 
-PLANS: Final[dict[Precision, tuple[Plan, Plan]]] = {
+PLANS: Final[dict[Precision, tuple[TileSizes, TileSizes]]] = {
     "tf32": (
-        Plan(Tile(128, 64, 8, 2), Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), by_column=False, n_parts=64),
-        Plan(Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), by_column=True, n_parts=16),
+        TileSizes(Tile(128, 64, 8, 2), Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), by_column=False, n_parts=64),
+        TileSizes(Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), by_column=True, n_parts=16),
     ),
     "bf16": (
-        Plan(Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), by_column=False, n_parts=64),
-        Plan(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), by_column=False, n_parts=16),
+        TileSizes(Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), by_column=False, n_parts=64),
+        TileSizes(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), by_column=False, n_parts=16),
     ),
 }
-"""Of hidden layers of up to 256 units, the fastest of those tried on an H200, and of wider ones. Fixed, not tuned at
-run time: same seed, same bits. There is none of fp32, whose three products of TF32 take longer than cuBLAS's one."""
+"""Tile sizes for layers of up to 256 units, and for wider ones: the fastest of those tried on an H200. Fixed, not tuned
+at run time: same seed, same bits. None for fp32: three products of TF32 take longer than cuBLAS's one."""
 
 
 def fits(n_features: int, hidden: tuple[int, int], n_outputs: int, precision: Precision) -> bool:
@@ -199,20 +199,20 @@ def _slopes(
     return [*slopes, sums]
 
 
-def _plan(precision: Precision, *widths: int) -> Plan:
+def _plan(precision: Precision, *widths: int) -> TileSizes:
     return PLANS[precision][max(widths) > 256]
 
 
-def _most_rows(plan: Plan) -> int:
+def _most_rows(plan: TileSizes) -> int:
     return max(plan.forward.rows, plan.backward.rows)
 
 
-def _n_parts(n_rows: int, plan: Plan) -> int:
+def _n_parts(n_rows: int, plan: TileSizes) -> int:
     """Return the parts of some rows; few rows are one, as padding them to whole tiles of many would be waste."""
     return plan.n_parts if n_rows >= LEAST_TILES * _most_rows(plan) * plan.n_parts else 1
 
 
-def _constants(activation: str, plan: Plan, tile: Tile, width_1: int, width_2: int) -> dict[str, Any]:
+def _constants(activation: str, plan: TileSizes, tile: Tile, width_1: int, width_2: int) -> dict[str, Any]:
     return {
         "WIDTH_1": width_1,
         "WIDTH_2": width_2,
@@ -225,7 +225,7 @@ def _constants(activation: str, plan: Plan, tile: Tile, width_1: int, width_2: i
     }
 
 
-def _kept(n_rows: int, width: int, plan: Plan, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _kept(n_rows: int, width: int, plan: TileSizes, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Allocate ``(n_rows, width)`` in the order of a plan."""
     shape = (width, n_rows) if plan.by_column else (n_rows, width)
     array = torch.empty(shape, dtype=dtype, device=device)
