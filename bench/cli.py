@@ -21,11 +21,11 @@ from bench.claims import claims, for_report
 from bench.files import write_atomically
 from bench.peers.command import peers
 from bench.record import Record, RecordError, read_all
+from bench.reproduce import reproduce
 from bench.verdicts.calibrate import calibrate
 from bench.verdicts.compare import compare
 from bench.verdicts.doctor import doctor
 from bench.verdicts.gate import GateCommand, gate
-from bench.verdicts.reproduce import reproduce
 from bench.views import documents, plots, report, tables
 from bench.views.export import export
 from bench.views.figures import by_machine

@@ -122,8 +122,9 @@ def worker(record: Record) -> str:
 def disturbed(record: Record) -> list[str]:
     """Return what telemetry saw that makes times worthless for a comparison, in words."""
     telemetry = record.telemetry or {}
+    contended = ["another process used the GPU"] if telemetry.get("contended") else []
     slowed = [f"throttled by {name} in {share:.0%} of the samples" for name, share in throttling(telemetry).items()]
-    return ["another process used the GPU"] if telemetry.get("contended") else slowed
+    return contended + slowed
 
 
 @dataclass(frozen=True, slots=True)

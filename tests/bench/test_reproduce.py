@@ -7,11 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, sweep
+from bench import cli, reproduce, sweep
 from bench.case import Correctness, Skip
 from bench.record import Curve, Metric, read, read_all
-from bench.verdicts import reproduce
-from bench.verdicts.reproduce import Verdict, compare, find
+from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
 from tests.bench.fakes import case, in_this_process, prepared
 from tests.bench.test_plots import record
 
@@ -42,17 +41,17 @@ def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.
 @pytest.mark.parametrize(
     ("here", "half", "verdict", "says"),
     [
-        (100.5, 1.0, Verdict.reproduced, "the intervals overlap"),
-        (105.0, 1.0, Verdict.reproduced, "lies within 10%"),
-        (112.0, 1.0, Verdict.not_reproduced, "does not lie within 10%"),
-        (85.0, 1.0, Verdict.not_reproduced, "does not lie within 10%"),
-        (130.0, 40.0, Verdict.reproduced, "wider than the tolerance of 10%, so that says little"),
+        (100.5, 1.0, REPRODUCED, "the intervals overlap"),
+        (105.0, 1.0, REPRODUCED, "lies within 10%"),
+        (112.0, 1.0, NOT_REPRODUCED, "does not lie within 10%"),
+        (85.0, 1.0, NOT_REPRODUCED, "does not lie within 10%"),
+        (130.0, 40.0, REPRODUCED, "wider than the tolerance of 10%, so that says little"),
     ],
 )
 def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
     """Against 100 +- 1 ns: overlapping intervals, or a ratio within the tolerance, are the same figure."""
     got = compare(timed(100.0, 1.0), timed(here, half), 0.1)
-    assert got.verdict is verdict
+    assert got.verdict == verdict
     assert any(says in reason for reason in got.reasons)
     assert got.ratio == pytest.approx((here / 100, (here - half) / 101, (here + half) / 99))
 
@@ -60,8 +59,8 @@ def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
 def test_metric_that_may_be_zero_has_no_ratio():
     """Of figures around zero, as bytes may be, only the overlap of the intervals counts."""
     same, apart = compare(timed(0.0), timed(0.0), 0.1), compare(timed(0.0), timed(5.0, 1.0), 0.1)
-    assert (same.verdict, same.ratio) == (Verdict.reproduced, None)
-    assert (apart.verdict, apart.ratio) == (Verdict.not_reproduced, None)
+    assert (same.verdict, same.ratio) == (REPRODUCED, None)
+    assert (apart.verdict, apart.ratio) == (NOT_REPRODUCED, None)
 
 
 def test_other_hardware_gives_the_ratio_as_information():
@@ -69,16 +68,14 @@ def test_other_hardware_gives_the_ratio_as_information():
     then = record(machine={"gpu": "NVIDIA H200", "cpu": "a", "cores": 16}, **ON_GPU)
     here = record(2e6, machine={"gpu": "NVIDIA A100", "cpu": "b", "cores": 16}, **ON_GPU)
     got = compare(then, here, 0.1)
-    assert got.verdict is Verdict.other_hardware
+    assert got.verdict == OTHER_HARDWARE
     assert got.ratio[0] == 2
     assert got.reasons[0].startswith("gpu NVIDIA H200 recorded, NVIDIA A100 here")
     assert got.differs["machine.gpu"] == ("NVIDIA H200", "NVIDIA A100")
     other_cpu = here.model_copy(update={"machine": {**here.machine, "gpu": "NVIDIA H200"}})
-    assert compare(then, other_cpu, 9).verdict is Verdict.reproduced
+    assert compare(then, other_cpu, 9).verdict == REPRODUCED
     on_cpu = {"threads": 1, "mode": "eager"}
-    assert compare(then.model_copy(update=on_cpu), other_cpu.model_copy(update=on_cpu), 9).verdict is (
-        Verdict.other_hardware
-    )
+    assert compare(then.model_copy(update=on_cpu), other_cpu.model_copy(update=on_cpu), 9).verdict == (OTHER_HARDWARE)
 
 
 def test_differences_are_listed():
@@ -101,8 +98,8 @@ def test_troubles_of_either_side_are_told():
     telemetry = {"throttle_reasons": {"hardware thermal": 0.5, "idle": 1.0}, "contended": True}
     got = compare(record(), record(telemetry=telemetry, warm_up={"settled": False}), 0.1)
     assert got.reasons[-3:] == (
-        "here: throttled by hardware thermal, 50% of the time",
         "here: another process used the GPU",
+        "here: throttled by hardware thermal in 50% of the samples",
         "here: the warm-up did not settle",
     )
 
@@ -110,16 +107,16 @@ def test_troubles_of_either_side_are_told():
 @pytest.mark.parametrize(
     ("here", "verdict"),
     [
-        (learned(100.0, 2.0), Verdict.reproduced),
-        (learned(95.0, 3.0, (9.0, 95.0)), Verdict.reproduced),
-        (learned(95.0, None, (9.0, 95.0)), Verdict.not_reproduced),
-        (learned(50.0, 2.0), Verdict.not_reproduced),
+        (learned(100.0, 2.0), REPRODUCED),
+        (learned(95.0, 3.0, (9.0, 95.0)), REPRODUCED),
+        (learned(95.0, None, (9.0, 95.0)), NOT_REPRODUCED),
+        (learned(50.0, 2.0), NOT_REPRODUCED),
     ],
 )
 def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
     """A seed that reached 100 after 2 steps must reach it again, and end within the tolerance; the steps may differ."""
     got = compare(learned(100.0, 2.0), here, 0.1)
-    assert got.verdict is verdict
+    assert got.verdict == verdict
     assert got.reasons[0].startswith("seed 3: the threshold is reached in the record")
     same = "the two curves are the same to the last digit" in got.reasons
     assert same == (here.curve.mean_return["shared"] == [10.0, 100.0])
@@ -152,8 +149,8 @@ def test_records_are_found_by_run_number_and_condition():
 
 def test_worst_verdict_decides():
     """Broken goes before not reproduced, that before other hardware."""
-    assert [reproduce.EXIT[reproduce.worst(list(Verdict)[:n])] for n in (1, 2, 3, 4)] == [0, 1, 1, 5]
-    assert reproduce.worst([Verdict.reproduced, Verdict.other_hardware]) is Verdict.other_hardware
+    order = [BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED]
+    assert [reproduce.EXIT[reproduce.worst(order[n:][::-1])] for n in range(4)] == [5, 1, 2, 0]
 
 
 # ------------------------------------------------------------------ the command
@@ -272,6 +269,6 @@ def test_shipped_record_of_a_gpu_is_other_hardware_here(monkeypatch):
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = sweep.Context.here("smoke")
     got = reproduce.repeat(then.model_copy(update={"machine": {**then.machine, "cpu": "another"}}), here, 0.1)
-    assert got.verdict is Verdict.other_hardware
+    assert got.verdict == OTHER_HARDWARE
     assert got.ratio[0] > 0
     assert got.differs["machine.cpu"][0] == "another"

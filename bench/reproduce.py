@@ -6,7 +6,6 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,27 +13,19 @@ import typer
 
 from bench import isolated, sweep
 from bench.cases import CASES
+from bench.judge import disturbed, name_of, position
 from bench.machine import CODE
-from bench.nvml import throttling
 from bench.record import Metric, Record, RecordError, append, read_all
 
 TOLERANCE: Final = 0.1
 """Share by which a figure may differ: what the same point's did between two published sweeps of the same GPU."""
-
-
-class Verdict(StrEnum):
-    """What came of a record."""
-
-    reproduced = "REPRODUCED"
-    not_reproduced = "NOT REPRODUCED"
-    other_hardware = "OTHER HARDWARE"
-    broken = "BROKEN"
-
-
-EXIT: Final = {Verdict.reproduced: 0, Verdict.not_reproduced: 1, Verdict.other_hardware: 2, Verdict.broken: 5}
+REPRODUCED: Final = "REPRODUCED"
+NOT_REPRODUCED: Final = "NOT REPRODUCED"
+OTHER_HARDWARE: Final = "OTHER HARDWARE"
+BROKEN: Final = "BROKEN"
+EXIT: Final = {BROKEN: 5, NOT_REPRODUCED: 1, OTHER_HARDWARE: 2, REPRODUCED: 0}
+"""Exit code of each verdict; of several records the first of these that occurs decides it."""
 NO_SUCH_RUN: Final = 3
-GRAVITY: Final = (Verdict.broken, Verdict.not_reproduced, Verdict.other_hardware, Verdict.reproduced)
-"""Of several records the first of these that occurs decides the exit code."""
 
 
 class NoSuchRunError(LookupError):
@@ -42,13 +33,13 @@ class NoSuchRunError(LookupError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Repetition:
     """A record held against its repetition here."""
 
     name: str
-    verdict: Verdict
+    verdict: str
     reasons: tuple[str, ...]
-    """What decided, and what else is worth knowing, in words."""
+    """Reasons of the verdict, and what else is worth knowing, in words."""
     ratio: tuple[float, float, float] | None = None
     """Here over recorded, with the least and the most that both intervals allow; None: there is nothing to divide."""
     differs: Mapping[str, tuple[Any, Any]]
@@ -66,24 +57,22 @@ def reproduce(
     """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken."""
     cut: list[str] = []
     try:
-        found = find(read_all(records or [sweep.SWEEPS], cut), run, where or [])
+        chosen = find(read_all(records or [sweep.SWEEPS], cut), run, where or [])
     except NoSuchRunError as error:
-        _say([str(error), *(f"left out: {line}" for line in cut)])
+        typer.echo("\n".join([str(error), *(f"left out: {line}" for line in cut)]))
         raise typer.Exit(NO_SUCH_RUN) from error
     except (RecordError, OSError) as error:
-        _say([str(error)])
-        raise typer.Exit(EXIT[Verdict.broken]) from error
-    contexts: dict[str, sweep.Context] = {}
-    compared = []
-    for record in found:
-        if record.preset not in contexts:
-            contexts[record.preset] = sweep.Context.here(record.preset)
-        compared.append(repeat(record, contexts[record.preset], tolerance, out))
+        typer.echo(str(error))
+        raise typer.Exit(EXIT[BROKEN]) from error
+    contexts = {preset: sweep.Context.here(preset) for preset in {record.preset for record in chosen}}
+    repetitions = []
+    for record in chosen:
+        repetitions.append(repeat(record, contexts[record.preset], tolerance, out))
         if not as_json:
-            _say(lines(compared[-1]))
+            typer.echo("\n".join(lines(repetitions[-1])))
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in compared], indent=1))
-    raise typer.Exit(EXIT[worst([each.verdict for each in compared])])
+        typer.echo(json.dumps([asdict(each) for each in repetitions], indent=1))
+    raise typer.Exit(EXIT[worst([each.verdict for each in repetitions])])
 
 
 def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list[Record]:
@@ -118,15 +107,15 @@ def _meets(record: Record, condition: str) -> bool:
     return axis in values and str(values[axis]) == value
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
+def worst(verdicts: Sequence[str]) -> str:
     """Return the verdict that decides the exit code."""
-    return next(verdict for verdict in GRAVITY if verdict in verdicts)
+    return next(verdict for verdict in EXIT if verdict in verdicts)
 
 
 # ------------------------------------------------------------------ one record
 
 
-def repeat(record: Record, context: sweep.Context, tolerance: float, out: Path | None = None) -> Comparison:
+def repeat(record: Record, context: sweep.Context, tolerance: float, out: Path | None = None) -> Repetition:
     """Set up, check and measure a record's point here, and compare; the new record goes to ``out`` too."""
     case = CASES.get(record.case)
     if case is None or case.version != record.case_version:
@@ -135,101 +124,85 @@ def repeat(record: Record, context: sweep.Context, tolerance: float, out: Path |
             why_not = f"what is timed changed: version {record.case_version} of the case then, {case.version} here"
         commit = record.git.get("sha") or "of the record, which it does not name,"
         reason = f"{why_not}; check out commit {commit} and run `{record.command}`"
-        return Comparison(name=_name(record), verdict=Verdict.broken, reasons=(reason,), differs={})
+        return Repetition(name=name_of(record), verdict=BROKEN, reasons=(reason,), differs={})
     here = isolated.run_point(sweep.Job(case, record.point), context)
     if out is not None:
         append(out, here)
     return compare(record, here, tolerance)
 
 
-def _name(record: Record) -> str:
-    return f"{record.case}[{','.join(f'{axis}={value}' for axis, value in record.point.items())}]"
-
-
-def compare(then: Record, here: Record, tolerance: float) -> Comparison:
+def compare(then: Record, here: Record, tolerance: float) -> Repetition:
     """Hold a record against its repetition."""
-    name, differs = _name(then), differences(then, here)
+    name, differs = name_of(then), differences(then, here)
     other = other_hardware(then, here)
     if not here.is_evidence:
-        verdict = Verdict.other_hardware if other and here.status == "skipped" else Verdict.broken
-        return Comparison(name=name, verdict=verdict, reasons=(f"{here.status}: {here.reason}",), differs=differs)
-    same, ratio, reasons = (_learned if then.curve and here.curve else _measured)(then, here, tolerance)
+        verdict = OTHER_HARDWARE if other and here.status == "skipped" else BROKEN
+        return Repetition(name=name, verdict=verdict, reasons=(f"{here.status}: {here.reason}",), differs=differs)
+    judge = _judge_learning if then.curve and here.curve else _judge_figure
+    is_same, ratio, reasons = judge(then, here, tolerance)
+    verdict = REPRODUCED if is_same else NOT_REPRODUCED
     if other:
-        verdict, reasons = Verdict.other_hardware, [f"{other}: what follows is information", *reasons]
-    else:
-        verdict = Verdict.reproduced if same else Verdict.not_reproduced
-    reasons += [f"recorded: {trouble}" for trouble in _troubles(then)] + [f"here: {each}" for each in _troubles(here)]
-    return Comparison(name=name, verdict=verdict, reasons=tuple(reasons), ratio=ratio, differs=differs)
+        verdict, reasons = OTHER_HARDWARE, [f"{other}: what follows is information", *reasons]
+    reasons += [f"{side}: {text}" for side, each in (("recorded", then), ("here", here)) for text in _doubts(each)]
+    return Repetition(name=name, verdict=verdict, reasons=tuple(reasons), ratio=ratio, differs=differs)
 
 
-Judged = tuple[bool, tuple[float, float, float] | None, list[str]]
-"""Whether it is the same, the ratio, and why."""
+Result = tuple[bool, tuple[float, float, float] | None, list[str]]
+"""Sameness, ratio with its interval, and reasons."""
 
 
-def _measured(then: Record, here: Record, tolerance: float) -> Judged:
-    name = _gated(then)
+def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
+    """Compare the time of a unit of work, or the first metric where nothing is timed."""
+    names = list(then.metrics or {})
+    name = next((name for name in names if name.startswith("ns_per_")), names[0])
     old, new = (then.metrics or {})[name], (here.metrics or {}).get(name)
     if new is None:
         return False, None, [f"{name} was recorded and is not measured here"]
-    reasons = [f"{name}: {_metric(old)} recorded, {_metric(new)} here"]
+    reasons = [f"{name}: {_text(old)} recorded, {_text(new)} here"]
     if min(old.low, new.low) <= 0:  # nothing to divide by
-        return old.low <= new.high and new.low <= old.high, None, reasons
-    ratio = (new.value / old.value, new.low / old.high, new.high / old.low)
-    overlap = ratio[1] <= 1 <= ratio[2]
-    within = 1 / (1 + tolerance) <= ratio[1] and ratio[2] <= 1 + tolerance
+        return position((old.low, old.high), (new.low, new.high)) != "outside", None, reasons
+    low, high = new.low / old.high, new.high / old.low
+    overlap = position((1, 1), (low, high)) == "inside"
+    within = position((low, high), (1 / (1 + tolerance), 1 + tolerance)) == "inside"
     if overlap:
         reasons.append("the intervals overlap")
         if not within:
             reasons.append(f"they are wider than the tolerance of {tolerance:.0%}, so that says little")
     else:
         reasons.append(f"the ratio's interval {'lies' if within else 'does not lie'} within {tolerance:.0%}")
-    return overlap or within, ratio, reasons
+    return overlap or within, (new.value / old.value, low, high), reasons
 
 
-def _gated(record: Record) -> str:
-    """Return the metric that is gated on: the time of a unit of work, or the first one where nothing is timed."""
-    names = list(record.metrics or {})
-    return next((name for name in names if name.startswith("ns_per_")), names[0])
-
-
-def _learned(then: Record, here: Record, tolerance: float) -> Judged:
+def _judge_learning(then: Record, here: Record, tolerance: float) -> Result:
     """Compare whether the seed reaches the threshold, and the return at the end of its curve."""
     old, new = then.metrics or {}, here.metrics or {}
-    reached = ["env_steps_to_threshold" in metrics for metrics in (old, new)]
-    ends = [metrics.get("final_return") for metrics in (old, new)]
-    words = {True: "reached", False: "missed"}
+    steps = [metrics.get("env_steps_to_threshold") for metrics in (old, new)]
+    reached = ["missed" if each is None else "reached" for each in steps]
     seed = then.point.get("seed")
-    reasons = [f"seed {seed}: the threshold is {words[reached[0]]} in the record and {words[reached[1]]} here"]
-    same_end = ends == [None, None]
+    reasons = [f"seed {seed}: the threshold is {reached[0]} in the record and {reached[1]} here"]
+    ends = [metrics.get("final_return") for metrics in (old, new)]
+    has_same_end = ends == [None, None]
     if ends[0] and ends[1]:
-        apart = abs(ends[1].value - ends[0].value)
-        same_end = apart <= tolerance * abs(ends[0].value)
+        has_same_end = abs(ends[1].value - ends[0].value) <= tolerance * abs(ends[0].value)
         reasons.append(f"the curve ends at {ends[0].value:.6g} and at {ends[1].value:.6g} here")
     if scores := [metrics["return_after"] for metrics in (old, new) if "return_after" in metrics]:
-        reasons.append("evaluated afterwards: " + ", ".join(_metric(each) for each in scores))
+        reasons.append("evaluated afterwards: " + ", ".join(map(_text, scores)))
     if then.curve and here.curve and then.curve.mean_return == here.curve.mean_return:
         reasons.append("the two curves are the same to the last digit")
     ratio = None
-    if all(reached):
-        steps = [metrics["env_steps_to_threshold"].value for metrics in (old, new)]
-        factor = steps[1] / steps[0]
-        ratio = (factor, factor, factor)
-        reasons.append(f"steps to the threshold: {steps[0]:.6g} and {steps[1]:.6g} here")
-    return reached[0] == reached[1] and same_end, ratio, reasons
+    if steps[0] and steps[1]:
+        ratio = (steps[1].value / steps[0].value,) * 3
+        reasons.append(f"steps to the threshold: {steps[0].value:.6g} and {steps[1].value:.6g} here")
+    return reached[0] == reached[1] and has_same_end, ratio, reasons
 
 
-def _metric(metric: Metric) -> str:
+def _text(metric: Metric) -> str:
     return f"{metric.value:.4g} {metric.unit} ({metric.low:.4g} to {metric.high:.4g})"
 
 
-def _troubles(record: Record) -> list[str]:
-    telemetry = record.telemetry or {}
-    found = [f"throttled by {reason}, {share:.0%} of the time" for reason, share in throttling(telemetry).items()]
-    if telemetry.get("contended"):
-        found.append("another process used the GPU")
-    if record.warm_up and record.warm_up.get("settled") is False:
-        found.append("the warm-up did not settle")
-    return found
+def _doubts(record: Record) -> list[str]:
+    is_cold = record.warm_up is not None and record.warm_up.get("settled") is False
+    return disturbed(record) + ["the warm-up did not settle"] * is_cold
 
 
 # ------------------------------------------------------------------ what differs
@@ -238,12 +211,8 @@ def _troubles(record: Record) -> list[str]:
 def other_hardware(then: Record, here: Record) -> str:
     """Say in what the machines differ that decides the figure; empty: they are of the same kind."""
     fields = ("gpu",) if then.threads is None else ("cpu", "cores", "cpu_limit")
-    apart = [
-        f"{field} {then.machine.get(field) or 'none'} recorded, {here.machine.get(field) or 'none'} here"
-        for field in fields
-        if then.machine.get(field) != here.machine.get(field)
-    ]
-    return "; ".join(apart)
+    values = [(field, then.machine.get(field), here.machine.get(field)) for field in fields]
+    return "; ".join(f"{field} {a or 'none'} recorded, {b or 'none'} here" for field, a, b in values if a != b)
 
 
 def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
@@ -277,19 +246,14 @@ def changed_files(sha: str | None, root: Path = sweep.ROOT) -> int | None:
     return len(done.stdout.splitlines())
 
 
-def lines(comparison: Comparison) -> list[str]:
-    """Return a comparison in words."""
-    head = f"{comparison.verdict}: {comparison.name}"
-    if comparison.ratio is not None:
-        value, low, high = comparison.ratio
+def lines(repetition: Repetition) -> list[str]:
+    """Return a repetition in words."""
+    head = f"{repetition.verdict}: {repetition.name}"
+    if repetition.ratio is not None:
+        value, low, high = repetition.ratio
         head += f", here/recorded {value:.3f} ({low:.3f} to {high:.3f})"
-    differs = [f"  differs: {name}: {_known(old)} -> {_known(new)}" for name, (old, new) in comparison.differs.items()]
-    return [head, *(f"  {reason}" for reason in comparison.reasons), *differs]
-
-
-def _known(value: Any) -> str:
-    return "none or unknown" if value is None else str(value)
-
-
-def _say(text: Sequence[str]) -> None:
-    typer.echo("\n".join(text))
+    differs = [
+        f"  differs: {name}: {' -> '.join('none or unknown' if value is None else str(value) for value in both)}"
+        for name, both in repetition.differs.items()
+    ]
+    return [head, *(f"  {reason}" for reason in repetition.reasons), *differs]
