@@ -18,13 +18,13 @@ from bench import isolated, ray_sweep, sweep
 from bench.case import PresetName, label
 from bench.cases import CASES
 from bench.claims import claims, for_report
+from bench.doctor import doctor
 from bench.files import write_atomically
 from bench.peers.command import peers
 from bench.record import Record, RecordError, read_all
 from bench.reproduce import reproduce
 from bench.verdicts.calibrate import calibrate
 from bench.verdicts.compare import compare
-from bench.verdicts.doctor import doctor
 from bench.verdicts.gate import GateCommand, gate
 from bench.views import documents, plots, report, tables
 from bench.views.export import export

@@ -12,8 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import cli, nvml
-from bench.verdicts import doctor
+from bench import cli, doctor, nvml
 from tests.bench.test_nvml import FakeNvml
 
 runner = CliRunner()

@@ -19,9 +19,9 @@ from bench.measure import MeasureError, refuse_simulator
 from warpdrive_min.backends import availability, cache, cuda_c
 from warpdrive_min.backends.host import openmp_flags
 
-BUSY: Final = 0.5
+LOAD_HIGH: Final = 0.5
 """Load per core from which times say more about the others than about the code."""
-STIRRED: Final = 0.1
+LOAD_NOTED: Final = 0.1
 """Load per core from which it is worth a word."""
 CACHE_BYTES: Final = 2**30
 """Free space below which compiled kernels may not fit."""
@@ -196,9 +196,9 @@ def _cpu(root: Path) -> Iterator[Finding]:
 def _load(cores: float) -> Iterator[Finding]:
     load = os.getloadavg()[0]
     says = f"{load:.2f} processes ran or waited in the last minute, for {cores:g} cores"
-    if load > BUSY * cores:
+    if load > LOAD_HIGH * cores:
         yield Finding("load", "problem", f"{says}: times of `cpu` and `host` would mislead", "wait, or end what runs")
-    elif load > STIRRED * cores:
+    elif load > LOAD_NOTED * cores:
         yield Finding("load", "note", says, "wait, for figures that are published")
     else:
         yield Finding("load", "ok", says)
