@@ -17,7 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from envs import ENVS, TagContinuous
-from tests.test_rendering import TAG, recorded
+from tests.rendering.test_rendering import TAG, recorded
 from warpdrive_min.commands.render import POLICIES, render
 from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.rendering import Circles, Episode, Markers, Scene, Text, time_series, write

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests import kernel_runner
-from tests.kernel_runner import BACKENDS_HERE, probe
+from tests.core import kernel_runner
+from tests.core.kernel_runner import BACKENDS_HERE, probe
 from warpdrive_min import rng
 
 CONSTANTS = {"THREADS": 8, "ENVS_PER_BLOCK": 8, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": True}

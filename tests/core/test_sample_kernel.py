@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import kernel_runner
-from tests.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS
+from tests.core import kernel_runner
+from tests.core.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS
 from warpdrive_min import rng
 
 SEED = np.array([11, -3], np.int32)

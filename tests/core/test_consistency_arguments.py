@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.consistency_support import CONFIGS, checker, draw_config
+from tests.core.consistency_support import CONFIGS, checker, draw_config
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
 from tests.support import OTHER_BACKENDS
 from warpdrive_min.errors import ConfigError

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests import kernel_runner
-from tests.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS, probe
+from tests.core import kernel_runner
+from tests.core.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS, probe
 
 CONSTANTS = {"THREADS": 32, "ENVS_PER_BLOCK": 32, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1}
 TWO_PI = np.float32(6.2831855)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from envs.tag_gridworld import TagGridWorld
+from tests.envs.test_tag_gridworld import started
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
-from tests.test_tag_gridworld import started
 from warpdrive_min.backends.base import build_module, read_annotations
 from warpdrive_min.backends.cuda_c import signatures
 from warpdrive_min.consistency import Agreement, step_by_step

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.consistency_support import against_counter, checker, draw_config, report_of
+from tests.core.consistency_support import against_counter, checker, draw_config, report_of
 from tests.environments.counter import Counter, PlainCounter
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, push
 from warpdrive_min import EnvWrapper

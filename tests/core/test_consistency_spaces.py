@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.consistency_support import SPACES, Summing, report_of, summing_checker
+from tests.core.consistency_support import SPACES, Summing, report_of, summing_checker
 from warpdrive_min.consistency import generate_random_actions
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.spaces import Box, Discrete, MultiDiscrete

@@ -16,7 +16,7 @@ from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 here = pytest.mark.parametrize("backend", BACKENDS_HERE)
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)

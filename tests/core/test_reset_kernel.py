@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests import kernel_runner
-from tests.kernel_runner import BACKENDS_HERE
+from tests.core import kernel_runner
+from tests.core.kernel_runner import BACKENDS_HERE
 from warpdrive_min import rng
 
 SEED = np.array([5, -6], np.int32)

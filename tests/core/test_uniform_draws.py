@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.core.test_continuous_sampler import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, sampler_of
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated, managers, push
-from tests.test_continuous_sampler import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, sampler_of
 from warpdrive_min import rng
 from warpdrive_min.errors import ConfigError, DataError
 from warpdrive_min.policies import random_policy

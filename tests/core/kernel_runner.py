@@ -47,9 +47,9 @@ def _is_array(value: np.ndarray | int) -> bool:
 def probe() -> dict[Language, Source]:
     """Return the kernels that call single device functions."""
     return {
-        "numpy": "tests.probe_numpy",
+        "numpy": "tests.core.probe_numpy",
         "cuda_c": Path(__file__).with_name("probe_kernels.cu"),
-        "numba": "tests.probe_numba",
+        "numba": "tests.core.probe_numba",
     }
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.consistency_support import against_counter, checker, draw_config, report_of
+from tests.core.consistency_support import against_counter, checker, draw_config, report_of
 from tests.environments.counter import Counter, PlainCounter
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError
