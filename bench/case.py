@@ -1,22 +1,24 @@
-"""What a benchmark is: a case, its points, and one point made ready to be timed."""
+"""A benchmark: a case, its points, and a point that is set up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 
 if TYPE_CHECKING:
-    from bench.measure import Measurement, Plan
-    from bench.record import Course
+    from bench.measure import Plan
+    from bench.record import Measurement
 
 Point = Mapping[str, Any]
-"""Value of each axis."""
+"""Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
 Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
 """What is timed; figures of different scopes never mix."""
+Mode = Literal["eager", "graph", "fused"]
+"""Way in which the work is launched; "fused": a peer compiles all of it into one program."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 
@@ -34,90 +36,45 @@ class Skip(Exception):  # noqa: N818  (not a failure)
 
 
 @dataclass(frozen=True, slots=True)
-class Correctness:
-    """Outcome of a check against an oracle."""
+class Check:
+    """Outcome of holding a point against an oracle."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     passed: bool
     max_error: float
-    oracle: str
+    oracle: str = ""
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One point, set up and warmed up, so that ``run`` only does the work."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """Properties of a point that is set up, known before it is measured."""
 
-    run: Callable[[], None]
-    """Enqueues one block of work; does not synchronise."""
-    synchronize: Callable[[], None]
-    """Waits until everything enqueued is done."""
-    work: Mapping[str, int]
-    """Amount of work of one run; the first entry is the one that is gated on."""
-    check: Callable[[], Correctness]
-    """Holds the point against its oracle; called before and after the timing."""
-    mode: Literal["eager", "graph"]
+    mode: Mode
     device: torch.device
     threads: int | None
     """CPU threads that do the work; None on a GPU."""
-    bytes_per_run: int
+    work: Mapping[str, int] = field(default_factory=dict)
+    """Amount of work of one run; the first entry is the one that is gated on. Empty: work is not counted."""
+    bytes_per_run: int = 0
     """Least bytes that a run must move, for the roofline."""
-    ops_per_run: int
+    ops_per_run: int = 0
     """Least arithmetic operations of a run, for the roofline."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """One point that is run a single time, and of which not the speed but the course counts."""
+class Workload(Protocol):
+    """A point that is set up; `Timed`, `Once`, `ColdStart` or `Ranks` of `bench.measure`."""
 
-    run: Callable[[], Course]
-    """Does all of it and waits for it."""
-    check: Callable[[], Correctness]
-    """Holds the point against its oracle; called before and after the run."""
-    mode: Literal["eager", "graph"]
-    device: torch.device
-    threads: int | None
-    """CPU threads that do the work; None on a GPU."""
+    @property
+    def facts(self) -> Facts:
+        """Properties of the point."""
+        ...
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Starts:
-    """One point that is timed from cold: each sample is a process of its own, and there is no warm-up."""
-
-    run: Callable[[], Mapping[str, float]]
-    """Starts one process, waits for it, and returns how long each part of what it did took, s, in their order."""
-    check: Callable[[], Correctness]
-    """Holds what all processes since the last check came to against its oracle."""
-    mode: Literal["eager", "graph"]
-    device: torch.device
-    threads: int | None
-    """CPU threads that do the work; None on a GPU."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RanksReport:
-    """What ranks have come to."""
-
-    before: Correctness
-    measurement: Measurement
-    """Of the slowest rank in each sample."""
-    after: Correctness
-    notes: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranks:
-    """One point whose work several processes do together, which also check and time it: see `cases/rank.py`."""
-
-    run: Callable[[Plan], RanksReport]
-    """Starts the processes and waits for them."""
-    work: Mapping[str, int]
-    """Amount of work of one run of all of them; the first entry is the one that is gated on."""
-    mode: Literal["eager", "graph"]
-    device: torch.device
-    threads: int | None
-    """CPU threads of all of them; None on a GPU."""
+    def measure(self, plan: Plan) -> Measurement:
+        """Check, measure, and check again; waits for the device."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,21 +82,22 @@ class Case:
     """A benchmark, stated once."""
 
     name: str
-    summary: str
+    title: str
     scope: Scope
     version: int
     """Raised when what is timed changes; records of different versions are not compared."""
+    workload: type[Workload]
+    """Kind that `setup` returns; points of a `Timed` one alone can be paired."""
     points: Callable[[Preset], Sequence[Point]]
     """Returns the points of a preset."""
-    setup: Callable[[Point], Prepared | Trial | Starts | Ranks]
+    setup: Callable[[Point], Workload]
     """Makes a point ready; raises `Skip`."""
-    in_ranks: bool = False
-    """Its points are `Ranks`."""
-
-    @property
-    def repeats(self) -> bool:
-        """Its points are timed again and again, as other tools than our sweep do it too."""
-        return self.scope not in ("startup", "memory", "learn") and not self.in_ranks
+    pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
+    """Returns base and other of each ratio that is shown or claimed."""
+    tables: Sequence[Any] = ()
+    """Tables of `bench.show` over the records of this case."""
+    charts: Sequence[Any] = ()
+    """Charts of `bench.show` over the records of this case."""
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values that each axis takes in a preset."""
@@ -150,9 +108,9 @@ class Case:
         return {name: list(each) for name, each in values.items()}
 
 
-def label(case: Case, point: Point) -> str:
-    """Name a point, for progress lines and test ids."""
-    return f"{case.name}[{','.join(f'{name}={value}' for name, value in point.items())}]"
+def point_name(case: str, point: Point) -> str:
+    """Name a point of a case, for progress lines, tables and test ids."""
+    return f"{case}[{','.join(f'{name}={value}' for name, value in point.items())}]"
 
 
 def passes(point: Point, where: Sequence[str]) -> bool:

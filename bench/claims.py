@@ -17,12 +17,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import isolated, sweep
-from bench.case import Point, label
+from bench.case import Point, point_name
 from bench.cases import CASES
 from bench.cases.learn_case import SEEDS
 from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
 from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
-from bench.record import Record, RecordError, read_all
+from bench.record import Context, Record, RecordError, read_all
 from bench.views.report import Cell, ClaimRow, Claims
 from bench.views.tables.cells import number
 from warpdrive_min.backends import availability
@@ -279,13 +279,13 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
         typer.echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
     here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
     todo = jobs(*(points for each in here for points in each.filters))
-    context = sweep.Context.here("default")
+    context = Context.here("default")
     file = out / f"{context.run_id}.jsonl"
     measured = []
     for record in sweep.run(todo, context, file, isolated.run_points):
         measured.append(record)
         reason = f": {record.reason}" if record.reason else ""
-        name = label(CASES[record.case], record.point)
+        name = point_name(record.case, record.point)
         typer.echo(f"{len(measured)}/{len(todo)} {name}: {record.status}{reason}", err=True)
     typer.echo(f"records: {file}" if measured else "nothing that these claims need can be measured here", err=True)
     return measured

@@ -15,13 +15,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench import isolated, ray_sweep, sweep
-from bench.case import PresetName, label
+from bench.case import PresetName, point_name
 from bench.cases import CASES
 from bench.claims import claims, for_report
 from bench.doctor import doctor
 from bench.files import write_atomically
 from bench.peers.command import peers
-from bench.record import Record, RecordError, read_all
+from bench.record import Context, Record, RecordError, read_all
 from bench.reproduce import reproduce
 from bench.verdicts.calibrate import calibrate
 from bench.verdicts.compare import compare
@@ -89,7 +89,7 @@ def run(
     if not todo:
         _say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
-    context = sweep.Context.here(preset.value, resume, note)
+    context = Context.here(preset.value, resume, note)
     file = out / f"{context.run_id}.jsonl"
     with _place(ray) as (states, runner):
         todo = sweep.missing(_say_what_is_skipped(todo, states), file)
@@ -157,7 +157,7 @@ def _say_what_is_skipped(todo: list[sweep.Job], states: Mapping[str, Availabilit
     return [job for job in todo if states[str(job.point["backend"])].available]
 
 
-def _with_progress(todo: list[sweep.Job], context: sweep.Context, file: Path, runner: sweep.Runner) -> list[Record]:
+def _with_progress(todo: list[sweep.Job], context: Context, file: Path, runner: sweep.Runner) -> list[Record]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -173,7 +173,7 @@ def _with_progress(todo: list[sweep.Job], context: sweep.Context, file: Path, ru
         task = progress.add_task("starting", total=len(todo))
         for record in sweep.run(todo, context, file, runner):
             records.append(record)
-            name = label(CASES[record.case], record.point)
+            name = point_name(record.case, record.point)
             progress.update(task, advance=1, description=escape(name))
             if not console.is_terminal:
                 left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))
@@ -229,7 +229,7 @@ def report_(
 def list_() -> None:
     """Show the cases with their axes, and which backends can run here."""
     for case in CASES.values():
-        _say(f"{case.name} ({case.scope}): {case.summary}")
+        _say(f"{case.name} ({case.scope}): {case.title}")
         for preset in PresetName:
             _say(f"  {preset.value}: {len(case.points(preset.value))} points")
             for axis, values in case.axes(preset.value).items():

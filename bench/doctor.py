@@ -135,7 +135,7 @@ def _settings() -> Iterator[Finding]:
 
 
 def _git() -> Iterator[Finding]:
-    state = machine.git_state(sweep.ROOT)
+    state = machine.git_state(machine.ROOT)
     if state["sha"] is None:
         yield Finding("git", "note", f"records will have no commit ({state['unread']})", "name it in $BENCH_GIT_SHA")
     elif state["dirty"] is None:

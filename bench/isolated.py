@@ -19,8 +19,8 @@ import torch
 from bench import sweep
 from bench.case import Point
 from bench.cases import CASES
-from bench.record import Record
-from bench.sweep import Context, Job
+from bench.record import Context, Record
+from bench.sweep import Job
 from warpdrive_min.backends import BACKENDS
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def run_point(job: Job, context: Context) -> Record:
     try:
         return apart(_run_point, job.case.name, job.point, context)
     except ProcessDied as death:
-        outcome = sweep.Outcome("failed", str(death), unread=dict.fromkeys(("roofline", "telemetry"), "it failed"))
-        return sweep.to_record(job, context, outcome, started, (datetime.now(UTC) - started).total_seconds())
+        return Record.of(job.case, job.point, context, started=started, status="failed", reason=str(death))
 
 
 def is_on_gpu(job: Job) -> bool:

@@ -1,4 +1,4 @@
-"""What a record says of the machine, the code and the installed packages. No name of a host, a user or a folder."""
+"""Machine, code and installed packages, as a record describes them: no name of a host, a user or a folder."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from bench.case import Facts
 from warpdrive_min.backends import cuda_c
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda", "triton")
 SETTINGS = (
     *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS", "CUDA_DISABLE_PERF_BOOST"),
@@ -102,6 +105,45 @@ def _cpu_limit() -> float | None:
     return None
 
 
+# ------------------------------------------------------------------ limits
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Most that a device can do."""
+
+    bytes_per_s: float
+    ops_per_s: float
+    source: str
+
+
+LIMITS: Final[dict[str, Limits]] = {
+    "NVIDIA H200": Limits(
+        bytes_per_s=4.3e12,
+        ops_per_s=132 * 128 * 1.98e9,
+        source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz",
+    ),
+}
+"""By the name that the driver gives the device."""
+
+
+def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
+    """Return the share of the machine's limit that a run of ``seconds`` reaches, and where the limit is from.
+
+    The limit is the longer of the times that the declared bytes and operations need. None with the reason for a
+    device that is not in `LIMITS`.
+    """
+    gpu = _gpu(facts.device).name if facts.device.type == "cuda" else "this CPU"
+    if gpu not in LIMITS:
+        return None, f"no limit is known for {gpu}"
+    limits = LIMITS[gpu]
+    least = max(facts.bytes_per_run / limits.bytes_per_s, facts.ops_per_run / limits.ops_per_s)
+    return least / seconds, limits.source
+
+
+# ------------------------------------------------------------------ the code
+
+
 def git_state(root: Path) -> dict[str, Any]:
     """Return commit, whether there are changes, and a hash of them; nulls with the reason outside a checkout.
 
@@ -134,6 +176,21 @@ def dependencies_hash() -> str:
     """Return a hash over name and version of everything installed."""
     installed = {f"{each.metadata['Name']}=={each.version}".lower() for each in metadata.distributions()}
     return _hash("\n".join(sorted(installed)))[:16]
+
+
+@cache
+def sources_hash(root: Path = ROOT) -> str:
+    """Return a hash over name and content of every file of the packages, as they were at the first call.
+
+    It needs no git.
+    """
+    digest = hashlib.sha256()
+    for folder in (root / name for name in CODE if "." not in name):
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 def _hash(text: str) -> str:

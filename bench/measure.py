@@ -1,17 +1,20 @@
-"""The timer: how one prepared point becomes samples. Only what starts cold times itself, in its own process."""
+"""The timer, and the four kinds of `Workload` that it measures."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import torch
 
-from bench.case import Prepared, Preset, Starts
+from bench import machine
+from bench.case import Check, Facts, Preset
+from bench.nvml import Sampler, pcie_bytes_per
+from bench.record import Measurement, Metric
 from bench.stats import median, median_interval, spread
 
 WARM_BLOCKS: Final = 5
@@ -45,11 +48,13 @@ class Plan:
     """Time after which no sample beyond ``n_samples`` is taken, s."""
     n_starts: int = 20
     """Samples of a point each of whose samples is a process of its own."""
+    watch_s: float = 5.5
+    """How long the device is watched while it repeats a point, s; from 5 s on energy is read too."""
 
 
 PLANS: Final[dict[Preset, Plan]] = {
-    "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.1, n_starts=1),
-    "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5),
+    "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.1, n_starts=1, watch_s=0.0),
+    "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5, watch_s=0.5),
     "full": Plan(),
     "paper": Plan(),
 }
@@ -63,87 +68,266 @@ class Stopwatch(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """The samples of one point and how they were taken."""
-
-    samples_ns: tuple[float, ...]
-    """Wall time of one run in each sample, ns: a sample's time over its runs."""
-    device_ns: tuple[float, ...] | None
-    """Device time of the same, from events; None on a CPU."""
-    runs_per_sample: int
-    stop_reason: str
-    warm_up: dict[str, Any] | None
-    """None: there was none."""
-    notes: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def median_ns(self) -> float:
-        """Median time of one run, ns."""
-        return median(self.samples_ns)
-
-    @property
-    def interval_ns(self) -> tuple[float, float]:
-        """95 % interval of the median, ns."""
-        return median_interval(self.samples_ns)
+# ------------------------------------------------------------------ kinds of workload
 
 
-def measure(prepared: Prepared, plan: Plan, stopwatch: Stopwatch | None = None) -> Measurement:
-    """Warm up, choose the length of a sample, and take samples until the median is known well enough.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """Work that is repeated, set up and warmed up, so that ``run`` only does it."""
+
+    run: Callable[[], None]
+    """Enqueues one block of work; does not synchronise."""
+    synchronize: Callable[[], None]
+    """Waits until everything enqueued is done."""
+    check: Callable[[], Check]
+    """Holds the point against its oracle; called before and after the timing."""
+    facts: Facts
+    stopwatch: Stopwatch | None = None
+    """Clock; None: that of the device."""
+
+    def measure(self, plan: Plan) -> Measurement:
+        """Check, take samples until the median is known well enough, watch the device, and check again.
+
+        Raises:
+            MeasureError: Under Numba's simulator, whose times mean nothing, or if a clock runs backwards.
+        """
+        timer = Timer(self)
+        before = self.check()
+        if not before.passed:
+            return Measurement(before=before)
+        timer.settle(plan)
+        seen = timer.measurement(plan)
+        telemetry, why_none = timer.watched(plan.watch_s, seen.median_ns)
+        facts, unread = self.facts, {} if telemetry else {"telemetry": why_none}
+        roofline, source = machine.roofline(facts, seen.median_ns / 1e9)
+        if roofline is None:
+            unread["roofline"] = source
+        declared = {"bytes_per_run": facts.bytes_per_run, "ops_per_run": facts.ops_per_run}
+        return replace(
+            seen,
+            before=before,
+            after=self.check(),
+            metrics=rates(seen, facts.work),
+            telemetry=telemetry,
+            roofline=roofline,
+            notes=declared | seen.notes,
+            unread=unread,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Once:
+    """Work that is done a single time, and of which not the speed but the course counts."""
+
+    run: Callable[[], Measurement]
+    """Does all of it, waits for it, and returns its figures."""
+    check: Callable[[], Check]
+    """Holds the point against its oracle; called before and after the run."""
+    facts: Facts
+
+    def measure(self, plan: Plan) -> Measurement:
+        """Check, run, and check again.
+
+        Raises:
+            MeasureError: Under Numba's simulator.
+        """
+        refuse_simulator(self.facts.device)
+        before = self.check()
+        if not before.passed:
+            return Measurement(before=before)
+        seen = self.run()
+        unread = seen.unread | dict.fromkeys(("roofline", "telemetry"), "the point is run once")
+        return replace(seen, before=before, after=self.check(), unread=unread)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColdStart:
+    """Work that is timed from cold: each sample is a process of its own, and there is no warm-up."""
+
+    run: Callable[[], Mapping[str, float]]
+    """Starts one process, waits for it, and returns how long each part of it took, s, in their order."""
+    check: Callable[[], Check]
+    """Holds what all processes since the last check came to against its oracle."""
+    facts: Facts
+
+    def measure(self, plan: Plan) -> Measurement:
+        """Check, start as many processes as are planned, one after the other, and check again.
+
+        Raises:
+            MeasureError: Under Numba's simulator.
+        """
+        refuse_simulator(self.facts.device)
+        before = self.check()
+        if not before.passed:
+            return Measurement(before=before)
+        starts = [self.run() for _ in range(plan.n_starts)]
+        totals_s = [sum(parts.values()) for parts in starts]
+        samples_s = {name: [parts[name] for parts in starts] for name in starts[0]}
+        metrics = {}
+        for name, values in {"total_s": totals_s, **samples_s}.items():
+            low, high = median_interval(values)
+            metrics[name] = Metric(value=median(values), unit="s", direction="lower", low=low, high=high)
+        return Measurement(
+            samples_ns=tuple(total_s * 1e9 for total_s in totals_s),
+            runs_per_sample=1,
+            stop_reason=f"{plan.n_starts} processes",
+            metrics=metrics,
+            before=before,
+            after=self.check(),
+            notes={"samples_s": samples_s},
+            unread=dict.fromkeys(
+                ("roofline", "telemetry", "warm_up"), "each sample is a process of its own, timed from cold"
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    """Work that several processes do together, which also check and time it."""
+
+    run: Callable[[Plan], Measurement]
+    """Starts the processes, waits for them, and returns the samples of the slowest one, with both checks."""
+    facts: Facts
+
+    def measure(self, plan: Plan) -> Measurement:
+        """Start the processes and wait for them.
+
+        Raises:
+            MeasureError: Under Numba's simulator.
+        """
+        refuse_simulator(self.facts.device)
+        seen = self.run(plan)
+        unread = dict.fromkeys(("roofline", "telemetry"), "the work is done in processes of its own")
+        return replace(seen, metrics=rates(seen, self.facts.work), unread=unread)
+
+
+def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
+    """Turn samples into figures: a rate for each kind of work, and the time of one unit of the first kind."""
+    low_ns, high_ns = seen.interval_ns
+    metrics = {
+        f"{kind}_per_s": Metric(
+            value=amount / seen.median_ns * 1e9,
+            unit=f"{kind}/s",
+            direction="higher",
+            low=amount / high_ns * 1e9,
+            high=amount / low_ns * 1e9,
+        )
+        for kind, amount in work.items()
+    }
+    kind, amount = next(iter(work.items()))
+    metrics[f"ns_per_{kind.removesuffix('s')}"] = Metric(
+        value=seen.median_ns / amount, unit="ns", direction="lower", low=low_ns / amount, high=high_ns / amount
+    )
+    return metrics
+
+
+# ------------------------------------------------------------------ the timer
+
+
+class Timer:
+    """Takes samples of work that is repeated.
 
     Raises:
-        MeasureError: Under Numba's simulator, whose times mean nothing, or if a clock runs backwards.
+        MeasureError: Under Numba's simulator.
     """
-    refuse_simulator(prepared.device)
-    watch = stopwatch or stopwatch_for(prepared)
 
-    def sample(runs: int) -> tuple[int, int | None]:
+    def __init__(self, timed: Timed) -> None:
+        refuse_simulator(timed.facts.device)
+        self._timed = timed
+        self._stopwatch = timed.stopwatch or stopwatch_for(timed)
+        self.runs = 1
+        """Runs of a sample."""
+        self.warm_up: dict[str, Any] | None = None
+
+    def settle(self, plan: Plan) -> None:
+        """Choose the length of a sample, and warm up until the medians of blocks agree."""
+        self.runs = self._runs_per_sample(plan.sample_s)
+        self.warm_up = self._warm_up(plan)
+
+    def sample(self) -> tuple[float, float | None]:
+        """Return wall time and, on a GPU, device time of one run, ns; waits for the device."""
+        wall, device = self._time(self.runs)
+        return wall / self.runs, None if device is None else device / self.runs
+
+    def measurement(self, plan: Plan) -> Measurement:
+        """Take samples until the median is known well enough."""
+        walls: list[float] = []
+        devices: list[float] = []
+        reason, spent = "", 0
+        while not reason:
+            wall, device = self._time(self.runs)
+            spent += wall
+            walls.append(wall / self.runs)
+            if device is not None:
+                devices.append(device / self.runs)
+            reason = _stop_reason(walls, spent, plan)
+        return Measurement(
+            samples_ns=tuple(walls),
+            device_ns=tuple(devices) or None,
+            runs_per_sample=self.runs,
+            stop_reason=reason,
+            warm_up=self.warm_up,
+            notes=_clock_note(walls, devices),
+        )
+
+    def watched(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
+        """Repeat the work under the NVML sampler; returns telemetry with what watching cost, or the reason why not."""
+        if window_s == 0:
+            return None, "the preset does not watch the device"
+        facts = self._timed.facts
+        with Sampler(facts.device) as sampler:
+            if sampler.reason:
+                return None, sampler.reason
+            samples: list[float] = []
+            spent = 0
+            while spent < window_s * 1e9:
+                wall, _ = self._time(self.runs)
+                samples.append(wall / self.runs)
+                spent += wall
+        if sampler.telemetry is None:
+            return None, sampler.reason
+        kind, amount = next(iter(facts.work.items()))
+        moved = pcie_bytes_per(sampler.telemetry, amount * self.runs * len(samples))
+        per_unit = f"pcie_bytes_per_{kind.removesuffix('s')}"
+        slower = median(samples) / median_ns - 1
+        return {**sampler.telemetry.to_dict(), per_unit: moved, "watched_slower_by": slower}, ""
+
+    def _time(self, runs: int) -> tuple[int, int | None]:
         def block() -> None:
             for _ in range(runs):
-                prepared.run()
+                self._timed.run()
 
-        wall, device = watch.time(block)
+        wall, device = self._stopwatch.time(block)
         if wall <= 0:
             raise MeasureError(f"measure: the clock did not advance over a sample (got {wall} ns); measure again")
         return wall, device
 
-    runs = _runs_per_sample(sample, plan.sample_s)
-    warm_up = _warm_up(sample, runs, plan)
-    walls: list[float] = []
-    devices: list[float] = []
-    reason, spent = "", 0
-    while not reason:
-        wall, device = sample(runs)
-        spent += wall
-        walls.append(wall / runs)
-        if device is not None:
-            devices.append(device / runs)
-        reason = _stop_reason(walls, spent, plan)
-    notes = _clock_note(walls, devices)
-    return Measurement(tuple(walls), tuple(devices) or None, runs, reason, warm_up, notes)
+    def _runs_per_sample(self, sample_s: float) -> int:
+        """Double the runs of a sample until it is long enough, then scale to a little above the length."""
+        runs = 1
+        while True:
+            wall, _ = self._time(runs)
+            if wall >= sample_s * 1e9 / 2:
+                return max(runs if wall >= sample_s * 1e9 else 1, math.ceil(1.05 * runs * sample_s * 1e9 / wall))
+            runs *= 2
 
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The samples of a point that is timed from cold."""
-
-    total: Measurement
-    """Of all parts together."""
-    parts_s: dict[str, tuple[float, ...]]
-    """How long each part took in each sample, s."""
-
-
-def measure_starts(starts: Starts, plan: Plan) -> Started:
-    """Start as many processes as are planned, one after the other.
-
-    Raises:
-        MeasureError: Under Numba's simulator, whose times mean nothing.
-    """
-    refuse_simulator(starts.device)
-    seen = [starts.run() for _ in range(plan.n_starts)]
-    parts = {name: tuple(each[name] for each in seen) for name in seen[0]}
-    total = tuple(sum(each.values()) * 1e9 for each in seen)
-    return Started(Measurement(total, None, 1, f"{plan.n_starts} processes", None), parts)
+    def _warm_up(self, plan: Plan) -> dict[str, Any]:
+        medians: list[float] = []
+        spent = 0
+        while True:
+            walls = [self._time(self.runs)[0] for _ in range(SAMPLES_PER_BLOCK)]
+            spent += sum(walls)
+            medians.append(median(walls))
+            last = medians[-WARM_BLOCKS:]
+            settled = len(last) == WARM_BLOCKS and spread(last) <= WARM_SPREAD
+            if settled or spent >= plan.warm_up_cap_s * 1e9:
+                return {
+                    "settled": settled,
+                    "blocks": len(medians),
+                    "duration_s": spent / 1e9,
+                    "last_spread": spread(last),
+                    "cap_s": plan.warm_up_cap_s,
+                }
 
 
 def refuse_simulator(device: torch.device) -> None:
@@ -154,35 +338,6 @@ def refuse_simulator(device: torch.device) -> None:
     """
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0") and device.type == "cpu":
         raise MeasureError("measure: Numba's CUDA simulator is on, its times mean nothing; unset NUMBA_ENABLE_CUDASIM")
-
-
-def _runs_per_sample(sample: Callable[[int], tuple[int, int | None]], sample_s: float) -> int:
-    """Double the runs of a sample until it is long enough, then scale to a little above the length."""
-    runs = 1
-    while True:
-        wall, _ = sample(runs)
-        if wall >= sample_s * 1e9 / 2:
-            return max(runs if wall >= sample_s * 1e9 else 1, math.ceil(1.05 * runs * sample_s * 1e9 / wall))
-        runs *= 2
-
-
-def _warm_up(sample: Callable[[int], tuple[int, int | None]], runs: int, plan: Plan) -> dict[str, Any]:
-    medians: list[float] = []
-    spent = 0
-    while True:
-        walls = [sample(runs)[0] for _ in range(SAMPLES_PER_BLOCK)]
-        spent += sum(walls)
-        medians.append(median(walls))
-        last = medians[-WARM_BLOCKS:]
-        settled = len(last) == WARM_BLOCKS and spread(last) <= WARM_SPREAD
-        if settled or spent >= plan.warm_up_cap_s * 1e9:
-            return {
-                "settled": settled,
-                "blocks": len(medians),
-                "duration_s": spent / 1e9,
-                "last_spread": spread(last),
-                "cap_s": plan.warm_up_cap_s,
-            }
 
 
 def _stop_reason(samples: list[float], spent_ns: int, plan: Plan) -> str:
@@ -211,11 +366,9 @@ def _clock_note(walls: list[float], devices: list[float]) -> dict[str, str]:
 # ------------------------------------------------------------------ stopwatches
 
 
-def stopwatch_for(prepared: Prepared) -> Stopwatch:
+def stopwatch_for(timed: Timed) -> Stopwatch:
     """Return the stopwatch of a point's device."""
-    if prepared.device.type == "cuda":
-        return EventStopwatch(prepared.synchronize)
-    return WallStopwatch(prepared.synchronize)
+    return (EventStopwatch if timed.facts.device.type == "cuda" else WallStopwatch)(timed.synchronize)
 
 
 class WallStopwatch:

@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from bench import sweep
-from bench.case import label
+from bench.case import point_name
 from bench.cases.environments import ON_GPU
-from bench.record import Record, Status
-from bench.sources import sources_hash
-from bench.sweep import Context, Job
+from bench.machine import sources_hash
+from bench.measure import Ranks
+from bench.record import Context, Measurement, Record, Status
+from bench.sweep import Job
 from warpdrive_min.backends import BACKENDS, Availability
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class Errand:
         case, point = self.job.case, self.job.point
         if point["backend"] not in ON_GPU:
             return 0
-        return max(2, int(point["n_ranks"])) if case.in_ranks else 1  # one rank alone is compared with more
+        return max(2, int(point["n_ranks"])) if case.workload is Ranks else 1  # one rank alone is compared with more
 
 
 class Cluster:
@@ -251,7 +252,7 @@ class Cluster:
         except errors.RayTaskError as error:  # it did run, and would end the same way again
             return _unmeasured("failed", errand, context, f"{type(error.cause).__name__}: {error.cause}")
         except errors.RayError as error:
-            log.warning("lost: %s: %s", label(errand.job.case, errand.job.point), error)
+            log.warning("lost: %s: %s", point_name(errand.job.case.name, errand.job.point), error)
             if errand.node and isinstance(error, errors.NodeDiedError | errors.TaskUnschedulableError):
                 self._dead.add(errand.node.id)
             if isinstance(error, errors.TaskUnschedulableError):  # the node was dead before it had the point
@@ -270,9 +271,9 @@ def _losses(errand: Errand) -> dict[str, list[str]]:
 def _unmeasured(status: Status, errand: Errand, context: Context, why: str) -> Record:
     """Record a point that no node has sent back, so that nothing is known of a machine."""
     reason = why + (f" ({', '.join(errand.losses)})" if errand.losses else "")
-    outcome = sweep.Outcome(status, reason, notes=_losses(errand), unread={"machine": "no node sent the point back"})
-    duration_s = (datetime.now(UTC) - errand.started).total_seconds()
-    return sweep.to_record(errand.job, replace(context, machine={}), outcome, errand.started, duration_s)
+    seen = Measurement(notes=_losses(errand), unread={"machine": "no node sent the point back"})
+    nowhere, job = replace(context, machine={}), errand.job
+    return Record.of(job.case, job.point, nowhere, started=errand.started, seen=seen, status=status, reason=reason)
 
 
 def _other_sources(there: str, here: str, where: str) -> ClusterError:
@@ -301,7 +302,7 @@ def _sources_there() -> Callable[[], str]:
     def ask() -> str:
         """Travel by value, as no function of a module does: a node that lacks the package can still say so."""
         try:
-            from bench.sources import sources_hash  # noqa: PLC0415  (where it is called)
+            from bench.machine import sources_hash  # noqa: PLC0415  (where it is called)
         except ImportError as error:
             return f"{type(error).__name__}: {error}"
         return sources_hash()

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+import shlex
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench.case import Preset, Scope, passes
+from bench import machine
+from bench.case import Case, Check, Facts, Mode, Point, Preset, Scope, passes
+from bench.stats import median, median_interval
 
 SCHEMA: Final = 1
 """Raised when a field changes its meaning or goes."""
@@ -44,22 +51,25 @@ class Metric(_Model):
         return cls(value=value, unit=unit, direction=direction, low=value, high=value)
 
 
-class Check(_Model):
-    """One comparison with the oracle."""
-
-    passed: bool
-    max_error: float
-    detail: str
-
-
-class CorrectnessRecord(_Model):
-    """Whether the point is right: checked before and after its timing."""
+class Checks(_Model):
+    """Both checks of a point: before and after its timing."""
 
     passed: bool
     max_error: float
     oracle: str
     before: Check
     after: Check
+
+    @classmethod
+    def of(cls, before: Check, after: Check) -> Checks:
+        """Return both, with the larger error and the oracle of the later one."""
+        return cls(
+            passed=before.passed and after.passed,
+            max_error=max(before.max_error, after.max_error),
+            oracle=after.oracle,
+            before=before,
+            after=after,
+        )
 
 
 class Curve(_Model):
@@ -74,13 +84,83 @@ class Curve(_Model):
     environment had the time for a whole episode. null: there was less time, or none ended."""
 
 
-class Course(_Model):
-    """How something went that was run once."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """Result of one point: samples and how they were taken, figures, and both checks."""
 
-    metrics: dict[str, Metric]
+    samples_ns: tuple[float, ...] = ()
+    """Wall time of one run in each sample, ns: a sample's time over its runs. Empty: nothing is repeated."""
+    device_ns: tuple[float, ...] | None = None
+    """Device time of the same, from events; None on a CPU."""
+    runs_per_sample: int | None = None
+    stop_reason: str | None = None
+    warm_up: dict[str, Any] | None = None
+    """Length and end of the warm-up; None: there was none."""
+    metrics: dict[str, Metric] = field(default_factory=dict)
     curve: Curve | None = None
-    notes: dict[str, Any]
-    unread: dict[str, str]
+    roofline: float | None = None
+    """Share of the machine's limit."""
+    telemetry: dict[str, Any] | None = None
+    before: Check | None = None
+    after: Check | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    """For each field that is None though it could have a value: why."""
+
+    @property
+    def median_ns(self) -> float:
+        """Median time of one run, ns."""
+        return median(self.samples_ns)
+
+    @property
+    def interval_ns(self) -> tuple[float, float]:
+        """95 % interval of the median, ns."""
+        return median_interval(self.samples_ns)
+
+    @property
+    def fault(self) -> str | None:
+        """Reason for which it is no evidence; None: it is right, and below the roofline."""
+        for when, check in (("before", self.before), ("after", self.after)):
+            if check is not None and not check.passed:
+                return f"ArithmeticError: {when} the timing, against {check.oracle}: {check.detail}"
+        if (self.roofline or 0.0) > 1:
+            return (
+                f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
+                "the work is not done, or declared wrong"
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Facts that all records of a sweep share."""
+
+    run_id: str
+    preset: Preset
+    machine: Mapping[str, Any]
+    git: Mapping[str, Any]
+    dependencies_hash: str
+    note: str | None = None
+    """Remark of whoever started the sweep."""
+
+    @classmethod
+    def here(cls, preset: Preset, run_id: str | None = None, note: str | None = None) -> Context:
+        """Read this machine."""
+        git = machine.git_state(machine.ROOT)
+        return cls(
+            run_id=run_id or new_run_id(git),
+            preset=preset,
+            machine=machine.fingerprint(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+            git=git,
+            dependencies_hash=machine.dependencies_hash(),
+            note=note,
+        )
+
+
+def new_run_id(git: Mapping[str, Any]) -> str:
+    """Name a sweep by its start, commit, and four random digits."""
+    sha = str(git.get("sha") or "nogit")[:7]
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:4]}"
 
 
 class Record(_Model):
@@ -92,7 +172,7 @@ class Record(_Model):
     case: str
     case_version: int
     scope: Scope
-    mode: Literal["eager", "graph", "fused"] | None
+    mode: Mode | None
     point: dict[str, str | int | float | bool]
     threads: int | None
     status: Status
@@ -112,7 +192,7 @@ class Record(_Model):
     """Of the case `learn`; records of other cases, and all before there was one, have none."""
     roofline: float | None
     """Share of the machine's limit."""
-    correctness: CorrectnessRecord | None
+    correctness: Checks | None
     telemetry: dict[str, Any] | None
     machine: dict[str, Any]
     git: dict[str, Any]
@@ -125,6 +205,70 @@ class Record(_Model):
     unread: dict[str, str]
     """For each field that is null though it could have a value: why."""
 
+    @classmethod
+    def of(
+        cls,
+        case: Case,
+        point: Point,
+        context: Context,
+        *,
+        started: datetime,
+        facts: Facts | None = None,
+        seen: Measurement | None = None,
+        status: Status = "ok",
+        reason: str | None = None,
+        command: str | None = None,
+    ) -> Record:
+        """Return the record of a point; the only builder.
+
+        Args:
+            case: Its case.
+            point: The point.
+            context: Facts that it shares with others.
+            started: Start of the set-up; the record ends now.
+            facts: Those of the point that is set up; None: its set-up failed.
+            seen: Result of measuring; one with a `Measurement.fault` makes a failed record.
+            status: "skipped" or "failed" where nothing was measured.
+            reason: Why.
+            command: Repeats the point; None: the sweep does.
+        """
+        seen = seen or Measurement()
+        if status == "ok" and seen.fault:
+            status, reason = "failed", seen.fault
+        n = len(seen.samples_ns)
+        return cls(
+            run_id=context.run_id,
+            preset=context.preset,
+            case=case.name,
+            case_version=case.version,
+            scope=case.scope,
+            mode=facts.mode if facts else None,
+            point=dict(point),
+            threads=facts.threads if facts else None,
+            status=status,
+            reason=reason,
+            samples_ns=list(seen.samples_ns) or None,
+            device_ns=list(seen.device_ns) if seen.device_ns else None,
+            runs_per_sample=seen.runs_per_sample,
+            work_per_run=dict(facts.work) or None if facts else None,
+            n=n or None,
+            stop_reason=seen.stop_reason,
+            warm_up=seen.warm_up,
+            metrics=seen.metrics or None,
+            curve=seen.curve,
+            roofline=seen.roofline,
+            correctness=Checks.of(seen.before, seen.after) if seen.before and seen.after else None,
+            telemetry=seen.telemetry,
+            machine=dict(context.machine),
+            git=dict(context.git),
+            dependencies_hash=context.dependencies_hash,
+            command=command or sweep_command(case, point, context.preset),
+            started_at=started.isoformat(timespec="seconds"),
+            duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
+            notes={**(facts.notes if facts else {}), **seen.notes, **({"note": context.note} if context.note else {})},
+            unread=seen.unread,
+        )
+
     @property
     def is_evidence(self) -> bool:
         """Measured and right: only such a record enters a plot, a comparison or a gate."""
@@ -134,6 +278,15 @@ class Record(_Model):
         """Return the JSON line, with the field `schema` first."""
         fields = self.model_dump(mode="json")
         return json.dumps({"schema": fields.pop("schema_version"), **fields}, allow_nan=False) + "\n"
+
+
+def sweep_command(case: Case, point: Point, preset: Preset) -> str:
+    """Return the command that repeats one point."""
+    where = [word for name, value in point.items() for word in ("--where", f"{name}={value}")]
+    return shlex.join(["python", "-m", "bench", "run", "--preset", preset, "--case", case.name, *where])
+
+
+# ------------------------------------------------------------------ files
 
 
 def append(path: Path, record: Record) -> None:

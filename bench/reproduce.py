@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench import isolated, sweep
+from bench import isolated, machine, sweep
 from bench.cases import CASES
 from bench.judge import disturbed, name_of, position
 from bench.machine import CODE
-from bench.record import Metric, Record, RecordError, append, read_all
+from bench.record import Context, Metric, Record, RecordError, append, read_all
 
 TOLERANCE: Final = 0.1
 """Share by which a figure may differ: what the same point's did between two published sweeps of the same GPU."""
@@ -64,7 +64,7 @@ def reproduce(
     except (RecordError, OSError) as error:
         typer.echo(str(error))
         raise typer.Exit(EXIT[BROKEN]) from error
-    contexts = {preset: sweep.Context.here(preset) for preset in {record.preset for record in chosen}}
+    contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
     for record in chosen:
         repetitions.append(repeat(record, contexts[record.preset], tolerance, out))
@@ -115,7 +115,7 @@ def worst(verdicts: Sequence[str]) -> str:
 # ------------------------------------------------------------------ one record
 
 
-def repeat(record: Record, context: sweep.Context, tolerance: float, out: Path | None = None) -> Repetition:
+def repeat(record: Record, context: Context, tolerance: float, out: Path | None = None) -> Repetition:
     """Set up, check and measure a record's point here, and compare; the new record goes to ``out`` too."""
     case = CASES.get(record.case)
     if case is None or case.version != record.case_version:
@@ -234,7 +234,7 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
     return apart if changed is None else {**apart, "files of the code that changed": (0, changed)}
 
 
-def changed_files(sha: str | None, root: Path = sweep.ROOT) -> int | None:
+def changed_files(sha: str | None, root: Path = machine.ROOT) -> int | None:
     """Return in how many files the code here differs from a commit; None: git does not know it."""
     if sha is None:
         return None

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 import torch
 
-from bench.case import Case, Point, Prepared, Skip, label
+from bench.case import Case, Point, Skip, point_name
 from bench.cases import CASES
 from bench.cases.environments import ON_GPU
-from bench.measure import PLANS, refuse_simulator, stopwatch_for
+from bench.measure import PLANS, Timed, refuse_simulator, stopwatch_for
 
 PLAN: Final = PLANS["default"]
 
@@ -35,10 +35,12 @@ class Stamp:
 def _point(case: Case, point: Point) -> Any:
     on_gpu = torch.cuda.is_available() and point["backend"] in ON_GPU
     timer = pytest.mark.benchmark(timer=Stamp if on_gpu else time.perf_counter)
-    return pytest.param(case, point, id=label(case, point), marks=timer)
+    return pytest.param(case, point, id=point_name(case.name, point), marks=timer)
 
 
-POINTS: Final = [_point(case, point) for case in CASES.values() if case.repeats for point in case.points("smoke")]
+POINTS: Final = [
+    _point(case, point) for case in CASES.values() if case.workload is Timed for point in case.points("smoke")
+]
 
 
 @pytest.mark.parametrize(("case", "point"), POINTS)
@@ -48,24 +50,24 @@ def test_throughput(benchmark: Any, case: Case, point: Point) -> None:
         prepared = case.setup(point)
     except Skip as skip:
         pytest.skip(str(skip))
-    assert isinstance(prepared, Prepared), f"{case.name} repeats, so it prepares what is repeated"
-    refuse_simulator(prepared.device)
+    assert isinstance(prepared, Timed), f"{case.name} says that its points are timed"
+    refuse_simulator(prepared.facts.device)
     _is_right(prepared)
     runs = runs_per_round(prepared)
     benchmark.group = case.name
     benchmark.extra_info.update(
-        point=dict(point), work_per_run=dict(prepared.work), mode=prepared.mode, case_version=case.version
+        point=dict(point), work_per_run=dict(prepared.facts.work), mode=prepared.facts.mode, case_version=case.version
     )
     benchmark.pedantic(prepared.run, rounds=PLAN.n_samples, iterations=runs, warmup_rounds=5)
     _is_right(prepared)
 
 
-def _is_right(prepared: Prepared) -> None:
+def _is_right(prepared: Timed) -> None:
     seen = prepared.check()
     assert seen.passed, f"{seen.oracle}: {seen.detail}"
 
 
-def runs_per_round(prepared: Prepared) -> int:
+def runs_per_round(prepared: Timed) -> int:
     """Return how many runs last as long as a sample of the sweep; doubles them until they do."""
     watch, runs = stopwatch_for(prepared), 1
 

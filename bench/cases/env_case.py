@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Facts, Point, Preset
 from bench.cases.environments import EPISODE_LENGTHS, ON_GPU, SEED, available, env_config
 from bench.cases.repeats import repeated
+from bench.measure import Timed
 from envs import ENVS
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.consistency import step_by_step
@@ -22,7 +23,7 @@ CHECKED_AGENTS: Final = 2_000
 """Agents of the environments that are stepped beside the oracle; the first ones of the point."""
 
 
-def env_step(point: Point, *, draws: bool = True) -> Prepared:
+def env_step(point: Point, *, draws: bool = True) -> Timed:
     """Sample uniform random actions, step, restart what ended: many times in a graph, eagerly on a CPU.
 
     Args:
@@ -44,9 +45,9 @@ def env_step(point: Point, *, draws: bool = True) -> Prepared:
     checked_steps = CHECKED_STEPS if point["n_agents"] <= CHECKED_AGENTS else CHECKED_STEPS_OF_MANY
     oracle = start_env(point, "cpu", n_checked)
 
-    def check() -> Correctness:
+    def check() -> Check:
         seen = step_by_step(wrapper, oracle, draw, checked_steps)
-        return Correctness(
+        return Check(
             passed=seen.max_error <= wrapper.env.tolerance,
             max_error=seen.max_error,
             oracle=f"NumPy, {n_checked} environments, {checked_steps} steps from the same state",
@@ -54,21 +55,23 @@ def env_step(point: Point, *, draws: bool = True) -> Prepared:
         )
 
     env_steps = steps.n * point["n_envs"]
-    return Prepared(
+    return Timed(
         run=steps.run,
         synchronize=backend.synchronize,
-        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
         check=check,
-        mode=steps.mode,
-        device=backend.device,
-        threads=backend.threads,
-        bytes_per_run=env_steps * (wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0)),
-        ops_per_run=env_steps * wrapper.env.ops_per_step,
-        notes={"steps_per_run": steps.n},
+        facts=Facts(
+            mode=steps.mode,
+            device=backend.device,
+            threads=backend.threads,
+            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+            bytes_per_run=env_steps * (wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0)),
+            ops_per_run=env_steps * wrapper.env.ops_per_step,
+            notes={"steps_per_run": steps.n},
+        ),
     )
 
 
-def step(point: Point) -> Prepared:
+def step(point: Point) -> Timed:
     """Step and restart what ended, with actions that stay: the kernel alone."""
     return env_step(point, draws=False)
 

@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from bench.case import Correctness, Point, Preset, Trial
+from bench.case import Check, Facts, Point, Preset
 from bench.cases.environments import ON_GPU, available
 from bench.cases.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
-from bench.record import Course, Curve, Metric
+from bench.measure import Once
+from bench.record import Curve, Measurement, Metric
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row
@@ -99,7 +100,7 @@ class Student(WatchedTrainer):
         return time.perf_counter() - began
 
 
-def learn(point: Point) -> Trial:
+def learn(point: Point) -> Once:
     """Train until the learner reaches the threshold, or to the end of the run."""
     backend = available(point["backend"])
     learner = point["learner"]
@@ -112,7 +113,7 @@ def learn(point: Point) -> Trial:
     untrained = score()
     warm_up_s = trainer.warm_up()
 
-    def run() -> Course:
+    def run() -> Measurement:
         began = time.perf_counter()
         trainer.train()
         trained = score()
@@ -121,7 +122,7 @@ def learn(point: Point) -> Trial:
             seconds=[round(when - began, 6) for when, _ in trainer.rows],
             mean_return={name: [each[name] for each in trainer.returns] for name in trainer.learners},
         )
-        return Course(
+        return Measurement(
             curve=curve,
             metrics={
                 **figures(curve, learner, point["threshold"]),
@@ -135,12 +136,12 @@ def learn(point: Point) -> Trial:
             unread={} if trainer.has_reached_return else {"seconds_to_threshold": "not reached in all its episodes"},
         )
 
-    return Trial(
+    return Once(
         run=run,
         check=lambda: same_return(trainer, learner, is_greedy),
-        mode="graph" if backend.captures_graphs else "eager",
-        device=backend.device,
-        threads=cpu_threads(trainer),
+        facts=Facts(
+            mode="graph" if backend.captures_graphs else "eager", device=backend.device, threads=cpu_threads(trainer)
+        ),
     )
 
 
@@ -180,7 +181,7 @@ def figures(curve: Curve, learner: str, threshold: float) -> dict[str, Metric]:
     return found
 
 
-def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Correctness:
+def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Check:
     """Play the same episodes with the same weights on the trainer's backend and on another one of the CPU.
 
     Raises:
@@ -198,7 +199,7 @@ def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Corre
     here, there = scores
     error = abs(here.mean_return - there.mean_return)
     allowed = CHECKED_ERRORS * math.hypot(here.standard_error, there.standard_error) + 1e-4 * abs(here.mean_return)
-    return Correctness(
+    return Check(
         passed=error <= allowed,
         max_error=error,
         oracle=f"mean return of the same {CHECKED} episodes on {other}, within {CHECKED_ERRORS} standard errors",

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import torch
 
-from bench.case import Correctness, Point, Preset, Trial
+from bench.case import Check, Facts, Point, Preset
 from bench.cases.env_case import env_step_sizes, start_env
 from bench.cases.environments import ON_GPU, available
-from bench.record import Course, Metric
+from bench.measure import Once
+from bench.record import Measurement, Metric
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
 
@@ -26,12 +27,12 @@ AT_ONCE: Final = 2**26
 """Environments whose steps are looked at together, which takes memory as well."""
 
 
-def memory(point: Point) -> Trial:
+def memory(point: Point) -> Once:
     """Start some environments and twice as many: the difference is what one takes, and the rest is fixed."""
     backend = available(point["backend"])
     n_envs = point["n_envs"]
 
-    def run() -> Course:
+    def run() -> Measurement:
         once, twice = used_bytes(point, backend, n_envs), used_bytes(point, backend, 2 * n_envs)
         per_env = (twice - once) / n_envs
         fixed = max(0.0, once - per_env * n_envs)
@@ -47,7 +48,7 @@ def memory(point: Point) -> Trial:
             notes["stepped_envs"] = fill(point, int(FILLED * largest))
         else:
             unread["stepped_envs"] = "a CPU's memory is not filled"
-        return Course(
+        return Measurement(
             metrics={
                 "bytes_per_env": Metric.exactly(per_env, "bytes", "lower"),
                 "bytes_per_agent": Metric.exactly(per_env / point["n_agents"], "bytes", "lower"),
@@ -57,12 +58,10 @@ def memory(point: Point) -> Trial:
             unread=unread,
         )
 
-    return Trial(
+    return Once(
         run=run,
         check=lambda: as_declared(point, backend),
-        mode="eager",
-        device=backend.device,
-        threads=backend.threads,
+        facts=Facts(mode="eager", device=backend.device, threads=backend.threads),
     )
 
 
@@ -112,7 +111,7 @@ def fill(point: Point, n_envs: int) -> int:
     return n_envs
 
 
-def as_declared(point: Point, backend: Backend) -> Correctness:
+def as_declared(point: Point, backend: Backend) -> Check:
     """Hold what three times the environments take against the shapes of the arrays of one environment and of two.
 
     So every size must be linear in the environments, and no array may share or waste memory.
@@ -123,7 +122,7 @@ def as_declared(point: Point, backend: Backend) -> Correctness:
     got = used_bytes(point, backend, 3 * n_envs)
     allowed = SLACK_BYTES if backend.device.type == "cuda" else 0
     error = abs(got - want)
-    return Correctness(
+    return Check(
         passed=error <= allowed,
         max_error=error,
         oracle="shapes and dtypes of the arrays of one environment and of two, in bytes",

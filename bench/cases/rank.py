@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import distributed
 
-from bench.case import Correctness, Point, Prepared
+from bench.case import Check, Facts, Point
 from bench.cases.train_case import SPLIT_OVER, iterate, settings, twins
 from bench.cases.training import WatchedTrainer, after_the_timing
-from bench.measure import Plan, Stopwatch, measure, stopwatch_for
+from bench.measure import Plan, Stopwatch, Timed, Timer, stopwatch_for
+from bench.record import Measurement
 from warpdrive_min.training.distributed import joined
 from warpdrive_min.training.ranks import World, as_bytes
 
@@ -30,11 +31,11 @@ def main(task: str, file: str) -> None:
         torch.set_num_threads(asked["threads"])
         report = train(asked["point"], Plan(**asked["plan"]), world)
         if world.is_first:
-            Path(file).write_text(json.dumps(report))
+            Path(file).write_bytes(TypeAdapter(Measurement).dump_json(report))
 
 
-def train(point: Point, plan: Plan, world: World) -> dict[str, Any]:
-    """Set up, check, time and check again; returns the fields of a `RanksReport`, the same times on all ranks."""
+def train(point: Point, plan: Plan, world: World) -> Measurement:
+    """Set up, check, time and check again; returns the same times on all ranks."""
     trainer = WatchedTrainer(point["env"], settings(point))
     backend = trainer.wrapper.backend
     iterate(trainer, 2)  # both phases have run eagerly, and are captured
@@ -43,23 +44,20 @@ def train(point: Point, plan: Plan, world: World) -> dict[str, Any]:
     row = trainer.log_metrics()
     notes = {name: row[name] / SPLIT_OVER for name in ("rollout_s", "update_s")} | {"capture_s": trainer.capture_s}
     check = checks(point, trainer, world)
-    prepared = Prepared(
+    timed = Timed(
         run=trainer.iterate,
         synchronize=backend.synchronize,
-        work={"env_steps": trainer.config.trainer.train_batch_size * world.size},
         check=check,
-        mode=point["mode"],
-        device=backend.device,
-        threads=None,
-        bytes_per_run=0,
-        ops_per_run=0,
+        facts=Facts(mode=point["mode"], device=backend.device, threads=None),
     )
-    before = check()
-    measurement = measure(prepared, plan, SlowestRank(stopwatch_for(prepared), world, backend.device))
+    timer = Timer(replace(timed, stopwatch=SlowestRank(stopwatch_for(timed), world, backend.device)))
+    before = check()  # what the first rank alone can see must not stop it alone
+    timer.settle(plan)
+    seen = timer.measurement(plan)
     after = check()
     if backend.device.type == "cuda":
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
-    return {"before": asdict(before), "measurement": asdict(measurement), "after": asdict(after), "notes": notes}
+    return replace(seen, before=before, after=after, notes=notes | seen.notes)
 
 
 class SlowestRank:
@@ -82,7 +80,7 @@ class SlowestRank:
         return wall, None if device is None else on_device
 
 
-def checks(point: Point, trainer: WatchedTrainer, world: World) -> Callable[[], Correctness]:
+def checks(point: Point, trainer: WatchedTrainer, world: World) -> Callable[[], Check]:
     """Return the check of a point: the ranks have the same weights to the bit, which are finite and move.
 
     One rank alone is held against a small twin, as the case `train` does it. Only the first rank sees the others.
@@ -90,13 +88,13 @@ def checks(point: Point, trainer: WatchedTrainer, world: World) -> Callable[[], 
     last = trainer.weights()
     compared = after_the_timing(lambda: twins(point))
 
-    def check() -> Correctness:
+    def check() -> Check:
         nonlocal last
         trainer.iterate()
         before, last = last, trainer.weights()
         moved = float((last - before).abs().max())
         error, oracle = compared() if world.size == 1 else apart(last, trainer.wrapper.backend.device, world)
-        return Correctness(
+        return Check(
             passed=error == 0 and 0 < moved < float("inf"),
             max_error=error,
             oracle=oracle,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import torch
 
+from bench.case import Mode
 from warpdrive_min import capture
 from warpdrive_min.backends import Backend
-
-Mode = Literal["eager", "graph"]
 
 GRAPH_STEPS: Final = 50
 """Steps in a captured graph; long enough that its launch costs nothing."""

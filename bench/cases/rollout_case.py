@@ -7,34 +7,37 @@ from typing import Any, Final
 
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Facts, Point, Preset
 from bench.cases import train_case as train
 from bench.cases.environments import ON_CPU, ON_GPU, available
 from bench.cases.repeats import repeated
 from bench.cases.training import WatchedTrainer, after_the_timing, counterpart, cpu_threads
+from bench.measure import Timed
 from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
 
 PLAYED: Final = 3
 """Rollouts of a twin: the first is eager everywhere, the second is captured, the third is a replay."""
 
 
-def rollout(point: Point) -> Prepared:
+def rollout(point: Point) -> Timed:
     """Let the policies play every step of a rollout and keep what could be learned from, in one graph or eagerly."""
     backend = available(point["backend"])
     trainer = player(point)
     plays = repeated(backend, trainer.rollout.play, point["mode"], n=1)
     env_steps = trainer.config.trainer.train_batch_size
-    return Prepared(
+    return Timed(
         run=plays.run,
         synchronize=backend.synchronize,
-        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
         check=checks(point, trainer, plays.run),
-        mode=plays.mode,
-        device=backend.device,
-        threads=cpu_threads(trainer),
-        bytes_per_run=train.least_bytes(trainer),
-        ops_per_run=least_ops(trainer) if point["precision"] == "fp32" else 0,
-        notes={"steps_per_run": point["n_steps"]},
+        facts=Facts(
+            mode=plays.mode,
+            device=backend.device,
+            threads=cpu_threads(trainer),
+            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+            bytes_per_run=train.least_bytes(trainer),
+            ops_per_run=least_ops(trainer) if point["precision"] == "fp32" else 0,
+            notes={"steps_per_run": point["n_steps"]},
+        ),
     )
 
 
@@ -43,12 +46,12 @@ def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
     return WatchedTrainer(point["env"], train.settings({**point, "algorithm": "A2C"}), exact=exact)
 
 
-def checks(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Callable[[], Correctness]:
+def checks(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Callable[[], Check]:
     """Return the check of a point: a run plays all its steps, and a small twin plays and learns the same to the bit."""
     data = trainer.wrapper.cuda_data_manager
     compared = after_the_timing(lambda: twins(point))
 
-    def check() -> Correctness:
+    def check() -> Check:
         episode, timestep = (data.tensor(name).clone() for name in (EPISODE, TIMESTEP))
         data.tensor(Constants.REWARDS).fill_(torch.nan)
         run()
@@ -60,7 +63,7 @@ def checks(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Ca
             bool(torch.isfinite(data.tensor(name).sum())) for name in (Constants.OBSERVATIONS, Constants.REWARDS)
         )
         error, oracle = compared()
-        return Correctness(
+        return Check(
             passed=is_finite and is_whole and error == 0,
             max_error=error,
             oracle=oracle,

@@ -8,15 +8,16 @@ from typing import Final
 import numpy as np
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Facts, Point, Preset
 from bench.cases.environments import SEED, available
 from bench.cases.repeats import repeated, torch_threads
+from bench.measure import Timed
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, CUDASampler, DataFeed
 from warpdrive_min.backends import Backend
 from warpdrive_min.constants import Constants
 
 
-def sampler(point: Point) -> Prepared:
+def sampler(point: Point) -> Timed:
     """Draw one action for every agent from probabilities: ours, or torch's on the same device."""
     backend = available(point["backend"])
     shape = (point["n_envs"], point["n_agents"], point["n_actions"])
@@ -27,17 +28,19 @@ def sampler(point: Point) -> Prepared:
     captured = backend.captures_graphs and point["implementation"] != "torch.Categorical"
     draws = repeated(backend, draw, "graph" if captured else "eager")
     n_samples = draws.n * point["n_envs"] * point["n_agents"]
-    return Prepared(
+    return Timed(
         run=draws.run,
         synchronize=backend.synchronize,
-        work={"samples": n_samples},
         check=lambda: check_frequencies(draw, actions, probabilities),
-        mode=draws.mode,
-        device=backend.device,
-        threads=backend.threads if point["implementation"] == "ours" else torch_threads(backend),
-        bytes_per_run=n_samples * 4 * (point["n_actions"] + 1),
-        ops_per_run=n_samples * 2 * point["n_actions"],
-        notes={"draws_per_run": draws.n},
+        facts=Facts(
+            mode=draws.mode,
+            device=backend.device,
+            threads=backend.threads if point["implementation"] == "ours" else torch_threads(backend),
+            work={"samples": n_samples},
+            bytes_per_run=n_samples * 4 * (point["n_actions"] + 1),
+            ops_per_run=n_samples * 2 * point["n_actions"],
+            notes={"draws_per_run": draws.n},
+        ),
     )
 
 
@@ -84,7 +87,7 @@ def torch_categorical(backend: Backend, probabilities: torch.Tensor) -> Draw:
 
 def check_frequencies(
     draw: Callable[[], None], actions: Callable[[], torch.Tensor], probabilities: torch.Tensor
-) -> Correctness:
+) -> Check:
     """Compare how often each action came with how often it should, in standard errors."""
     n_draws = max(1, min(MOST_DRAWS, 200_000 // probabilities[..., 0].numel()))
     counts = torch.zeros(probabilities.shape[-1], dtype=torch.float64)
@@ -95,7 +98,7 @@ def check_frequencies(
     each = probabilities.double().cpu()
     mean, variance = n_draws * each.sum((0, 1)), n_draws * (each * (1 - each)).sum((0, 1))
     worst = float(((counts - mean).abs() / variance.sqrt()).max())
-    return Correctness(
+    return Check(
         passed=worst < 6,
         max_error=worst,
         oracle="frequencies, in standard errors",

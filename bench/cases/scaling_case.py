@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from pydantic import TypeAdapter
 
-from bench.case import Correctness, Point, Preset, Ranks, RanksReport, Skip
+from bench.case import Facts, Point, Preset, Skip
 from bench.cases.environments import ON_GPU, available
-from bench.measure import Measurement, Plan
-from bench.record import Record
+from bench.measure import Plan, Ranks
+from bench.record import Measurement, Record
 from warpdrive_min.training.distributed import launch
 
 PROGRAM: Final = "bench.cases.rank"
@@ -41,14 +42,16 @@ def scaling(point: Point) -> Ranks:
     env_steps = point["n_envs"] * point["n_steps"] * n_ranks
     return Ranks(
         run=lambda plan: start(point, plan, threads),
-        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
-        mode=point["mode"],
-        device=torch.device("cuda" if on_gpu else "cpu"),  # the ranks have them; this process touches none
-        threads=None if on_gpu else threads * n_ranks,
+        facts=Facts(
+            mode=point["mode"],
+            device=torch.device("cuda" if on_gpu else "cpu"),  # the ranks have them; this process touches none
+            threads=None if on_gpu else threads * n_ranks,
+            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+        ),
     )
 
 
-def start(point: Point, plan: Plan, threads: int) -> RanksReport:
+def start(point: Point, plan: Plan, threads: int) -> Measurement:
     """Start the ranks of a point, wait for them, and return what the first one has written.
 
     Args:
@@ -63,16 +66,7 @@ def start(point: Point, plan: Plan, threads: int) -> RanksReport:
         report = Path(folder, REPORT)
         task = {"point": dict(point), "plan": asdict(plan), "threads": threads}
         launch(point["n_ranks"], [json.dumps(task), str(report)], point["backend"], module=PROGRAM)
-        return read_report(json.loads(report.read_text()))
-
-
-def read_report(found: Mapping[str, Any]) -> RanksReport:
-    """Return the report that a rank has written as JSON."""
-    timed = dict(found["measurement"])
-    for name in ("samples_ns", "device_ns"):
-        timed[name] = None if timed[name] is None else tuple(timed[name])
-    before, after = (Correctness(**found[name]) for name in ("before", "after"))
-    return RanksReport(before=before, measurement=Measurement(**timed), after=after, notes=found["notes"])
+        return TypeAdapter(Measurement).validate_json(report.read_text())
 
 
 def efficiencies(records: Iterable[Record]) -> dict[int, float]:

@@ -16,12 +16,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from bench.case import Correctness, Point, Preset, Starts
+from bench.case import Check, Facts, Point, Preset
 from bench.cases.env_case import start_env
 from bench.cases.environments import ON_GPU, SEED, available
 from bench.cases.fresh import FIRST_UPDATE, observed
 from bench.cases.rollout_case import player
 from bench.cases.training import counterpart
+from bench.measure import ColdStart
 from warpdrive_min import BACKENDS
 from warpdrive_min.policies import random_policy
 
@@ -101,7 +102,7 @@ class Starter:
         return seen
 
 
-def startup(point: Point) -> Starts:
+def startup(point: Point) -> ColdStart:
     """Time fresh processes, each of which imports, builds, compiles or finds compiled code, and does its first work.
 
     Every process must come to the arrays of an oracle in this one, to the bit; so floats are exact.
@@ -110,22 +111,25 @@ def startup(point: Point) -> Starts:
     starter = Starter(point, torch.get_num_threads())
     expected, oracle = (first_update if point["until"] == FIRST_UPDATE else first_step)(point)
 
-    def check() -> Correctness:
+    def check() -> Check:
         error = max(apart(expected, seen) for seen in starter.take())
-        return Correctness(
+        return Check(
             passed=error == 0,
             max_error=error,
             oracle=f"{oracle}: to the bit",
             detail=f"{starter.n_started} processes so far, {', '.join(expected)}",
         )
 
-    return Starts(
+    return ColdStart(
         run=starter.start,
         check=check,
-        mode="graph" if point["until"] == FIRST_UPDATE and backend.captures_graphs else "eager",
-        device=backend.device,
-        threads=None if backend.device.type == "cuda" else max(torch.get_num_threads(), backend.threads or 1),
-        notes={"floats": "exact"},
+        facts=Facts(
+            mode="graph" if point["until"] == FIRST_UPDATE and backend.captures_graphs else "eager",
+            device=backend.device,
+            threads=None if backend.device.type == "cuda" else max(torch.get_num_threads(), backend.threads or 1),
+            work={"starts": 1},
+            notes={"floats": "exact"},
+        ),
     )
 
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 import torch
 
 from bench.anchors import ANCHORS, SEPARATE
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Facts, Point, Preset
 from bench.cases.environments import ON_CPU, ON_GPU, SEED, available, env_config
 from bench.cases.training import Settings, WatchedTrainer, after_the_timing, counterpart, cpu_threads, shipped
+from bench.measure import Timed
 from warpdrive_min.training.config import PolicyConfig
 
 NETWORKS: Final[dict[str, dict[str, Any]]] = {
@@ -28,7 +29,7 @@ TWIN_ITERATIONS: Final = 3
 """The first is eager everywhere, the second is captured, the third is a replay."""
 
 
-def train(point: Point) -> Prepared:
+def train(point: Point) -> Timed:
     """Play a rollout and learn from it, in one CUDA graph each or eagerly."""
     backend = available(point["backend"])
     on_gpu = backend.device.type == "cuda"
@@ -43,17 +44,19 @@ def train(point: Point) -> Prepared:
     if on_gpu:
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
     env_steps = trainer.config.trainer.train_batch_size
-    return Prepared(
+    return Timed(
         run=trainer.iterate,
         synchronize=backend.synchronize,
-        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
         check=checks(point, trainer),
-        mode=point["mode"],
-        device=backend.device,
-        threads=cpu_threads(trainer),
-        bytes_per_run=least_bytes(trainer),
-        ops_per_run=least_ops(trainer) if point["precision"] == "fp32" else 0,
-        notes=notes,
+        facts=Facts(
+            mode=point["mode"],
+            device=backend.device,
+            threads=cpu_threads(trainer),
+            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+            bytes_per_run=least_bytes(trainer),
+            ops_per_run=least_ops(trainer) if point["precision"] == "fp32" else 0,
+            notes=notes,
+        ),
     )
 
 
@@ -96,7 +99,7 @@ def networks(policy: Mapping[str, Any]) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------ what proves it right
 
 
-def checks(point: Point, trainer: WatchedTrainer) -> Callable[[], Correctness]:
+def checks(point: Point, trainer: WatchedTrainer) -> Callable[[], Check]:
     """Return the check of a point: its weights and metrics stay finite and move, and small twins learn as they should.
 
     The check raises TrainingError for metrics that are not finite.
@@ -104,14 +107,14 @@ def checks(point: Point, trainer: WatchedTrainer) -> Callable[[], Correctness]:
     last = trainer.weights()
     compared = after_the_timing(lambda: twins(point))
 
-    def check() -> Correctness:
+    def check() -> Check:
         nonlocal last
         trainer.iterate()
         trainer.log_metrics()
         before, last = last, trainer.weights()
         moved = float((last - before).abs().max())
         error, oracle = compared()
-        return Correctness(
+        return Check(
             passed=error == 0 and 0 < moved < float("inf"),
             max_error=error,
             oracle=oracle,

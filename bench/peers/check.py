@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.case import Correctness
+from bench.case import Check
 from bench.cases.environments import SEED, env_config
 from envs import ENVS
 from warpdrive_min import EnvWrapper
@@ -43,7 +43,7 @@ STATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {
 """How the state is read from the observations, (n_envs, n_features) to (n_envs, n_state)."""
 
 
-def correctness(env: str, trace: Mapping[str, Any]) -> Correctness:
+def correctness(env: str, trace: Mapping[str, Any]) -> Check:
     """Hold what a peer showed against our reference; where it shows no state, take its own word.
 
     Args:
@@ -51,7 +51,7 @@ def correctness(env: str, trace: Mapping[str, Any]) -> Correctness:
         trace: As ``Work.trace`` in ``theirs/work.py`` returns it.
     """
     if "says" in trace:
-        return Correctness(passed=True, max_error=0.0, oracle="none: the peer's own account", detail=trace["says"])
+        return Check(passed=True, max_error=0.0, oracle="none: the peer's own account", detail=trace["says"])
     seen = {name: np.asarray(trace[name], np.float64) for name in ("before", "actions", "after", "rewards")}
     rows = len(seen["before"])
     oracle = EnvWrapper(
@@ -67,7 +67,7 @@ def correctness(env: str, trace: Mapping[str, Any]) -> Correctness:
         for ours, theirs in (("observations", "after"), ("rewards", "rewards"))
     }
     worst = max(each.error for each in errors.values())
-    return Correctness(
+    return Check(
         passed=worst <= LOOSER * oracle.env.tolerance,
         max_error=worst,
         oracle=f"NumPy, a step of {rows} environments from the peer's state",

@@ -14,7 +14,7 @@ from bench import sweep
 from bench.case import Preset, PresetName, passes
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.pairing import Run, measure
-from bench.record import Record, append
+from bench.record import Context, Record, append
 from bench.verdicts.worker import Side
 from bench.views import tables
 from warpdrive_min import BACKENDS
@@ -42,7 +42,7 @@ def peers(
     if not todo:
         _say("no point of a peer passes the filters")
         raise typer.Exit(3)
-    context = sweep.Context.here(preset.value)
+    context = Context.here(preset.value)
     run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend)
     file = out / f"{context.run_id}.jsonl"
     records, ours = [], Side()

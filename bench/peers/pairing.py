@@ -12,16 +12,16 @@ from typing import Any, Final
 import torch
 
 from bench import sweep
-from bench.case import Case, Point, Prepared, Scope, Skip
+from bench.case import Case, Check, Facts, Point, Scope, Skip
 from bench.cases import CASES
-from bench.measure import PLANS, Measurement, Stopwatch
+from bench.measure import PLANS, Timed, rates
 from bench.peers.catalogue import PeerJob
 from bench.peers.check import correctness
 from bench.peers.process import PeerError, PeerProcess
-from bench.record import Check, CorrectnessRecord, Metric, Record, Status
+from bench.record import Checks, Context, Measurement, Metric, Record, Status, sweep_command
 from bench.stats import Ratio, paired_ratio
 from bench.verdicts.turns import QUADS, by_quad, quads
-from bench.verdicts.worker import Reply, Side, SideError, Timed
+from bench.verdicts.worker import Reply, Side, SideError
 from warpdrive_min.backends import availability
 
 CASE: Final = "peer"
@@ -36,7 +36,7 @@ ON_CPU: Final = ("host", "cpu")
 class Run:
     """What all points of a run share."""
 
-    context: sweep.Context
+    context: Context
     pythons: Mapping[str, str]
     """The interpreter of each package."""
     timeout_s: float
@@ -77,7 +77,7 @@ class Outcome:
     our_job: sweep.Job | None = None
 
 
-def measure(job: PeerJob, run: Run, ours: Timed) -> list[Record]:
+def measure(job: PeerJob, run: Run, ours: Side) -> list[Record]:
     """Measure a point in turns with ours; returns the peer's record, and ours if it came to that. Waits.
 
     A peer that cannot run, or breaks in whatever way, ends as a record that says so.
@@ -100,7 +100,7 @@ def measure(job: PeerJob, run: Run, ours: Timed) -> list[Record]:
     return [theirs, _ours(run, outcome, times)]
 
 
-def _attempt(job: PeerJob, run: Run, ours: Timed, outcome: Outcome) -> None:
+def _attempt(job: PeerJob, run: Run, ours: Side, outcome: Outcome) -> None:
     plan = PLANS[run.context.preset]
     with PeerProcess(
         job.peer.name, job.peer.install, run.pythons.get(job.peer.package, run.pythons[""]), run.timeout_s
@@ -123,35 +123,33 @@ def _side(job: PeerJob, process: PeerProcess, outcome: Outcome) -> Side:
     """Return a peer as a side that can be timed; what it says of its work goes to the outcome."""
     watch = Watch(process)
 
-    def setup(point: Point) -> Prepared:
+    def setup(point: Point) -> Timed:
         said = outcome.theirs = process.ask("set_up", adapter=job.peer.adapter, point=job.given)
         env_steps = said["env_steps"]
-        return Prepared(
+        return Timed(
             run=watch.run,
             synchronize=_nothing,
-            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
             check=lambda: correctness(point["env"], process.ask("trace")),
-            mode=said["mode"],
-            device=torch.device(said["device"]),
-            threads=said["threads"],
-            bytes_per_run=0,
-            ops_per_run=0,
-            notes=said["notes"],
+            facts=Facts(
+                mode=said["mode"],
+                device=torch.device(said["device"]),
+                threads=said["threads"],
+                work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+                notes=said["notes"],
+            ),
+            stopwatch=watch,
         )
 
     case = Case(
         name=CASE,
-        summary="other people's software, in turns with ours",
+        title="other people's software, in turns with ours",
         scope=_scope(job),
         version=VERSION,
+        workload=Timed,
         points=job.peer.points,
         setup=setup,
     )
-
-    def stopwatch(_: Prepared) -> Stopwatch:
-        return watch
-
-    return Side({CASE: case}, stopwatch)
+    return Side({CASE: case})
 
 
 def _nothing() -> None:
@@ -192,8 +190,8 @@ def _record(job: PeerJob, run: Run, outcome: Outcome, times: tuple[datetime, flo
     if outcome.status == "ok":
         theirs, ours = outcome.sides
         faster = ratio(outcome)
-        our_metrics = sweep.metrics(_measurement(outcome, 1), ours["work"])
-        found = sweep.metrics(_measurement(outcome, 0), theirs["work"])
+        our_metrics = rates(_measurement(outcome, 1), ours["work"])
+        found = rates(_measurement(outcome, 0), theirs["work"])
         found["ours_env_steps_per_s"] = our_metrics["env_steps_per_s"]
         found["ours_over_peer"] = Metric(
             value=faster.value, unit="x", direction="higher", low=faster.low, high=faster.high
@@ -227,8 +225,8 @@ def _ours(run: Run, outcome: Outcome, times: tuple[datetime, float]) -> Record:
         point=dict(job.point),
         status="ok",
         reason=None,
-        metrics=sweep.metrics(_measurement(outcome, 1), outcome.sides[1]["work"]),
-        command=sweep.command(job, run.context.preset),
+        metrics=rates(_measurement(outcome, 1), outcome.sides[1]["work"]),
+        command=sweep_command(job.case, job.point, run.context.preset),
         notes={**outcome.sides[1]["notes"], "taken": "in turns with a peer"},
         **_shared(run, outcome, 1, times),
     )
@@ -265,11 +263,11 @@ def _shared(run: Run, outcome: Outcome, index: int, times: tuple[datetime, float
 
 def _measurement(outcome: Outcome, index: int) -> Measurement:
     assert outcome.samples is not None, "what was measured has samples"
-    samples, side = outcome.samples[index], outcome.sides[index]
+    samples = outcome.samples[index]
     devices = tuple(sample["device_ns"] for sample in samples if sample["device_ns"] is not None)
     walls = tuple(sample["wall_ns"] for sample in samples)
     reason = f"{len(samples) // 2} turns A B B A"
-    return Measurement(walls, devices or None, side["runs_per_sample"], reason, side["warm_up"])
+    return Measurement(samples_ns=walls, device_ns=devices or None, stop_reason=reason)
 
 
 def ratio(outcome: Outcome) -> Ratio:
@@ -282,15 +280,5 @@ def ratio(outcome: Outcome) -> Ratio:
     return paired_ratio(ours, theirs)
 
 
-def _correctness(side: Reply) -> CorrectnessRecord:
-    before, after = side["check"], side["after"]
-    checks = [
-        Check(passed=each["passed"], max_error=each["max_error"], detail=each["detail"]) for each in (before, after)
-    ]
-    return CorrectnessRecord(
-        passed=all(check.passed for check in checks),
-        max_error=max(check.max_error for check in checks),
-        oracle=before["oracle"],
-        before=checks[0],
-        after=checks[1],
-    )
+def _correctness(side: Reply) -> Checks:
+    return Checks.of(Check(**side["check"]), Check(**side["after"]))

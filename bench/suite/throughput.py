@@ -13,7 +13,8 @@ from bench.case import Case as _Case
 from bench.case import Point as _Point
 from bench.case import Skip as _Skip
 from bench.measure import PLANS as _PLANS
-from bench.measure import measure as _measure
+from bench.measure import Timed as _Timed
+from bench.measure import Timer as _Timer
 
 
 def _view(case: _Case) -> type:
@@ -36,8 +37,10 @@ def _view(case: _Case) -> type:
 
     def track_time(self: Any, point: str, backend: str) -> dict[str, Any]:
         prepared = kept[point, backend]
-        amount = next(iter(prepared.work.values()))
-        samples = [ns / 1e9 / amount for ns in _measure(prepared, _PLANS["default"]).samples_ns]
+        amount = next(iter(prepared.facts.work.values()))
+        timer = _Timer(prepared)
+        timer.settle(_PLANS["default"])
+        samples = [ns / 1e9 / amount for ns in timer.measurement(_PLANS["default"]).samples_ns]
         _refuse_wrong(prepared)
         # With its samples ASV gives a tracked value an interval, and tests changes by rank.
         return {"samples": samples, "number": 1}
@@ -47,7 +50,7 @@ def _view(case: _Case) -> type:
         case.name.title().replace("_", ""),
         (),
         {
-            "__doc__": case.summary,
+            "__doc__": case.title,
             "__module__": __name__,
             "params": [list(dict.fromkeys(values)) for values in zip(*points, strict=True)],
             "param_names": ["point", "backend"],
@@ -69,4 +72,6 @@ def _but_backend(point: _Point) -> str:
     return ", ".join(f"{axis}={value}" for axis, value in point.items() if axis != "backend")
 
 
-globals().update({view.__name__: view for view in map(_view, filter(lambda case: case.repeats, _cases.CASES.values()))})
+globals().update(
+    {view.__name__: view for view in map(_view, filter(lambda case: case.workload is _Timed, _cases.CASES.values()))}
+)

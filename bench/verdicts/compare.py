@@ -22,8 +22,10 @@ from bench.case import Case, Point, Preset, PresetName, passes
 from bench.errors import CompareError, NotComparable, NothingMeasured, PointFailed
 from bench.files import write_atomically
 from bench.judge import Evidence, disturbed
-from bench.machine import git_state
+from bench.machine import ROOT, git_state
+from bench.measure import Timed
 from bench.record import append, read_all, selected
+from bench.record import new_run_id as new_run_id_of
 from bench.stats import CONFIDENCE, Ratio, holm, median
 from bench.verdicts.pairing import Pair, paired_up
 from bench.verdicts.turns import WORKING_TREE, Measured, measure_all, measure_revisions
@@ -94,7 +96,7 @@ def chosen(
     ``tell`` gets a line for each backend that cannot.
     """
     jobs = sweep.jobs(preset, {"case": list(cases)} if cases else {})
-    wanted = [(job.case, job.point) for job in jobs if job.case.repeats and passes(job.point, where)]
+    wanted = [(job.case, job.point) for job in jobs if job.case.workload is Timed and passes(job.point, where)]
     states = availability()
     for name in dict.fromkeys(str(point["backend"]) for _, point in wanted):
         if not states[name].available:
@@ -199,7 +201,7 @@ def is_file(side: str) -> bool:
 
 def new_run_id() -> str:
     """Name a comparison by its start and the commit of this checkout."""
-    return sweep.new_run_id(git_state(sweep.ROOT))
+    return new_run_id_of(git_state(ROOT))
 
 
 def table(rows: Sequence[Row], title: str) -> Table:

@@ -17,12 +17,12 @@ import typer
 from typer.core import TyperCommand
 
 from bench import isolated, sweep
-from bench.case import Case, Point, PresetName, label
+from bench.case import Case, Point, PresetName, point_name
 from bench.cases import CASES
 from bench.errors import NotComparable, NothingMeasured
 from bench.files import write_atomically
 from bench.judge import Evidence, check_allowed, mismatches, name_of
-from bench.record import Record, append, read_all, selected
+from bench.record import Context, Record, append, read_all, selected
 from bench.verdicts import compare, turns
 from bench.verdicts.calibrate import CALIBRATIONS
 from bench.verdicts.compare import say
@@ -171,7 +171,7 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
     if len(presets) > 1:
         raise NotComparable(f"gate: a baseline has one preset (got {', '.join(sorted(presets))}); give one file")
     preset = PresetName(presets.pop())
-    context = sweep.Context.here(preset.value, file.stem)
+    context = Context.here(preset.value, file.stem)
     some = next(iter(wanted.values()))
     here = some.model_copy(update={"machine": dict(context.machine)})
     if differ := mismatches(some, here, allowed):
@@ -205,7 +205,9 @@ def from_revision(
     suspects = {row.pair.name for row in report.rows if row.outcome == "regression"}
     if suspects:
         say(f"{len(suspects)} look slower: again, in new processes")
-        seen = _in_turns([each for each in points if label(*each) in suspects], report.baseline, preset, out)
+        seen = _in_turns(
+            [each for each in points if point_name(each[0].name, each[1]) in suspects], report.baseline, preset, out
+        )
         report.failed += seen.failed
         second = Report(baseline=report.baseline, threshold=report.threshold)
         judge_into(second, seen.pairs, calibrations)

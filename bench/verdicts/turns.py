@@ -14,13 +14,14 @@ from typing import Any, Final
 import torch
 
 from bench import sweep
-from bench.case import Case, Point, Preset, label
+from bench.case import Case, Check, Point, Preset, point_name
 from bench.errors import NotComparable
-from bench.measure import PLANS, Measurement
+from bench.machine import ROOT
+from bench.measure import PLANS, rates
 from bench.nvml import Sampler
-from bench.record import Check, CorrectnessRecord, Record
+from bench.record import Checks, Measurement, Record, sweep_command
 from bench.verdicts.pairing import Pair, unit
-from bench.verdicts.worker import RemoteSide, Reply, Side, SideError, Timed
+from bench.verdicts.worker import AnySide, RemoteSide, Reply, Side, SideError
 
 QUADS: Final[dict[Preset, int]] = {"smoke": 3, "default": 12, "full": 24, "paper": 24}
 """Turns A B B A for each point. Fixed beforehand: to stop where it looks good would make the interval too narrow."""
@@ -30,7 +31,7 @@ WORKING_TREE: Final = "."
 """Stands for the present checkout, as it is, in place of a revision."""
 
 
-def quads(a: Timed, b: Timed, n: int) -> tuple[list[Reply], list[Reply]]:
+def quads(a: AnySide, b: AnySide, n: int) -> tuple[list[Reply], list[Reply]]:
     """Time blocks A B B A, ``n`` times over; returns the samples of each side in their order.
 
     The first block after a change of sides finds the caches full of the other one's: it is run, and not counted.
@@ -76,7 +77,9 @@ class Take:
         return Take(self.replies[::-1], self.samples[::-1], self.afters[::-1], self.telemetry)
 
 
-def in_turns(case: Case, points: tuple[Point, Point], sides: tuple[Timed, Timed], preset: Preset, run_id: str) -> Pair:
+def in_turns(
+    case: Case, points: tuple[Point, Point], sides: tuple[AnySide, AnySide], preset: Preset, run_id: str
+) -> Pair:
     """Set a point up on both sides, measure in turns, check both, and return the pair with a record of each.
 
     Raises:
@@ -87,7 +90,7 @@ def in_turns(case: Case, points: tuple[Point, Point], sides: tuple[Timed, Timed]
     return _pair(case, points, [_take(case, points, sides, preset, QUADS[preset])], (preset, run_id, started))
 
 
-def _take(case: Case, points: tuple[Point, Point], sides: tuple[Timed, Timed], preset: Preset, n: int) -> Take:
+def _take(case: Case, points: tuple[Point, Point], sides: tuple[AnySide, AnySide], preset: Preset, n: int) -> Take:
     """Set both sides up, side A first, and measure ``n`` turns."""
     plan = PLANS[preset]
     first, second = (
@@ -120,12 +123,16 @@ def _pair(case: Case, points: tuple[Point, Point], takes: Sequence[Take], run: t
     times_a, times_b = (
         tuple(sum(each) / len(takes) for each in zip(*of_takes, strict=True)) for of_takes in zip(*times, strict=True)
     )
-    name = label(case, points[0]) if points[0] == points[1] else f"{label(case, points[0])} : {_changes(*points)}"
+    name = (
+        point_name(case.name, points[0])
+        if points[0] == points[1]
+        else f"{point_name(case.name, points[0])} : {_changes(*points)}"
+    )
     return Pair(name=name, a=records[0], b=records[1], times_a=times_a, times_b=times_b, in_turns=True)
 
 
 def _watched(
-    sides: tuple[Timed, Timed], replies: Sequence[Reply], n: int
+    sides: tuple[AnySide, AnySide], replies: Sequence[Reply], n: int
 ) -> tuple[dict[str, Any] | None, str, tuple[list[Reply], list[Reply]]]:
     """Return telemetry, or why there is none, and the samples."""
     if not all(isinstance(side, Side) for side in sides):
@@ -150,7 +157,7 @@ def _record(
     walls = tuple(sample["wall_ns"] for sample in samples)
     devices = tuple(sample["device_ns"] for sample in samples if sample["device_ns"] is not None)
     reason = f"{len(samples) // 2} turns A B B A"
-    measurement = Measurement(walls, devices or None, side["runs_per_sample"], reason, side["warm_up"])
+    measurement = Measurement(samples_ns=walls, device_ns=devices or None)
     before, after = side["check"], side["after"]
     started = run["started"]
     unread = {"roofline": "a comparison is of times alone"}
@@ -174,29 +181,19 @@ def _record(
         n=len(walls),
         stop_reason=reason,
         warm_up=side["warm_up"],
-        metrics=sweep.metrics(measurement, side["work"]),
+        metrics=rates(measurement, side["work"]),
         roofline=None,
-        correctness=CorrectnessRecord(
-            passed=before["passed"] and after["passed"],
-            max_error=max(before["max_error"], after["max_error"]),
-            oracle=after["oracle"],
-            before=_check(before),
-            after=_check(after),
-        ),
+        correctness=Checks.of(Check(**before), Check(**after)),
         telemetry=telemetry[0],
         machine=side["machine"],
         git=side["git"],
         dependencies_hash=side["dependencies_hash"],
-        command=sweep.command(job, run["preset"]),
+        command=sweep_command(job.case, job.point, run["preset"]),
         started_at=started.isoformat(timespec="seconds"),
         duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
         notes={**side["notes"], "taken": "in turns with another side"},
         unread=unread,
     )
-
-
-def _check(reply: Reply) -> Check:
-    return Check(passed=reply["passed"], max_error=reply["max_error"], detail=reply["detail"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +213,7 @@ class Measured:
 
 def measure_all(
     todo: Sequence[tuple[Case, Point, Point]],
-    sides: tuple[Timed, Timed],
+    sides: tuple[AnySide, AnySide],
     preset: Preset,
     run_id: str,
     say: Callable[[str], None] = lambda text: None,
@@ -224,7 +221,7 @@ def measure_all(
     """Measure every pair of points in turns; one that fails does not end the others."""
     found = Measured([], [], [])
     for index, (case, point_a, point_b) in enumerate(todo, start=1):
-        name = label(case, point_a)
+        name = point_name(case.name, point_a)
         say(f"{index}/{len(todo)} {name}")
         try:
             found.pairs.append(in_turns(case, (point_a, point_b), sides, preset, run_id))
@@ -256,7 +253,7 @@ def measure_revisions(
             for index, (case, point) in enumerate(todo):
                 if len(takes[index]) < is_swapped:
                     continue  # it has failed
-                name = label(case, point)
+                name = point_name(case.name, point)
                 say(f"{index + 1}/{len(todo)} {name}" + (", the other way round" if is_swapped else ""))
                 try:
                     n = max(LEAST_QUADS, QUADS[preset] // 2)
@@ -272,7 +269,7 @@ def measure_revisions(
 
 
 @contextmanager
-def revisions(*names: str, root: Path = sweep.ROOT) -> Iterator[list[RemoteSide]]:
+def revisions(*names: str, root: Path = ROOT) -> Iterator[list[RemoteSide]]:
     """Yield a process on the code of each git revision, `WORKING_TREE` being the checkout itself.
 
     Raises:

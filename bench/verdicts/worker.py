@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,9 +21,9 @@ import torch
 
 import bench
 from bench import machine
-from bench.case import Case, Correctness, Prepared, Skip
+from bench.case import Case, Check, Skip
 from bench.cases import CASES
-from bench.measure import Plan, Stopwatch, measure, stopwatch_for
+from bench.measure import Plan, Timed, Timer
 
 Reply = dict[str, Any]
 
@@ -36,7 +36,7 @@ class SideError(RuntimeError):
         self.kind = kind
 
 
-class Timed(Protocol):
+class AnySide(Protocol):
     """What a side can be asked; every answer is what JSON can say."""
 
     def describe(self) -> Reply:
@@ -59,12 +59,9 @@ class Timed(Protocol):
 class Side:
     """A side in this process."""
 
-    def __init__(
-        self, cases: Mapping[str, Case] = CASES, stopwatch: Callable[[Prepared], Stopwatch] = stopwatch_for
-    ) -> None:
+    def __init__(self, cases: Mapping[str, Case] = CASES) -> None:
         self._cases = cases
-        self._stopwatch = stopwatch
-        self._prepared: Prepared | None = None
+        self._timed: Timed | None = None
 
     def describe(self) -> Reply:
         """Return machine, commit and installed packages, and the folder of the code."""
@@ -83,46 +80,39 @@ class Side:
             if case not in self._cases:
                 raise Skip(f"this code has no case {case}")
             found = self._cases[case]
-            prepared = found.setup(point)
-            if not isinstance(prepared, Prepared):
+            timed = found.setup(point)
+            if not isinstance(timed, Timed):
                 raise Skip(f"{case} is run once, it has no blocks to be timed in turns")
-            self._watch = self._stopwatch(prepared)
-            before = _right(prepared.check(), "before")
-            plan = Plan(sample_s=sample_s, n_samples=1, max_samples=1, warm_up_cap_s=warm_up_cap_s)
-            measured = measure(prepared, plan, self._watch)
+            timer = Timer(timed)
+            before = _right(timed.check(), "before")
+            timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
         except Exception as error:
             raise SideError(type(error).__name__, str(error)) from error
-        self._prepared, self._runs = prepared, measured.runs_per_sample
+        self._timed, self._timer, facts = timed, timer, timed.facts
         return {
             "case_version": found.version,
             "scope": found.scope,
-            "mode": prepared.mode,
-            "threads": prepared.threads,
-            "device": prepared.device.type,
-            "work": dict(prepared.work),
-            "notes": dict(prepared.notes),
-            "runs_per_sample": measured.runs_per_sample,
-            "warm_up": measured.warm_up,
+            "mode": facts.mode,
+            "threads": facts.threads,
+            "device": facts.device.type,
+            "work": dict(facts.work),
+            "notes": dict(facts.notes),
+            "runs_per_sample": timer.runs,
+            "warm_up": timer.warm_up,
             "check": before,
         }
 
     def sample(self) -> Reply:
         """Time one block and wait for it; returns ``wall_ns`` and ``device_ns`` of one run."""
-        prepared = self._prepared
-        assert prepared is not None, "a point is set up before it is sampled"
-
-        def block() -> None:
-            for _ in range(self._runs):
-                prepared.run()
-
-        wall, device = self._watch.time(block)
-        return {"wall_ns": wall / self._runs, "device_ns": None if device is None else device / self._runs}
+        assert self._timed is not None, "a point is set up before it is sampled"
+        wall_ns, device_ns = self._timer.sample()
+        return {"wall_ns": wall_ns, "device_ns": device_ns}
 
     def finish(self) -> Reply:
         """Check the point again and let go of it; raises SideError."""
-        assert self._prepared is not None, "a point is set up before it is finished"
+        assert self._timed is not None, "a point is set up before it is finished"
         try:
-            return {"check": _right(self._prepared.check(), "after")}
+            return {"check": _right(self._timed.check(), "after")}
         except Exception as error:
             raise SideError(type(error).__name__, str(error)) from error
         finally:
@@ -130,15 +120,16 @@ class Side:
 
     def _let_go(self) -> None:
         """Free what a point took: the other side, or the next point, may need it."""
-        if self._prepared is None:
+        if self._timed is None:
             return
-        self._prepared = None
+        self._timed = None
+        del self._timer
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
-def _right(seen: Correctness, when: str) -> Reply:
+def _right(seen: Check, when: str) -> Reply:
     if not seen.passed:
         raise ArithmeticError(f"{when} the timing, against {seen.oracle}: {seen.detail}")
     return {"passed": seen.passed, "max_error": seen.max_error, "oracle": seen.oracle, "detail": seen.detail}

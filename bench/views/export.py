@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench import sweep
-from bench.case import label
+from bench import machine
+from bench.case import point_name
 from bench.cases import CASES
 from bench.files import write_atomically
 from bench.record import Metric, Record, RecordError, read_all
@@ -81,7 +81,7 @@ class Cost:
     @property
     def name(self) -> str:
         """Case and point."""
-        return label(CASES[self.record.case], self.record.point)
+        return point_name(self.record.case, self.record.point)
 
     @property
     def samples(self) -> list[float] | None:
@@ -251,7 +251,7 @@ def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
             "version": str(case.version),
             "params": [list(dict.fromkeys(values)) for values in zip(*map(asv_parameters, rows), strict=True)],
             "param_names": [*PARAMETERS, "point"],
-            "code": f"# {case.summary}\n# measured by `python -m bench run --case {case.name}`",
+            "code": f"# {case.title}\n# measured by `python -m bench run --case {case.name}`",
             "timeout": 600,
             "setup_cache_key": None,
         }
@@ -285,7 +285,7 @@ def asv_machine(name: str, record: Record) -> dict[str, str]:
 def commit_date(sha: str, record: Record) -> int:
     """Return when a commit was made, or when it was measured if this checkout does not know it; ms."""
     done = subprocess.run(
-        ["git", "-C", str(sweep.ROOT), "show", "-s", "--format=%ct", sha], capture_output=True, text=True, check=False
+        ["git", "-C", str(machine.ROOT), "show", "-s", "--format=%ct", sha], capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
         return int(done.stdout.split()[-1]) * 1000

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from bench import sweep
-from bench.case import Case, Correctness, Point, Prepared
-from bench.record import Record
+from bench.case import Case, Check, Facts, Point
+from bench.measure import Stopwatch, Timed
+from bench.record import Context, Record
 
 
-def in_this_process(todo: Sequence[sweep.Job], context: sweep.Context) -> Iterator[Record]:
+def in_this_process(todo: Sequence[sweep.Job], context: Context) -> Iterator[Record]:
     """Run points where they are fakes, which another process would not find."""
     for job in todo:
         yield sweep.run_point(job, context)
@@ -40,26 +41,27 @@ class FakeWatch:
         return wall, None if self._device_share is None else round(wall * self._device_share)
 
 
-def prepared(run: Callable[[], None] = lambda: None, **changes: Any) -> Prepared:
+def timed(
+    run: Callable[[], None] = lambda: None,
+    *,
+    check: Callable[[], Check] = lambda: Check(True, 1e-7, "by hand"),
+    synchronize: Callable[[], None] = lambda: None,
+    stopwatch: Stopwatch | None = None,
+    **facts: Any,
+) -> Timed:
     """Return a point that is right, whose run does 1,000 environment steps of 10 agents."""
-    fields: dict[str, Any] = {
-        "run": run,
-        "synchronize": lambda: None,
-        "work": {"env_steps": 1000, "agent_steps": 10_000},
-        "check": lambda: Correctness(True, 1e-7, "by hand"),
-        "mode": "eager",
-        "device": torch.device("cpu"),
-        "threads": 1,
-        "bytes_per_run": 0,
-        "ops_per_run": 0,
-    }
-    return Prepared(**{**fields, **changes})
+    plain = {"mode": "eager", "device": torch.device("cpu"), "threads": 1}
+    work = {"work": {"env_steps": 1000, "agent_steps": 10_000}}
+    return Timed(
+        run=run, synchronize=synchronize, check=check, stopwatch=stopwatch, facts=Facts(**{**plain, **work, **facts})
+    )
 
 
-def case(setup: Callable[[Point], Prepared], n_points: int = 3) -> Case:
+def case(setup: Callable[[Point], Any], n_points: int = 3, **changes: Any) -> Case:
     """Return a case with points 0 to ``n_points - 1``."""
     points = [{"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": i} for i in range(n_points)]
-    return Case(name="fake", summary="a fake", scope="env", version=1, points=lambda preset: points, setup=setup)
+    fields: dict[str, Any] = {"name": "fake", "title": "a fake", "scope": "env", "version": 1, "workload": Timed}
+    return Case(**{**fields, "points": lambda preset: points, "setup": setup, **changes})
 
 
 def cycle(values: list[float]) -> Callable[[int], float]:

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.case import Point, Prepared
-from tests.bench.fakes import prepared
+from bench.case import Point
+from bench.measure import Timed
+from tests.bench.fakes import timed
 
 PATIENCE_S = 60.0
 
@@ -59,7 +60,7 @@ def held(folder: Path, *names: str) -> Iterator[None]:
             (folder / name).unlink()
 
 
-def exclusive(folder: Path, point: Point) -> Prepared:
+def exclusive(folder: Path, point: Point) -> Timed:
     """Hold a GPU, or all of them; points 0 and 1 go on only when both are there."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     with held(folder, *([f"gpu-{gpu}"] if point["backend"] == "pycuda" else ["gpu-0", "gpu-1"])):
@@ -67,27 +68,27 @@ def exclusive(folder: Path, point: Point) -> Prepared:
         if point["index"] in (0, 1):
             wait_for(lambda: all((folder / f"met-{each}").exists() for each in (0, 1)), "nobody ran beside this point")
         time.sleep(0.1)
-    return prepared(some_work, notes={"gpu": gpu})
+    return timed(some_work, notes={"gpu": gpu})
 
 
-def deadly(folder: Path, point: Point) -> Prepared:
+def deadly(folder: Path, point: Point) -> Timed:
     """End the process: of point 0 the first time, of point 1 always."""
     if count(folder, point) == 1 or point["index"] == 1:
         os._exit(1)
-    return prepared(some_work)
+    return timed(some_work)
 
 
-def stuck(folder: Path, victim: str, point: Point) -> Prepared:
+def stuck(folder: Path, victim: str, point: Point) -> Timed:
     """Never end on one of the nodes."""
     if node_id() == victim:
         (folder / "there").touch()
         wait_for(lambda: False, "the node should have died")
-    return prepared(some_work)
+    return timed(some_work)
 
 
-def gated(folder: Path, point: Point) -> Prepared:
+def gated(folder: Path, point: Point) -> Timed:
     """Let point 1 wait for a file."""
     count(folder, point)
     if point["index"] == 1:
         wait_for((folder / "go").exists, "nobody opened the gate")
-    return prepared(some_work)
+    return timed(some_work)

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench import test_throughput
-from bench.case import Correctness, Skip
+from bench.case import Check, Skip
 from bench.cases import CASES
+from bench.measure import Timed
+from bench.record import Measurement
 from bench.suite import throughput
-from tests.bench.fakes import case, prepared
+from tests.bench.fakes import case, timed
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +27,7 @@ def views() -> dict[str, type]:
 
 def test_suite_has_a_class_for_every_case_that_repeats():
     """With its smoke points as parameters, its version, and ten minutes for what has to be compiled."""
-    repeating = [each for each in CASES.values() if each.repeats]
+    repeating = [each for each in CASES.values() if each.workload is Timed]
     assert len(views()) == len(repeating)
     for each in repeating:
         view = views()[each.name.title().replace("_", "")]
@@ -49,7 +51,7 @@ def test_folder_of_the_suite_has_a_name_that_hides_no_package():
 def test_point_is_set_up_and_checked_once():
     """ASV calls setup before every sample; another point takes the place of the first."""
     tries = []
-    view = throughput._view(case(lambda point: tries.append(point["index"]) or prepared()))
+    view = throughput._view(case(lambda point: tries.append(point["index"]) or timed()))
     first, second, _ = view.params[0]
     instance = view()
     for name in (first, first, second, second):
@@ -63,7 +65,7 @@ def test_wrong_point_is_not_timed_and_absent_one_left_out():
     def setup(point):
         if point["index"] == 0:
             raise Skip("no device; buy one")
-        return prepared(check=lambda: Correctness(False, 1.0, "by hand", "off by one"))
+        return timed(check=lambda: Check(False, 1.0, "by hand", "off by one"))
 
     view = throughput._view(case(setup))
     with pytest.raises(NotImplementedError, match="buy one"):
@@ -75,7 +77,7 @@ def test_wrong_point_is_not_timed_and_absent_one_left_out():
 def test_point_that_a_backend_lacks_is_left_out():
     """ASV crosses point and backend: of two points on one backend and one on the other, the fourth is none."""
     points = [{"n_envs": 1, "backend": "cpu"}, {"n_envs": 2, "backend": "cpu"}, {"n_envs": 1, "backend": "host"}]
-    view = throughput._view(dataclasses.replace(case(lambda point: prepared()), points=lambda preset: points))
+    view = throughput._view(dataclasses.replace(case(lambda point: timed()), points=lambda preset: points))
     assert view.params == [["n_envs=1", "n_envs=2"], ["cpu", "host"]]
     view().setup("n_envs=1", "host")
     with pytest.raises(NotImplementedError, match="fake has no such point on host"):
@@ -84,12 +86,9 @@ def test_point_that_a_backend_lacks_is_left_out():
 
 def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
     """1,000 environment steps in 5 us are 5e-9 s each: less is better, and ASV gets every sample."""
-
-    class Measurement:
-        samples_ns = (5_000.0, 6_000.0)
-
-    monkeypatch.setattr(throughput, "_measure", lambda point, plan: Measurement)
-    view = throughput._view(case(lambda point: prepared()))
+    monkeypatch.setattr(throughput._Timer, "settle", lambda timer, plan: None)
+    monkeypatch.setattr(throughput._Timer, "measurement", lambda *_: Measurement(samples_ns=(5_000.0, 6_000.0)))
+    view = throughput._view(case(lambda point: timed()))
     instance, name = view(), view.params[0][0]
     instance.setup(name, "cpu")
     assert view.track_time.unit == "seconds"
@@ -133,4 +132,4 @@ def test_round_is_as_long_as_a_sample(monkeypatch):
 
     runs: list[None] = []
     monkeypatch.setattr(test_throughput, "stopwatch_for", lambda point: Watch())
-    assert test_throughput.runs_per_round(prepared(lambda: runs.append(None))) == 8
+    assert test_throughput.runs_per_round(timed(lambda: runs.append(None))) == 8

@@ -17,7 +17,7 @@ from bench.verdicts import compare, turns
 from bench.verdicts.calibrate import noise, read, store
 from bench.verdicts.worker import Side
 from tests.bench.fakes import case, cycle
-from tests.bench.fakes import prepared as fake_prepared
+from tests.bench.fakes import timed as fake_timed
 from tests.bench.test_compare import pair_of
 from tests.bench.test_plots import point, record
 
@@ -109,16 +109,17 @@ def test_damaged_calibration_names_its_field(tmp_path):
 def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
     """Rounds of two sides of the same code end as one file for the machine, and leave the records of all runs."""
     lengths = cycle([1e6, 1.1e6, 0.9e6])
-    fake = case(lambda point: fake_prepared(), 2)
 
     class Watch:
         def time(self, block):
             return round(lengths(0)), None
 
+    fake = case(lambda point: fake_timed(stopwatch=Watch()), 2)
+
     @contextmanager
     def sides(*names):
         assert names == (turns.WORKING_TREE, turns.WORKING_TREE)
-        yield [Side({"fake": fake}, lambda _: Watch()) for _ in names]
+        yield [Side({"fake": fake}) for _ in names]
 
     monkeypatch.setattr(turns, "revisions", sides)
     monkeypatch.setattr(compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])

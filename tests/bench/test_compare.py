@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, sweep
-from bench.case import Correctness, Skip
+from bench import cli, machine
+from bench.case import Check, Skip
 from bench.errors import NotComparable
 from bench.judge import Evidence
 from bench.record import append, read
@@ -23,7 +23,7 @@ from bench.verdicts.compare import judge
 from bench.verdicts.pairing import Pair, paired_up, samples
 from bench.verdicts.turns import in_turns, measure_all
 from bench.verdicts.worker import RemoteSide, Side, SideError
-from tests.bench.fakes import FakeWatch, case, prepared
+from tests.bench.fakes import FakeWatch, case, timed
 from tests.bench.test_plots import record
 
 runner = CliRunner()
@@ -50,12 +50,7 @@ class Machine:
             watch.run()
             watch.now = before + slower * (watch.now - before)
 
-        fake = case(lambda point: prepared(run, **changes), 1)
-        return Side({"fake": fake if version == 1 else changed_version(fake, version)}, lambda _: watch)
-
-
-def changed_version(fake, version):
-    return type(fake)(name=fake.name, summary="", scope="env", version=version, points=fake.points, setup=fake.setup)
+        return Side({"fake": case(lambda point: timed(run, stopwatch=watch, **changes), 1, version=version)})
 
 
 def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
@@ -71,14 +66,14 @@ def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
     )
 
 
-FAKE = case(lambda point: prepared(), 1)
+FAKE = case(lambda point: timed(), 1)
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.05, 0.5])
 def test_linear_drift_of_the_machine_cancels(slower):
     """While every run takes longer than the last, the ratio of two sides in turns stays what it is."""
-    machine = Machine(drift=0.001)
-    got = in_turns(FAKE, (POINT, POINT), (machine.side(), machine.side(slower)), "default", "run")
+    fake = Machine(drift=0.001)
+    got = in_turns(FAKE, (POINT, POINT), (fake.side(), fake.side(slower)), "default", "run")
     assert got.times_a[-1] > 1.2 * got.times_a[0]
     assert len(got.times_a) == turns.QUADS["default"]
     # The later side is set up slower, so it runs less often in a block: as long in time, which this drift does not see.
@@ -108,8 +103,8 @@ def test_blocks_are_taken_in_turns():
 
 def test_pair_has_a_record_of_each_side():
     """Both sides leave evidence that says how it was taken, with its samples, and that survives its file."""
-    machine = Machine(drift=0.0)
-    got = in_turns(FAKE, (POINT, POINT), (machine.side(), machine.side(2.0)), "smoke", "run")
+    fake = Machine(drift=0.0)
+    got = in_turns(FAKE, (POINT, POINT), (fake.side(), fake.side(2.0)), "smoke", "run")
     for side, run_id, ns in ((got.a, "run-a", 1000.0), (got.b, "run-b", 2000.0)):
         assert side.is_evidence
         assert side.run_id == run_id
@@ -147,11 +142,11 @@ def test_skipped_and_failing_points_do_not_end_the_others():
     def setup(point):
         if point["index"] == 0:
             raise Skip("no device; buy one")
-        return prepared(watch.run, check=lambda: Correctness(point["index"] != 1, 0.5, "by hand", "off by 0.5"))
+        return timed(watch.run, stopwatch=watch, check=lambda: Check(point["index"] != 1, 0.5, "by hand", "off by 0.5"))
 
     watch = FakeWatch(lambda run: 1e6)
     fake = case(setup)
-    sides = tuple(Side({"fake": fake}, lambda _: watch) for _ in "ab")
+    sides = tuple(Side({"fake": fake}) for _ in "ab")
     got = measure_all([(fake, point, point) for point in fake.points("smoke")], sides, "smoke", "run")
     assert [text.endswith("no device; buy one") for text in got.skipped] == [True]
     assert ["off by 0.5" in text for text in got.failed] == [True]
@@ -160,9 +155,9 @@ def test_skipped_and_failing_points_do_not_end_the_others():
 
 def test_sides_of_different_versions_are_not_compared():
     """A case that times something else on the other side is refused."""
-    machine = Machine(drift=0.0)
+    fake = Machine(drift=0.0)
     with pytest.raises(NotComparable, match=r"case versions \[1, 2\]"):
-        in_turns(FAKE, (POINT, POINT), (machine.side(), machine.side(version=2)), "smoke", "run")
+        in_turns(FAKE, (POINT, POINT), (fake.side(), fake.side(version=2)), "smoke", "run")
 
 
 # ------------------------------------------------------------------ records
@@ -258,18 +253,23 @@ def test_what_cannot_be_compared_says_so(arguments, code, message, tmp_path):
 
 
 FAKE_CASES = """
-from bench.case import Case, Correctness, Prepared
+from bench.case import Case, Check, Facts
+from bench.measure import Timed
 import torch
 
 def setup(point):
-    return Prepared(
-        run=lambda: sum(range(2000)), synchronize=lambda: None, work={"env_steps": 1000},
-        check=lambda: Correctness(True, 0.0, "by hand"), mode="eager", device=torch.device("cpu"), threads=1,
-        bytes_per_run=0, ops_per_run=0, notes={"code": "NAME"},
+    facts = Facts(
+        mode="eager", device=torch.device("cpu"), threads=1, work={"env_steps": 1000}, notes={"code": "NAME"}
     )
+    check = lambda: Check(True, 0.0, "by hand")
+    return Timed(run=lambda: sum(range(2000)), synchronize=lambda: None, check=check, facts=facts)
 
 print("this must not end up among the replies")
-CASES = {"fake": Case(name="fake", summary="", scope="env", version=1, points=lambda preset: [], setup=setup)}
+CASES = {
+    "fake": Case(
+        name="fake", title="", scope="env", version=1, workload=Timed, points=lambda preset: [], setup=setup
+    )
+}
 """
 
 
@@ -278,7 +278,7 @@ def checkout(tmp_path):
     """A repository with this suite around a fake case, that says which of two commits it is of."""
     root = tmp_path / "checkout"
     for package in ("bench", "warpdrive_min"):
-        shutil.copytree(sweep.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(machine.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     git = ["git", "-C", str(root), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
     subprocess.run([*git, "init", "--quiet"], check=True)
     for name in ("first", "second"):
@@ -325,7 +325,7 @@ def test_what_the_second_process_loses_cancels(slower, monkeypatch):
     def sides(*names):
         started.append(names)
         scales = [order * (slower if name == "now" else 1.0) for order, name in zip((1.0, 1.02), names, strict=True)]
-        yield [Side({"fake": FAKE}, lambda _, scale=scale: Steady(scale)) for scale in scales]
+        yield [Side({"fake": case(lambda _, s=scale: timed(stopwatch=Steady(s)), 1)}) for scale in scales]
 
     monkeypatch.setattr(turns, "revisions", sides)
     (got,) = turns.measure_revisions([(FAKE, POINT)], ("before", "now"), "default", "run").pairs
@@ -367,7 +367,7 @@ def test_set_up_lets_go_of_the_point_before():
             raise RuntimeError("out of luck")
         token = Token()
         alive.append(1)
-        return prepared(lambda: token.work(watch))
+        return timed(lambda: token.work(watch), stopwatch=watch)
 
     class Token:
         def work(self, watch):
@@ -377,7 +377,7 @@ def test_set_up_lets_go_of_the_point_before():
             alive.pop()
 
     watch = FakeWatch(lambda run: 1e6)
-    side = Side({"fake": case(setup)}, lambda _: watch)
+    side = Side({"fake": case(setup)})
     side.set_up("fake", {**POINT, "index": 0}, 0.001, 0.1)
     assert alive
     with pytest.raises(SideError, match="RuntimeError: out of luck"):

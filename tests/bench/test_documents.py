@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, sweep
+from bench import cli, machine
 from bench.cases import CASES
 from bench.record import Metric, append
 from bench.views import tables
@@ -101,8 +101,8 @@ def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
 
 def test_published_tables_are_those_of_their_records(monkeypatch):
     """Each table in results/README.md is what the command above it prints of the records beside it."""
-    monkeypatch.chdir(sweep.ROOT)
-    text = (sweep.ROOT / "results" / "README.md").read_text()
+    monkeypatch.chdir(machine.ROOT)
+    text = (machine.ROOT / "results" / "README.md").read_text()
     assert len(COMMAND.findall(text)) >= 2
     assert refreshed(text, str) == text
 

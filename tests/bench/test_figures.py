@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from bench.machine import LIMITS
 from bench.record import Metric, Record
-from bench.roofline import LIMITS
 from bench.views import charts, figures, paper_tables, plots
 from bench.views.tables.cells import number
 from tests.bench.test_plots import point, record

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, isolated, sweep
+from bench import cli, isolated, machine, sweep
 from bench.judge import Evidence, name_of
-from bench.record import Record, append, read
+from bench.record import Context, Record, append, read
 from bench.verdicts import gate, gate_judge, pairing
 from bench.verdicts.calibrate import Calibration, Noise
 from bench.verdicts.compare import passes
@@ -20,12 +20,12 @@ from bench.verdicts.gate_report import Code, Report
 from bench.verdicts.gate_selftest import INJECTED, slowed_down
 from bench.verdicts.gate_views import render_annotations
 from bench.verdicts.worker import Side
-from tests.bench.fakes import case, cycle, prepared
+from tests.bench.fakes import case, cycle, timed
 from tests.bench.test_compare import pair_of
 from tests.bench.test_plots import point, record
 
 runner = CliRunner()
-STORED = sweep.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"
+STORED = machine.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +314,7 @@ def test_gate_measures_the_baseline_again(tmp_path, monkeypatch):
     """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     todo = sweep.jobs("smoke", {"case": ["env_step"], "backend": ["host"], "env": ["cartpole"]})
-    for _ in sweep.run(todo, sweep.Context.here("smoke"), tmp_path / "baseline.jsonl", isolated.run_points):
+    for _ in sweep.run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", isolated.run_points):
         pass
     got = run_gate(tmp_path, "--baseline", str(tmp_path / "baseline.jsonl"), "--where", "env=cartpole")
     assert got.exit_code in (Code.OK, Code.REGRESSION, Code.INCONCLUSIVE), got.output
@@ -329,7 +329,7 @@ def test_gate_measures_the_baseline_again(tmp_path, monkeypatch):
 )
 def test_regression_against_a_revision_is_there_in_new_processes_too(slower, code, tmp_path, monkeypatch):
     """A side that is 10 % slower in the first processes alone is inconclusive; what passes is not measured again."""
-    fake = case(lambda point: prepared(), 1)
+    fake = case(lambda point: timed(), 1)
     started = []
 
     class Watch:
@@ -343,7 +343,7 @@ def test_regression_against_a_revision_is_there_in_new_processes_too(slower, cod
     def sides(*names):
         scales = {"main": 1.0, ".": slower[len(started) // 2]}
         started.append(names)
-        yield [Side({"fake": fake}, lambda _, scale=scales[name]: Watch(scale)) for name in names]
+        yield [Side({"fake": case(lambda _, s=scales[name]: timed(stopwatch=Watch(s)), 1)}) for name in names]
 
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     monkeypatch.setattr(gate.turns, "revisions", sides)

@@ -9,16 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from bench import isolated
-from bench.case import Case
 from bench.cases import CASES
 from bench.isolated import ProcessDied, apart, run_point, run_points
-from bench.sweep import Context, Job
+from bench.record import Context
+from bench.sweep import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,14 +97,12 @@ def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
 def test_point_whose_process_dies_is_recorded_as_failed(as_on_a_gpu, monkeypatch):
     """The others of the sweep are measured."""
     job = smoke_job()
-    lost = Job(Case(**{name: getattr(job.case, name) for name in FIELDS} | {"name": "no_such_case"}), job.point)
+    lost = Job(replace(job.case, name="no_such_case"), job.point)
     died, fine = run_points([lost, job], Context.here("smoke", run_id="test"))
     assert (died.status, died.reason) == ("failed", "its process ended with exit code 1; see the error output")
     assert (died.case, died.metrics, died.is_evidence) == ("no_such_case", None, False)
     assert fine.is_evidence
 
-
-FIELDS = ("name", "summary", "scope", "version", "points", "setup", "in_ranks")
 
 SLEEPER = """
 import os, sys, time
@@ -155,7 +154,7 @@ def test_sweep_itself_has_no_context_on_the_gpu():
     """What starts the processes would be another process on the GPU, and make each point contended."""
     code = (
         "import ctypes, json\n"
-        "from bench.sweep import Context\n"
+        "from bench.record import Context\n"
         "from warpdrive_min import availability\n"
         "Context.here('smoke'); availability()\n"
         "driver = ctypes.CDLL('libcuda.so.1'); flags, active = ctypes.c_uint(), ctypes.c_int()\n"

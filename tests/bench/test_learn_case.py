@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from bench import sweep
-from bench.case import Correctness, Trial
+from bench.case import Check, Facts
 from bench.cases import learn_case as learn
 from bench.cases.learn_case import TASKS, Task
 from bench.cases.learn_case import _point as point
 from bench.cases.training import shipped
-from bench.record import Course, Curve, Metric, read
+from bench.measure import Once
+from bench.record import Context, Curve, Measurement, Metric, read
 from bench.stats import interquartile_band, interquartile_mean
 from tests.bench.fakes import case, in_this_process
 from warpdrive_min.training.config import RunConfig
@@ -169,24 +170,21 @@ def test_crowded_points_are_those_of_claims():
 # ------------------------------------------------------------------ records of what is run once
 
 
-def fake_trial(course: Course) -> Trial:
-    """Return a trial that is right."""
-    right = prepared_check()
-    return Trial(run=lambda: course, check=lambda: right, mode="eager", device=torch.device("cpu"), threads=1)
+def fake_once(seen: Measurement) -> Once:
+    """Return a point that is right and is run once."""
+    facts = Facts(mode="eager", device=torch.device("cpu"), threads=1)
+    return Once(run=lambda: seen, check=lambda: Check(True, 0.0, "by hand"), facts=facts)
 
 
-def prepared_check() -> Correctness:
-    return Correctness(True, 0.0, "by hand")
-
-
-def test_record_of_a_trial_has_its_curve(tmp_path, monkeypatch):
-    """A trial is run once; its curve, figures and notes stand in the record, which is read as it was written."""
+def test_record_of_what_is_run_once_has_its_curve(tmp_path, monkeypatch):
+    """Its curve, figures and notes stand in the record, which is read as it was written."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     curve = Curve(env_steps=[10, 20], seconds=[0.1, 0.2], mean_return={"p": [None, 1.5]})
     metric = Metric(value=1.5, unit="return", direction="higher", low=1.5, high=1.5)
-    course = Course(curve=curve, metrics={"final_return": metric}, notes={"how": "by hand"}, unread={"seconds": "no"})
-    fake = case(lambda _: fake_trial(course), 1)
-    context = sweep.Context.here("smoke", run_id="test")
+    figures, notes = {"final_return": metric}, {"how": "by hand"}
+    course = Measurement(curve=curve, metrics=figures, notes=notes, unread={"seconds": "no"})
+    fake = case(lambda _: fake_once(course), 1)
+    context = Context.here("smoke", run_id="test")
     (record,) = sweep.run(sweep.jobs("smoke", {}, {fake.name: fake}), context, tmp_path / "r.jsonl", in_this_process)
     assert record.is_evidence
     assert record.curve == curve
@@ -197,11 +195,11 @@ def test_record_of_a_trial_has_its_curve(tmp_path, monkeypatch):
     assert read(tmp_path / "r.jsonl") == [record]
 
 
-def test_trial_is_not_timed_under_the_simulator(tmp_path, monkeypatch):
+def test_what_is_run_once_is_not_timed_under_the_simulator(tmp_path, monkeypatch):
     """Its seconds would mean nothing."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
-    fake = case(lambda _: fake_trial(None), 1)
-    context = sweep.Context.here("smoke", run_id="test")
+    fake = case(lambda _: fake_once(None), 1)
+    context = Context.here("smoke", run_id="test")
     (record,) = sweep.run(sweep.jobs("smoke", {}, {fake.name: fake}), context, tmp_path / "r.jsonl", in_this_process)
     assert record.status == "failed"
     assert "NUMBA_ENABLE_CUDASIM" in record.reason

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.measure import MeasureError, Plan, WallStopwatch, measure
+from bench.measure import MeasureError, Plan, Timer, WallStopwatch
 from bench.stats import median_interval
-from tests.bench.fakes import FakeWatch, cycle, prepared
+from tests.bench.fakes import FakeWatch, cycle, timed
 
 
 @pytest.fixture(autouse=True)
@@ -15,10 +15,17 @@ def _no_simulator(monkeypatch):
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
+def measure(watch, plan):
+    """Return the samples of a point whose runs take as long as a fake clock says."""
+    timer = Timer(timed(watch.run, stopwatch=watch))
+    timer.settle(plan)
+    return timer.measurement(plan)
+
+
 def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
     """Runs of 3 ms: samples of at least 20 ms, 20 of them, median 3 ms, a warm-up of five equal blocks."""
     watch = FakeWatch(lambda run: 3e6)
-    got = measure(prepared(watch.run), Plan(), watch)
+    got = measure(watch, Plan())
     assert got.median_ns == 3e6
     assert got.interval_ns == (3e6, 3e6)
     assert got.runs_per_sample * 3e6 >= 20e6
@@ -31,7 +38,7 @@ def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
 def test_warm_up_goes_on_until_the_medians_agree():
     """A point that gets faster for a while is timed only after it stopped doing so."""
     watch = FakeWatch(lambda run: 20e6 * (1 + max(0.0, 1 - run / 60)))
-    got = measure(prepared(watch.run), Plan(), watch)
+    got = measure(watch, Plan())
     assert got.warm_up["settled"]
     assert got.warm_up["blocks"] > 5
     assert got.median_ns == 20e6
@@ -40,7 +47,7 @@ def test_warm_up_goes_on_until_the_medians_agree():
 def test_warm_up_that_never_settles_ends_at_its_cap_and_says_so():
     """An ever faster point stops warming up at the cap, and the record says that it did not settle."""
     watch = FakeWatch(lambda run: 1e9 * 0.98**run)
-    got = measure(prepared(watch.run), Plan(warm_up_cap_s=1.0, max_samples=20), watch)
+    got = measure(watch, Plan(warm_up_cap_s=1.0, max_samples=20))
     assert not got.warm_up["settled"]
     assert got.warm_up["duration_s"] >= 1.0
 
@@ -48,7 +55,7 @@ def test_warm_up_that_never_settles_ends_at_its_cap_and_says_so():
 def test_noisy_point_takes_more_samples_up_to_the_cap():
     """Lengths that differ by half never narrow the interval: sampling stops at the cap, with that reason."""
     watch = FakeWatch(cycle([40e6, 60e6, 50e6, 42e6, 58e6]))
-    got = measure(prepared(watch.run), Plan(warm_up_cap_s=1.0, max_samples=40, measure_cap_s=1e9), watch)
+    got = measure(watch, Plan(warm_up_cap_s=1.0, max_samples=40, measure_cap_s=1e9))
     assert len(got.samples_ns) == 40
     assert got.stop_reason == "40 samples"
     assert got.interval_ns[0] < got.median_ns < got.interval_ns[1]
@@ -57,7 +64,7 @@ def test_noisy_point_takes_more_samples_up_to_the_cap():
 def test_time_cap_stops_after_the_least_number_of_samples():
     """With a cap in seconds that is over at once, exactly the least number of samples is taken."""
     watch = FakeWatch(cycle([40e6, 60e6]))
-    got = measure(prepared(watch.run), Plan(warm_up_cap_s=0.1, measure_cap_s=0.1), watch)
+    got = measure(watch, Plan(warm_up_cap_s=0.1, measure_cap_s=0.1))
     assert len(got.samples_ns) == 20
     assert got.stop_reason == "0.1 s"
 
@@ -65,7 +72,7 @@ def test_time_cap_stops_after_the_least_number_of_samples():
 def test_one_outlier_does_not_move_the_median():
     """A single sample a hundred times as long stays in the samples and out of the median."""
     watch = FakeWatch(lambda run: 2e9 if run == 40 else 20e6)
-    got = measure(prepared(watch.run), Plan(), watch)
+    got = measure(watch, Plan())
     assert max(got.samples_ns) > 1e8
     assert got.median_ns == 20e6
 
@@ -73,23 +80,23 @@ def test_one_outlier_does_not_move_the_median():
 def test_disagreeing_clocks_are_noted():
     """Device time 10 % below wall time is noted with both values; 1 % is not."""
     watch = FakeWatch(lambda run: 20e6, device_share=0.9)
-    assert "differ by 10.0%" in measure(prepared(watch.run), Plan(), watch).notes["clocks"]
+    assert "differ by 10.0%" in measure(watch, Plan()).notes["clocks"]
     watch = FakeWatch(lambda run: 20e6, device_share=0.99)
-    assert measure(prepared(watch.run), Plan(), watch).notes == {}
+    assert measure(watch, Plan()).notes == {}
 
 
 def test_clock_that_stands_still_is_an_error():
     """A clock that does not advance over a sample makes no figure."""
     watch = FakeWatch(lambda run: 0.0)
     with pytest.raises(MeasureError, match="the clock did not advance"):
-        measure(prepared(watch.run), Plan(), watch)
+        measure(watch, Plan())
 
 
 def test_simulator_is_refused(monkeypatch):
     """Under Numba's simulator nothing is timed."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     with pytest.raises(MeasureError, match="simulator"):
-        measure(prepared(), Plan(), FakeWatch(lambda run: 20e6))
+        Timer(timed())
 
 
 def test_wall_stopwatch_waits_before_and_after():
@@ -116,8 +123,8 @@ def test_interval_of_the_median_has_the_published_ranks():
 def test_events_and_wall_time_agree_on_a_gpu():
     """A long kernel takes the same by both clocks."""
     big = torch.ones(4096, 4096, device="cuda")
-    got = measure(
-        prepared(lambda: torch.mm(big, big), synchronize=torch.cuda.synchronize, device=torch.device("cuda")), Plan()
-    )
+    timer = Timer(timed(lambda: torch.mm(big, big), synchronize=torch.cuda.synchronize, device=torch.device("cuda")))
+    timer.settle(Plan())
+    got = timer.measurement(Plan())
     assert got.device_ns is not None
     assert got.notes == {}

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import nvml, sweep
-from tests.bench.fakes import FakeWatch, prepared
+from bench import nvml
+from bench.measure import Timer
+from tests.bench.fakes import FakeWatch, timed
 
 DEVICE = torch.device("cuda", 0)
 
@@ -280,9 +281,9 @@ def test_watching_a_point_counts_its_work_and_its_cost(fake, monkeypatch):
     """Five samples of two runs of 1,000 steps, each a tenth slower than unwatched, under the sampler."""
     monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
     clock = FakeWatch(lambda run: 55e6)
-    monkeypatch.setattr(sweep, "stopwatch_for", lambda prepared: clock)
-    unwatched = SimpleNamespace(runs_per_sample=2, median_ns=50e6)
-    got, reason = sweep.watch(prepared(clock.run, device=DEVICE), unwatched, 0.5)
+    timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
+    timer.runs = 2
+    got, reason = timer.watched(0.5, 50e6)
     assert reason == ""
     assert clock.runs == 10
     assert got["watched_slower_by"] == pytest.approx(0.1)

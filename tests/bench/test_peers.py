@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, sweep
+from bench import cli
 from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.case import Case, Skip
 from bench.cases import CASES
 from bench.cases.train_case import settings
-from bench.measure import PLANS
+from bench.measure import PLANS, Timed
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
 from bench.peers.pairing import Run, measure
 from bench.peers.process import PeerError, PeerProcess
 from bench.peers.theirs.gymnasium import IDS, prepare
-from bench.record import read
+from bench.record import Context, read
 from bench.stats import paired_ratio
 from bench.verdicts.turns import by_quad
 from bench.verdicts.worker import Side
 from bench.views import tables
 from envs import ENVS
-from tests.bench.fakes import FakeWatch, prepared
+from tests.bench.fakes import FakeWatch, timed
 from warpdrive_min.training.config import RunConfig
 
 runner = CliRunner()
@@ -229,7 +229,7 @@ def smoke(name: str) -> PeerJob:
 
 def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
     return Run(
-        context=sweep.Context.here("smoke", run_id="test"),
+        context=Context.here("smoke", run_id="test"),
         pythons={"": sys.executable, **pythons},
         timeout_s=timeout_s,
         backend="cpu",
@@ -242,15 +242,16 @@ def ours(run_ns: float = 1e6) -> Side:
     cases = {
         name: Case(
             name=name,
-            summary="a fake",
+            title="a fake",
+            workload=Timed,
             scope=scope,
             version=1,
             points=lambda preset: [],
-            setup=lambda point: prepared(watch.run),
+            setup=lambda point: timed(watch.run, stopwatch=watch),
         )
         for name, scope in (("env_step", "env"), ("train", "train"))
     }
-    return Side(cases, lambda _: watch)
+    return Side(cases)
 
 
 def process(name: str, timeout_s: float = 60.0, python: str = sys.executable) -> PeerProcess:

@@ -12,8 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from bench.anchors import ANCHORS
+from bench.case import Check
 from bench.cases.train_case import _point as training_point
-from bench.record import Check, CorrectnessRecord, Curve, Metric, Record
+from bench.record import Checks, Curve, Metric, Record
 from bench.views import figures, plots
 from bench.views.plots import paint
 
@@ -45,7 +46,7 @@ def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", pa
         "warm_up": {},
         "metrics": metrics,
         "roofline": None,
-        "correctness": CorrectnessRecord(passed=passed, max_error=0.0, oracle="by hand", before=check, after=check),
+        "correctness": Checks(passed=passed, max_error=0.0, oracle="by hand", before=check, after=check),
         "telemetry": None,
         "machine": {"gpu": "NVIDIA H200", "cores": 16},
         "git": {"sha": "0123456789", "dirty": False},

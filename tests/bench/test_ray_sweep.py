@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, ray_sweep, sweep
-from bench.record import read
-from bench.sources import sources_hash
-from tests.bench.fakes import case, prepared
+from bench import cli, machine, ray_sweep, sweep
+from bench.machine import sources_hash
+from bench.measure import Ranks
+from bench.record import Context, read
+from tests.bench.fakes import case, timed
 from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray; pip install ray")
@@ -41,8 +42,8 @@ def nodes() -> Iterator[Any]:
 
 
 @pytest.fixture
-def context() -> sweep.Context:
-    return sweep.Context.here("smoke", run_id="test")
+def context() -> Context:
+    return Context.here("smoke", run_id="test")
 
 
 def jobs_of(setup: Any, backends: list[str]) -> list[sweep.Job]:
@@ -115,7 +116,7 @@ def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
     """What was recorded before SIGKILL is not run again, and what was running leaves nothing behind but a free GPU."""
     file = tmp_path / "r.jsonl"
     program = f"from tests.bench.test_ray_sweep import drive; drive({nodes.address!r}, {str(tmp_path)!r})"
-    driver = subprocess.Popen([sys.executable, "-c", program], cwd=sweep.ROOT, env={**os.environ, "PYTHONPATH": "."})
+    driver = subprocess.Popen([sys.executable, "-c", program], cwd=machine.ROOT, env={**os.environ, "PYTHONPATH": "."})
     tried = [tmp_path / f"tried-{index}" for index in (0, 1)]
     wait_for(lambda: file.exists() and tried[1].exists(), "the driver got nowhere")
     driver.send_signal(signal.SIGKILL)
@@ -136,7 +137,7 @@ def drive(address: str, folder: str) -> None:
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
     todo = jobs_of(partial(gated, Path(folder)), ["pycuda"] * 2)
     with ray_sweep.connected(address) as cluster:
-        list(sweep.run(todo, sweep.Context.here("smoke", "test"), Path(folder, "r.jsonl"), cluster.measure))
+        list(sweep.run(todo, Context.here("smoke", "test"), Path(folder, "r.jsonl"), cluster.measure))
 
 
 @needs_ray
@@ -188,8 +189,8 @@ def test_address_without_a_cluster_is_refused_at_once(address, why):
 
 def test_node_without_the_package_says_so(monkeypatch):
     """What asks a node for its sources needs nothing of this project there."""
-    monkeypatch.setitem(sys.modules, "bench.sources", None)
-    assert "bench.sources" in ray_sweep._sources_there()()
+    monkeypatch.setitem(sys.modules, "bench.machine", None)
+    assert "bench.machine" in ray_sweep._sources_there()()
 
 
 def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
@@ -204,11 +205,11 @@ def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
 
     assert hashed(a="1", b="2") == hashed(b="2", a="1") == hashed(a="1", b="2", **{"__pycache__/a": "3"})
     assert len({hashed(a="1", b="2"), hashed(a="2", b="1"), hashed(a="12"), hashed(a="1", c="2")}) == 4
-    assert sources_hash() == sources_hash(sweep.ROOT)
+    assert sources_hash() == sources_hash(machine.ROOT)
 
 
 def errand(backend: str, **changes: Any) -> ray_sweep.Errand:
-    (job,) = jobs_of(lambda point: prepared(), [backend])
+    (job,) = jobs_of(lambda point: timed(), [backend])
     return ray_sweep.Errand(sweep.Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
 
 
@@ -230,7 +231,7 @@ def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus
 
 def test_point_in_ranks_takes_as_many_gpus_of_one_node(context):
     """Four ranks take four GPUs; a cluster whose nodes have fewer skips the point, and says so."""
-    ranks = errand("pycuda", in_ranks=True)
+    ranks = errand("pycuda", workload=Ranks)
     assert ray_sweep.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
     assert not ray_sweep.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, errand("pycuda")])
     entry = {"NodeID": "id", "NodeManagerAddress": "host", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}

@@ -7,15 +7,15 @@ import multiprocessing
 
 import pytest
 
-from bench.record import Record, RecordError, append, read, read_all
-from bench.sweep import Context, Job, run_point
-from tests.bench.fakes import case, prepared
+from bench.record import Context, Record, RecordError, append, read, read_all
+from bench.sweep import Job, run_point
+from tests.bench.fakes import case, timed
 
 
 @pytest.fixture
 def record(monkeypatch) -> Record:
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    fake = case(lambda point: prepared(lambda: sum(range(2000))))
+    fake = case(lambda point: timed(lambda: sum(range(2000))))
     return run_point(Job(fake, fake.points("smoke")[0]), Context.here("smoke", run_id="test"))
 
 

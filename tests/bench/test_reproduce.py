@@ -7,18 +7,18 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, reproduce, sweep
-from bench.case import Correctness, Skip
-from bench.record import Curve, Metric, read, read_all
+from bench import cli, machine, reproduce, sweep
+from bench.case import Check, Skip
+from bench.record import Context, Curve, Metric, read, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
-from tests.bench.fakes import case, in_this_process, prepared
+from tests.bench.fakes import case, in_this_process, timed
 from tests.bench.test_plots import record
 
 runner = CliRunner()
 ON_GPU = {"threads": None, "mode": "graph"}
 
 
-def timed(ns: float, half: float = 0.0, **changes):
+def taken(ns: float, half: float = 0.0, **changes):
     """Return a record of so many ns per step, give or take a half width."""
     metric = Metric(value=ns, unit="ns", direction="lower", low=ns - half, high=ns + half)
     metrics = {"env_steps_per_s": record().metrics["env_steps_per_s"], "ns_per_env_step": metric}
@@ -50,7 +50,7 @@ def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.
 )
 def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
     """Against 100 +- 1 ns: overlapping intervals, or a ratio within the tolerance, are the same figure."""
-    got = compare(timed(100.0, 1.0), timed(here, half), 0.1)
+    got = compare(taken(100.0, 1.0), taken(here, half), 0.1)
     assert got.verdict == verdict
     assert any(says in reason for reason in got.reasons)
     assert got.ratio == pytest.approx((here / 100, (here - half) / 101, (here + half) / 99))
@@ -58,7 +58,7 @@ def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
 
 def test_metric_that_may_be_zero_has_no_ratio():
     """Of figures around zero, as bytes may be, only the overlap of the intervals counts."""
-    same, apart = compare(timed(0.0), timed(0.0), 0.1), compare(timed(0.0), timed(5.0, 1.0), 0.1)
+    same, apart = compare(taken(0.0), taken(0.0), 0.1), compare(taken(0.0), taken(5.0, 1.0), 0.1)
     assert (same.verdict, same.ratio) == (REPRODUCED, None)
     assert (apart.verdict, apart.ratio) == (NOT_REPRODUCED, None)
 
@@ -160,12 +160,12 @@ def test_worst_verdict_decides():
 def fake(monkeypatch, tmp_path):
     """Return a file with the record of a fake point, and what can be changed about its repetition."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    how = {"setup": lambda point: prepared(lambda: sum(range(3000)))}
+    how = {"setup": lambda point: timed(lambda: sum(range(3000)))}
     point = case(lambda point: how["setup"](point), 1)
     monkeypatch.setitem(reproduce.CASES, "fake", point)
     file = tmp_path / "r.jsonl"
     (recorded,) = sweep.run(
-        sweep.jobs("smoke", {}, {"fake": point}), sweep.Context.here("smoke", "run-1"), file, in_this_process
+        sweep.jobs("smoke", {}, {"fake": point}), Context.here("smoke", "run-1"), file, in_this_process
     )
     assert recorded.is_evidence
     return file, how
@@ -209,7 +209,7 @@ def test_what_cannot_be_measured_is_broken(fake, how):
     file, change = fake
     text = file.read_text()
     if how == "wrong":
-        change["setup"] = lambda point: prepared(check=lambda: Correctness(False, 1.0, "by hand", "off by 1"))
+        change["setup"] = lambda point: timed(check=lambda: Check(False, 1.0, "by hand", "off by 1"))
     elif how == "raises":
         change["setup"] = lambda point: 1 / 0
     else:
@@ -265,9 +265,9 @@ def test_record_cut_in_half_is_no_such_run(fake):
 def test_shipped_record_of_a_gpu_is_other_hardware_here(monkeypatch):
     """A published H200 figure is measured here through its own case and preset, and told apart from a refutation."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    records = read_all([sweep.ROOT / sweep.SWEEPS])
+    records = read_all([machine.ROOT / sweep.SWEEPS])
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
-    here = sweep.Context.here("smoke")
+    here = Context.here("smoke")
     got = reproduce.repeat(then.model_copy(update={"machine": {**then.machine, "cpu": "another"}}), here, 0.1)
     assert got.verdict == OTHER_HARDWARE
     assert got.ratio[0] > 0

@@ -11,26 +11,26 @@ from warpdrive_min.constants import TIMESTEP
 
 
 @pytest.fixture(scope="module", params=["cpu", "host"])
-def prepared(request):
+def workload(request):
     return rollout_case.rollout(point(request.param, "cartpole", 4, 1, 8))
 
 
-def test_run_is_one_rollout(prepared):
+def test_run_is_one_rollout(workload):
     """It is right before and after, and declares the steps that it plays."""
     for _ in range(2):
-        seen = prepared.check()
+        seen = workload.check()
         assert seen.passed, seen
         assert "episodes took all 8 steps: True" in seen.detail
-        prepared.run()
-    assert prepared.work == {"env_steps": 32, "agent_steps": 32}
-    assert prepared.mode == "eager"
+        workload.run()
+    assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
+    assert workload.facts.mode == "eager"
 
 
-def test_twin_that_differs_is_refused(prepared, monkeypatch):
+def test_twin_that_differs_is_refused(workload, monkeypatch):
     """A twin off by less than rounding fails the point."""
     monkeypatch.setattr(rollout_case, "twins", lambda _: (1e-9, "by hand"))
-    prepared.check()  # before the timing there is none
-    assert not prepared.check().passed
+    workload.check()  # before the timing there is none
+    assert not workload.check().passed
 
 
 @pytest.mark.parametrize("missing", [1, 8])

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import distributed
 
 from bench import sweep
-from bench.case import Case, Correctness, Ranks, RanksReport, Skip
+from bench.case import Check, Facts, Skip
 from bench.cases import CASES, rank
 from bench.cases import scaling_case as scaling
 from bench.cases.environments import ON_GPU
-from bench.measure import MeasureError, Measurement, Plan
-from bench.record import Metric, Record
+from bench.measure import MeasureError, Plan, Ranks, Timed
+from bench.record import Context, Measurement, Metric, Record
 from bench.views import figures, plots, tables
-from tests.bench.fakes import FakeWatch, cycle, in_this_process
+from tests.bench.fakes import FakeWatch, case, cycle, in_this_process
 from tests.bench.test_plots import record
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.training.ranks import World
 
 TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0)
-RIGHT = Correctness(True, 0.0, "by hand")
+RIGHT = Check(True, 0.0, "by hand")
 
 
 def point(n_ranks: int, backend: str = "cpu", env: str = "cartpole") -> dict:
@@ -46,25 +46,25 @@ def test_two_ranks_train_together_and_the_first_reports():
     for seen in (report.before, report.after):
         assert seen.passed, seen
         assert (seen.max_error, seen.oracle) == (0, "the weights of 2 ranks, to the bit")
-    assert len(report.measurement.samples_ns) == 3
-    assert min(report.measurement.samples_ns) > 0
-    assert report.measurement.device_ns is None
+    assert len(report.samples_ns) == 3
+    assert min(report.samples_ns) > 0
+    assert report.device_ns is None
     assert min(report.notes["rollout_s"], report.notes["update_s"]) > 0
-    assert ranks.work == {"env_steps": 2 * 4 * 8, "agent_steps": 2 * 4 * 8}
-    assert ranks.threads == 2 * max(1, torch.get_num_threads() // 2)
+    assert ranks.facts.work == {"env_steps": 2 * 4 * 8, "agent_steps": 2 * 4 * 8}
+    assert ranks.facts.threads == 2 * max(1, torch.get_num_threads() // 2)
 
 
 def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
     """Alone it has no other rank to be compared with, so it is checked as `train` is; JSON gives all of it back."""
     twins: list[dict] = []
     monkeypatch.setattr(rank, "twins", lambda point: twins.append(point) or (0.0, "a twin"))
-    found = rank.train(point(1), TINY, World())
-    report = scaling.read_report(json.loads(json.dumps(found)))
+    report = rank.train(point(1), TINY, World())
     assert report.before.passed, report.before
     assert report.before.oracle.startswith("none before the timing")
     assert report.after.oracle == "a twin"
     assert twins == [point(1)]
-    assert report.measurement == Measurement(**found["measurement"])
+    as_json = TypeAdapter(Measurement)
+    assert as_json.validate_json(as_json.dump_json(report)) == report
 
 
 def test_slowest_rank_counts_from_a_common_start(monkeypatch):
@@ -147,9 +147,9 @@ def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
         with pytest.raises(Skip, match=why):
             scaling.scaling(point(n_ranks, "pycuda"))
         return
-    ranks = scaling.scaling(point(n_ranks, "pycuda"))
-    assert ranks.work["env_steps"] == n_ranks * 4 * 8
-    assert (ranks.threads, ranks.mode, ranks.device.type) == (None, "graph", "cuda")
+    facts = scaling.scaling(point(n_ranks, "pycuda")).facts
+    assert facts.work["env_steps"] == n_ranks * 4 * 8
+    assert (facts.threads, facts.mode, facts.device.type) == (None, "graph", "cuda")
 
 
 @pytest.mark.parametrize("preset", ["default", "full", "paper"])
@@ -167,42 +167,31 @@ def test_environments_of_a_rank_stay_while_ranks_double(preset):
 
 def test_only_our_sweep_starts_ranks():
     """ASV and pytest-benchmark repeat a run in their own process, which this one has not."""
-    assert CASES["scaling"].in_ranks
-    assert not CASES["scaling"].repeats
-    assert CASES["train"].repeats
+    assert CASES["scaling"].workload is Ranks
+    assert CASES["train"].workload is Timed
 
 
 # ------------------------------------------------------------------ records
 
 
-def recorded(report: RanksReport, tmp_path, device: str = "cpu") -> Record:
+def recorded(report: Measurement, tmp_path, device: str = "cpu") -> Record:
     """Return the record of a point whose two ranks report so."""
-    fake = Ranks(
-        run=lambda plan: report,
-        work={"env_steps": 1_000, "agent_steps": 5_000},
-        mode="eager",
-        device=torch.device(device),
-        threads=2,
-    )
-    case = Case(
-        name="fake",
-        summary="",
-        scope="train",
-        version=1,
-        points=lambda _: [point(2)],
-        setup=lambda _: fake,
-        in_ranks=True,
-    )
-    context = sweep.Context.here("smoke", run_id="test")
-    (found,) = sweep.run(sweep.jobs("smoke", {}, {"fake": case}), context, tmp_path / "r.jsonl", in_this_process)
+    work = {"env_steps": 1_000, "agent_steps": 5_000}
+    fake = Ranks(run=lambda plan: report, facts=Facts(mode="eager", device=torch.device(device), threads=2, work=work))
+    ranked = case(lambda _: fake, scope="train", workload=Ranks, points=lambda _: [point(2)])
+    context = Context.here("smoke", run_id="test")
+    (found,) = sweep.run(sweep.jobs("smoke", {}, {"fake": ranked}), context, tmp_path / "r.jsonl", in_this_process)
     return found
 
 
-REPORT = RanksReport(
+REPORT = Measurement(
+    samples_ns=(1e6, 2e6, 3e6),
+    runs_per_sample=4,
+    stop_reason="3 samples",
+    warm_up={"settled": True},
     before=RIGHT,
-    measurement=Measurement((1e6, 2e6, 3e6), None, 4, "3 samples", {"settled": True}, {"clocks": "agree"}),
     after=RIGHT,
-    notes={"rollout_s": 1.0},
+    notes={"rollout_s": 1.0, "clocks": "agree"},
 )
 
 
@@ -221,7 +210,7 @@ def test_record_has_what_the_ranks_measured(tmp_path):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_ranks_that_differ_are_no_evidence(when, tmp_path):
     """A report whose check failed, before or after its timing, fails the point."""
-    wrong = Correctness(False, 0.25, "the weights of 2 ranks", "moved")
+    wrong = Check(False, 0.25, "the weights of 2 ranks", "moved")
     found = recorded(replace(REPORT, **{when: wrong}), tmp_path)
     assert found.status == "failed"
     assert f"{when} the timing, against the weights of 2 ranks" in found.reason

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +13,14 @@ import pytest
 import torch
 
 from bench import sweep
-from bench.case import Case, Correctness, Starts
+from bench.case import Check, Facts
 from bench.cases import startup_case as startup
 from bench.cases.startup_case import COLD, _first_step, _first_update
-from bench.measure import MeasureError, Plan, measure_starts
-from bench.record import Metric
+from bench.measure import PLANS, ColdStart, MeasureError, Plan
+from bench.record import Context, Metric
 from bench.views import figures, tables
 from bench.views.plots import paint
-from tests.bench.fakes import in_this_process
+from tests.bench.fakes import case, in_this_process
 from tests.bench.test_plots import record
 
 TWO = Plan(n_starts=2)
@@ -79,15 +78,15 @@ def test_process_comes_to_what_the_oracle_has():
 def test_cold_processes_find_no_compiled_code(processes, cache, n_folders):
     """Each has an empty folder of its own, of the project and of the driver; cached ones share the first one's."""
     starts = startup.startup({**FIRST_STEP, "cache": cache})
-    assert starts.check().passed  # the first process
-    measured = measure_starts(starts, TWO)
-    assert starts.check().passed
+    got = starts.measure(TWO)
+    assert got.before.passed  # the first process
+    assert got.after.passed
     assert len(processes) == 3
     for name in ("WARPDRIVE_MIN_CACHE", "CUDA_CACHE_PATH"):
         assert len({env[name] for env in processes}) == n_folders
-    assert measured.parts_s == {"import_s": (1.0, 1.0), "build_s": (0.5, 1.0)}
-    assert measured.total.samples_ns == (1.5e9, 2e9)
-    assert measured.total.warm_up is None
+    assert got.notes["samples_s"] == {"import_s": [1.0, 1.0], "build_s": [0.5, 1.0]}
+    assert got.samples_ns == (1.5e9, 2e9)
+    assert got.warm_up is None
 
 
 def test_process_that_comes_to_something_else_is_refused(processes):
@@ -123,27 +122,23 @@ def test_trainers_oracle_has_weights():
     assert oracle == "two iterations on cpu, eager"
 
 
-def fake(times: list[dict[str, float]]) -> Starts:
+def fake(times: list[dict[str, float]]) -> ColdStart:
     """Return a point whose processes take the given times."""
     left = iter(times)
-    return Starts(
+    return ColdStart(
         run=lambda: next(left),
-        check=lambda: Correctness(True, 0.0, "by hand"),
-        mode="eager",
-        device=torch.device("cpu"),
-        threads=1,
+        check=lambda: Check(True, 0.0, "by hand"),
+        facts=Facts(mode="eager", device=torch.device("cpu"), threads=1, work={"starts": 1}),
     )
 
 
-def test_record_has_median_interval_and_raw_samples_of_each_part(tmp_path):
+def test_record_has_median_interval_and_raw_samples_of_each_part(tmp_path, monkeypatch):
     """Two processes of 3 and 5 s: a median of 4 s within them, and no warm-up, roofline or telemetry."""
-    context = replace(sweep.Context.here("smoke", run_id="test"), plan=TWO)
+    monkeypatch.setitem(PLANS, "smoke", TWO)
+    context = Context.here("smoke", run_id="test")
     times = [{"import_s": 1.0, "build_s": 2.0}, {"import_s": 2.0, "build_s": 3.0}]
-    points = [{"backend": "cpu"}]
-    case = Case(
-        name="fake", summary="", scope="startup", version=1, points=lambda _: points, setup=lambda _: fake(times)
-    )
-    (record,) = sweep.run(sweep.jobs("smoke", {}, {"fake": case}), context, tmp_path / "r.jsonl", in_this_process)
+    cold = case(lambda _: fake(times), 1, scope="startup", workload=ColdStart)
+    (record,) = sweep.run(sweep.jobs("smoke", {}, {"fake": cold}), context, tmp_path / "r.jsonl", in_this_process)
     assert record.is_evidence, record.reason
     total = record.metrics["total_s"]
     assert (total.value, total.low, total.high, total.unit, total.direction) == (4.0, 3.0, 5.0, "s", "lower")
@@ -152,14 +147,13 @@ def test_record_has_median_interval_and_raw_samples_of_each_part(tmp_path):
     assert record.notes["samples_s"] == {"import_s": [1.0, 2.0], "build_s": [2.0, 3.0]}
     assert (record.n, record.work_per_run, record.warm_up) == (2, {"starts": 1}, None)
     assert "process of its own" in record.unread["warm_up"]
-    assert not case.repeats
 
 
 def test_simulator_is_not_timed(monkeypatch):
     """Numba's simulator is refused before a process is started."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     with pytest.raises(MeasureError, match="simulator"):
-        measure_starts(fake([]), TWO)
+        fake([]).measure(TWO)
 
 
 def test_points_are_cold_and_cached_where_code_is_kept():

@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench import cli, isolated, sweep
+from bench import cli, isolated, machine, sweep
 from bench.anchors import ANCHORS
-from bench.case import Correctness, Skip
+from bench.case import Check, Skip
 from bench.cases import CASES
 from bench.cases.train_case import _point as point
-from bench.record import Metric, read
+from bench.record import Context, Metric, read
 from bench.views import tables
-from tests.bench.fakes import case, in_this_process, prepared
+from tests.bench.fakes import case, in_this_process, timed
 from tests.bench.test_plots import record
 
 runner = CliRunner()
@@ -28,8 +28,8 @@ def _no_simulator(monkeypatch):
 
 
 @pytest.fixture
-def context() -> sweep.Context:
-    return sweep.Context.here("smoke", run_id="test")
+def context() -> Context:
+    return Context.here("smoke", run_id="test")
 
 
 def some_work() -> None:
@@ -48,7 +48,7 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
             raise Skip("no device; buy one")
         if point["index"] == 1:
             raise RuntimeError("out of luck")
-        return prepared(some_work)
+        return timed(some_work)
 
     records = list(sweep.run(jobs_of(case(setup)), context, tmp_path / "r.jsonl", in_this_process))
     assert [record.status for record in records] == ["skipped", "failed", "ok"]
@@ -63,9 +63,7 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
 def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_at):
     """A point whose check fails is no evidence, also when it went wrong only while it was timed."""
     checks = iter([index != wrong_at for index in range(2)])
-    fake = case(
-        lambda point: prepared(some_work, check=lambda: Correctness(next(checks), 0.5, "by hand", "off by 0.5")), 1
-    )
+    fake = case(lambda point: timed(some_work, check=lambda: Check(next(checks), 0.5, "by hand", "off by 0.5")), 1)
     (record,) = sweep.run(jobs_of(fake), context, tmp_path / "r.jsonl", in_this_process)
     assert record.status == "failed"
     assert "off by 0.5" in record.reason
@@ -74,9 +72,9 @@ def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_a
 
 def test_more_than_the_machine_allows_fails_the_point(context, tmp_path, monkeypatch):
     """A figure above the roofline is refused."""
-    monkeypatch.setattr(sweep.roofline, "fraction", lambda *_: (1.5, "by hand"))
+    monkeypatch.setattr(machine, "roofline", lambda *_: (1.5, "by hand"))
     (record,) = sweep.run(
-        jobs_of(case(lambda point: prepared(some_work), 1)), context, tmp_path / "r.jsonl", in_this_process
+        jobs_of(case(lambda point: timed(some_work), 1)), context, tmp_path / "r.jsonl", in_this_process
     )
     assert record.status == "failed"
     assert "150% of what the machine allows" in record.reason
@@ -90,7 +88,7 @@ def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
         tries.append(point["index"])
         if point["index"] == 1 and len(tries) < 4:
             raise RuntimeError("not yet")
-        return prepared(some_work)
+        return timed(some_work)
 
     todo = jobs_of(case(setup))
     file = tmp_path / "r.jsonl"

@@ -14,46 +14,46 @@ from warpdrive_min.training.config import RunConfig
 
 
 @pytest.fixture(scope="module", params=["cpu", "host"])
-def prepared(request):
+def workload(request):
     return train.train(point(request.param, n_envs=4, n_steps=8, algorithm="A2C"))
 
 
-def test_run_is_one_iteration_of_the_trainer(prepared):
+def test_run_is_one_iteration_of_the_trainer(workload):
     """A run does as many steps as it declares, and its parts took time; without a graph no capture did."""
-    assert prepared.work == {"env_steps": 32, "agent_steps": 32}
-    trainer = prepared.run.__self__
+    assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
+    trainer = workload.run.__self__
     before = trainer.env_steps
-    prepared.run()
+    workload.run()
     assert trainer.env_steps == before + 32
-    assert prepared.notes["rollout_s"] > 0
-    assert prepared.notes["update_s"] > 0
-    assert prepared.notes["capture_s"] == 0
-    assert prepared.mode == "eager"
+    assert workload.facts.notes["rollout_s"] > 0
+    assert workload.facts.notes["update_s"] > 0
+    assert workload.facts.notes["capture_s"] == 0
+    assert workload.mode == "eager"
 
 
-def test_point_is_right_before_and_after(prepared):
+def test_point_is_right_before_and_after(workload):
     """The weights move with every check; after the timing a twin on the other backend of the CPU has the same bits."""
     for said in ("none before the timing", "3 iterations of 8 environments against"):
-        seen = prepared.check()
+        seen = workload.check()
         assert seen.passed, seen
         assert seen.max_error == 0
         assert seen.oracle.startswith(said)
 
 
-def test_twin_that_differs_is_refused(prepared, monkeypatch):
+def test_twin_that_differs_is_refused(workload, monkeypatch):
     """A twin off by less than rounding fails the point."""
     monkeypatch.setattr(train, "twins", lambda _: (1e-9, "by hand"))
-    prepared.check()  # before the timing there is none
-    assert not prepared.check().passed
+    workload.check()  # before the timing there is none
+    assert not workload.check().passed
 
 
-def test_weights_that_stand_still_are_refused(prepared, monkeypatch):
+def test_weights_that_stand_still_are_refused(workload, monkeypatch):
     """An iteration that teaches nothing fails the point, however fast it is."""
     monkeypatch.setattr(train, "twins", lambda _: (0.0, "by hand"))
-    trainer = prepared.run.__self__
-    assert prepared.check().passed
+    trainer = workload.run.__self__
+    assert workload.check().passed
     monkeypatch.setattr(trainer, "iterate", lambda: None)
-    assert not prepared.check().passed
+    assert not workload.check().passed
 
 
 def test_weights_that_are_not_finite_are_refused(monkeypatch):

@@ -8,14 +8,15 @@ from typing import Any, Final
 
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Point, Preset
 from bench.cases.environments import ON_CPU, available
 from bench.cases.kernels.shared import OURS, implementations, prepared
+from bench.measure import Timed
 from warpdrive_min import CUDAFunctionManager
 from warpdrive_min.backends import Backend
 
 
-def launch(point: Point) -> Prepared:
+def launch(point: Point) -> Timed:
     """Launch next to nothing, one by one or in a graph: a kernel of one block, or torch's addition of one number."""
     backend = available(point["backend"])
     launches = torch.zeros(1, dtype=torch.int32, device=backend.device)
@@ -51,13 +52,13 @@ def counting_kernel(backend: Backend, launches: torch.Tensor) -> Callable[[], An
     return functions.prepare(functions.kernel("count"), [launches])
 
 
-def counted(made: Prepared, launches: torch.Tensor) -> Correctness:
+def counted(made: Timed, launches: torch.Tensor) -> Check:
     """Hold what one run has counted against the launches that it declares."""
     launches.zero_()
     made.run()
     made.synchronize()
-    error = abs(int(launches) - made.work["calls"])
-    return Correctness(error == 0, error, "the number of launches", f"{int(launches)} have run")
+    error = abs(int(launches) - made.facts.work["calls"])
+    return Check(error == 0, error, "the number of launches", f"{int(launches)} have run")
 
 
 def launch_points(preset: Preset) -> list[Point]:

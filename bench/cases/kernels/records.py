@@ -6,18 +6,19 @@ from typing import Final
 
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Point, Preset
 from bench.cases.env_case import start_env
 from bench.cases.environments import SEED, available
 from bench.cases.kernels.resets import reset_points
 from bench.cases.kernels.shared import OURS, arrays_of, mark_done, prepared, worst
+from bench.measure import Timed
 from warpdrive_min import EnvWrapper
 from warpdrive_min.constants import DONE
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.recorder import FINISHED, TERMINATED, TRUNCATED, Recorder
 
 
-def record(point: Point) -> Prepared:
+def record(point: Point) -> Timed:
     """Keep a step of a rollout: rewards, ends and last observations, and the sums over episodes."""
     backend = available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
@@ -28,7 +29,7 @@ def record(point: Point) -> Prepared:
         recorder.begin()
         recorder.record(0)
 
-    def check() -> Correctness:
+    def check() -> Check:
         errors: dict[str, float] = {}
         generator = torch.Generator().manual_seed(SEED)
         for _ in range(RECORDED):

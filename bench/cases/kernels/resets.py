@@ -7,23 +7,24 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Point, Preset
 from bench.cases.env_case import start_env
 from bench.cases.environments import SEED, available
 from bench.cases.kernels.shared import OURS, arrays_of, implementations, mark_done, on_gpu_too, prepared, worst
+from bench.measure import Timed
 from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, DataFeed
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import copy_state, difference
 from warpdrive_min.constants import DONE, EPISODE, TIMESTEP
 
 
-def reset(point: Point) -> Prepared:
+def reset(point: Point) -> Timed:
     """Restart every environment: by its own kernel, or by copying saved arrays, as those without one are restarted."""
     backend = available(point["backend"])
     return (own_reset if point["implementation"] == OURS else saved_reset)(point, backend)
 
 
-def own_reset(point: Point, backend: Backend) -> Prepared:
+def own_reset(point: Point, backend: Backend) -> Timed:
     """Restart by the kernel `reset` of the environment; the check restarts some on NumPy too, from the same state."""
     n_checked = max(1, min(point["n_envs"], CHECKED_AGENTS // point["n_agents"]))
     wrapper = start_env(point, point["backend"], point["n_envs"])
@@ -31,7 +32,7 @@ def own_reset(point: Point, backend: Backend) -> Prepared:
     data, expected = wrapper.cuda_data_manager, oracle.cuda_data_manager
     generator = torch.Generator().manual_seed(SEED)
 
-    def check() -> Correctness:
+    def check() -> Check:
         mark_done(data, generator)
         copy_state(data, expected)
         wrapper.env_resetter.reset_when_done(data)
@@ -57,7 +58,7 @@ def own_reset(point: Point, backend: Backend) -> Prepared:
     )
 
 
-def saved_reset(point: Point, backend: Backend) -> Prepared:
+def saved_reset(point: Point, backend: Backend) -> Timed:
     """Restart by copying `SAVED_WORDS` numbers for each agent; the check spoils all and restarts half of them."""
     n_envs, n_agents = point["n_envs"], point["n_agents"]
     data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
@@ -68,7 +69,7 @@ def saved_reset(point: Point, backend: Backend) -> Prepared:
     resetter = CUDAEnvironmentReset(CUDAFunctionManager(n_agents, n_envs, backend=backend))
     generator = torch.Generator().manual_seed(SEED)
 
-    def check() -> Correctness:
+    def check() -> Check:
         state = data.tensor("state")
         state.add_(1)
         is_done = mark_done(data, generator)

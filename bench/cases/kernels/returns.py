@@ -8,14 +8,15 @@ from typing import Final
 
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Point, Preset
 from bench.cases.environments import SEED, available
 from bench.cases.kernels.shared import OURS, implementations, on_gpu_too, prepared
+from bench.measure import Timed
 from warpdrive_min.backends import Backend
 from warpdrive_min.training.returns import ReturnScan
 
 
-def return_scan(point: Point) -> Prepared:
+def return_scan(point: Point) -> Timed:
     """Sum up discounted rewards backwards in time: our kernel, a loop over the steps in torch, or its cumulative sum.
 
     The check takes the definition in float64, on the CPU, for all rows.
@@ -29,13 +30,13 @@ def return_scan(point: Point) -> Prepared:
         "torch cumsum": lambda: cumulative_scan(played),
     }
 
-    def check() -> Correctness:
+    def check() -> Check:
         played.returns.fill_(torch.nan)
         scans[point["implementation"]]()
         want = returns_in_float64(played)
         error = (played.returns.cpu().double() - want).abs().max() / want.abs().max()
         # A comparison with NaN is false, so what is not filled in does not pass.
-        return Correctness(
+        return Check(
             passed=bool(error <= SCAN_TOLERANCE),
             max_error=float(error.nan_to_num(nan=float("inf"), posinf=float("inf"))),
             oracle="torch in float64, on the CPU, step by step",

@@ -7,8 +7,9 @@ from typing import Final
 
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
-from bench.cases.repeats import Mode, repeated, torch_threads
+from bench.case import Check, Facts, Mode, Point, Preset
+from bench.cases.repeats import repeated, torch_threads
+from bench.measure import Timed
 from warpdrive_min import BACKENDS, CUDADataManager
 from warpdrive_min.backends import Backend
 from warpdrive_min.constants import DONE
@@ -21,14 +22,14 @@ def prepared(
     point: Point,
     backend: Backend,
     work: Callable[[], object],
-    check: Callable[[], Correctness],
+    check: Callable[[], Check],
     *,
     units: Mapping[str, int],
     least_bytes: int,
     least_ops: int = 0,
     mode: Mode | None = None,
     n: int | None = None,
-) -> Prepared:
+) -> Timed:
     """Return a point whose run does some work several times.
 
     Args:
@@ -44,24 +45,26 @@ def prepared(
     """
     each = repeated(backend, work, mode, n)
     is_torch = str(point["implementation"]).startswith("torch")
-    return Prepared(
+    return Timed(
         run=each.run,
         synchronize=backend.synchronize,
-        work={kind: amount * each.n for kind, amount in units.items()},
         check=check,
-        mode=each.mode,
-        device=backend.device,
-        threads=torch_threads(backend) if is_torch else backend.threads,
-        bytes_per_run=least_bytes * each.n,
-        ops_per_run=least_ops * each.n,
-        notes={"launched_per_run": each.n},
+        facts=Facts(
+            mode=each.mode,
+            device=backend.device,
+            threads=torch_threads(backend) if is_torch else backend.threads,
+            work={kind: amount * each.n for kind, amount in units.items()},
+            bytes_per_run=least_bytes * each.n,
+            ops_per_run=least_ops * each.n,
+            notes={"launched_per_run": each.n},
+        ),
     )
 
 
-def worst(errors: Mapping[str, float], oracle: str, allowed: float = 0.0) -> Correctness:
+def worst(errors: Mapping[str, float], oracle: str, allowed: float = 0.0) -> Check:
     """Judge a point by the array that is furthest off."""
     name = max(errors, key=lambda each: errors[each])
-    return Correctness(
+    return Check(
         passed=errors[name] <= allowed,
         max_error=errors[name],
         oracle=oracle,

@@ -7,20 +7,21 @@ from typing import Final
 
 import torch
 
-from bench.case import Correctness, Point, Prepared, Preset
+from bench.case import Check, Point, Preset
 from bench.cases.environments import SEED, available
 from bench.cases.kernels.shared import OURS, implementations, on_gpu_too, prepared, worst
+from bench.measure import Timed
 from warpdrive_min.backends import Backend
 from warpdrive_min.training.shuffle import Shuffle
 
 
-def shuffle(point: Point) -> Prepared:
+def shuffle(point: Point) -> Timed:
     """Draw a permutation: ours, or `torch.randperm` on the same device, which is called eagerly."""
     backend = available(point["backend"])
     n = point["n_indices"]
     draw, indices, oracle = (our_shuffle if point["implementation"] == OURS else torch_randperm)(backend, n)
 
-    def check() -> Correctness:
+    def check() -> Check:
         draw()
         before = indices.to("cpu", copy=True)
         draw()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from bench.machine import LIMITS
 from bench.record import Metric, Record
-from bench.roofline import LIMITS
 from bench.stats import median, median_interval
 from bench.views.figures.chart import BACKEND_STYLE, GREY, Chart, Dot, Panel, Series
 from bench.views.figures.records import baselines, env_order, grouped, latest, metric, plain, size, times_baseline
