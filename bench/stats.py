@@ -1,10 +1,13 @@
-"""The statistics of samples: a median and its interval, and the ratio of two sets of them."""
+"""Statistics of samples: a median and its interval, and the ratio of two sides.
+
+SciPy is imported where a ratio is judged, not here: a process that measures has no need of it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -81,6 +84,29 @@ class Ratio:
     high: float
     error: float
     """Standard error of the ratio's logarithm."""
+    dof: int | None = None
+    """Degrees of freedom with which the error is known; None: those of the normal distribution."""
+    between_processes: bool = False
+    """The interval holds what differs between processes; else only what differs within one."""
+
+    @classmethod
+    def of_logs(cls, values: Sequence[float], *, between_processes: bool) -> Ratio:
+        """Return the geometric mean of ratios from their logarithms, with Student's interval on the log scale.
+
+        Times scatter by factors, so it is their logarithms that are added and near normal.
+
+        Source: Student 1908, "The probable error of a mean"; on logarithms, Fleming and Wallace 1986, "How not to lie
+        with statistics", why ratios take the geometric mean.
+
+        Raises:
+            ValueError: There are fewer than two.
+        """
+        if len(values) < 2:
+            raise ValueError(f"ratio: needs the logarithms of two or more ratios (got {len(values)}); measure more")
+        logs = np.asarray(values, np.float64)
+        mean, error, dof = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1
+        half = student_quantile((1 + CONFIDENCE) / 2, dof) * error
+        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half), error, dof, between_processes)
 
     def widened(self, noise: float, dof: int) -> Ratio:
         """Return the ratio with noise that its samples cannot show added to its interval.
@@ -91,53 +117,35 @@ class Ratio:
         """
         more = student_quantile((1 + CONFIDENCE) / 2, dof) * noise
         below, above = math.log(self.value / self.low), math.log(self.high / self.value)
-        return Ratio(
-            self.value,
-            self.value / math.exp(math.hypot(below, more)),
-            self.value * math.exp(math.hypot(above, more)),
-            math.hypot(self.error, noise),
+        return replace(
+            self,
+            low=self.value / math.exp(math.hypot(below, more)),
+            high=self.value * math.exp(math.hypot(above, more)),
+            error=math.hypot(self.error, noise),
+            dof=dof,
         )
 
-    def p_over(self, other: float, dof: int) -> float:
-        """Return the one-sided p-value for being above another ratio, with the degrees of freedom of the error."""
-        return _student_p(math.log(self.value / other), self.error, dof)
+    def p_over(self, other: float = 1.0) -> float:
+        """Return the one-sided p-value for being above another ratio; its error may be 0."""
+        distance = math.log(self.value / other)
+        if self.error == 0:
+            return 0.5 if distance == 0 else float(distance < 0)
+        return 1 - student_cdf(distance / self.error, math.inf if self.dof is None else self.dof)
+
+    def p_below(self, other: float = 1.0) -> float:
+        """Return the one-sided p-value for being below another ratio."""
+        return 1 - self.p_over(other)
 
 
-def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Return the geometric mean of ``b / a`` over pairs, with Student's interval on the log scale.
-
-    Times scatter by factors, so it is their logarithms that are added and near normal.
-
-    Source: Student 1908, "The probable error of a mean"; on logarithms, Fleming and Wallace 1986, "How not to lie with
-    statistics", why ratios take the geometric mean.
+def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """Return the logarithms of ``b / a`` of pairs.
 
     Raises:
-        ValueError: The sides differ in length, or there are fewer than two pairs.
+        ValueError: The sides differ in length.
     """
-    mean, error, dof = _log_mean(a, b)
-    half = student_quantile((1 + CONFIDENCE) / 2, dof) * error
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), error)
-
-
-def paired_p(a: Sequence[float], b: Sequence[float], over: float = 1.0) -> float:
-    """Return the one-sided p-value for ``b / a`` being above ``over``: Student's test of the logarithms of pairs."""
-    mean, error, dof = _log_mean(a, b)
-    return _student_p(mean - math.log(over), error, dof)
-
-
-def _student_p(distance: float, error: float, dof: int) -> float:
-    """Return the one-sided p-value of a distance from its standard error, which may be 0."""
-    if error == 0:
-        return 0.5 if distance == 0 else float(distance < 0)
-    return 1 - student_cdf(distance / error, dof)
-
-
-def _log_mean(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, int]:
-    """Return mean, standard error and degrees of freedom of the logarithms of ``b / a``."""
-    if len(a) != len(b) or len(a) < 2:
-        raise ValueError(f"pairs: both sides need the same number of times, two or more (got {len(a)} and {len(b)})")
-    logs = np.log(np.asarray(b, np.float64) / np.asarray(a, np.float64))
-    return float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1
+    if len(a) != len(b):
+        raise ValueError(f"pairs: both sides need the same number of times (got {len(a)} and {len(b)})")
+    return [math.log(after / before) for before, after in zip(a, b, strict=True)]
 
 
 def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
@@ -159,19 +167,13 @@ def unpaired_p(a: Sequence[float], b: Sequence[float], over: float = 1.0) -> flo
     """Return the one-sided p-value for ``b`` being above ``a * over``: Mann and Whitney's test, its normal limit.
 
     Ties share their ranks and narrow the variance; half a step is taken off for continuity.
-
-    Source: Mann and Whitney 1947, "On a test of whether one of two random variables is stochastically larger than the
-    other"; with ties, Lehmann 1975, "Nonparametrics", section 1.4.
     """
+    from scipy.stats import mannwhitneyu  # noqa: PLC0415  (0.8 s, which no measuring process takes)
+
     first, second = np.asarray(a, np.float64) * over, np.asarray(b, np.float64)
-    n, m = len(first), len(second)
-    wins = float((second[:, None] > first).sum() + 0.5 * (second[:, None] == first).sum())
-    ties = np.unique(np.concatenate([first, second]), return_counts=True)[1].astype(np.float64)
-    together = n + m
-    variance = n * m / 12 * (together + 1 - float((ties**3 - ties).sum()) / (together * (together - 1)))
-    if variance == 0:
+    if np.ptp(np.concatenate([first, second])) == 0:
         return 0.5
-    return 1 - NormalDist().cdf((wins - n * m / 2 - 0.5) / math.sqrt(variance))
+    return float(mannwhitneyu(second, first, alternative="greater", method="asymptotic").pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -201,29 +203,15 @@ def smallest_detectable(noise: float, n: int, dof: int | None = None) -> float:
     return math.expm1((quantile + normal.inv_cdf(POWER)) * noise / math.sqrt(n))
 
 
-def student_cdf(t: float, dof: int) -> float:
-    """Return the probability that Student's t is at most so large.
+def student_cdf(t: float, dof: float) -> float:
+    """Return the probability that Student's t is at most so large."""
+    from scipy.special import stdtr  # noqa: PLC0415  (0.3 s, which no measuring process takes)
 
-    Source: Abramowitz and Stegun 1964, equations 26.7.3 and 26.7.4: exact for whole degrees of freedom.
-    """
-    angle = math.atan(t / math.sqrt(dof))
-    odd, square = dof % 2, math.cos(angle) ** 2
-    term = total = math.cos(angle) if odd else 1.0
-    for k in range(2 + odd, dof, 2):
-        term *= (k - 1) / k * square
-        total += term
-    two_sided = math.sin(angle) * total
-    if odd:
-        two_sided = 2 / math.pi * (angle + (two_sided if dof > 1 else 0.0))
-    return (1 + two_sided) / 2
+    return float(stdtr(dof, t))
 
 
 def student_quantile(probability: float, dof: int) -> float:
-    """Return the t that `student_cdf` gives a probability of at least one half; found by bisection."""
-    low, high = 0.0, 1.0
-    while student_cdf(high, dof) < probability:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_cdf(middle, dof) < probability else (low, middle)
-    return high
+    """Return the t that `student_cdf` gives a probability."""
+    from scipy.special import stdtrit  # noqa: PLC0415
+
+    return float(stdtrit(dof, probability))

@@ -19,7 +19,7 @@ from bench.peers.catalogue import PeerJob
 from bench.peers.check import correctness
 from bench.peers.process import PeerError, PeerProcess
 from bench.record import Checks, Context, Measurement, Metric, Record, Status, sweep_command
-from bench.stats import Ratio, paired_ratio
+from bench.stats import Ratio, log_ratios
 from bench.verdicts.turns import QUADS, by_quad, quads
 from bench.verdicts.worker import Reply, Side, SideError
 from warpdrive_min.backends import availability
@@ -277,7 +277,7 @@ def ratio(outcome: Outcome) -> Ratio:
         by_quad(samples, side["work"]["env_steps"])
         for samples, side in zip(outcome.samples, outcome.sides, strict=True)
     )
-    return paired_ratio(ours, theirs)
+    return Ratio.of_logs(log_ratios(ours, theirs), between_processes=False)
 
 
 def _correctness(side: Reply) -> Checks:

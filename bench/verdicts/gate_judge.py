@@ -77,7 +77,7 @@ def _seen(pair: Pair, threshold: float, calibration: Calibration | None) -> tupl
     scatter, dof = noise.of_ratio(pair.in_turns)
     wide = ratio.widened(scatter, dof)
     smallest = noise.smallest_in_turns if pair.in_turns else noise.smallest
-    return wide, max(smallest, smallest_detectable(ratio.error, 1)), max(p, wide.p_over(1 + threshold, dof))
+    return wide, max(smallest, smallest_detectable(ratio.error, 1)), max(p, wide.p_over(1 + threshold))
 
 
 def _outcome(ratio: Ratio, threshold: float, limit: float, p: float) -> Outcome:

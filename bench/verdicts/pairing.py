@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.judge import COMPARABLE_FIELDS, Key, check_allowed, mismatches, name_of
 from bench.record import Record
-from bench.stats import Ratio, paired_p, paired_ratio, unpaired_p, unpaired_ratio
+from bench.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,16 +27,18 @@ class Pair:
     @property
     def ratio(self) -> Ratio:
         """Time on side B over that on side A."""
-        return (paired_ratio if self.in_turns else unpaired_ratio)(self.times_a, self.times_b)
+        if not self.in_turns:
+            return unpaired_ratio(self.times_a, self.times_b)
+        return Ratio.of_logs(log_ratios(self.times_a, self.times_b), between_processes=False)
 
     def p_slower(self, by: float = 0.0) -> float:
         """Return the one-sided p-value for B being slower by more than a share."""
-        return (paired_p if self.in_turns else unpaired_p)(self.times_a, self.times_b, 1 + by)
+        return self.ratio.p_over(1 + by) if self.in_turns else unpaired_p(self.times_a, self.times_b, 1 + by)
 
     @property
     def p_faster(self) -> float:
         """The one-sided p-value for A being slower."""
-        return (paired_p if self.in_turns else unpaired_p)(self.times_b, self.times_a)
+        return self.ratio.p_below() if self.in_turns else unpaired_p(self.times_b, self.times_a)
 
 
 # ------------------------------------------------------------------ records

@@ -152,7 +152,7 @@ def test_two_noisy_cores_are_never_wrong(tmp_path):
 )
 def test_what_cannot_be_gated_has_its_exit_code(arguments, code, message, tmp_path, monkeypatch):
     """Missing baselines, empty selections and wrong usage never look like 0, 1 or 2."""
-    monkeypatch.setattr(sweep.machine, "fingerprint", lambda device: {"gpu": None, "cpu": "a laptop's", "cores": 2})
+    monkeypatch.setattr(machine, "fingerprint", lambda device: {"gpu": None, "cpu": "a laptop's", "cores": 2})
     got = run_gate(tmp_path, *arguments)
     assert got.exit_code == code, got.output
     assert message in got.output

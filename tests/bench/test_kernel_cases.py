@@ -115,7 +115,7 @@ def test_record_counts_steps_of_all_agents(monkeypatch):
     """Tag Continuous is kept with its cut episodes; a recorder that keeps nothing is refused."""
     point = {"implementation": OURS, "backend": "host", "env": "tag_continuous", "n_envs": 4, "n_agents": 5}
     made = records.record(point)
-    assert made.work == {"env_steps": 4 * EAGER_STEPS, "agent_steps": 20 * EAGER_STEPS}
+    assert made.facts.work == {"env_steps": 4 * EAGER_STEPS, "agent_steps": 20 * EAGER_STEPS}
     assert made.check().passed
     monkeypatch.setattr(records.Recorder, "record", lambda self, step: None)
     assert not made.check().passed
@@ -124,7 +124,7 @@ def test_record_counts_steps_of_all_agents(monkeypatch):
 def test_launches_are_counted():
     """Each of the declared launches has run; one that is missing is refused."""
     made = launches.launch({"implementation": OURS, "backend": "host", "mode": "eager"})
-    assert made.work == {"calls": launches.LAUNCHES}
+    assert made.facts.work == {"calls": launches.LAUNCHES}
     unseen = torch.full((1,), 7)
     seen = launches.counted(made, unseen)  # a counter that the kernel does not know
     assert not seen.passed
@@ -142,7 +142,7 @@ def test_step_alone_draws_nothing(monkeypatch):
     assert len(draws) == n_before
     env_case.env_step(point).run()
     assert len(draws) >= n_before + EAGER_STEPS
-    assert alone.work == {"env_steps": 8 * EAGER_STEPS, "agent_steps": 8 * EAGER_STEPS}
+    assert alone.facts.work == {"env_steps": 8 * EAGER_STEPS, "agent_steps": 8 * EAGER_STEPS}
 
 
 @pytest.mark.parametrize(

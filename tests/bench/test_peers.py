@@ -27,7 +27,7 @@ from bench.peers.pairing import Run, measure
 from bench.peers.process import PeerError, PeerProcess
 from bench.peers.theirs.gymnasium import IDS, prepare
 from bench.record import Context, read
-from bench.stats import paired_ratio
+from bench.stats import Ratio, log_ratios
 from bench.verdicts.turns import by_quad
 from bench.verdicts.worker import Side
 from bench.views import tables
@@ -285,7 +285,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
         for record in (mine, theirs)
     ]
     got = theirs.metrics["ours_over_peer"]
-    want = paired_ratio(*turns)
+    want = Ratio.of_logs(log_ratios(*turns), between_processes=False)
     np.testing.assert_allclose([got.value, got.low, got.high], [want.value, want.low, want.high])
     assert theirs.metrics["ours_env_steps_per_s"] == mine.metrics["env_steps_per_s"]
     (line,) = (line for line in tables.markdown([theirs, dead]).splitlines() if "cartpole" in line)

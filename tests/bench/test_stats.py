@@ -8,15 +8,43 @@ import numpy as np
 import pytest
 
 from bench.stats import (
+    Ratio,
     holm,
-    paired_p,
-    paired_ratio,
+    log_ratios,
     smallest_detectable,
     student_cdf,
     student_quantile,
     unpaired_p,
     unpaired_ratio,
 )
+
+
+def paired_ratio(a, b) -> Ratio:
+    """Return the ratio of two sides whose times belong together one by one."""
+    return Ratio.of_logs(log_ratios(a, b), between_processes=False)
+
+
+def closed_form_cdf(t: float, dof: int) -> float:
+    """Return Student's distribution by Abramowitz and Stegun 1964, equations 26.7.3 and 26.7.4: whole degrees."""
+    angle = math.atan(t / math.sqrt(dof))
+    odd, square = dof % 2, math.cos(angle) ** 2
+    term = total = math.cos(angle) if odd else 1.0
+    for k in range(2 + odd, dof, 2):
+        term *= (k - 1) / k * square
+        total += term
+    two_sided = math.sin(angle) * total
+    if odd:
+        two_sided = 2 / math.pi * (angle + (two_sided if dof > 1 else 0.0))
+    return (1 + two_sided) / 2
+
+
+@pytest.mark.parametrize("dof", [1, 2, 3, 4, 9, 10, 30, 47, 100])
+def test_student_is_its_closed_form(dof):
+    """Probabilities and quantiles agree with the sums over whole degrees of freedom within 2e-14."""
+    for t in np.linspace(-12, 12, 49):
+        assert abs(student_cdf(t, dof) - closed_form_cdf(t, dof)) <= 2e-14
+    for probability in (0.6, 0.9, 0.975, 0.995):
+        assert abs(closed_form_cdf(student_quantile(probability, dof), dof) - probability) <= 2e-14
 
 
 @pytest.mark.parametrize(
@@ -40,16 +68,16 @@ def test_paired_ratio_by_hand():
 
 def test_paired_ratio_refuses_sides_that_do_not_pair():
     """One pair has no spread, and sides of different lengths no pairs."""
-    with pytest.raises(ValueError, match=r"two or more \(got 1 and 1\)"):
+    with pytest.raises(ValueError, match=r"two or more ratios \(got 1\)"):
         paired_ratio([1.0], [2.0])
     with pytest.raises(ValueError, match=r"got 3 and 2"):
         paired_ratio([1.0, 1.0, 1.0], [2.0, 2.0])
 
 
-def test_paired_p_of_pairs_without_scatter_is_decided():
+def test_p_of_pairs_without_scatter_is_decided():
     """Where all pairs have one ratio, it is above what is less, not above what is more, and undecided at itself."""
     a, b = [1.0, 2.0, 4.0], [2.0, 4.0, 8.0]
-    assert [paired_p(a, b, over) for over in (1.9, 2.0, 2.1)] == [0.0, 0.5, 1.0]
+    assert [paired_ratio(a, b).p_over(over) for over in (1.9, 2.0, 2.1)] == [0.0, 0.5, 1.0]
 
 
 def test_unpaired_ratio_by_hand():
@@ -60,6 +88,16 @@ def test_unpaired_ratio_by_hand():
     assert got.value == 2
     assert math.log(got.high / 2) == pytest.approx(half)
     assert math.log(2 / got.low) == pytest.approx(half)
+
+
+def test_ratio_says_whether_it_holds_what_differs_between_processes():
+    """Its interval is the same; only the mark tells rounds from turns, and stays when noise is added."""
+    rounds = Ratio.of_logs([0.1, 0.2, 0.3], between_processes=True)
+    assert rounds.dof == 2
+    assert rounds.widened(0.01, 5).between_processes
+    assert not paired_ratio([1.0, 1.0], [1.0, 2.0]).between_processes
+    assert rounds.p_over(math.exp(0.2)) == pytest.approx(0.5)
+    assert rounds.p_over(1.1) + rounds.p_below(1.1) == pytest.approx(1)
 
 
 def test_unpaired_p_by_hand():

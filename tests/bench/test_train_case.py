@@ -28,7 +28,7 @@ def test_run_is_one_iteration_of_the_trainer(workload):
     assert workload.facts.notes["rollout_s"] > 0
     assert workload.facts.notes["update_s"] > 0
     assert workload.facts.notes["capture_s"] == 0
-    assert workload.mode == "eager"
+    assert workload.facts.mode == "eager"
 
 
 def test_point_is_right_before_and_after(workload):
