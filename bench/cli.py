@@ -19,7 +19,6 @@ from bench.case import PresetName, point_name
 from bench.cases import CASES
 from bench.claims import claims, for_report
 from bench.doctor import doctor
-from bench.files import write_atomically
 from bench.peers.command import peers
 from bench.record import Context, Record, RecordError, read_all
 from bench.reproduce import reproduce
@@ -31,6 +30,7 @@ from bench.views.export import export
 from bench.views.figures import by_machine
 from bench.views.paper import paper
 from warpdrive_min.backends import Availability, availability
+from warpdrive_min.files import write_atomically
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)

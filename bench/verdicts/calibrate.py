@@ -22,7 +22,6 @@ from rich.table import Table
 from bench import sweep
 from bench.case import Point, PresetName
 from bench.errors import CompareError, NotComparable, NothingMeasured
-from bench.files import write_atomically
 from bench.judge import COMPARABLE_FIELDS, key
 from bench.record import Record, append
 from bench.stats import median, smallest_detectable
@@ -31,6 +30,7 @@ from bench.verdicts.compare import say
 from bench.verdicts.pairing import Pair
 from bench.verdicts.worker import SideError
 from bench.views.figures import by_machine
+from warpdrive_min.files import write_atomically
 
 CALIBRATIONS: Final = sweep.RESULTS / "calibration"
 ROUNDS: Final = 5

@@ -20,7 +20,6 @@ from rich.table import Table
 from bench import sweep
 from bench.case import Case, Point, Preset, PresetName, passes
 from bench.errors import CompareError, NotComparable, NothingMeasured, PointFailed
-from bench.files import write_atomically
 from bench.judge import Evidence, disturbed
 from bench.machine import ROOT, git_state
 from bench.measure import Timed
@@ -31,6 +30,7 @@ from bench.verdicts.pairing import Pair, paired_up
 from bench.verdicts.turns import WORKING_TREE, Measured, measure_all, measure_revisions
 from bench.verdicts.worker import Side, SideError
 from warpdrive_min.backends import availability
+from warpdrive_min.files import write_atomically
 
 SAME: Final = 0.01
 """Share within which the whole interval of two sides lies that are the same."""

@@ -20,7 +20,6 @@ from bench import isolated, sweep
 from bench.case import Case, Point, PresetName, point_name
 from bench.cases import CASES
 from bench.errors import NotComparable, NothingMeasured
-from bench.files import write_atomically
 from bench.judge import Evidence, check_allowed, mismatches, name_of
 from bench.record import Context, Record, append, read_all, selected
 from bench.verdicts import compare, turns
@@ -30,6 +29,7 @@ from bench.verdicts.gate_judge import confirm, from_records, judge_into
 from bench.verdicts.gate_report import Code, Report
 from bench.verdicts.gate_selftest import run_selftest
 from bench.verdicts.gate_views import render_annotations, render_junit, render_markdown
+from warpdrive_min.files import write_atomically
 
 THRESHOLD: Final = 0.03
 

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from bench.files import write_atomically
 from bench.record import RecordError, read_all, selected
 from bench.views.tables import markdown
+from warpdrive_min.files import write_atomically
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)

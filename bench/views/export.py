@@ -17,10 +17,10 @@ import typer
 from bench import machine
 from bench.case import point_name
 from bench.cases import CASES
-from bench.files import write_atomically
 from bench.record import Metric, Record, RecordError, read_all
 from bench.stats import median
 from bench.views.figures import by_machine
+from warpdrive_min.files import write_atomically
 
 GROUPED_BY: Final = ("env", "implementation")
 """Axes that name an ASV benchmark beside its case; the others are its parameters."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from bench.record import Record
 from bench.views.figures import Chart, Panel, by_machine, charts, commit_label, notes
+from warpdrive_min.files import replacing
 
 Style = Literal["paper", "slides"]
 STYLES: Final = Path(__file__).parent / "styles"
@@ -302,11 +301,7 @@ def _footer(figure: Figure, chart: Chart) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    """Write to a temporary file and rename it, so that a killed run leaves no half picture."""
-    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-    os.close(descriptor)
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[path.suffix[1:]]
-    figure.savefig(unfinished, format=path.suffix[1:], metadata=metadata)
-    os.chmod(unfinished, 0o644)
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format=path.suffix[1:], metadata=metadata)
     return path

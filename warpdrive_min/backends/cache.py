@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from warpdrive_min.files import replacing
 
 SCHEMA = 1
 """Raise it when the meaning of a cached file changes."""
@@ -29,9 +30,6 @@ def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], None])
     text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True, default=str)
     path = folder() / (hashlib.sha256(text.encode()).hexdigest()[:32] + suffix)
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
-            unfinished = Path(scratch) / path.name
+        with replacing(path) as unfinished:
             make(unfinished)
-            os.replace(unfinished, path)
     return path

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from rich.table import Table
 from warpdrive_min import backends
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.errors import ConfigError, WarpDriveError, known
+from warpdrive_min.files import write_atomically
 from warpdrive_min.validation.card import Speed, measure
 from warpdrive_min.validation.checks import CHECKS, Result, run_checks
 from warpdrive_min.validation.subject import Case, load_class
@@ -76,7 +75,8 @@ def validate(
             speeds += _speeds(on_backend[0])
     _show(console, cls.__name__, findings, speeds)
     if json_file is not None:
-        _write(json_file, _report(path, cls.__name__, findings, speeds))
+        report = _report(path, cls.__name__, findings, speeds)
+        write_atomically(json_file, json.dumps(report, indent=1, default=str))
     if any(result.status == "failed" for _, result in findings):
         raise typer.Exit(1)
     if not any(result.status == "passed" for _, result in findings):
@@ -201,15 +201,3 @@ def _report(path: str, title: str, findings: Sequence[Finding], speeds: Sequence
         ],
         "speeds": [asdict(speed) for speed in speeds],
     }
-
-
-def _write(file: Path, report: Mapping[str, Any]) -> None:
-    """Write JSON; the file is replaced when the new one is whole."""
-    descriptor, unfinished = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(report, stream, indent=1, default=str)
-        os.replace(unfinished, file)
-    except BaseException:
-        Path(unfinished).unlink()
-        raise

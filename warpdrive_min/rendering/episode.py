@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from warpdrive_min.constants import TIMESTEP, Constants
 from warpdrive_min.errors import DataError, known
-from warpdrive_min.rendering.files import replacing
+from warpdrive_min.files import replacing
 
 Array = npt.NDArray[Any]
 

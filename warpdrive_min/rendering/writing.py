@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.files import replacing
 from warpdrive_min.rendering.episode import Episode
-from warpdrive_min.rendering.files import replacing
 from warpdrive_min.rendering.html import write_html
 from warpdrive_min.rendering.raster import write_gif, write_mp4, write_png
 from warpdrive_min.rendering.scene import Scene, time_series

@@ -29,7 +29,7 @@ from torch import distributed
 
 from warpdrive_min import backends
 from warpdrive_min.errors import ConfigError, TrainingError
-from warpdrive_min.rendering.files import replacing
+from warpdrive_min.files import write_atomically
 from warpdrive_min.training.phase import forget_graphs
 from warpdrive_min.training.ranks import World
 
@@ -93,8 +93,7 @@ def _error_for_the_launcher() -> Iterator[None]:
             more = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
             report = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": more}}
             # Whole or not at all: the launcher reads it also if it has ended this rank meanwhile.
-            with replacing(Path(path)) as file:
-                file.write_text(json.dumps(report))
+            write_atomically(Path(path), json.dumps(report))
         raise
 
 

@@ -11,7 +11,6 @@ import importlib
 import io
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from warpdrive_min.errors import ConfigError, DataError, TrainingError, known
+from warpdrive_min.files import write_atomically
 
 Row = Mapping[str, float | int]
 
@@ -181,7 +181,7 @@ class JsonLines:
                 raise _not_a_row(self._path, number, line) from error
             if is_kept:
                 kept.append(line)
-        _replace(self._path, "".join(kept))
+        write_atomically(self._path, "".join(kept))
 
 
 class Csv:
@@ -239,7 +239,7 @@ class Csv:
 
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         lines = [[row.get(name, "") for name in self._columns] for row in rows]
-        _replace(self._path, "".join(map(_csv_line, [self._columns, *lines] if self._columns else [])))
+        write_atomically(self._path, "".join(map(_csv_line, [self._columns, *lines] if self._columns else [])))
 
 
 class TensorBoard:
@@ -320,13 +320,6 @@ def _not_a_row(path: Path, number: int, line: str) -> DataError:
     return DataError(
         f"{path}, line {number}: must be a row with its iteration (got {line.strip()!r:.80}); delete the line"
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file that is there whole or as it was, whenever the process is killed."""
-    unfinished = path.with_name(f".unfinished-{path.name}")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

@@ -15,7 +15,7 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import CheckpointError, ConfigError, known
-from warpdrive_min.rendering.files import replacing
+from warpdrive_min.files import write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import checkpoint, evaluation, ranks
 from warpdrive_min.training.config import RunConfig
@@ -339,8 +339,7 @@ class Trainer:
         if self._sinks is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             settings = self.config.to_dict() | {"seed": self.seed}
-            with replacing(self.folder / "run_config.json") as file:
-                file.write_text(json.dumps(settings, indent=1) + "\n")
+            write_atomically(self.folder / "run_config.json", json.dumps(settings, indent=1) + "\n")
             saving = self.config.saving
             resumed = self._resumed_from
             self._sinks = open_sinks(saving.sinks, self.folder, saving.name, settings, resumed)
