@@ -53,7 +53,7 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "os": f"{platform.system()} {platform.release()}",
         "cpu": read("cpu", _cpu),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": n_cores(),
         "cpu_limit": read("cpu_limit", _cpu_limit),
         "settings": settings(),
         "memory_bytes": read("memory_bytes", lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
@@ -103,6 +103,26 @@ def _cpu_limit() -> float | None:
         quota_us = int(quota_file.read_text())
         return None if quota_us < 0 else quota_us / int((version_1 / "cpu.cfs_period_us").read_text())
     return None
+
+
+# ------------------------------------------------------------------ the host, now
+
+
+def load() -> float | None:
+    """Return the load average over a minute, a core that this process may use; None where there is none."""
+    return os.getloadavg()[0] / n_cores() if hasattr(os, "getloadavg") else None
+
+
+def n_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pinned_cores() -> list[int] | None:
+    """Return the cores that this process is kept on; None: it may use all."""
+    if n_cores() == os.cpu_count() or not hasattr(os, "sched_getaffinity"):
+        return None
+    return sorted(os.sched_getaffinity(0))
 
 
 # ------------------------------------------------------------------ limits

@@ -171,6 +171,7 @@ class ColdStart:
             samples_ns=tuple(total_s * 1e9 for total_s in totals_s),
             runs_per_sample=1,
             stop_reason=f"{plan.n_starts} processes",
+            process=tuple(range(plan.n_starts)),
             metrics=metrics,
             before=before,
             after=self.check(),

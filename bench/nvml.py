@@ -274,6 +274,15 @@ def _count_others(processes: Sequence[Any]) -> int:
 # ------------------------------------------------------------------ parts, for others who ask NVML
 
 
+def other_users(device: torch.device) -> int | None:
+    """Count the other processes on a GPU that this one uses; None: it is a CPU, or NVML does not say."""
+    try:
+        with opened(device) as (nvml, handle):
+            return _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    except Exception:  # noqa: BLE001  (whatever NVML lacks here, the measurement goes on without)
+        return None
+
+
 @contextlib.contextmanager
 def opened(device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Lend NVML, initialised, and its handle of a torch device, which is found by UUID.

@@ -1,26 +1,34 @@
-"""The record: one JSON object a line for every point that was tried. The only schema of results."""
+"""Records and comparisons: one JSON object a line for each point, and for each two that were measured in turns.
+
+Schema 2 has the fields of 1 in their places. Files of 1 are read too, with their pairs as comparisons of one round.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from statistics import fmean
+from typing import Any, Final, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from bench import machine
+from bench import machine, nvml
 from bench.case import Case, Check, Facts, Mode, Point, Preset, Scope, passes
-from bench.stats import median, median_interval
+from bench.stats import Ratio, log_ratios, median, median_interval
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Raised when a field changes its meaning or goes."""
+READABLE: Final = (1, 2)
+ALONE: Final = "alone"
+"""How a point is taken that no other one takes turns with."""
 
 
 class RecordError(ValueError):
@@ -29,6 +37,15 @@ class RecordError(ValueError):
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Line(_Model):
+    schema_version: Literal[2] = SCHEMA
+
+    def to_line(self) -> str:
+        """Return the JSON line, with the field `schema` first."""
+        fields = self.model_dump(mode="json")
+        return json.dumps({"schema": fields.pop("schema_version"), **fields}, allow_nan=False) + "\n"
 
 
 Direction = Literal["higher", "lower"]
@@ -72,6 +89,28 @@ class Checks(_Model):
         )
 
 
+class Host(_Model):
+    """State of the host around a measurement."""
+
+    load_before: float | None
+    """Load average over a minute, a core that this process may use, before the set-up; null: the host has none."""
+    load_after: float | None = None
+    pinned_cores: list[int] | None
+    """Cores that the process is kept on; null: it may use all."""
+    gpu_users: int | None = None
+    """Other processes on the GPU at the end; null: the work is on the CPU, or NVML does not say."""
+
+    @classmethod
+    def before(cls) -> Host:
+        """Read the host before a point is set up."""
+        return cls(load_before=machine.load(), pinned_cores=machine.pinned_cores())
+
+    def after(self, device: torch.device) -> Host:
+        """Read the host once a point is measured."""
+        users = nvml.other_users(device)
+        return self.model_copy(update={"load_after": machine.load(), "gpu_users": users})
+
+
 class Curve(_Model):
     """A learning curve: an entry for each row of metrics."""
 
@@ -103,6 +142,8 @@ class Measurement:
     telemetry: dict[str, Any] | None = None
     before: Check | None = None
     after: Check | None = None
+    process: tuple[int, ...] | None = None
+    """Number of the process that gave each sample; None: one gave all."""
     notes: dict[str, Any] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     """For each field that is None though it could have a value: why."""
@@ -163,10 +204,11 @@ def new_run_id(git: Mapping[str, Any]) -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:4]}"
 
 
-class Record(_Model):
+class Record(_Line):
     """One point of one sweep."""
 
-    schema_version: Literal[1] = SCHEMA
+    id: str = ""
+    """Name of the record, in comparisons; made of run, point and start."""
     run_id: str
     preset: Preset
     case: str
@@ -204,6 +246,22 @@ class Record(_Model):
     notes: dict[str, Any]
     unread: dict[str, str]
     """For each field that is null though it could have a value: why."""
+    host: Host | None = None
+    """Load and pinning of the host; null: records of schema 1, and points that no host has sent back."""
+    process: list[int] | None = None
+    """Number of the process that gave each sample, from 0; null: unknown, in records of schema 1."""
+    taken: str = ALONE
+    """Whether it was measured alone, or in turns with what."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Name a record that has no name."""
+        if fields.get("id"):
+            return fields
+        named_by = [fields.get(name) for name in ("run_id", "case", "point", "started_at")]
+        digest = hashlib.sha256(json.dumps(named_by, default=str).encode()).hexdigest()
+        return {**fields, "id": digest[:16]}
 
     @classmethod
     def of(
@@ -217,6 +275,8 @@ class Record(_Model):
         seen: Measurement | None = None,
         status: Status = "ok",
         reason: str | None = None,
+        host: Host | None = None,
+        taken: str = ALONE,
         command: str | None = None,
     ) -> Record:
         """Return the record of a point; the only builder.
@@ -230,6 +290,8 @@ class Record(_Model):
             seen: Result of measuring; one with a `Measurement.fault` makes a failed record.
             status: "skipped" or "failed" where nothing was measured.
             reason: Why.
+            host: Load and pinning of the host.
+            taken: "alone", or in turns with what.
             command: Repeats the point; None: the sweep does.
         """
         seen = seen or Measurement()
@@ -267,6 +329,9 @@ class Record(_Model):
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
             notes={**(facts.notes if facts else {}), **seen.notes, **({"note": context.note} if context.note else {})},
             unread=seen.unread,
+            host=host,
+            process=list(seen.process or [0] * n) or None,
+            taken=taken,
         )
 
     @property
@@ -274,10 +339,62 @@ class Record(_Model):
         """Measured and right: only such a record enters a plot, a comparison or a gate."""
         return self.status == "ok" and self.correctness is not None and self.correctness.passed
 
-    def to_line(self) -> str:
-        """Return the JSON line, with the field `schema` first."""
-        fields = self.model_dump(mode="json")
-        return json.dumps({"schema": fields.pop("schema_version"), **fields}, allow_nan=False) + "\n"
+    def turn_ns(self) -> list[float]:
+        """Return the mean time of one unit of work in each turn A B B A, ns.
+
+        Both blocks of a side in A B B A have the same mean position in time, so that a drift of the machine that is
+        linear over a turn cancels in the ratio of two sides.
+        """
+        assert self.samples_ns, "evidence of work that is repeated has samples"
+        assert self.work_per_run, "evidence of work that is repeated says how much it is"
+        unit = next(iter(self.work_per_run.values()))
+        halves = zip(self.samples_ns[::2], self.samples_ns[1::2], strict=True)
+        return [(first + second) / 2 / unit for first, second in halves]
+
+
+class Comparison(_Line):
+    """Times of one record over those of another one, which were measured in turns on one card."""
+
+    id: str
+    run_id: str
+    case: str
+    a: str
+    """Id of the record that the other one is compared with."""
+    b: str
+    """Id of the record whose times are above the line."""
+    log_ratios: list[list[float]]
+    """Logarithm of b's time over a's, of each turn in each round; a round is two new processes."""
+    unread: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, a: Record, b: Record, log_ratios: Sequence[Sequence[float]]) -> Comparison:
+        """Return the comparison of two records."""
+        one_round = {"process_noise": "not measured: there is one round, its interval is over turns"}
+        return cls(
+            id=f"{b.id}/{a.id}",
+            run_id=a.run_id.removesuffix("-a"),
+            case=a.case,
+            a=a.id,
+            b=b.id,
+            log_ratios=[list(turns) for turns in log_ratios],
+            unread=one_round if len(log_ratios) == 1 else {},
+        )
+
+    @classmethod
+    def of_one_round(cls, a: Record, b: Record) -> Comparison:
+        """Return the comparison of two records whose samples belong together one by one, as in schema 1."""
+        return cls.of(a, b, [log_ratios(a.turn_ns(), b.turn_ns())])
+
+    def ratio(self) -> Ratio:
+        """Return b over a: with Student's interval over rounds, or over turns where there is one round.
+
+        The replicate is the round, so that the interval holds what differs between processes.
+
+        Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", ISMM, 63-74.
+        """
+        rounds = [fmean(turns) for turns in self.log_ratios]
+        between = len(rounds) > 1
+        return Ratio.of_logs(rounds if between else self.log_ratios[0], between_processes=between)
 
 
 def sweep_command(case: Case, point: Point, preset: Preset) -> str:
@@ -289,7 +406,7 @@ def sweep_command(case: Case, point: Point, preset: Preset) -> str:
 # ------------------------------------------------------------------ files
 
 
-def append(path: Path, record: Record) -> None:
+def append(path: Path, record: Record | Comparison) -> None:
     """Add one line and wait until it is on the disk.
 
     A line is one write to a file that is only ever appended to, so sweeps that write to one file at once do not mix
@@ -319,48 +436,101 @@ def read(path: Path, cut: list[str] | None = None) -> list[Record]:
     """Return the records of a file.
 
     Args:
-        path: File of JSON lines.
+        path: File of JSON lines; comparisons among them are left to `read_comparisons`.
         cut: Gets a message for each line that is no whole JSON object, as a killed sweep leaves one.
 
     Raises:
         RecordError: A whole line breaks the schema, or cuts are not asked for and there is one.
     """
-    records = []
+    return [_parsed(Record, fields, where) for fields, where in _lines(path, cut) if "log_ratios" not in fields]
+
+
+def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
+    """Return the comparisons of several files, and of the ``*.jsonl`` in folders; pairs of schema 1 are of one round.
+
+    Raises:
+        RecordError: As for `read`.
+    """
+    files = _files(paths)
+    found = [
+        _parsed(Comparison, fields, where)
+        for file in files
+        for fields, where in _lines(file, cut)
+        if "log_ratios" in fields
+    ]
+    compared = {(each.a, each.b) for each in found}
+    taken = [record for file in files for record in read(file, cut) if record.is_evidence and record.taken != ALONE]
+    pairs = [pair for pair in _pairs(taken) if (pair[0].id, pair[1].id) not in compared and pair[0].process is None]
+    return found + [Comparison.of_one_round(a, b) for a, b in pairs]
+
+
+def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+    """Yield the pairs of schema 1: runs whose names end in -a and -b, and ours with the peer beside it."""
+    sides: dict[str, list[Record]] = {}
+    peer: Record | None = None
+    for record in records:
+        if record.case == "peer":
+            peer = record
+        elif peer is not None and record.run_id == peer.run_id:
+            yield record, peer
+            peer = None
+        else:
+            sides.setdefault(record.run_id, []).append(record)
+    for run_id, first in sides.items():
+        if run_id.endswith("-a"):
+            yield from zip(first, sides.get(f"{run_id[:-2]}-b", []), strict=False)
+
+
+def _lines(path: Path, cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the JSON object of each line, and its place for messages."""
     for number, line in enumerate(path.read_text().splitlines(), start=1):
+        where = f"{path}, line {number}"
         if not line.strip():
             continue
         try:
             fields = json.loads(line)
         except json.JSONDecodeError as error:
-            message = f"{path}, line {number}: is cut short ({error.msg} at column {error.colno})"
+            message = f"{where}: is cut short ({error.msg} at column {error.colno})"
             if cut is None:
                 raise RecordError(f"{message}; a sweep was killed here, delete the line") from error
             cut.append(message)
             continue
-        records.append(_parse(fields, f"{path}, line {number}"))
-    return records
+        if not isinstance(fields, dict):
+            raise RecordError(f"{where}: must be a JSON object (got {type(fields).__name__})")
+        yield fields, where
 
 
-def _parse(fields: Any, where: str) -> Record:
-    if not isinstance(fields, dict):
-        raise RecordError(f"{where}: must be a JSON object (got {type(fields).__name__})")
+Line = TypeVar("Line", Record, Comparison)
+
+
+def _parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
     version = fields.pop("schema", None)
-    if version != SCHEMA:
-        raise RecordError(f"{where}: schema must be {SCHEMA} (got {version!r}); use the release that wrote it")
+    if version not in READABLE:
+        known = " or ".join(map(str, READABLE))
+        raise RecordError(f"{where}: schema must be {known} (got {version!r}); use the release that wrote it")
+    if version == 1:
+        fields["taken"] = _taken_in_schema_1(fields)
     try:
-        return Record(**fields)
+        return kind(**fields)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise RecordError(f"{where}: {field}: {first['msg']} (got {first.get('input')!r:.80})") from error
+        name = ".".join(str(part) for part in first["loc"])
+        raise RecordError(f"{where}: {name}: {first['msg']} (got {first.get('input')!r:.80})") from error
+
+
+def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
+    """Return how a point was taken, which schema 1 has among the notes, and of a peer nowhere."""
+    notes = fields.get("notes") or {}
+    return str(notes.get("taken", "in turns with ours" if "ours" in notes else ALONE))
 
 
 def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record]:
     """Return the records of several files, and of the ``*.jsonl`` in folders."""
-    files: Sequence[Path] = [
-        file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])
-    ]
-    return [record for file in files for record in read(file, cut)]
+    return [record for file in _files(paths) for record in read(file, cut)]
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    return [file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
 
 
 def selected(records: Iterable[Record], cases: Sequence[str], where: Sequence[str]) -> list[Record]:

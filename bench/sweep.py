@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import torch
 from bench.case import Case, Point, Preset, Skip, Workload
 from bench.cases import CASES
 from bench.measure import PLANS
-from bench.record import Context, Record, append, read
+from bench.record import Context, Host, Record, append, read
 
 RESULTS: Final = Path("results")
 SWEEPS: Final = RESULTS / "sweeps"
@@ -87,19 +88,20 @@ def _key(case: str, point: Point) -> tuple[Any, ...]:
 
 def run_point(job: Job, context: Context) -> Record:
     """Set up, check, measure, check and record one point."""
-    started, clock = datetime.now(UTC), time.perf_counter()
+    started, clock, host = datetime.now(UTC), time.perf_counter(), Host.before()
+    build = partial(Record.of, job.case, job.point, context, started=started)
     workload: Workload | None = None
     try:
         workload = job.case.setup(job.point)
         setup_s = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
         seen = workload.measure(PLANS[context.preset])
         seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
-        return Record.of(job.case, job.point, context, started=started, facts=workload.facts, seen=seen)
+        return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
     except Skip as skip:
-        return Record.of(job.case, job.point, context, started=started, status="skipped", reason=str(skip))
+        return build(status="skipped", reason=str(skip), host=host)
     except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
         facts, reason = workload.facts if workload else None, f"{type(error).__name__}: {error}"
-        return Record.of(job.case, job.point, context, started=started, facts=facts, status="failed", reason=reason)
+        return build(facts=facts, status="failed", reason=reason, host=host)
     finally:
         workload = None
         gc.collect()

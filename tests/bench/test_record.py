@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 
 import pytest
 
-from bench.record import Context, Record, RecordError, append, read, read_all
+from bench.record import Comparison, Context, Record, RecordError, append, read, read_all, read_comparisons
 from bench.sweep import Job, run_point
 from tests.bench.fakes import case, timed
+from tests.bench.test_plots import record as plain_record
 
 
 @pytest.fixture
@@ -30,7 +32,9 @@ def test_record_survives_its_file(record, tmp_path):
     assert set(line["metrics"]) == {"env_steps_per_s", "agent_steps_per_s", "ns_per_env_step"}
     assert set(line["metrics"]["env_steps_per_s"]) == {"value", "unit", "direction", "low", "high"}
     assert line["correctness"]["passed"] is True
-    assert line["schema"] == 1
+    assert line["schema"] == 2
+    assert record.host.load_before >= 0
+    assert (record.taken, set(record.process)) == ("alone", {0})
 
 
 def test_metrics_are_the_arithmetic_of_the_samples(record):
@@ -48,7 +52,7 @@ def test_metrics_are_the_arithmetic_of_the_samples(record):
         ({"colour": "red"}, "line 1: colour: Extra inputs are not permitted"),
         ({"scope": "everything"}, "line 1: scope: Input should be"),
         ({"samples_ns": "many"}, "line 1: samples_ns: Input should be a valid list"),
-        ({"schema": 99}, r"line 1: schema must be 1 \(got 99\)"),
+        ({"schema": 99}, r"line 1: schema must be 1 or 2 \(got 99\)"),
     ],
 )
 def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message):
@@ -74,9 +78,75 @@ def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
     assert len(cut) == 1
 
 
+IN_SCHEMA_2 = ("id", "host", "process", "taken")
+
+
+def as_schema_1(record, **changes) -> str:
+    """Return the line that schema 1 has for a record."""
+    fields = {name: value for name, value in json.loads(record.to_line()).items() if name not in IN_SCHEMA_2}
+    for when in ("before", "after"):
+        del fields["correctness"][when]["oracle"]
+    return json.dumps({**fields, "schema": 1, **changes}) + "\n"
+
+
+def test_record_of_schema_1_is_read_under_one_name(record, tmp_path):
+    """It has no host and no processes, says in its notes how it was taken, and its name is made of what it is."""
+    file = tmp_path / "old.jsonl"
+    file.write_text(as_schema_1(record) + as_schema_1(record, notes={"taken": "in turns with a peer"}))
+    alone, paired = read(file)
+    assert (alone.id, alone.samples_ns, alone.metrics) == (record.id, record.samples_ns, record.metrics)
+    assert (alone.host, alone.process, alone.taken) == (None, None, "alone")
+    assert paired.taken == "in turns with a peer"
+
+
+def side(letter: str, samples_ns: list[float], **changes) -> Record:
+    """Return a side of a pair whose runs do one step."""
+    work = {"samples_ns": samples_ns, "work_per_run": {"env_steps": 1}}
+    return plain_record(run_id=f"run-{letter}", taken="in turns with another side", **work, **changes)
+
+
+def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
+    """Turns of 2 and 4 over 1 and 2 ns: a ratio of 2, of turns alone, which says that processes were not compared."""
+    for letter, samples_ns in (("a", [1.0, 1.0, 2.0, 2.0]), ("b", [1.0, 3.0, 4.0, 4.0])):
+        record = side(letter, samples_ns)
+        line = as_schema_1(record, notes={"taken": record.taken})
+        (tmp_path / f"run-{letter}.jsonl").write_text(line)
+    (got,) = read_comparisons([tmp_path])
+    assert got.log_ratios == [pytest.approx([math.log(2)] * 2)]
+    assert [got.a, got.b] == [record.id for record in read_all([tmp_path])]
+    assert got.ratio().value == pytest.approx(2)
+    assert not got.ratio().between_processes
+    assert "not measured" in got.unread["process_noise"]
+
+
+def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
+    """The record after a peer's is ours; that the peer takes three times as long makes the ratio 3."""
+    peer = plain_record(case="peer", samples_ns=[3.0] * 4, notes={"ours": {}})
+    ours = plain_record(samples_ns=[1.0] * 4)
+    lines = as_schema_1(peer) + as_schema_1(ours, notes={"taken": "in turns with a peer"})
+    (tmp_path / "run.jsonl").write_text(lines)
+    (got,) = read_comparisons([tmp_path])
+    assert (got.case, got.a, got.b) == ("env_step", ours.id, peer.id)
+    assert got.ratio().value == pytest.approx(3)
+
+
+def test_comparison_survives_its_file_beside_records(tmp_path):
+    """Its interval is over the means of rounds; readers of records leave it out."""
+    a, b = side("a", [1.0, 1.0]), side("b", [1.0, 1.0])
+    comparison = Comparison.of(a, b, [[0.0, 0.2], [0.1, 0.3], [0.2, 0.4]])
+    for each in (a, comparison, b):
+        append(tmp_path / "run.jsonl", each)
+    assert read(tmp_path / "run.jsonl") == [a, b]
+    assert read_comparisons([tmp_path])[0] == comparison
+    ratio = comparison.ratio()
+    assert math.log(ratio.value) == pytest.approx(0.2)
+    assert (ratio.dof, ratio.between_processes) == (2, True)
+    assert comparison.unread == {}
+
+
 def _append_many(file, line, count):
     for _ in range(count):
-        append(file, Record(**{**json.loads(line), "schema_version": 1}))
+        append(file, Record(**json.loads(line)))
 
 
 def test_two_sweeps_may_write_at_once(record, tmp_path):
