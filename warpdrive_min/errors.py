@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Final, Self
+
+NOTHING: Final = object()
+"""No value of `require` to show."""
 
 
 class WarpDriveError(Exception):
-    """Base of every error that the project raises on purpose."""
+    """Base of every error that the project raises on purpose; one of a broken rule keeps its parts."""
+
+    what: str = ""
+    """Thing that breaks a rule: a setting or argument, with the names around it and dots."""
+    rule: str = ""
+    """Rule, as the end of a sentence that ``what`` begins: "must be at least 1"."""
+    got: Any = None
+    """Value that broke it."""
+    do: str = ""
+    """Advice; "": none."""
+
+    @classmethod
+    def of(cls, what: str, rule: str, got: Any = NOTHING, do: str = "", who: str = "") -> Self:
+        """Make the error of a broken rule: ``who what: rule (got value); what to do``."""
+        value = repr(got) if isinstance(got, str) else str(got)
+        shown = "" if got is NOTHING else f" (got {value})"
+        error = cls(f"{who} {what}".strip() + f": {rule}{shown}" + (f"; {do}" if do else ""))
+        error.what, error.rule, error.got, error.do = what, rule, None if got is NOTHING else got, do
+        return error
 
 
 class ConfigError(WarpDriveError, ValueError):
@@ -48,3 +70,11 @@ class CheckpointError(WarpDriveError, ValueError):
 def known(names: Iterable[str]) -> str:
     """List the known names, for errors about an unknown one."""
     return ", ".join(sorted(names)) or "none"
+
+
+def require(
+    holds: object, what: str, rule: str, got: Any = NOTHING, do: str = "", error: type[WarpDriveError] = ConfigError
+) -> None:
+    """Raise an error, by default a `ConfigError`, unless a rule holds; the other arguments are its parts."""
+    if not holds:
+        raise error.of(what, rule, got, do)
