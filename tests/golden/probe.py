@@ -201,7 +201,7 @@ def records(inputs: Path, out: Path) -> None:
         for file in place.glob("20*"):
             text = file.read_text(encoding="utf-8")
             file.unlink()
-            write(place / f"written{file.suffix}", steady(text))
+            write(place / RUN_ID.sub("written", file.name), steady(text))
         gate = ("bench", "gate", "--baseline", str(a), "--records", str(b), "--annotations")
         places = ("--summary", str(place / "summary.md"), "--junit", str(place / "junit.xml"))
         write(place / "gate.txt", steady(run(*gate, *places)))
