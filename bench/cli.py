@@ -15,16 +15,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench import isolated, ray_sweep, sweep
+from bench.calibrate import calibrate
 from bench.case import PresetName, point_name
 from bench.cases import CASES
 from bench.claims import claims, for_report
 from bench.doctor import doctor
+from bench.gate import GateCommand, gate
 from bench.peers.command import peers
 from bench.record import Context, Record, RecordError, read_all
 from bench.reproduce import reproduce
-from bench.verdicts.calibrate import calibrate
 from bench.verdicts.compare import compare
-from bench.verdicts.gate import GateCommand, gate
 from bench.views import documents, plots, report, tables
 from bench.views.export import export
 from bench.views.figures import by_machine

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import cli
+from bench.calibrate import noise, read, store
 from bench.errors import NotComparable
 from bench.stats import smallest_detectable
 from bench.verdicts import compare, turns
-from bench.verdicts.calibrate import noise, read, store
 from bench.verdicts.worker import Side
 from tests.bench.fakes import case, cycle
 from tests.bench.fakes import timed as fake_timed

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, isolated, machine, sweep
+from bench import cli, gate, isolated, machine, sweep
+from bench.calibrate import Calibration, NoiseFloor
+from bench.gate import INJECTED, Code, Report, from_records, judge, render_annotations, slowed_down
 from bench.judge import Evidence, name_of
 from bench.record import Context, Record, append, read
-from bench.verdicts import gate, gate_judge, pairing
-from bench.verdicts.calibrate import Calibration, Noise
 from bench.verdicts.compare import passes
-from bench.verdicts.gate_judge import from_records, judge
-from bench.verdicts.gate_report import Code, Report
-from bench.verdicts.gate_selftest import INJECTED, slowed_down
-from bench.verdicts.gate_views import render_annotations
+from bench.verdicts.pairing import samples
 from bench.verdicts.worker import Side
 from tests.bench.fakes import case, cycle, timed
 from tests.bench.test_compare import pair_of
@@ -56,7 +53,7 @@ def again(records: list[Record], seed: int, slower: float = 0.0, noise: float = 
 
 def report_of(baseline: list[Record], now: list[Record], tmp_path, threshold: float = 0.03) -> Report:
     report = Report(baseline="baseline", threshold=threshold)
-    from_records(baseline, now, report, tmp_path)
+    from_records(report, baseline, now, tmp_path)
     return report
 
 
@@ -100,7 +97,7 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
 def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
     """5 % on all points is a regression in nine of ten rows or more, and passes in none."""
     report = report_of(h200, again(h200, 3, slower=0.05), tmp_path)
-    outcomes = [row.outcome for row in report.rows]
+    outcomes = [row.verdict for row in report.rows]
     assert report.code == Code.REGRESSION
     assert outcomes.count("regression") >= 0.9 * len(outcomes)
     assert "ok" not in outcomes
@@ -164,7 +161,7 @@ def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypat
     def breaks(*_):
         raise ZeroDivisionError("by hand")
 
-    monkeypatch.setattr(gate_judge, "judge", breaks)
+    monkeypatch.setattr(gate, "judge", breaks)
     got = files(h200, h200, "--junit", str(tmp_path / "out.xml"))
     assert got.exit_code == Code.BROKEN
     assert "ZeroDivisionError: by hand" in got.output
@@ -237,9 +234,9 @@ def test_most_serious_outcome_decides():
         lambda: report.rows.append(same),
         lambda: report.rows.append(noisy),
         lambda: report.rows.append(slow),
-        lambda: report.changed.append("a point"),
-        lambda: report.refused.append("a point"),
-        lambda: report.failed.append("a point"),
+        lambda: report.add("changed", "a point"),
+        lambda: report.add("not comparable", "a point"),
+        lambda: report.add("broken", "a point"),
     ):
         change()
         codes.append(report.code)
@@ -250,7 +247,7 @@ def test_most_serious_outcome_decides():
 
 
 def calibrated(each: Record, run: float, smallest: float) -> Calibration:
-    noise = Noise(
+    noise = NoiseFloor(
         **each.model_dump(include={"case", "case_version", "point", "preset"}),
         rounds=5,
         run=run,
@@ -267,10 +264,10 @@ def test_threshold_is_never_below_the_smallest_detectable(h200):
     outcomes = {}
     for slower in (0.0, 0.05, 0.2):
         ((now,), (before,)) = (again(h200[:1], seed, by) for seed, by in ((8, slower), (9, 0.0)))
-        pair = pair_of(pairing.samples(before), pairing.samples(now), case=now.case, point=now.point, preset=now.preset)
+        pair = pair_of(samples(before), samples(now), case=now.case, point=now.point, preset=now.preset)
         (row,) = judge([pair], 0.03, calibration)
         assert row.limit >= 0.08
-        outcomes[slower] = row.outcome
+        outcomes[slower] = row.verdict
     assert outcomes[0.05] == "inconclusive"
     assert outcomes[0.2] == "regression"
 
@@ -279,8 +276,8 @@ def test_noise_between_runs_widens_the_interval():
     """Samples that agree to 0.1 % do not pass where runs differ by 5 %."""
     times = np.linspace(99.9, 100.1, 20)
     pair = pair_of(times, times)
-    assert judge([pair], 0.03, None)[0].outcome == "ok"
-    assert judge([pair], 0.03, calibrated(pair.b, run=0.05, smallest=0.01))[0].outcome == "inconclusive"
+    assert judge([pair], 0.03, None)[0].verdict == "ok"
+    assert judge([pair], 0.03, calibrated(pair.b, run=0.05, smallest=0.01))[0].verdict == "inconclusive"
 
 
 def test_smallest_and_noise_are_those_of_how_it_was_measured():
@@ -288,8 +285,8 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
     times = np.linspace(99.9, 100.1, 20)
     calibration = calibrated(pair_of(times, times).b, run=0.02, smallest=0.2)
     apart, in_turns = (judge([pair_of(times, times, in_turns=each)], 0.03, calibration)[0] for each in (False, True))
-    assert (apart.smallest, in_turns.smallest) == (0.2, 0.1)
-    assert apart.ratio.high > in_turns.ratio.high
+    assert (apart.limit, in_turns.limit) == (0.2, 0.1)
+    assert apart.estimate.high > in_turns.estimate.high
 
 
 # ------------------------------------------------------------------ the rest
@@ -298,8 +295,8 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
 def test_selftest_catches_what_it_injects(h200, tmp_path):
     """In the H200's samples nothing is caught where nothing was put in, and all of 10 %."""
     found = slowed_down(h200, 0.03, None, repeats=3)
-    n = sum(caught.outcomes[0.0].total() for caught in found.values())
-    caught = {by: sum(each.outcomes[by]["regression"] for each in found.values()) / n for by in INJECTED}
+    n = sum(by_slowdown[0.0].total() for by_slowdown in found.values())
+    caught = {by: sum(each[by]["regression"] for each in found.values()) / n for by in INJECTED}
     assert n == 3 * len(h200)
     assert caught[0.0] == 0
     assert caught[0.05] > 0.8
@@ -363,5 +360,5 @@ def test_threshold_is_a_percentage_or_a_share(text, share):
 
 def test_annotation_escapes_what_github_reads():
     """Percent signs and line breaks of a message are escaped, so that one message is one line."""
-    report = Report(baseline="", threshold=0.03, failed=["100 %\nwrong"])
+    report = Report(baseline="", threshold=0.03, problems=[("broken", "100 %\nwrong")])
     assert render_annotations(report) == ["::error title=bench gate%3A broken::100 %25%0Awrong"]

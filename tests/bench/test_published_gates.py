@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from bench import sweep
+from bench.gate import THRESHOLD, calibration_of, judge
 from bench.record import read_all
 from bench.verdicts import pairing
-from bench.verdicts.gate import THRESHOLD
-from bench.verdicts.gate_judge import calibration_of, judge
 from bench.verdicts.pairing import Pair
 
 
@@ -37,12 +36,12 @@ def rows(name):
 def test_published_gates_pass_the_same_code():
     """Each of 24 gates of a commit against itself passes, and sees less than 0.2 % either way."""
     found = list(rows("gates-same"))
-    assert [row.outcome for row in found] == ["ok"] * 24
-    assert max(abs(row.ratio.value - 1) for row in found) < 0.002
+    assert [row.verdict for row in found] == ["ok"] * 24
+    assert max(abs(row.estimate.value - 1) for row in found) < 0.002
 
 
 def test_published_gates_catch_a_twentieth():
     """Both gates of a planted slow-down of 5 % say so, when they measured it first and when they measured it again."""
     found = list(rows("gates-planted"))
-    assert [row.outcome for row in found] == ["regression"] * 4
-    assert [row.ratio.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
+    assert [row.verdict for row in found] == ["regression"] * 4
+    assert [row.estimate.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4

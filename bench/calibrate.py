@@ -41,7 +41,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Noise(_Model):
+class NoiseFloor(_Model):
     """Scatter of one point, all of logarithms of times, where nothing changed."""
 
     case: str
@@ -74,9 +74,9 @@ class Calibration(_Model):
     git: dict[str, Any]
     made_at: str
     command: str
-    noise: list[Noise]
+    noise: list[NoiseFloor]
 
-    def of(self, record: Record) -> Noise | None:
+    def of(self, record: Record) -> NoiseFloor | None:
         """Return the noise of a record's point, else of the noisiest point of its case on the same backend."""
         known = [
             each
@@ -115,7 +115,7 @@ def read(record: Record, folder: Path = CALIBRATIONS) -> Calibration | None:
         raise NotComparable(f"{path}: {field}: {first['msg']}; run `python -m bench calibrate` again") from error
 
 
-def noise(rounds: Sequence[Sequence[Pair]]) -> list[Noise]:
+def noise(rounds: Sequence[Sequence[Pair]]) -> list[NoiseFloor]:
     """Return the scatter of each point over rounds of A/A comparisons.
 
     The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
@@ -126,12 +126,12 @@ def noise(rounds: Sequence[Sequence[Pair]]) -> list[Noise]:
     return [_noise(pairs) for pairs in grouped.values() if len(pairs) >= 2]
 
 
-def _noise(pairs: Sequence[Pair]) -> Noise:
+def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
     runs = np.log([median(times) for pair in pairs for times in (pair.times_a, pair.times_b)])
     ratios = np.log([pair.ratio.value for pair in pairs])
     run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean()))
     record, n = pairs[0].a, len(pairs)
-    return Noise(
+    return NoiseFloor(
         case=record.case,
         case_version=record.case_version,
         point=record.point,
@@ -144,13 +144,13 @@ def _noise(pairs: Sequence[Pair]) -> Noise:
     )
 
 
-def store(found: Sequence[Noise], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
+def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
     """Write what was found of the machine of a record, whole or not at all; returns the path.
 
     Points that were calibrated before, on the same machine with the same versions, stay.
     """
     before = read(record, folder)
-    kept: Iterable[Noise] = before.noise if before and before.fits(record) else ()
+    kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record) else ()
     merged = {_key(each): each for each in [*kept, *found]}
     made = Calibration(
         machine=record.machine,
@@ -164,11 +164,11 @@ def store(found: Sequence[Noise], record: Record, command: str, folder: Path = C
     return path
 
 
-def _key(each: Noise) -> tuple[Any, ...]:
+def _key(each: NoiseFloor) -> tuple[Any, ...]:
     return (each.case, each.preset, *sorted(each.point.items()))
 
 
-def table(found: Sequence[Noise]) -> Table:
+def table(found: Sequence[NoiseFloor]) -> Table:
     """Return the noise of each point as a table."""
     made = Table(
         title="A/A: noise, and the smallest slow-down that can be told from it",

@@ -1,0 +1,554 @@
+"""`python -m bench gate`: whether anything became slower than a baseline, as an exit code.
+
+0 no point is slower by the threshold or more; 1 one is; 2 the noise does not tell; 3 nothing was measured, or the set
+of points changed; 4 the baseline is missing or not comparable; 5 something is broken.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from xml.etree import ElementTree
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+from typer.core import TyperCommand
+
+from bench import calibrate, isolated, sweep
+from bench.calibrate import CALIBRATIONS, Calibration
+from bench.case import PresetName, point_name
+from bench.cases import CASES
+from bench.errors import CompareError, NotComparable, NothingMeasured
+from bench.judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
+from bench.record import Context, Record, append, read_all, selected
+from bench.stats import CONFIDENCE, holm, median, smallest_detectable
+from bench.verdicts import compare, turns
+from bench.verdicts.compare import say
+from bench.verdicts.pairing import Pair, paired_up, samples
+from warpdrive_min.files import write_atomically
+
+THRESHOLD: Final = 0.03
+INJECTED: Final = (0.0, 0.03, 0.05, 0.10)
+"""Slow-downs of the self-test."""
+SELFTEST_REPEATS: Final = 10
+
+
+class Code(IntEnum):
+    """Exit codes, on which scripts may rely."""
+
+    OK = 0
+    REGRESSION = 1
+    INCONCLUSIVE = 2
+    NOTHING_OR_CHANGED = 3
+    NOT_COMPARABLE = 4
+    BROKEN = 5
+
+
+TITLES: Final = {
+    Code.OK: "ok",
+    Code.REGRESSION: "regression",
+    Code.INCONCLUSIVE: "inconclusive",
+    Code.NOTHING_OR_CHANGED: "nothing measured, or the set of points changed",
+    Code.NOT_COMPARABLE: "not comparable",
+    Code.BROKEN: "broken",
+}
+Kind = Literal["broken", "not comparable", "changed", "left out"]
+KINDS: Final[tuple[Kind, ...]] = ("broken", "not comparable", "changed", "left out")
+"""Problems, the most serious kind first: points or the gate that broke, points that differ in a comparable field, that
+are on one side alone, and that were contended or throttled."""
+VERDICTS: Final = ("regression", "inconclusive", "ok")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row(Judgement[str]):
+    """A point, its time now over that in the baseline, and the verdict."""
+
+    limit: float
+    """Slow-down from which there is a regression: the threshold, but never less than can be told from noise here."""
+
+    @property
+    def slower(self) -> str:
+        """Slow-down with its interval, in words."""
+        assert self.estimate is not None
+        value, low, high = self.estimate.value, *self.estimate.interval
+        return f"{value - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})"
+
+    @property
+    def text(self) -> str:
+        """All that was seen, in one line."""
+        return f"{self.slower}, a regression from {self.limit:.2%} on, p = {self.p:.2g}"
+
+
+@dataclass(kw_only=True, slots=True)
+class Report:
+    """All that a gate saw."""
+
+    baseline: str
+    threshold: float
+    rows: list[Row] = field(default_factory=list)
+    problems: list[tuple[Kind, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, kind: Kind, *texts: str) -> None:
+        """Add problems of a kind."""
+        self.problems = sorted([*self.problems, *((kind, text) for text in texts)], key=lambda one: KINDS.index(one[0]))
+
+    @property
+    def code(self) -> Code:
+        """Exit code: of the most serious thing that was seen."""
+        kinds, verdicts = {kind for kind, _ in self.problems}, {row.verdict for row in self.rows}
+        codes = {
+            Code.BROKEN: "broken" in kinds,
+            Code.NOT_COMPARABLE: "not comparable" in kinds,
+            Code.NOTHING_OR_CHANGED: "changed" in kinds or not self.rows,
+            Code.REGRESSION: "regression" in verdicts,
+            Code.INCONCLUSIVE: "inconclusive" in verdicts or "left out" in kinds,
+        }
+        return next((code for code, holds in codes.items() if holds), Code.OK)
+
+
+# ------------------------------------------------------------------ the command
+
+# Typer brings its own click or needs click, by its release; this is the UsageError of the one in use.
+UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+
+
+class GateCommand(TyperCommand):
+    """A command whose wrong usage is 5, broken: the 2 that it would be says "inconclusive" here."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            vars(error)["exit_code"] = int(Code.BROKEN)
+            raise
+
+
+class WrongUsageError(ValueError):
+    """An option has a value that it cannot have; the message says all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The points that are gated, and the folders."""
+
+    preset: PresetName
+    cases: Sequence[str]
+    where: Sequence[str]
+    allowed: Sequence[str]
+    out: Path
+    calibrations: Path
+
+    def of(self, path: Path) -> list[Record]:
+        """Return the records of a file or folder that are chosen."""
+        return selected(read_all([path]), self.cases, self.where)
+
+
+def gate(
+    baseline: Annotated[str | None, typer.Option(help="File or folder of records, or a git revision.")] = None,
+    records: Annotated[Path | None, typer.Option(help="What to judge; without it the points are measured now.")] = None,
+    threshold: Annotated[str, typer.Option(help="Slow-down that counts, as 3% or 0.03.")] = f"{THRESHOLD:.0%}",
+    preset: Annotated[PresetName, typer.Option(help="How much to measure against a revision.")] = PresetName.default,
+    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
+    summary: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
+    annotations: Annotated[bool, typer.Option("--annotations", help="Print GitHub's ::error and ::warning.")] = False,
+    selftest: Annotated[bool, typer.Option("--selftest", help="Slow --records down on paper: what is caught?")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
+    calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
+) -> None:
+    """Say whether the time of an environment step grew over a baseline.
+
+    Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
+    no baseline, 5 broken.
+    """
+    report = Report(baseline=baseline or "nothing", threshold=THRESHOLD)
+    choice = Choice(preset, case or [], where or [], allow_mismatch or [], out, calibrations)
+    try:
+        report.threshold = parse_threshold(threshold)
+        if records is not None and not records.exists():
+            raise WrongUsageError(f"--records: must be there (got {records}); name a file or folder of records")
+        if selftest:
+            if records is None:
+                raise NotComparable("gate --selftest: needs stored samples (got none); give --records FILE")
+            raise typer.Exit(run_selftest(choice.of(records), report.threshold, calibrations))
+        fill(report, records, choice)
+    except typer.Exit:
+        raise
+    except CompareError as error:
+        kinds: dict[int, Kind] = {Code.NOTHING_OR_CHANGED: "changed", Code.NOT_COMPARABLE: "not comparable"}
+        report.add(kinds[error.code], str(error))
+    except WrongUsageError as error:
+        report.add("broken", str(error))
+    except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
+        traceback.print_exc()
+        report.add("broken", f"{type(error).__name__}: {error}")
+    text = render_markdown(report)
+    print(text)
+    if annotations:
+        print("\n".join(render_annotations(report)))
+    try:
+        for path, content in ((summary, text), (junit, render_junit(report))):
+            if path:
+                write_atomically(path, content)
+    except OSError as error:
+        say(f"gate: must be able to write what it found (got {error})")
+        raise typer.Exit(int(Code.BROKEN)) from error
+    raise typer.Exit(int(report.code))
+
+
+def parse_threshold(text: str) -> float:
+    """Return a share from ``5%`` or ``0.05``.
+
+    Raises:
+        WrongUsageError: It is neither, or not between 0 and 1.
+    """
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise WrongUsageError(f"--threshold: must be above 0 and below 100% (got {text}); for example 3% or 0.03")
+    return share
+
+
+# ------------------------------------------------------------------ both sides
+
+
+def fill(report: Report, records: Path | None, choice: Choice) -> None:
+    """Measure or read both sides and judge them."""
+    if report.baseline == "nothing":
+        raise NotComparable("gate: needs a baseline (got none); give --baseline FILE or --baseline REVISION")
+    if not compare.is_file(report.baseline):
+        if records or choice.allowed:
+            raise NotComparable(
+                f"gate: --baseline must be records (got {report.baseline}, which is no file), as --records or "
+                "--allow-mismatch are given; name a file"
+            )
+        return from_revision(report, choice)
+    check_allowed(choice.allowed)
+    before = choice.of(Path(report.baseline))
+    if not before:
+        raise NothingMeasured(f"gate: no record of {report.baseline} passes --case and --where; look at what it holds")
+    if records is not None:
+        now = choice.of(records)
+    else:
+        file = choice.out / f"{compare.new_run_id()}.jsonl"
+        now = measure_again(before, file, choice.allowed)
+        report.notes.append(f"records: {file}")
+    return from_records(report, before, now, choice.calibrations, choice.allowed)
+
+
+def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]) -> list[Record]:
+    """Measure the points of a baseline on this machine, now, and return their records, which are in ``file`` too.
+
+    Raises:
+        NotComparable: The baseline is of another kind of machine, or of several presets.
+    """
+    wanted = list(Evidence.of(baseline).kept.values())
+    if not wanted:
+        return []
+    presets = {record.preset for record in wanted}
+    if len(presets) > 1:
+        raise NotComparable(f"gate: a baseline has one preset (got {', '.join(sorted(presets))}); give one file")
+    context = Context.here(presets.pop(), file.stem)
+    here = wanted[0].model_copy(update={"machine": dict(context.machine)})
+    if differ := mismatches(wanted[0], here, allowed):
+        raise NotComparable(f"gate: {'; '.join(differ)}")
+    todo = [sweep.Job(CASES[record.case], record.point) for record in wanted if record.case in CASES]
+    records = []
+    for record in sweep.run(todo, context, file, isolated.run_points):
+        records.append(record)
+        say(f"{len(records)}/{len(todo)} {name_of(record)}: {record.status}")
+    return records
+
+
+def from_records(
+    report: Report,
+    baseline: Sequence[Record],
+    records: Sequence[Record],
+    calibrations: Path = CALIBRATIONS,
+    allowed: Sequence[str] = (),
+) -> None:
+    """Fill a report from two sets of records."""
+    before, now = Evidence.of(baseline), Evidence.of(records)
+    report.add("left out", *(f"{text} (in the baseline)" for text in before.disturbed.values()))
+    report.add("left out", *(f"{text} (in the records)" for text in now.disturbed.values()))
+    report.add("broken", *now.failed.values())
+    left_out = before.disturbed.keys() | now.disturbed.keys()
+    expected, there = before.kept.keys() - left_out, now.kept.keys() - left_out
+    for side, keys, of in (("the baseline", expected - there, before), ("the records", there - expected, now)):
+        alone = sorted(name_of(of.kept[each]) for each in keys - now.failed.keys())
+        report.add("changed", *(f"{name} is in {side} alone" for name in alone))
+    pairs, refused = paired_up(before.kept, now.kept, allowed)
+    report.add("not comparable", *refused)
+    report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
+    judge_into(report, [pair for pair in pairs if key(pair.a) in expected & there], calibrations)
+
+
+def from_revision(report: Report, choice: Choice) -> None:
+    """Fill a report by measuring a revision and the present code in turns; what looks like a regression, twice.
+
+    Where a process happens to lie in memory and on the cores makes it slower throughout, by 8 % and more on two shared
+    cores, which looks like a regression to whatever its own turns can tell. Two new processes seldom lie so again.
+    """
+    points = compare.chosen(choice.preset.value, choice.cases, choice.where, say)
+    if not points:
+        raise NothingMeasured(
+            f"gate: no point of preset {choice.preset.value} can run here and passes --case and --where; "
+            "`python -m bench list` shows cases, axes and backends"
+        )
+
+    def measured(some: Sequence[Any]) -> list[Pair]:
+        run_id, sides = compare.new_run_id(), (report.baseline, turns.WORKING_TREE)
+        seen = turns.measure_revisions(some, sides, choice.preset.value, run_id, say)
+        for pair in seen.pairs:
+            append(choice.out / f"{run_id}-a.jsonl", pair.a)
+            append(choice.out / f"{run_id}-b.jsonl", pair.b)
+        report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
+        report.add("broken", *seen.failed)
+        return seen.pairs
+
+    judge_into(report, measured(points), choice.calibrations)
+    if suspects := {row.subject for row in report.rows if row.verdict == "regression"}:
+        say(f"{len(suspects)} look slower: again, in new processes")
+        second = replace(report, rows=[], notes=[])
+        judge_into(
+            second,
+            measured([each for each in points if point_name(each[0].name, each[1]) in suspects]),
+            choice.calibrations,
+        )
+        confirm(report, second)
+
+
+def confirm(report: Report, second: Report) -> None:
+    """Call inconclusive what was a regression and was none the second time."""
+    again = {row.subject: row for row in second.rows}
+    for index, row in enumerate(report.rows):
+        if row.verdict != "regression":
+            continue
+        other = again.get(row.subject)
+        seen = other.text if other else "not measured"
+        report.notes.append(f"{row.subject}: slower by {row.text}; in new processes {seen}")
+        if other is None or other.verdict != "regression":
+            report.rows[index] = replace(row, verdict="inconclusive")
+
+
+# ------------------------------------------------------------------ judging
+
+
+def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path) -> None:
+    """Put the rows of pairs into a report, judged at the noise of the machine that made them."""
+    calibration = calibration_of([pair.b for pair in pairs], calibrations, report.notes)
+    report.rows = judge(pairs, report.threshold, calibration)
+
+
+def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | None) -> list[Row]:
+    """Return the verdict on each pair.
+
+    * ok: the whole interval lies below the threshold. All rows must pass, so nothing is adjusted.
+    * regression: slower than the threshold with a one-sided p-value below 2.5 % after Holm's adjustment, and by no less
+      than the smallest slow-down that can be told from noise.
+    * inconclusive: neither.
+
+    Source: for asking from both sides of a margin, Schuirmann 1987, "A comparison of the two one-sided tests procedure
+    and the power approach".
+    """
+    rows = [_row(pair, threshold, calibration) for pair in pairs]
+    adjusted = holm([row.p or 0.0 for row in rows])
+    return [replace(row, p=p, verdict=_verdict(row, p)) for row, p in zip(rows, adjusted, strict=True)]
+
+
+def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
+    """Return the row of a pair, its p-value as if it were the only one, and without a verdict."""
+    ratio, p = pair.ratio, pair.p_slower(threshold)
+    smallest = smallest_detectable(ratio.error, 1)
+    if calibration and (noise := calibration.of(pair.b)):
+        smallest = max(smallest, noise.smallest_in_turns if pair.in_turns else noise.smallest)
+        ratio = ratio.widened(*noise.of_ratio(pair.in_turns))
+        p = max(p, ratio.p_over(1 + threshold))
+    return Row(
+        subject=pair.name,
+        estimate=Estimate(value=ratio.value, low=ratio.low, high=ratio.high, records=(pair.a, pair.b)),
+        region=(0.0, 1 + threshold),
+        p=p,
+        verdict="",
+        limit=max(threshold, smallest),
+    )
+
+
+def _verdict(row: Row, p: float) -> str:
+    assert row.estimate is not None
+    if position(row.estimate.interval, row.region) == "inside":
+        return "ok"
+    return "regression" if p < (1 - CONFIDENCE) / 2 and row.estimate.value >= 1 + row.limit else "inconclusive"
+
+
+def calibration_of(records: Sequence[Record], folder: Path, notes: list[str]) -> Calibration | None:
+    """Return the calibration of the machine that made records; notes say what it lacks."""
+    if not records:
+        return None
+    calibration = calibrate.read(records[0], folder)
+    if calibration is None or not calibration.fits(records[0]):
+        why = "is not calibrated" if calibration is None else "was calibrated with other versions"
+        notes.append(f"the machine {why}: noise from one run to the next is not known; run `python -m bench calibrate`")
+        return None
+    if unknown := sum(calibration.of(record) is None for record in records):
+        notes.append(f"{unknown} of {len(records)} points have no calibrated point of their case, backend and preset")
+    return calibration
+
+
+# ------------------------------------------------------------------ showing
+
+
+def worst_first(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows by how bad their verdict is, then by how much slower they became."""
+    return sorted(rows, key=lambda row: (VERDICTS.index(row.verdict), -row.estimate.value if row.estimate else 0.0))
+
+
+def render_markdown(report: Report) -> str:
+    """Return the report as Markdown."""
+    counts = [
+        f"{sum(row.verdict == name for row in report.rows)} {name}" for name in ("ok", "inconclusive", "regression")
+    ]
+    lines = [
+        f"## Gate: {TITLES[report.code]}",
+        "",
+        f"{len(report.rows)} points against `{report.baseline}` at a threshold of {report.threshold:.2%}: "
+        f"{', '.join(counts)}.",
+        "",
+        *(f"* {kind}: {text}" for kind, text in report.problems),
+        *(f"* {note}" for note in report.notes),
+    ]
+    if report.rows:
+        head = ("point", "ns before", "ns now", "slower by (95 % interval)", "regression from", "p (Holm)", "outcome")
+        rows = [head, ("---",) * len(head), *map(_cells, worst_first(report.rows))]
+        lines += ["", *(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in rows)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    assert row.estimate is not None
+    before, now = (f"{median(samples(record)):.4g}" for record in row.estimate.records)
+    return row.subject, before, now, row.slower, f"{row.limit:.2%}", f"{row.p:.2g}", row.verdict
+
+
+def render_junit(report: Report) -> str:
+    """Return the report as JUnit XML: a regression is a failure, what does not tell is skipped, the rest an error."""
+    suite = ElementTree.Element("testsuite", name="bench gate")
+    for row in report.rows:
+        case = row.subject.partition("[")[0]
+        element = ElementTree.SubElement(suite, "testcase", classname=f"bench.{case}", name=row.subject)
+        if row.verdict != "ok":
+            tag = "failure" if row.verdict == "regression" else "skipped"
+            ElementTree.SubElement(element, tag, message=row.text)
+    for kind, text in report.problems:
+        name = f"{kind}: {text.splitlines()[0]}"
+        element = ElementTree.SubElement(suite, "testcase", classname="bench.gate", name=name)
+        ElementTree.SubElement(element, "skipped" if kind == "left out" else "error", message=text)
+    for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
+    suite.set("tests", str(len(suite)))
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def render_annotations(report: Report) -> list[str]:
+    """Return lines that GitHub shows beside a change: errors for what fails the gate, warnings for the rest."""
+    rows = [(row.verdict, f"{row.subject}: {row.text}") for row in worst_first(report.rows) if row.verdict != "ok"]
+    return [
+        _annotation("warning" if title in ("inconclusive", "left out") else "error", title, text)
+        for title, text in [*rows, *report.problems]
+    ]
+
+
+def _annotation(level: str, title: str, text: str) -> str:
+    """Write a workflow command; Source: GitHub's `@actions/core`, whose `command.ts` escapes these characters."""
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{level} title=bench gate%3A {title}::{escaped}"
+
+
+# ------------------------------------------------------------------ the self-test
+
+
+def run_selftest(records: Sequence[Record], threshold: float, calibrations: Path) -> int:
+    """Print what the gate catches in the samples of some records; returns the exit code.
+
+    Raises:
+        NothingMeasured: None of the records can be compared.
+    """
+    notes: list[str] = []
+    kept = list(Evidence.of(records).kept.values())
+    outcomes = slowed_down(kept, threshold, calibration_of(kept, calibrations, notes))
+    for note in notes:
+        say(note)
+    if not outcomes:
+        raise NothingMeasured("gate --selftest: no record can be compared")
+    compare.console().print(selftest_table(outcomes, threshold))
+    if alarms := sum(by_slowdown[0.0]["regression"] for by_slowdown in outcomes.values()):
+        say(f"{alarms} false alarms where nothing was slowed down")
+        return int(Code.BROKEN)
+    return int(Code.OK)
+
+
+Outcomes = Mapping[str, Mapping[float, Counter[str]]]
+"""Numbers of verdicts, by case and backend and by the slow-down that was put in."""
+
+
+def slowed_down(
+    records: Sequence[Record], threshold: float, calibration: Calibration | None, repeats: int = SELFTEST_REPEATS
+) -> Outcomes:
+    """Slow stored samples down on paper and judge them as the gate would.
+
+    Both sides draw their samples with replacement from those of the record; where the machine is calibrated each side
+    is shifted as runs are. So what is caught is what would be at that machine's noise.
+    """
+    kept = list(Evidence.of(records).kept.values())
+    random = np.random.default_rng(0)
+    outcomes: dict[str, dict[float, Counter[str]]] = {}
+    for by in INJECTED:
+        for _ in range(repeats):
+            pairs = [_injected(record, by, calibration, random) for record in kept]
+            for record, row in zip(kept, judge(pairs, threshold, calibration), strict=True):
+                group = outcomes.setdefault(f"{record.case}, {record.point.get('backend')}", {})
+                group.setdefault(by, Counter())[row.verdict] += 1
+    return outcomes
+
+
+def _injected(record: Record, by: float, calibration: Calibration | None, random: np.random.Generator) -> Pair:
+    times = np.asarray(samples(record))
+    noise = calibration.of(record) if calibration else None
+    run = noise.run if noise else 0.0
+
+    def drawn(slower: float) -> tuple[float, ...]:
+        return tuple((random.choice(times, len(times)) * math.exp(random.normal(0, run)) * (1 + slower)).tolist())
+
+    return Pair(name=name_of(record), a=record, b=record, times_a=drawn(0.0), times_b=drawn(by), in_turns=False)
+
+
+def selftest_table(outcomes: Outcomes, threshold: float) -> Table:
+    """Return what is caught at each slow-down, and what is inconclusive or passes, as a table."""
+    title = f"gate at {threshold:.2%}: caught / inconclusive / ok, of slow-downs that were put into stored samples"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    table.add_column("case, backend")
+    table.add_column("points", justify="right")
+    for by in INJECTED:
+        table.add_column(f"{by:+.0%}", justify="right", no_wrap=True)
+    for group, by_slowdown in outcomes.items():
+        cells = [
+            " / ".join(f"{counts[verdict] / counts.total():.0%}" for verdict in VERDICTS)
+            for counts in by_slowdown.values()
+        ]
+        table.add_row(group, str(by_slowdown[0.0].total() // SELFTEST_REPEATS), *cells)
+    return table
