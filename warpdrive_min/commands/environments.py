@@ -33,7 +33,7 @@ console = Console()
 
 def environments() -> dict[str, type[Environment]]:
     """Return the known environments by name; from then on the registrar knows them too."""
-    table: dict[str, type[Environment]] = importlib.import_module("envs").ENVS  # the core does not depend on them
+    table: dict[str, type[Environment]] = importlib.import_module("warpdrive_min.envs").ENVS
     return table
 
 

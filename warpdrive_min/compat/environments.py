@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-TagGridWorld: Any = importlib.import_module("envs.tag_gridworld").TagGridWorld  # above this package: not its own
+from warpdrive_min.envs import TagGridWorld
 
 
-class CUDATagGridWorldWithResetPool(TagGridWorld):  # type: ignore[misc]
+class CUDATagGridWorldWithResetPool(TagGridWorld):
     """Tag on a grid whose taggers start in one of five drawn arrangements."""
 
     def __init__(self, *, reset_pool_size: int = 5, **config: Any) -> None:

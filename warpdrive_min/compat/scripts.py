@@ -13,14 +13,14 @@ from warpdrive_min.compat.trainers import TrainerA2C, TrainerDDPG
 from warpdrive_min.errors import ConfigError, known
 
 ENVIRONMENTS: Final = {
-    "tag_gridworld": "envs.tag_gridworld:TagGridWorld",
+    "tag_gridworld": "warpdrive_min.envs:TagGridWorld",
     "tag_gridworld_with_reset_pool": "warpdrive_min.compat.environments:CUDATagGridWorldWithResetPool",
-    "tag_continuous": "envs.tag_continuous:TagContinuous",
-    "single_cartpole": "envs.classic_control.cartpole:CartPole",
-    "single_mountain_car": "envs.classic_control.mountain_car:MountainCar",
-    "single_continuous_mountain_car": "envs.classic_control.continuous_mountain_car:ContinuousMountainCar",
-    "single_acrobot": "envs.classic_control.acrobot:Acrobot",
-    "single_pendulum": "envs.classic_control.pendulum:Pendulum",
+    "tag_continuous": "warpdrive_min.envs:TagContinuous",
+    "single_cartpole": "warpdrive_min.envs:CartPole",
+    "single_mountain_car": "warpdrive_min.envs:MountainCar",
+    "single_continuous_mountain_car": "warpdrive_min.envs:ContinuousMountainCar",
+    "single_acrobot": "warpdrive_min.envs:Acrobot",
+    "single_pendulum": "warpdrive_min.envs:Pendulum",
 }
 """Environment of each run config of WarpDrive, by its ``name``."""
 
