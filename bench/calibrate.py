@@ -24,12 +24,12 @@ from bench.case import Point, PresetName
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import COMPARABLE_FIELDS, key
 from bench.record import Record, append
+from bench.show.records import by_machine
 from bench.stats import median, smallest_detectable
 from bench.verdicts import compare, turns
 from bench.verdicts.compare import say
 from bench.verdicts.pairing import Pair
 from bench.verdicts.worker import SideError
-from bench.views.figures import by_machine
 from warpdrive_min.files import write_atomically
 
 CALIBRATIONS: Final = sweep.RESULTS / "calibration"

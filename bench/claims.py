@@ -23,8 +23,8 @@ from bench.cases.learn_case import SEEDS
 from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
 from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
 from bench.record import Context, Record, RecordError, read_all
-from bench.views.report import Cell, ClaimRow, Claims
-from bench.views.tables.cells import number
+from bench.report import Cell, ClaimRow, Claims
+from bench.show.labels import number
 from warpdrive_min.backends import availability
 
 ABOUT: Final = 0.1

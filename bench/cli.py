@@ -14,21 +14,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import isolated, ray_sweep, sweep
+from bench import documents, isolated, plots, ray_sweep, report, sweep
 from bench.calibrate import calibrate
 from bench.case import PresetName, point_name
 from bench.cases import CASES
 from bench.claims import claims, for_report
 from bench.doctor import doctor
+from bench.export import export
 from bench.gate import GateCommand, gate
+from bench.paper import paper
 from bench.peers.command import peers
 from bench.record import Context, Record, RecordError, read_all
 from bench.reproduce import reproduce
+from bench.show.records import by_machine
 from bench.verdicts.compare import compare
-from bench.views import documents, plots, report, tables
-from bench.views.export import export
-from bench.views.figures import by_machine
-from bench.views.paper import paper
 from warpdrive_min.backends import Availability, availability
 from warpdrive_min.files import write_atomically
 
@@ -128,11 +127,11 @@ def _show(records: list[Record]) -> None:
     """Print tables; those of several machines apart, for figures are over others of the same machine."""
     machines = by_machine(records)
     if len(machines) < 2:
-        tables.show(records, console)
+        documents.show(records, console)
         return
     for name, group in machines.items():
         _say(name if group[0].machine else "on no machine")
-        tables.show(group, console)
+        documents.show(group, console)
 
 
 @contextlib.contextmanager

@@ -10,13 +10,12 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from bench import sweep
+from bench import documents, sweep
 from bench.case import Preset, PresetName, passes
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.pairing import Run, measure
 from bench.record import Context, Record, append
 from bench.verdicts.worker import Side
-from bench.views import tables
 from warpdrive_min import BACKENDS
 
 WIDE: Final = 220
@@ -52,7 +51,7 @@ def peers(
             append(file, record)
         records += found
         _say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
-    tables.show([record for record in records if record.case == "peer"], _console())
+    documents.show([record for record in records if record.case == "peer"], _console())
     _say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:

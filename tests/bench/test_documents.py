@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from bench import cli, machine
 from bench.cases import CASES
+from bench.documents import COMMAND, DocumentError, printed, refreshed
 from bench.record import Metric, append
-from bench.views import tables
-from bench.views.documents import COMMAND, DocumentError, printed, refreshed
-from tests.bench.test_plots import point, record
+from bench.views import TABLES
+from tests.bench.builders import point, record
 
 runner = CliRunner()
 DOCUMENT = """# Results
@@ -119,4 +119,4 @@ def test_table_without_records_says_so(sweeps):
 
 def test_every_case_has_a_table():
     """What `run` measures is shown at its end."""
-    assert set(CASES) <= set(tables.TABLES)
+    assert set(CASES) <= set(TABLES)

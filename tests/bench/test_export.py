@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from bench import cli
 from bench.cases import CASES
+from bench.export import ExportError, bencher, costs, github_action_benchmark, write_asv
 from bench.record import Metric, append, read_all
-from bench.views.export import ExportError, bencher, costs, github_action_benchmark, write_asv
-from tests.bench.test_plots import point, record
+from tests.bench.builders import point, record
 
 ROOT = Path(__file__).parents[2]
 SWEEP = ROOT / "results" / "sweeps" / "20261121T091255-a54a37c-75c9.jsonl"

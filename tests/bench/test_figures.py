@@ -6,17 +6,19 @@ import json
 
 import pytest
 
+from bench import paper, plots, report
 from bench.machine import LIMITS
 from bench.record import Metric, Record
-from bench.views import charts, figures, paper_tables, plots
-from bench.views.tables.cells import number
-from tests.bench.test_plots import point, record
+from bench.show.charts import Chart
+from bench.show.labels import number
+from bench.show.records import measured_alone
+from tests.bench.builders import point, record
 
 H200 = LIMITS["NVIDIA H200"]
 
 
-def chart(records: list[Record], name: str) -> figures.Chart:
-    (found,) = (each for each in figures.charts(records) if each.name == name)
+def chart(records: list[Record], name: str) -> Chart:
+    (found,) = (each for each in plots.charts(records) if each.name == name)
     return found
 
 
@@ -31,17 +33,19 @@ def test_roofline_has_operations_a_byte_and_a_second() -> None:
     """100 bytes and 200 operations in 50 ns are 2 a byte and 4 G a second; the ceiling bends where both limits meet."""
     (panel,) = chart([measured(100, 200, 50.0)], "roofline").panels
     ours, device = panel.series
-    assert [(dot.x, dot.y, dot.low, dot.high) for dot in ours.dots] == [(2, 4e9, 4e9, 4e9)]
-    assert "100 environments" in ours.dots[0].note
+    assert [(place.x, place.y, place.low, place.high) for place in ours.points] == [(2, 4e9, 4e9, 4e9)]
+    assert "100 environments" in ours.points[0].note
     ridge = H200.ops_per_s / H200.bytes_per_s
-    assert [dot.x for dot in device.dots] == [1, 4, ridge]
-    assert [dot.y for dot in device.dots] == pytest.approx([H200.bytes_per_s, 4 * H200.bytes_per_s, H200.ops_per_s])
+    assert [place.x for place in device.points] == [1, 4, ridge]
+    assert [place.y for place in device.points] == pytest.approx(
+        [H200.bytes_per_s, 4 * H200.bytes_per_s, H200.ops_per_s]
+    )
 
 
 def test_roofline_leaves_out_what_does_not_count() -> None:
     """A record without operations, as one of another precision, or of an old sweep, has no place in it."""
     found = [measured(100, 0, 50.0), record(point=point("pycuda", 10), roofline=0.5)]
-    assert "roofline" not in {each.name for each in figures.charts(found)}
+    assert "roofline" not in {each.name for each in plots.charts(found)}
 
 
 def test_kernels_have_a_panel_for_each_case_with_its_unit() -> None:
@@ -59,7 +63,7 @@ def test_kernels_have_a_panel_for_each_case_with_its_unit() -> None:
     ]
     shuffle, reset = sorted(chart([*found, record()], "kernels").panels, key=lambda panel: -len(panel.series))
     assert (shuffle.title, shuffle.xlabel, shuffle.ticks) == ("shuffle", "indices per second", ["1,000 indices"])
-    assert [(series.name, series.dots[0].x) for series in shuffle.series] == [
+    assert [(series.name, series.points[0].x) for series in shuffle.series] == [
         ("C++ (2 threads)", 1e6),
         ("torch.randperm, CPU", 2e6),
     ]
@@ -80,7 +84,7 @@ def test_what_we_do_in_another_way_is_ours() -> None:
     ]
     (panel,) = chart(found, "kernels").panels
     assert panel.ticks == ["saved arrays, 10 environments, 1 agent", "10 environments, 1 agent"]
-    assert [(series.name, series.look["marker"], series.dots[0].y) for series in panel.series] == [
+    assert [(series.name, series.style["marker"], series.points[0].y) for series in panel.series] == [
         ("NumPy (1 thread)", "o", 0),
         ("C++ (1 thread)", "s", 0),
         ("torch, CPU", "x", 1),
@@ -96,9 +100,9 @@ def test_rollouts_and_updates_are_bars_that_add_up() -> None:
         record(case="train", scope="train", point=point("pycuda", 10, algorithm="A2C", **axes), notes=notes),
     ]
     (panel,) = chart(found, "rollout").panels
-    assert (panel.ticks, panel.series[0].dots[0].x) == (["32-32, 10 x 1 agent x 5 steps"], 2e6)
+    assert (panel.ticks, panel.series[0].points[0].x) == (["32-32, 10 x 1 agent x 5 steps"], 2e6)
     split = chart(found, "split")
-    assert [series.dots[0].label for series in split.panels[0].series] == ["3 ms", "1 ms"]
+    assert [series.points[0].label for series in split.panels[0].series] == ["3 ms", "1 ms"]
     (axes_,) = plots.paint(split).axes
     assert [(bar.get_x(), bar.get_width()) for bars in axes_.containers for bar in bars] == [(0, 0.75), (0.75, 0.25)]
 
@@ -128,18 +132,18 @@ def test_peers_stand_beside_ours_of_the_same_turns() -> None:
         "CartPole, random actions",
         ["quick, 1,000 environments: 0.5 x", "slow, 1,000 environments: 2.5 x"],
     )
-    assert {series.name: [dot.x for dot in series.dots] for series in panel.series} == {
+    assert {series.name: [place.x for place in series.points] for series in panel.series} == {
         "theirs": [4e6, 1e6],
         "ours, CUDA C (PyCUDA)": [2e6, 2.5e6],
     }
-    assert [each.name for each in figures.charts(found)] == ["peers"]
-    made = paper_tables.tables(figures.alone(found), "m")["peer"]
-    assert made.names[-4:] == ["peer", "theirs", "ours", "ours over theirs"]
-    assert [row[-4:] for row in made.rows] == [
+    assert [each.name for each in plots.charts(found)] == ["peers"]
+    made = paper.tables(measured_alone(found))["peer"]
+    assert [column.name for column in made.columns][-4:] == ["peer", "theirs", "ours", "ours over theirs"]
+    assert [row[-4:] for row in made.cells] == [
         ["quick", "4 M", "2 M", "0.5 (0.5 to 0.5)"],
         ["slow", "1 M", "2.5 M", "2.5 (2.5 to 2.5)"],
     ]
-    assert charts.commands(chart(found, "peers").records) == [
+    assert report.commands(chart(found, "peers").records) == [
         "python -m bench peers --preset default --where env=cartpole"
     ]
 
@@ -151,16 +155,16 @@ def test_both_painters_draw_the_same_values() -> None:
         for backend, rate in (("numba", 1e6), ("pycuda", 3e6))
         for n in (1, 10, 100)
     ]
-    for each in figures.charts(found):
-        told = json.loads(json.dumps(charts.drawn(each)))
+    for each in plots.charts(found):
+        told = json.loads(json.dumps(report.drawn(each)))
         axes = plots.paint(each).axes
         assert len(told["panels"]) == len(axes) == len(each.panels)
         for panel, of_panel in zip(told["panels"], axes, strict=True):
-            want = [[tuple(dot[:2]) for dot in series["dots"]] for series in panel["series"]]
+            want = [[tuple(place[:2]) for place in series["points"]] for series in panel["series"]]
             got = [list(zip(*line.get_data(), strict=True)) for line in of_panel.get_lines()[: len(want)]]
             assert got == want
             assert of_panel.get_xlabel() == panel["x"]
-    assert {each.name for each in figures.charts(found)} == {"throughput", "languages"}
+    assert {each.name for each in plots.charts(found)} == {"throughput", "languages"}
 
 
 def test_ratio_of_languages_is_of_the_same_size_in_the_same_run() -> None:
@@ -169,7 +173,7 @@ def test_ratio_of_languages_is_of_the_same_size_in_the_same_run() -> None:
     rates = {"numba": 1e6, "pycuda": 3e6}
     found = [record(rates[b], point=point(b, n), threads=None) for b, of_b in sizes.items() for n in of_b]
     (panel,) = chart(found, "languages").panels
-    assert [(dot.x, dot.y) for dot in panel.series[0].dots] == [(1, 3), (10, 3)]
+    assert [(place.x, place.y) for place in panel.series[0].points] == [(1, 3), (10, 3)]
     assert panel.level == 1
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from bench.cases import memory_case as memory
+from bench.plots import paint
 from bench.record import Metric, Record
-from bench.views import figures
-from bench.views.plots import paint
+from bench.views.startup import memory as memory_chart
 from envs import ENVS
-from tests.bench.test_plots import record
+from tests.bench.builders import record
 
 CARTPOLE = {"env": "cartpole", "backend": "host", "n_envs": 100, "n_agents": 1}
 
@@ -79,7 +79,7 @@ def test_bytes_are_drawn_over_agents():
         return record(case="memory", scope="memory", point=point, metrics={"bytes_per_env": metric})
 
     found = [measured("tag_continuous", 5, 100.0), measured("tag_continuous", 10, 200.0), measured("cartpole", 1, 76.0)]
-    (axes,) = paint(figures.memory(found)).axes
+    (axes,) = paint(memory_chart(found)).axes
     (line,) = axes.get_lines()
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([5, 10], [100.0, 200.0])
-    assert not figures.memory(found[2:]).panels
+    assert not memory_chart(found[2:]).panels

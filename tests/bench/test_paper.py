@@ -12,11 +12,17 @@ import pytest
 from matplotlib.ticker import Formatter
 from typer.testing import CliRunner
 
+from bench import paper, plots
 from bench.cli import app
 from bench.record import Curve, Metric, Record
-from bench.views import figures, latex, paper, paper_tables, pgf
-from tests.bench.test_plots import point, record
-from tests.bench.test_report import two_backends
+from bench.show import pgf, render
+from bench.show.columns import Column, Table
+from bench.show.labels import interval_text
+from bench.show.tables import paper_points
+from bench.views.learn import paper_learnings
+from bench.views.startup import paper_starts
+from bench.views.train import TABLES as TRAIN_TABLES
+from tests.bench.builders import point, record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
 """Everything that LaTeX would take for a command."""
@@ -31,6 +37,10 @@ def records(tmp_path: Path) -> Path:
 
 def measured(value: float, low: float | None = None, high: float | None = None) -> Metric:
     return Metric(value=value, unit="", direction="lower", low=low or value, high=high or value)
+
+
+def names(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
 
 
 def learn_record(seed: int, seconds: float | None, after: float) -> Record:
@@ -151,7 +161,7 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
 
 def test_escape_leaves_no_special_letter() -> None:
     """Every letter that LaTeX takes for a command is written so that it is printed."""
-    assert latex.escape(r"a_b & 5 % \ {x} ~^#$ <|>") == (
+    assert render.escape(r"a_b & 5 % \ {x} ~^#$ <|>") == (
         r"a\_b \& 5\,\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\#\$ "
         r"\textless{}\textbar{}\textgreater{}"
     )
@@ -173,22 +183,20 @@ def test_escape_leaves_no_special_letter() -> None:
 )
 def test_numbers_are_set_as_such(plain: str, want: str) -> None:
     """Powers of ten, signs and units are typeset; names and ranges with a hyphen stay."""
-    assert latex.escape(plain) == want
+    assert render.escape(plain) == want
 
 
 def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
     """Of 120 rows there are three parts; only in the first row of each, and where it is new, a group is named."""
-    rows = [["a" if i < 60 else "b", str(i)] for i in range(120)]
-    table = latex.Table(
-        names=["letter", "value"], rows=rows, right=[False, True], caption="Rows.", label="r", n_grouping=1
-    )
-    text = latex.floating_table("m/tables/r", table)
+    columns = [Column("letter", lambda i: "a" if i < 60 else "b"), Column("value", str, float)]
+    table = Table(columns=columns, rows=range(120), caption="Rows.", label="r", n_grouping=1)
+    text = render.floating_table("m/tables/r", table)
     assert re.findall(r"\\label\{(.*?)\}", text) == ["tab:r", "tab:r-2", "tab:r-3"]
     assert re.findall(r"Part \d of \d", text) == ["Part 1 of 3", "Part 2 of 3", "Part 3 of 3"]
     assert re.findall(r"^([ab ]*) & \d+ ", text, re.MULTILINE).count("") == 120 - 4
     assert re.findall(r"^([ab]) & (\d+) ", text, re.MULTILINE) == [("a", "0"), ("a", "40"), ("b", "60"), ("b", "80")]
     assert text.count(r"\addlinespace") == 1
-    assert text.count(latex.AS_ABOVE) == 3
+    assert text.count(render.AS_ABOVE) == 3
 
 
 def test_methods_say_what_the_records_say() -> None:
@@ -211,9 +219,9 @@ def test_methods_say_what_the_records_say() -> None:
 
 def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
     """An end is in the unit of the median, also where it has passed the next one."""
-    assert paper_tables.interval(measured(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
-    assert paper_tables.interval(measured(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
-    assert paper_tables.interval(measured(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
+    assert interval_text(measured(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
+    assert interval_text(measured(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
+    assert interval_text(measured(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
 
 
 def test_points_are_ordered_and_what_they_share_is_in_the_caption() -> None:
@@ -229,9 +237,9 @@ def test_points_are_ordered_and_what_they_share_is_in_the_caption() -> None:
         drawn("pycuda", "ours", 100, None),
         drawn("cpu", "ours", 20, 1),
     ]
-    table = paper_tables.points_table(shown)
-    assert list(table.names[:5]) == ["envs", "implementation", "backend", "env steps/s", "95 % interval"]
-    assert [row[:3] for row in table.rows] == [
+    table = paper_points(shown)
+    assert names(table)[:5] == ["envs", "implementation", "backend", "env steps/s", "95 % interval"]
+    assert [row[:3] for row in table.cells] == [
         ["20", "ours", "NumPy (1 thread)"],
         ["100", "ours", "CUDA C (PyCUDA)"],
         ["100", "torch.multinomial", "CPU (16 threads)"],
@@ -243,14 +251,14 @@ def test_points_are_ordered_and_what_they_share_is_in_the_caption() -> None:
 def test_metric_without_spread_has_no_interval() -> None:
     """Bytes are what they are."""
     bytes_ = record(case="memory", metrics={"bytes_per_env": measured(100), "largest_n_envs": measured(1e6)})
-    assert list(paper_tables.points_table([bytes_]).names) == ["backend", "bytes per env", "largest n envs"]
+    assert names(paper_points([bytes_])) == ["backend", "bytes per env", "largest n envs"]
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
     """Agent steps are so many times environment steps; a ratio over others is measured by itself."""
     rate = {"env_steps_per_s": measured(100, 90, 120), "agent_steps_per_s": measured(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": measured(3, 2.9, 3.1)})
-    (row,) = paper_tables.points_table([peer]).rows
+    (row,) = paper_points([peer]).cells
     assert list(row) == ["NumPy (1 thread)", "100", "90.00 to 120.0", "500", "3", "2.900 to 3.100"]
 
 
@@ -260,17 +268,17 @@ def test_efficiency_is_that_of_as_many_ranks() -> None:
         record(rate, case="scaling", point=point("pycuda", 10, n_ranks=n), threads=None)
         for n, rate in ((1, 1e6), (2, 1.8e6))
     ]
-    table = paper_tables.points_table(ranks)
-    place = list(table.names).index("efficiency")
-    assert [row[place] for row in table.rows] == ["100.0%", "90.0%"]
+    table = TRAIN_TABLES["scaling"]["paper"](ranks)
+    place = names(table).index("efficiency")
+    assert [row[place] for row in table.cells] == ["100.0%", "90.0%"]
 
 
 def test_start_has_a_row_for_each_part() -> None:
     """Each part has its own interval."""
     parts = {"import_s": measured(2.0, 1.9, 2.1), "build_s": measured(0.5, 0.4, 0.6)}
     started = record(case="startup", point={"env": "cartpole", "backend": "cpu", "cache": "cold"}, metrics=parts)
-    table = paper_tables.starts_table([started])
-    assert list(map(list, table.rows)) == [
+    table = paper_starts([started])
+    assert list(map(list, table.cells)) == [
         ["NumPy (1 thread)", "import", "2", "1.900 to 2.100"],
         ["NumPy (1 thread)", "build", "0.5", "0.4000 to 0.6000"],
     ]
@@ -279,13 +287,9 @@ def test_start_has_a_row_for_each_part() -> None:
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
     """Of 2, 4 and never the median is 4 and the interval is open; of 2, never and never there is none."""
-    (often,) = paper_tables.learning_table(
-        [learn_record(0, 2.0, 10), learn_record(1, 4.0, 20), learn_record(2, None, 0)]
-    ).rows
+    (often,) = paper_learnings([learn_record(0, 2.0, 10), learn_record(1, 4.0, 20), learn_record(2, None, 0)]).cells
     assert list(often[-4:-1]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
-    (seldom,) = paper_tables.learning_table(
-        [learn_record(0, 2.0, 10), learn_record(1, None, 20), learn_record(2, None, 0)]
-    ).rows
+    (seldom,) = paper_learnings([learn_record(0, 2.0, 10), learn_record(1, None, 20), learn_record(2, None, 0)]).cells
     assert list(seldom[-4:]) == ["1 of 3", "not reached", "not reached", "10 (0 to 20)"]
 
 
@@ -295,20 +299,20 @@ def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
 def test_high_figure_is_spread_over_pages() -> None:
     """Twenty panels stand in threes on pages that are low enough, none lost, each part named."""
     sizes = [record(point=point("cpu", n, env=f"env-{i}")) for i in range(20) for n in (1, 10)]
-    (chart,) = (each for each in figures.charts(sizes) if each.name == "throughput")
-    parts = list(pgf.pages(chart))
+    (chart,) = (each for each in plots.charts(sizes) if each.name == "throughput")
+    parts = list(plots.pages(chart))
     assert [panel for part in parts for panel in part.panels] == list(chart.panels)
     assert len(chart.panels) == 20
     assert all(part.columns == 3 for part in parts)
-    assert all(pgf.height_in(part) <= pgf.MAX_HEIGHT_IN for part in parts)
+    assert all(plots.height_in(part) <= plots.MAX_HEIGHT_IN for part in parts)
     assert [part.name for part in parts] == ["throughput-1", "throughput-2", "throughput-3"]
     assert parts[0].title.endswith(", part 1 of 3")
 
 
 def test_low_figure_stays_as_it_is() -> None:
     """One panel is one part of the same name."""
-    (chart,) = figures.charts([record()])
-    assert list(pgf.pages(chart)) == [chart]
+    (chart,) = plots.charts([record()])
+    assert list(plots.pages(chart)) == [chart]
 
 
 # ------------------------------------------------------------------ TeX

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli
+from bench import cli, documents
 from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.case import Case, Skip
 from bench.cases import CASES
@@ -30,7 +30,6 @@ from bench.record import Context, read
 from bench.stats import Ratio, log_ratios
 from bench.verdicts.turns import by_quad
 from bench.verdicts.worker import Side
-from bench.views import tables
 from envs import ENVS
 from tests.bench.fakes import FakeWatch, timed
 from warpdrive_min.training.config import RunConfig
@@ -288,7 +287,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     want = Ratio.of_logs(log_ratios(*turns), between_processes=False)
     np.testing.assert_allclose([got.value, got.low, got.high], [want.value, want.low, want.high])
     assert theirs.metrics["ours_env_steps_per_s"] == mine.metrics["env_steps_per_s"]
-    (line,) = (line for line in tables.markdown([theirs, dead]).splitlines() if "cartpole" in line)
+    (line,) = (line for line in documents.markdown([theirs, dead]).splitlines() if "cartpole" in line)
     assert f"| gymnasium-vectorised | {version} | simulate | cartpole |" in line
     assert theirs.notes["counts"] in line
     assert f"| {want.value:,.3g} | {want.low:,.3g} to {want.high:,.3g} |" in line
@@ -393,7 +392,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
     assert theirs.correctness.before.detail == "its mean return is finite, 21"
     digest = hashlib.sha256(b"RETURN = 21.0" + PPO_FAKE.encode()).hexdigest()
     assert theirs.notes["version"] == f"sources {digest[:12]}"
-    assert f"| sources {digest[:12]} | train PPO fp32 | cartpole | 1 | 4 x 8 |" in tables.markdown([theirs])
+    assert f"| sources {digest[:12]} | train PPO fp32 | cartpole | 1 | 4 x 8 |" in documents.markdown([theirs])
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):

@@ -11,57 +11,14 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
+from bench import plots
 from bench.anchors import ANCHORS
-from bench.case import Check
 from bench.cases.train_case import _point as training_point
-from bench.record import Checks, Curve, Metric, Record
-from bench.views import figures, plots
-from bench.views.plots import paint
-
-
-def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
-    """Return a record of CartPole on NumPy at 100 environments, but for the changes."""
-    metrics = {
-        name: Metric(value=value, unit="1/s", direction="higher", low=0.9 * value, high=1.1 * value)
-        for name in ("env_steps_per_s", "agent_steps_per_s", "samples_per_s")
-    }
-    check = Check(passed=passed, max_error=0.0, detail="")
-    fields = {
-        "run_id": "run",
-        "preset": "default",
-        "case": case,
-        "case_version": 1,
-        "scope": "env",
-        "mode": "eager",
-        "point": {"env": "cartpole", "backend": "cpu", "n_envs": 100, "n_agents": 1, "exact": False},
-        "threads": 1,
-        "status": status,
-        "reason": None,
-        "samples_ns": [1.0],
-        "device_ns": None,
-        "runs_per_sample": 1,
-        "work_per_run": {"env_steps": 1},
-        "n": 1,
-        "stop_reason": "",
-        "warm_up": {},
-        "metrics": metrics,
-        "roofline": None,
-        "correctness": Checks(passed=passed, max_error=0.0, oracle="by hand", before=check, after=check),
-        "telemetry": None,
-        "machine": {"gpu": "NVIDIA H200", "cores": 16},
-        "git": {"sha": "0123456789", "dirty": False},
-        "dependencies_hash": "",
-        "command": "",
-        "started_at": "2026-01-01T00:00:00",
-        "duration_s": 1.0,
-        "notes": {},
-        "unread": {},
-    }
-    return Record(**{**fields, **changes})
-
-
-def point(backend: str, n_envs: int, n_agents: int = 1, env: str = "cartpole", **more) -> dict:
-    return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, "exact": False, **more}
+from bench.plots import charts, paint
+from bench.record import Curve, Metric, Record
+from bench.show.records import by_machine, latest
+from bench.views import env_step, train
+from tests.bench.builders import point, record
 
 
 @pytest.fixture
@@ -77,7 +34,7 @@ def sweep() -> list[Record]:
     return [*found, record(5e4, case="sampler", point=torch_point, threads=2)]
 
 
-SPEEDUP = figures.speedup_over("cpu")
+SPEEDUP = env_step.speedup_over("cpu")
 
 
 def steps(records: list[Record]) -> list[Record]:
@@ -107,7 +64,7 @@ def test_pdf_embeds_its_fonts(tmp_path, style):
 
 def test_figure_names_hardware_commit_and_run(sweep):
     """The footer says where, from which commit and in which run the figures were measured."""
-    text = paint(figures.throughput(steps(sweep))).get_supxlabel()
+    text = paint(env_step.throughput(steps(sweep))).get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text
 
@@ -119,7 +76,7 @@ def test_names_of_commits_do_not_run_into_each_other(runs, columns):
     commits = [{"started_at": f"2026-01-01T00:00:0{run}", "git": {"sha": f"{run}" * 7}} for run in range(runs)]
     places = [point("cpu", 9, env=env) for env in ("cartpole", "pendulum", "acrobot")]
     found = [record(point=place, run_id=str(run), **each) for place in places for run, each in enumerate(commits)]
-    (chart,) = (each for each in figures.charts(found) if each.name == "history")
+    (chart,) = (each for each in charts(found) if each.name == "history")
     figure = paint(replace(chart, columns=columns))
     FigureCanvasAgg(figure).draw()
     for axes in figure.axes:
@@ -134,7 +91,7 @@ def test_every_range_of_values_has_several_numbers(ratio):
     rates = (3.1e3, 3.1e3 * ratio)
     found = [record(rate, point=point("cpu", n, 110, "tag_continuous")) for n, rate in enumerate(rates, start=1)]
     found = [each.model_copy(update={"metrics": exact(each.metrics)}) for each in found]
-    figure = paint(figures.throughput(found))
+    figure = paint(env_step.throughput(found))
     FigureCanvasAgg(figure).draw()
     (axes,) = figure.axes
     (right,) = axes.child_axes
@@ -163,13 +120,13 @@ def test_what_is_no_evidence_is_not_drawn(tmp_path):
     refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
     with pytest.raises(plots.PlotError, match="no record is measured and right"):
         plots.draw(refused, tmp_path)
-    assert figures.latest(each for each in [*refused, record()] if each.is_evidence) == [record()]
+    assert latest(each for each in [*refused, record()] if each.is_evidence) == [record()]
 
 
 def test_latest_record_of_a_point_is_drawn():
     """Of two records of one point the one that started later counts."""
     old, new = record(1e6), record(2e6, started_at="2026-02-01T00:00:00")
-    assert figures.latest([new, old]) == [new]
+    assert latest([new, old]) == [new]
 
 
 def test_machines_are_not_mixed_in_a_figure(tmp_path):
@@ -177,7 +134,7 @@ def test_machines_are_not_mixed_in_a_figure(tmp_path):
     other = record(machine={"gpu": None, "cpu": "AMD EPYC", "cores": 2})
     with pytest.raises(plots.PlotError, match="one machine"):
         plots.draw([record(), other], tmp_path)
-    assert set(figures.by_machine([record(), other])) == {"nvidia-h200-16-cores", "amd-epyc-2-cores"}
+    assert set(by_machine([record(), other])) == {"nvidia-h200-16-cores", "amd-epyc-2-cores"}
 
 
 def test_ratio_is_within_one_run(sweep):
@@ -188,7 +145,7 @@ def test_ratio_is_within_one_run(sweep):
         return next(line.get_ydata() for line in paint(chart).axes[0].get_lines() if line.get_marker() == "s")
 
     assert list(host(SPEEDUP([*steps(sweep), *later]))) == list(host(SPEEDUP(steps(sweep))))
-    assert 9e9 in host(figures.throughput([*steps(sweep), *later]))
+    assert 9e9 in host(env_step.throughput([*steps(sweep), *later]))
 
 
 def test_baseline_is_named_with_its_threads(sweep):
@@ -199,13 +156,13 @@ def test_baseline_is_named_with_its_threads(sweep):
 def test_speed_over_agents_takes_the_number_of_environments_with_most_sizes():
     """Points of 100 environments are drawn over the agents; a lone size of another number is not."""
     crowds = [record(1e6 * n, point=point("pycuda", 100, n, "tag_continuous"), threads=None) for n in (5, 110, 5000)]
-    chart = figures.agents([*crowds, record(1e9, point=point("pycuda", 7, 110, "tag_continuous"), threads=None)])
+    chart = env_step.agents([*crowds, record(1e9, point=point("pycuda", 7, 110, "tag_continuous"), threads=None)])
     (axes,) = paint(chart).axes
     (line,) = axes.get_lines()
     assert axes.get_title(loc="left") == "Tag Continuous, 100 environments"
     assert list(line.get_xdata()) == [5, 110, 5000]
     assert list(line.get_ydata()) == [5e6, 110e6, 5e9]
-    assert not figures.agents(crowds[:1]).panels
+    assert not env_step.agents(crowds[:1]).panels
 
 
 def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
@@ -216,10 +173,10 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
         return record(rate, case="neighbor_search", point=where, threads=None, **changes)
 
     both = [searched(1e6, "all_pairs", 500), searched(8e6, "grid", 500), searched(9e6, "grid", 1000)]
-    rates, factors = paint(figures.neighbors(both)).axes
+    rates, factors = paint(env_step.neighbors(both)).axes
     assert [list(line.get_ydata()) for line in rates.get_lines()] == [[8e6], [1e6]]
     assert list(factors.get_lines()[0].get_ydata()) == [8.0]
-    assert not figures.neighbors([both[0], searched(8e6, "grid", 500, run_id="other")]).panels
+    assert not env_step.neighbors([both[0], searched(8e6, "grid", 500, run_id="other")]).panels
 
 
 def learned(seed: int, env_steps: list[int], returns: list[float | None], **changes) -> Record:
@@ -238,7 +195,7 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds(tmp_path):
         learned(1, [100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),
         learned(2, [100, 200, 300, 400], [0.0, 0.0, 0.0, 200.0]),
     ]
-    for chart, scale in zip(figures.charts(seeds), (1, 1e-3), strict=True):
+    for chart, scale in zip(charts(seeds), (1, 1e-3), strict=True):
         (axes,) = paint(chart).axes
         curve, threshold = axes.get_lines()
         x, y = curve.get_xdata(), curve.get_ydata()
@@ -253,7 +210,7 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds(tmp_path):
 def test_tasks_and_sizes_are_learned_in_panels_of_their_own():
     """Algorithms and numbers of environments are apart; backends share a panel."""
     changes = [{}, {"backend": "pycuda"}, {"n_envs": 2048}, {"algorithm": "A2C"}]
-    over_steps, _ = figures.charts([learned(0, [1, 2], [0.0, 1.0], **change) for change in changes])
+    over_steps, _ = charts([learned(0, [1, 2], [0.0, 1.0], **change) for change in changes])
     assert [len(axes.get_lines()) - 1 for axes in paint(over_steps).axes] == [1, 2, 1]
 
 
@@ -271,7 +228,7 @@ def test_training_is_drawn_beside_the_reference():
         trained("pycuda", 1e6, {**small.axes, "n_envs": 7}),
         trained("pycuda", 1e6, crowd.axes),
     ]
-    cartpole, tag = paint(figures.training(records)).axes
+    cartpole, tag = paint(train.training(records)).axes
     assert [text.get_text() for text in cartpole.texts] == ["3 x"]
     assert [label.get_text()[:12] for label in cartpole.get_yticklabels()] == ["A2C 32-32, 7", "A2C 32-32, 1"]
     assert small.env_steps_per_s in [x for line in cartpole.get_lines() for x in line.get_xdata()]

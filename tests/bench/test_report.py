@@ -12,78 +12,72 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from bench import report
 from bench.claims import for_report
 from bench.cli import app
 from bench.ledger import LINKS
-from bench.record import Curve, Metric, Record, read_all
-from bench.views import figures, report
-from bench.views.figures import Dot
-from bench.views.figures.over_time import history
-from bench.views.report import Cell, ClaimRow, Claims
-from tests.bench.test_plots import point, record
+from bench.plots import charts
+from bench.record import Curve, Metric, read_all
+from bench.report import Cell, ClaimRow, Claims
+from bench.show.across import history
+from bench.show.charts import DataPoint
+from bench.show.labels import digits
+from bench.show.tables import headline
+from bench.views.env_step import crossover, saturation
+from tests.bench.builders import point, record, two_backends
 
 SHIPPED = [Path(__file__).parents[2] / "results" / name for name in ("sweeps", "peers")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def two_backends() -> list[Record]:
-    """Return CartPole at three sizes, of which the GPU is slower at the first and faster at the last two."""
-    rates = {"cpu": (100.0, 1_000.0, 2_000.0), "pycuda": (10.0, 10_000.0, 200_000.0)}
-    return [
-        record(rate, point=point(backend, n_envs), threads=1 if backend == "cpu" else None)
-        for backend, of_backend in rates.items()
-        for n_envs, rate in zip((1, 100, 10_000), of_backend, strict=True)
-    ]
-
-
-def dots(*pairs: tuple[float, float]) -> list[Dot]:
-    return [Dot(x, y, y, y) for x, y in pairs]
+def line(*pairs: tuple[float, float]) -> list[DataPoint]:
+    return [DataPoint(x, y, y, y) for x, y in pairs]
 
 
 def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
     """From a tenth at 1 to ten times at 100, a log-log line passes 1 at 10."""
-    said = figures.crossover(dots((1, 0.1), (100, 10)))
+    said = crossover(line((1, 0.1), (100, 10)))
     assert said == "faster from about 10 environments on (measured at 1 and 100); 10 times at best"
 
 
 def test_crossover_is_the_last_one() -> None:
     """A ratio that falls below 1 again has not crossed it for good at its first size."""
-    assert "measured at 10 and 1,000" in figures.crossover(dots((1, 2), (10, 0.5), (1_000, 4)))
-    assert "faster from the smallest size on, 1;" in figures.crossover(dots((1, 2), (10, 3)))
-    assert "not faster at the largest size, 10 " in figures.crossover(dots((1, 2), (10, 0.5)))
+    assert "measured at 10 and 1,000" in crossover(line((1, 2), (10, 0.5), (1_000, 4)))
+    assert "faster from the smallest size on, 1;" in crossover(line((1, 2), (10, 3)))
+    assert "not faster at the largest size, 10 " in crossover(line((1, 2), (10, 0.5)))
 
 
-def test_knee_is_the_first_size_near_the_highest_rate() -> None:
+def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
     """Nine tenths of the highest rate count as full; a rate that is highest at the end alone is not saturated."""
-    assert figures.knee(dots((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
-    assert figures.knee(dots((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
+    assert saturation(line((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
+    assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
 
 
 def test_speedup_compares_points_of_one_run() -> None:
     """A baseline of another run is not taken; of the same run the ratio is that of the rates."""
     found = two_backends()
-    (chart,) = (each for each in figures.charts(found) if each.name == "speedup")
-    assert [dot.y for dot in chart.panels[0].series[0].dots] == pytest.approx([0.1, 10, 100])
+    (chart,) = (each for each in charts(found) if each.name == "speedup")
+    assert [place.y for place in chart.panels[0].series[0].points] == pytest.approx([0.1, 10, 100])
     elsewhere = [each.model_copy(update={"run_id": each.point["backend"]}) for each in found]
-    assert "speedup" not in {each.name for each in figures.charts(elsewhere)}
+    assert "speedup" not in {each.name for each in charts(elsewhere)}
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
     """50 J in 5 s are 10 W; at 2 million steps a second that is 5 J a million; a record without is left out."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
-    (chart,) = (each for each in figures.charts(found) if each.name == "energy")
-    assert [dot.y for dot in chart.panels[0].series[0].dots] == [5.0]
+    (chart,) = (each for each in charts(found) if each.name == "energy")
+    assert [place.y for place in chart.panels[0].series[0].points] == [5.0]
 
 
 def test_history_has_what_several_runs_measured() -> None:
     """A point of two runs is drawn in the order of their starts, with their commits; of one run, or smaller, not."""
     old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
     small = [record(point=point("host", 7)), *(record(point=point("host", 5), run_id=run) for run in ("one", "two"))]
-    (chart,) = (each for each in figures.charts([new, old, *small]) if each.name == "history")
+    (chart,) = (each for each in charts([new, old, *small]) if each.name == "history")
     (panel,) = chart.panels
     assert panel.ticks == ["0123456", "fedcba9"]
-    assert [dot.y for dot in panel.series[0].dots] == [1e6, 2e6]
+    assert [place.y for place in panel.series[0].points] == [1e6, 2e6]
     assert panel.ylabel == "environment steps per second"
 
 
@@ -100,7 +94,7 @@ def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() ->
     assert panel.title == "startup: CartPole, 7 environments, first step, not fused"
     assert panel.ylabel == "total, s"
     steps = [record(run_id=run, started_at="2026-03-01T00:00:00") for run in ("one", "two")]
-    assert [each.title for each in history([*found, *steps]).panels] == ["CartPole, 100 environments", panel.title]
+    assert [each.title for each in history([*steps, *found]).panels] == ["CartPole, 100 environments", panel.title]
 
 
 def test_split_and_learning_are_drawn_from_their_records() -> None:
@@ -123,9 +117,9 @@ def test_split_and_learning_are_drawn_from_their_records() -> None:
         )
         for seed, early in enumerate((None, 1.0))
     ]
-    found = {each.name: each for each in figures.charts([train, *seeds])}
-    assert [series.dots[0].x for series in found["split"].panels[0].series] == [0.75, 0.25]
-    curve = found["learning"].panels[0].series[0].dots
+    found = {each.name: each for each in charts([train, *seeds])}
+    assert [series.points[0].x for series in found["split"].panels[0].series] == [0.75, 0.25]
+    curve = found["learning"].panels[0].series[0].points
     assert (curve[0].x, curve[0].y, curve[-1].x, curve[-1].y) == (20, 5, 30, 10)
     assert "learning-seconds" in found
 
@@ -182,7 +176,7 @@ def test_report_of_shipped_records_is_complete_and_small(shipped: str) -> None:
 )
 def test_values_are_written_without_exponents(value: float, n: int, text: str) -> None:
     """So many digits count, and large numbers are read by their commas."""
-    assert report.digits(value, n) == text
+    assert digits(value, n) == text
 
 
 def test_headline_is_there_only_with_its_records() -> None:
@@ -196,9 +190,10 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
     """A newer record without NumPy beside it leads, and its ratio is that of the run before, 8 over 2 M."""
     both = [record(2e6), record(8e6, point=point("host", 100))]
     alone = record(16e6, point=point("host", 100), run_id="later", started_at="2027-01-01T00:00:00")
-    (best,), told = report.headline([*both, alone])
+    made = headline([*both, alone])
+    (best,) = made.rows
     assert best is alone
-    (over,) = (column for column in told if column.name.startswith("times NumPy"))
+    (over,) = (column for column in made.columns if column.name.startswith("times NumPy"))
     assert over.text(best) == "4"
 
 

@@ -9,16 +9,17 @@ import torch
 from pydantic import TypeAdapter
 from torch import distributed
 
-from bench import sweep
+from bench import documents, plots, sweep
 from bench.case import Check, Facts, Skip
 from bench.cases import CASES, rank
 from bench.cases import scaling_case as scaling
 from bench.cases.environments import ON_GPU
 from bench.measure import MeasureError, Plan, Ranks, Timed
 from bench.record import Context, Measurement, Metric, Record
-from bench.views import figures, plots, tables
+from bench.views.train import scaling as scaling_chart
+from bench.views.train import scalings
+from tests.bench.builders import record
 from tests.bench.fakes import FakeWatch, case, cycle, in_this_process
-from tests.bench.test_plots import record
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.training.ranks import World
@@ -251,30 +252,36 @@ def test_efficiency_is_the_share_of_as_many_times_one():
 
 def test_table_shows_rate_and_efficiency():
     """In the order of the ranks, each backend by itself."""
-    made = tables.scaling(curve({4: 300.0, 1: 100.0}) + curve({1: 50.0, 2: 50.0}, "numba"))
-    columns = {str(column.header): list(column.cells) for column in made.columns}
+    made = scalings(curve({4: 300.0, 1: 100.0}) + curve({1: 50.0, 2: 50.0}, "numba"))
+    columns = {
+        column.name: list(cells) for column, cells in zip(made.columns, zip(*made.cells, strict=True), strict=True)
+    }
     assert columns["ranks"] == ["1", "2", "1", "4"]
     assert columns["env-steps/s"] == ["50", "50", "100", "300"]
     assert columns["efficiency"] == ["100.0%", "50.0%", "100.0%", "75.0%"]
     assert columns["of it rollout"] == ["25%"] * 4
-    assert "| 75.0% |" in tables.markdown(curve({4: 300.0, 1: 100.0}))
+    assert "| 75.0% |" in documents.markdown(curve({4: 300.0, 1: 100.0}))
 
 
 def test_figure_has_the_ideal_and_labels_what_is_reached():
     """The dotted line goes from 100 to four times 100; two and four ranks are labelled with their efficiency."""
-    (panel,) = figures.scaling(curve({1: 100.0, 2: 180.0, 4: 300.0})).panels
+    (panel,) = scaling_chart(curve({1: 100.0, 2: 180.0, 4: 300.0})).panels
     reached, ideal = panel.series
-    assert [(dot.x, dot.y, dot.label) for dot in reached.dots] == [(0, 100, ""), (1, 180, "90%"), (2, 300, "75%")]
-    assert [(dot.x, dot.y) for dot in ideal.dots] == [(0, 100), (1, 200), (2, 400)]
+    assert [(point.x, point.y, point.label) for point in reached.points] == [
+        (0, 100, ""),
+        (1, 180, "90%"),
+        (2, 300, "75%"),
+    ]
+    assert [(point.x, point.y) for point in ideal.points] == [(0, 100), (1, 200), (2, 400)]
     assert (panel.ticks, panel.xlabel) == (["1", "2", "4"], "GPUs")
-    assert not figures.scaling(curve({1: 100.0})).panels
-    assert not figures.scaling([]).panels
+    assert not scaling_chart(curve({1: 100.0})).panels
+    assert not scaling_chart([]).panels
 
 
 def test_a_figure_of_processes_holds_all_of_its_text():
     """Alone on its figure the panel of the CPU is narrow, and its label stays within."""
     both = [record.model_copy(update={"threads": 2}) for record in curve({1: 100.0, 2: 180.0}, "host")]
-    figure = plots.paint(figures.scaling(both))
+    figure = plots.paint(scaling_chart(both))
     figure.draw_without_rendering()
     (axes,) = figure.axes
     label = axes.xaxis.label
@@ -286,7 +293,7 @@ def test_a_figure_of_processes_holds_all_of_its_text():
 def test_figure_is_drawn_with_its_labels():
     """On paper the percentages stand beside the dots, and the ticks are the numbers of ranks."""
     both = curve({1: 100.0, 2: 180.0, 4: 300.0}) + curve({1: 50.0, 2: 75.0, 4: 125.0}, "numba")
-    figure = plots.paint(figures.scaling(both))
+    figure = plots.paint(scaling_chart(both))
     (axes,) = figure.axes
     assert {"90%", "75%", "62%"} <= {text.get_text() for text in axes.texts}
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "4"]

@@ -9,15 +9,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench import cli, isolated, machine, sweep
+from bench import cli, documents, isolated, machine, sweep
 from bench.anchors import ANCHORS
 from bench.case import Check, Skip
 from bench.cases import CASES
 from bench.cases.train_case import _point as point
 from bench.record import Context, Metric, read
-from bench.views import tables
+from tests.bench.builders import record
 from tests.bench.fakes import case, in_this_process, timed
-from tests.bench.test_plots import record
 
 runner = CliRunner()
 
@@ -123,7 +122,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
     todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
     numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl", isolated.run_points)
     console = Console(width=200, file=io.StringIO())
-    tables.show([numpy, host], console)
+    documents.show([numpy, host], console)
     text = console.file.getvalue()
     want = host.metrics["env_steps_per_s"].value / numpy.metrics["env_steps_per_s"].value
     assert "(1 thread)" in text
@@ -133,7 +132,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
 def shown(records) -> str:
     """Return what the table prints."""
     console = Console(width=250, file=io.StringIO())
-    tables.show(records, console)
+    documents.show(records, console)
     return console.file.getvalue()
 
 
@@ -148,7 +147,7 @@ def test_training_is_shown_over_the_reference():
     of_small, of_crowd = (next(line for line in text.splitlines() if name in line) for name in ("cartpole", "tag_cont"))
     assert re.search(r"25%\s+2\s+WarpDrive 2.7.1\s*$", of_small)
     assert "does not run" in of_crowd
-    (line,) = (line for line in tables.markdown(records).splitlines() if "cartpole" in line)
+    (line,) = (line for line in documents.markdown(records).splitlines() if "cartpole" in line)
     assert line.endswith("| 25% | 2 | WarpDrive 2.7.1 |")
 
 

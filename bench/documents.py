@@ -1,4 +1,4 @@
-"""Tables in documents: `python -m bench table` prints them, `bench refresh` prints them again where they stand."""
+"""Tables of records: at the end of a sweep, by `bench table`, and by `bench refresh` in documents where they stand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
-from bench.record import RecordError, read_all, selected
-from bench.views.tables import markdown
+from bench.record import Record, RecordError, read_all, selected
+from bench.show import render
+from bench.views import TABLES
 from warpdrive_min.files import write_atomically
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
@@ -49,6 +51,28 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
     except (RecordError, DocumentError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
+
+
+def show(records: Sequence[Record], console: Console) -> None:
+    """Print a table for each case, with the speed-up over its baseline, which its header names."""
+    for case, tables in TABLES.items():
+        measured = [record for record in records if record.case == case and record.is_evidence]
+        if measured:
+            console.print(render.terminal(tables["terminal"](measured)))
+    failed = [record for record in records if record.status == "failed"]
+    skipped = [record for record in records if record.status == "skipped"]
+    console.print(f"{len(records) - len(failed) - len(skipped)} measured, {len(failed)} failed, {len(skipped)} skipped")
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """Return the records of each case as a Markdown table, for documents; in whatever order they were measured."""
+    parts = []
+    ordered = sorted(records, key=lambda record: (str(sorted(record.point.items())), record.started_at))
+    for case, tables in TABLES.items():
+        shown = [record for record in ordered if record.case == case and record.is_evidence and record.metrics]
+        if shown:
+            parts.append(render.markdown(tables.get("document", tables["terminal"])(shown)))
+    return "\n\n".join(parts)
 
 
 def printed(records: Sequence[str], cases: Sequence[str] = (), where: Sequence[str] = ()) -> str:

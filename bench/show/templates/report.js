@@ -59,35 +59,38 @@ function scale(values, isLog, from, to, zero) {
   return { at, ticks };
 }
 
-function mark(parent, look, x, y) {
-  element("path", { d: MARKS[look.marker] ?? MARKS.o, class: "x+".includes(look.marker) || look.markerfacecolor === "none" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
+function mark(parent, style, x, y) {
+  element("path", { d: MARKS[style.marker] ?? MARKS.o, class: "x+".includes(style.marker) || style.markerfacecolor === "none" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
 }
+
+/* True: its series are bars, one after the other. */
+const hasBars = chart => Object.values(chart.styles).some(style => "hatch" in style);
 
 function drawPanel(holder, chart, panel, off) {
   holder.textContent = "";
   element("h4", {}, holder, panel.title);
-  const across = chart.kind === "rows" || chart.kind === "bars";
+  const across = chart.kind === "rows", bars = hasBars(chart), places = !across && panel.ticks.length > 0;
   const width = Math.min(Math.max(holder.clientWidth || WIDTH, 240), 700);
   const above = across && (width < 500 || Math.max(...panel.ticks.map(name => name.length)) > NAME);  /* names of rows stand above them */
   const height = across ? TOP + BOTTOM + ROW * panel.ticks.length * (above ? 1.7 : 1) : HEIGHT;
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${panel.title}: ${panel.y} ${panel.x}; the values are in the table below` }, holder);
   const shown = panel.series.filter(each => !off.has(each.name));
-  const dots = shown.flatMap(each => each.dots);
-  if (!dots.length) { element("text", { x: 20, y: 30 }, svg, "every series is hidden"); return; }
+  const points = shown.flatMap(each => each.points);
+  if (!points.length) { element("text", { x: 20, y: 30 }, svg, "every series is hidden"); return; }
   const left = across ? (above ? 8 : 300) : 60, right = width - (panel.right ? 58 : RIGHT), bottom = height - BOTTOM;
-  const totals = panel.ticks.map((_, row) => dots.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
-  const xs = chart.kind === "bars" ? [0, ...totals] : dots.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
-  const x = chart.kind === "history" ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left) }
-    : scale(xs, chart.x.log, left, right, chart.kind === "bars");
+  const totals = panel.ticks.map((_, row) => points.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
+  const xs = bars ? [0, ...totals] : points.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
+  const x = places ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left) }
+    : scale(xs, chart.x.log, left, right, bars);
   const rows = v => TOP + (v + (above ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
   const levels = panel.level === null ? [] : [panel.level];
-  const ys = [...dots.flatMap(d => [d[1], d[2], d[3]]), ...levels];
+  const ys = [...points.flatMap(d => [d[1], d[2], d[3]]), ...levels];
   const y = across ? { at: rows, ticks: [] } : scale(ys, chart.y.log, bottom, TOP, false);
-  const commits = chart.kind === "history" ? panel.ticks.map(name => name.replace(" + changes", "+")) : null;
-  const every = commits ? Math.ceil(commits.length * (Math.max(...commits.map(name => name.length)) + 1) * LETTER / (right - left)) : 1;
-  for (const [tick, name] of commits ? commits.entries() : named(x.ticks)) {
+  const names = places ? panel.ticks.map(name => name.replace(" + changes", "+")) : null;
+  const every = names ? Math.ceil(names.length * (Math.max(...names.map(name => name.length)) + 1) * LETTER / (right - left)) : 1;
+  for (const [tick, name] of names ? names.entries() : named(x.ticks)) {
     element("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: TOP, y2: bottom }, svg);
-    if (commits && (commits.length - 1 - tick) % every) continue;  /* no room for all; the last one is named, and the pointer names each */
+    if (names && (names.length - 1 - tick) % every) continue;  /* no room for all; the last one is named, and the pointer names each */
     element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, name);
   }
   for (const [tick, name] of named(y.ticks)) {
@@ -109,32 +112,32 @@ function drawPanel(holder, chart, panel, off) {
   }
   const targets = [], ends = new Map();
   for (const each of shown) {
-    const look = chart.looks[each.name], group = element("g", { class: "series", style: `--hue:${look.color}` }, svg);
-    if (!across && look.linestyle !== "none") {
+    const style = chart.styles[each.name], group = element("g", { class: "series", style: `--hue:${style.color}` }, svg);
+    if (!across && style.linestyle !== "none") {
       const path = list => list.map(([a, b]) => `${x.at(a).toFixed(1)} ${y.at(b).toFixed(1)}`).join("L");
-      const band = [...each.dots.map(d => [d[0], d[3]]), ...[...each.dots].reverse().map(d => [d[0], d[2]])];
+      const band = [...each.points.map(d => [d[0], d[3]]), ...[...each.points].reverse().map(d => [d[0], d[2]])];
       element("path", { class: "interval", d: `M${path(band)}z` }, group);
-      element("path", { class: "line", d: `M${path(each.dots)}`, "stroke-dasharray": DASHES[look.linestyle] }, group);
+      element("path", { class: "line", d: `M${path(each.points)}`, "stroke-dasharray": DASHES[style.linestyle] }, group);
     }
-    for (const dot of each.dots) {
-      let px = x.at(dot[0]), py = y.at(dot[1]);
-      if (chart.kind === "bars") {
-        const start = ends.get(dot[1]) ?? 0, end = start + dot[0];
-        ends.set(dot[1], end);
-        element("rect", { class: "mark", x: x.at(start), y: py - 6, width: Math.max(0, x.at(end) - x.at(start) - 1), height: 12, "fill-opacity": look.hatch ? 0.35 : 1 }, group);
+    for (const point of each.points) {
+      let px = x.at(point[0]), py = y.at(point[1]);
+      if (bars) {
+        const start = ends.get(point[1]) ?? 0, end = start + point[0];
+        ends.set(point[1], end);
+        element("rect", { class: "mark", x: x.at(start), y: py - 6, width: Math.max(0, x.at(end) - x.at(start) - 1), height: 12, "fill-opacity": style.hatch ? 0.35 : 1 }, group);
         px = (x.at(start) + x.at(end)) / 2;
       } else {
-        const [x1, x2, y1, y2] = across ? [x.at(dot[2]), x.at(dot[3]), py, py] : [px, px, y.at(dot[2]), y.at(dot[3])];
-        if (look.linestyle === "none") element("line", { class: "line", x1, x2, y1, y2 }, group);
-        mark(group, look, px, py);
+        const [x1, x2, y1, y2] = across ? [x.at(point[2]), x.at(point[3]), py, py] : [px, px, y.at(point[2]), y.at(point[3])];
+        if (style.linestyle === "none") element("line", { class: "line", x1, x2, y1, y2 }, group);
+        mark(group, style, px, py);
       }
-      if (dot[5] && chart.kind === "rows") {
-        const long = 6 * dot[5].length, fits = px + 8 + long < width;
-        const inRow = dots.filter(d => d[1] === dot[1]).map(d => x.at(d[0])).sort((a, b) => b - a);
+      if (point[5] && across && !bars) {
+        const long = 6 * point[5].length, fits = px + 8 + long < width;
+        const inRow = points.filter(d => d[1] === point[1]).map(d => x.at(d[0])).sort((a, b) => b - a);
         const end = inRow.reduce((to, other) => other < px && other + 6 > to - long ? other - 8 : to, px - 8);  /* left of every mark in its way */
-        element("text", { x: fits ? px + 8 : end, y: py + 4, "text-anchor": fits ? "start" : "end" }, group, dot[5]);
+        element("text", { x: fits ? px + 8 : end, y: py + 4, "text-anchor": fits ? "start" : "end" }, group, point[5]);
       }
-      targets.push({ px, py, dot, name: each.name });
+      targets.push({ px, py, point, name: each.name });
     }
   }
   svg.addEventListener("pointermove", event => {
@@ -142,8 +145,8 @@ function drawPanel(holder, chart, panel, off) {
     const px = (event.clientX - box.left) * k, py = (event.clientY - box.top) * k;
     const near = targets.reduce((best, each) => Math.hypot(each.px - px, each.py - py) < Math.hypot(best.px - px, best.py - py) ? each : best);
     if (Math.hypot(near.px - px, near.py - py) > 60) { tip.hidden = true; return; }
-    const [a, b, low, high, note, label] = near.dot;
-    const where = across ? panel.ticks[b] : chart.kind === "history" ? panel.ticks[a] : `${a.toLocaleString("en")} ${panel.x}`;
+    const [a, b, low, high, note, label] = near.point;
+    const where = across ? panel.ticks[b] : places ? panel.ticks[a] : `${a.toLocaleString("en")} ${panel.x}`;
     tip.textContent = `${near.name}\n${where}\n${si(across ? a : b)} ${across ? panel.x : panel.y}${label ? `: ${label}` : ""}\n${low === high ? "" : `${si(low)} to ${si(high)}\n`}${note}`;
     tip.hidden = false;
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8))}px`;
@@ -153,18 +156,18 @@ function drawPanel(holder, chart, panel, off) {
 }
 
 function drawChart(place) {
-  const chart = charts[place.dataset.chart], off = new Set();
+  const chart = charts[place.dataset.chart], bars = hasBars(chart), off = new Set();
   const bar = element("div", { class: "bar tools" }, place), panels = element("div", { class: "panels" }, place);
   const holders = chart.panels.map(() => element("div", {}, panels));
   const draw = () => chart.panels.forEach((panel, index) => drawPanel(holders[index], chart, panel, off));
-  for (const [name, look] of Object.entries(chart.looks)) {
+  for (const [name, style] of Object.entries(chart.styles)) {
     const button = element("button", { type: "button", "aria-pressed": "true" }, bar);
     const key = element("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" }, button);
-    const group = element("g", { class: "series", style: `--hue:${look.color}` }, key);
-    if (chart.kind === "bars") element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": look.hatch ? 0.35 : 1 }, group);
+    const group = element("g", { class: "series", style: `--hue:${style.color}` }, key);
+    if (bars) element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": style.hatch ? 0.35 : 1 }, group);
     else {
-      if (look.linestyle !== "none") element("path", { class: "line", d: "M0 6H30", "stroke-dasharray": DASHES[look.linestyle] }, group);
-      mark(group, look, 15, 6);
+      if (style.linestyle !== "none") element("path", { class: "line", d: "M0 6H30", "stroke-dasharray": DASHES[style.linestyle] }, group);
+      mark(group, style, 15, 6);
     }
     button.append(` ${name}`);
     button.addEventListener("click", () => {
@@ -173,7 +176,7 @@ function drawChart(place) {
       draw();
     });
   }
-  const axes = chart.kind === "bars" ? "" : chart.kind === "rows" ? "x" : chart.kind === "history" ? "y" : "xy";
+  const axes = bars ? "" : chart.kind === "rows" ? "x" : chart.panels.some(panel => panel.ticks.length) ? "y" : "xy";
   for (const axis of axes) {
     const label = element("label", {}, bar), box = element("input", { type: "checkbox" }, label);
     box.checked = chart[axis].log;

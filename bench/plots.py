@@ -1,9 +1,10 @@
-"""The figures on paper and on slides, by matplotlib."""
+"""The painter of charts on paper and on slides, by matplotlib, and which charts there are."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -15,12 +16,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from bench.cases import CASES
 from bench.record import Record
-from bench.views.figures import Chart, Panel, by_machine, charts, commit_label, notes
+from bench.show import across
+from bench.show.charts import Chart, Panel, Series
+from bench.show.labels import commit_label, machine_label, notes
+from bench.show.records import by_machine, measured_alone
+from bench.views import CHARTS
 from warpdrive_min.files import replacing
 
 Style = Literal["paper", "slides"]
-STYLES: Final = Path(__file__).parent / "styles"
+STYLES: Final = Path(__file__).parent / "show" / "styles"
 FORMATS: Final = ("png", "pdf", "svg")
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
 """Width of so many columns of panels: of one and of two columns of LaTeX's `article`, the narrowest usual ones, in."""
@@ -35,12 +41,28 @@ TITLE_LETTERS_AN_INCH: Final = 13
 """Of a panel's title, with the labels of the axis beside it."""
 FOOTER_LETTERS_AN_INCH: Final = 25
 """Of the footer in the paper's font."""
+MANY_PANELS: Final = 4
+"""More stand in three columns on a page."""
+MAX_HEIGHT_IN: Final = 7.0
+"""Of a figure with its caption on a page; the panels of a higher one are spread over several."""
 PAPER_FONT: Final = 8
 """Font size that these widths are for, pt; figures of a larger one grow with it."""
 
 
 class PlotError(ValueError):
     """There is nothing that may be drawn."""
+
+
+def charts(records: Iterable[Record]) -> list[Chart]:
+    """Return every chart for which the records, all of one machine, have evidence."""
+    evidence = measured_alone(record for record in records if record.is_evidence)
+    order = {name: place for place, name in enumerate(CASES)}
+    ordered = sorted(evidence, key=lambda record: order.get(record.case, len(order)))
+    made = [
+        make([each for each in evidence if each.case == case]) for case, of_case in CHARTS.items() for make in of_case
+    ]
+    made += [make(ordered) for make in across.CHARTS]
+    return [chart for chart in made if chart.panels]
 
 
 def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str | None = None) -> list[Path]:
@@ -76,60 +98,56 @@ def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str
 
 def paint(chart: Chart) -> Figure:
     """Return a figure in the style that is set, with a footer that says where its records come from."""
-    columns, rows = _grid(chart)
+    columns, n_rows = _grid(chart)
     width = width_in(chart)
     is_shared = _shares_axis(chart)
-    heights = [len(panel.ticks) for panel in chart.panels] if _is_across(chart) else None
+    heights = [len(panel.ticks) for panel in chart.panels] if chart.kind == "rows" else None
     scale = mpl.rcParams["font.size"] / PAPER_FONT
     figure = Figure(figsize=(width * scale, height_in(chart) * scale), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=is_shared, height_ratios=heights)
+    grid = figure.subplots(n_rows, columns, squeeze=False, sharex=is_shared, height_ratios=heights)
     for axes in grid.flat[len(chart.panels) :]:
         axes.remove()
-    labels: dict[str, Any] = {}
-    paint_panel = PAINTERS[chart.kind]
+    keys: dict[str, Any] = {}
+    paint_panel = _paint_rows if chart.kind == "rows" else _paint_lines
     for index, (axes, panel) in enumerate(zip(grid.flat, chart.panels, strict=False)):
-        for name, drawn in paint_panel(axes, chart, panel).items():
-            labels.setdefault(name, drawn)
+        for name, key in paint_panel(axes, chart, panel).items():
+            keys.setdefault(name, key)
         axes.set_title(textwrap.fill(panel.title, int(width / columns * TITLE_LETTERS_AN_INCH)), loc="left")
-        ylabel, before = (each.ylabel or chart.ylabel for each in (panel, chart.panels[index - 1]))
+        ylabel, before = (each.ylabel or chart.y.label for each in (panel, chart.panels[index - 1]))
         if index % columns == 0 or ylabel != before:
             axes.set_ylabel(ylabel)
         if not is_shared or index == len(chart.panels) - 1:
-            axes.set_xlabel(panel.xlabel or chart.xlabel)
+            axes.set_xlabel(panel.xlabel or chart.x.label)
     if chart.has_legend:
         place: dict[str, Any] = {"loc": "outside upper center", "ncols": _legend_columns(chart), "frameon": False}
-        figure.legend(labels.values(), labels.keys(), **place)
+        figure.legend(keys.values(), keys.keys(), **place)
     _footer(figure, chart)
     return figure
 
 
 def width_in(chart: Chart) -> float:
     """Return how wide the figure is in the paper's font, in."""
-    return WIDTH_IN[2 if _is_across(chart) else _grid(chart)[0]]
+    return WIDTH_IN[2 if chart.kind == "rows" else _grid(chart)[0]]
 
 
 def height_in(chart: Chart) -> float:
     """Return how high the figure is in the paper's font, in."""
-    columns, rows = _grid(chart)
-    if not _is_across(chart):
-        return 0.6 + HEIGHT_IN[max(2, columns)] * rows
+    columns, n_rows = _grid(chart)
+    if chart.kind == "lines":
+        return 0.6 + HEIGHT_IN[max(2, columns)] * n_rows
     n_lines = -(-len(_names(chart)) // _legend_columns(chart)) if chart.has_legend else 0
     n_ticks = sum(len(panel.ticks) for panel in chart.panels)
-    return 0.5 + (0.45 if _shares_axis(chart) else 0.7) * rows + 0.17 * n_ticks + 0.18 * n_lines
+    return 0.5 + (0.45 if _shares_axis(chart) else 0.7) * n_rows + 0.17 * n_ticks + 0.18 * n_lines
 
 
 def _grid(chart: Chart) -> tuple[int, int]:
     """Return the columns and rows of the panels."""
-    columns = 1 if _is_across(chart) else min(chart.columns, len(chart.panels))
+    columns = 1 if chart.kind == "rows" else min(chart.columns, len(chart.panels))
     return columns, -(-len(chart.panels) // columns)
 
 
-def _is_across(chart: Chart) -> bool:
-    return chart.kind in ("rows", "bars")
-
-
 def _shares_axis(chart: Chart) -> bool:
-    return _is_across(chart) and not any(panel.xlabel for panel in chart.panels)
+    return chart.kind == "rows" and not any(panel.xlabel for panel in chart.panels)
 
 
 def _names(chart: Chart) -> set[str]:
@@ -142,42 +160,58 @@ def _legend_columns(chart: Chart) -> int:
     return min(len(_names(chart)), LEGEND_COLUMNS, max(1, int(width_in(chart) * LEGEND_LETTERS_AN_INCH / letters)))
 
 
+def pages(chart: Chart) -> Iterator[Chart]:
+    """Give a chart in as many parts as fit on a page each, named and titled as such if they are several."""
+    if chart.kind == "lines" and len(chart.panels) > MANY_PANELS:
+        chart = replace(chart, columns=3)
+    parts = [chart.panels[:1]]
+    for panel in chart.panels[1:]:
+        longer = [*parts[-1], panel]
+        if height_in(replace(chart, panels=longer)) <= MAX_HEIGHT_IN:
+            parts[-1] = longer
+        else:
+            parts.append([panel])
+    for place, panels in enumerate(parts, start=1):
+        name, title = f"{chart.name}-{place}", f"{chart.title}, part {place} of {len(parts)}"
+        yield replace(chart, panels=panels, name=name, title=title) if len(parts) > 1 else chart
+
+
 # ------------------------------------------------------------------ panels
 
 
-def _lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw a line with its band for each series; returns what stands for each in the legend."""
-    labels = {}
+def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
+    """Draw a line with its band for each series; returns the key of each in the legend."""
+    keys = {}
     for index, series in enumerate(panel.series):
-        x = [dot.x for dot in series.dots]
+        x = [point.x for point in series.points]
         # Labels of neighbouring lines stand on either side.
         place: dict[str, Any] = {"xytext": (-4, 4), "ha": "right"} if index % 2 else {"xytext": (4, -8), "ha": "left"}
-        for dot in (dot for dot in series.dots if dot.label):
-            axes.annotate(dot.label, (dot.x, dot.y), textcoords="offset points", fontsize="small", **place)
-        (labels[series.name],) = axes.plot(x, [dot.y for dot in series.dots], **series.look)
-        band = [dot.low for dot in series.dots], [dot.high for dot in series.dots]
-        if series.look["linestyle"] == "none":
-            axes.vlines(x, *band, color=series.look["color"], linewidth=0.8)
+        for point in (point for point in series.points if point.label):
+            axes.annotate(point.label, (point.x, point.y), textcoords="offset points", fontsize="small", **place)
+        (keys[series.name],) = axes.plot(x, [point.y for point in series.points], **series.style)
+        band = [point.low for point in series.points], [point.high for point in series.points]
+        if series.style["linestyle"] == "none":
+            axes.vlines(x, *band, color=series.style["color"], linewidth=0.8)
         else:
-            axes.fill_between(x, *band, color=series.look["color"], alpha=0.2, linewidth=0)
+            axes.fill_between(x, *band, color=series.style["color"], alpha=0.2, linewidth=0)
     if panel.level is not None:
         axes.axhline(panel.level, color="0.5", linewidth=0.8, zorder=0)
-    _number(axes, "y", chart.log_y)
-    if chart.kind == "history":
+    _number(axes, "y", chart.y.is_log)
+    if panel.ticks:
         names = [tick.replace(" + changes", "+") for tick in panel.ticks]
         axes.set_xticks(range(len(names)), names, rotation=_turn(names, width_in(chart) / _grid(chart)[0]))
         axes.set_xlim(-0.5, len(names) - 0.5)
     else:
-        _number(axes, "x", chart.log_x, MOST_DECADES[_grid(chart)[0]])
+        _number(axes, "x", chart.x.is_log, MOST_DECADES[_grid(chart)[0]])
     if panel.right is not None:
         label, factor = panel.right
         there_and_back = (lambda y: np.multiply(y, factor), lambda y: np.divide(y, factor))
         right = axes.secondary_yaxis("right", functions=there_and_back)
         low, high = sorted(axes.get_ylim())
-        _name_ticks(right.yaxis, factor * low, factor * high, chart.log_y)
+        _name_ticks(right.yaxis, factor * low, factor * high, chart.y.is_log)
         right.set_ylabel(label)
     axes.grid(visible=True)
-    return labels
+    return keys
 
 
 def _turn(names: Sequence[str], width: float) -> int:
@@ -193,58 +227,51 @@ LEAST_SLANTED_IN: Final = 0.45
 """For each tick, below which they are upright."""
 
 
-def _rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw the values of each series in their rows."""
-    labels: dict[str, Any] = {}
-    for series in panel.series:
-        for dot in series.dots:
-            width = [[dot.x - dot.low], [dot.high - dot.x]]
-            drawn = axes.errorbar(dot.x, dot.y, xerr=width, **series.look)
-            labels.setdefault(series.name, drawn.lines[0])
-            place: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small"}
-            if dot.label:
-                axes.annotate(dot.label, (dot.high, dot.y), (6, 0), **place)
-    axes.margins(x=0.12)
-    _number(axes, "x", chart.log_x)
-    axes.grid(visible=True)
-    _name_rows(axes, panel)
-    return labels
+def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
+    """Draw the values of each series in their rows, or bars that follow each other."""
+    if chart.has_bars:
+        left = np.zeros(len(panel.ticks))
+        keys = {series.name: _paint_bars(axes, series, left) for series in panel.series}
+        axes.grid(visible=True, axis="x")
+    else:
+        keys = {series.name: _paint_marks(axes, series) for series in panel.series}
+        axes.margins(x=0.12)
+        _number(axes, "x", chart.x.is_log)
+        axes.grid(visible=True)
+    axes.set_yticks(range(len(panel.ticks)), panel.ticks)
+    axes.set_ylim(len(panel.ticks) - 0.4, -0.6)
+    return keys
 
 
-def _bars(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw the values of each row one after the other."""
-    labels = {}
-    left = np.zeros(len(panel.ticks))
-    for series in panel.series:
-        rows = [int(dot.y) for dot in series.dots]
-        widths = [dot.x for dot in series.dots]
-        look = {name: series.look[name] for name in ("color", "hatch")} | {"edgecolor": "white", "linewidth": 0}
-        labels[series.name] = axes.barh(rows, widths, left=left[rows], **look)
-        for row, dot in zip(rows, series.dots, strict=True):
-            if dot.label and dot.x > LEAST_LABELLED:
-                background = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
-                place: dict[str, Any] = {"va": "center", "ha": "center", "fontsize": "x-small", "bbox": background}
-                axes.text(left[row] + dot.x / 2, row, dot.label, **place)
-        left[rows] += widths
-    axes.grid(visible=True, axis="x")
-    _name_rows(axes, panel)
-    return labels
+def _paint_marks(axes: Axes, series: Series) -> Any:
+    """Draw the values of a series; returns its key in the legend."""
+    keys = []
+    for point in series.points:
+        width = [[point.x - point.low], [point.high - point.x]]
+        keys.append(axes.errorbar(point.x, point.y, xerr=width, **series.style).lines[0])
+        place: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small"}
+        if point.label:
+            axes.annotate(point.label, (point.high, point.y), (6, 0), **place)
+    return keys[0]
+
+
+def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
+    """Draw the bars of a series from ``left`` on, which it moves to their ends; returns its key in the legend."""
+    rows = [int(point.y) for point in series.points]
+    widths = [point.x for point in series.points]
+    style = {name: series.style[name] for name in ("color", "hatch")} | {"edgecolor": "white", "linewidth": 0}
+    key = axes.barh(rows, widths, left=left[rows], **style)
+    for row, point in zip(rows, series.points, strict=True):
+        if point.label and point.x > LEAST_LABELLED:
+            background = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
+            place: dict[str, Any] = {"va": "center", "ha": "center", "fontsize": "x-small", "bbox": background}
+            axes.text(left[row] + point.x / 2, row, point.label, **place)
+    left[rows] += widths
+    return key
 
 
 LEAST_LABELLED: Final = 0.15
 """Share of a bar that has room for its label."""
-
-PAINTERS: Final[dict[str, Callable[[Axes, Chart, Panel], dict[str, Any]]]] = {
-    "line": _lines,
-    "history": _lines,
-    "rows": _rows,
-    "bars": _bars,
-}
-
-
-def _name_rows(axes: Axes, panel: Panel) -> None:
-    axes.set_yticks(range(len(panel.ticks)), panel.ticks)
-    axes.set_ylim(len(panel.ticks) - 0.4, -0.6)
 
 
 def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
@@ -290,11 +317,15 @@ def _si(value: float, _: int | None = None) -> str:
 def _footer(figure: Figure, chart: Chart) -> None:
     """Say where the records come from, in as many lines as it takes."""
     records = chart.records
-    machine = records[0].machine
     commits, runs = sorted({commit_label(record) for record in records}), sorted({record.run_id for record in records})
-    where = f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
     text = "; ".join(
-        [where, chart.statistic, f"commit {', '.join(commits)}", f"run {', '.join(runs)}", *notes(records)]
+        [
+            machine_label(records[0]),
+            chart.statistic,
+            f"commit {', '.join(commits)}",
+            f"run {', '.join(runs)}",
+            *notes(records),
+        ]
     )
     letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
     figure.supxlabel(textwrap.fill(text, letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")

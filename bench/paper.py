@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import matplotlib as mpl
 import typer
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bench import sweep
+from bench.plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
 from bench.record import Record, RecordError, read_all
+from bench.show import pgf
+from bench.show.columns import Column, Table
+from bench.show.labels import commit_label, machine_label, plural
+from bench.show.records import by_machine, latest, measured_alone
+from bench.show.render import escape, floating_figure, floating_table, head, template
+from bench.show.tables import hardware, paper_headline, paper_points
 from bench.stats import median
-from bench.views import pgf
-from bench.views.figures import alone, by_machine, charts, commit_label
-from bench.views.figures.words import counted
-from bench.views.latex import escape, floating_figure, floating_table, head
-from bench.views.paper_tables import tables
-from bench.views.plots import WIDTH_IN, width_in
-from bench.views.report import TEMPLATES, title
+from bench.views import TABLES
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"
@@ -68,7 +69,7 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
         raise PaperError("paper: files of records must differ in name; rename one")
     if any(file.parent.resolve() == copies.resolve() for file in files):
         raise PaperError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    evidence = alone(record for record in read_all(files, cut=[]) if record.is_evidence)
+    evidence = measured_alone(record for record in read_all(files, cut=[]) if record.is_evidence)
     if not evidence:
         raise PaperError("paper: no record is measured and right; run `python -m bench run` first")
     copies.mkdir(parents=True, exist_ok=True)
@@ -77,11 +78,19 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
     for name, records in by_machine(evidence).items():
         folder = out / name
         shown, files_of_it = figures(records, folder / "figures", name, tex)
-        told, more_of_it = _tables(records, folder / "tables", name)
+        listed, more_of_it = floating_tables(records, folder / "tables", name)
         text = head((), f"{name}/methods") + methods(records)
         written += [*files_of_it, *more_of_it, _write(folder / "methods.tex", text)]
-        machines.append({"title": escape(title(records)), "folder": name, "figures": shown, "tables": told})
-    written.append(_write(out / "paper.tex", document(machines)))
+        machines.append(
+            {"title": escape(machine_label(records[0])), "folder": name, "figures": shown, "tables": listed}
+        )
+    delimiters = {
+        f"{kind}_{end}_string": bracket
+        for kind, brackets in (("variable", ("<<", ">>")), ("block", ("<%", "%>")), ("comment", ("<#", "#>")))
+        for end, bracket in zip(("start", "end"), brackets, strict=True)
+    }
+    document = template("paper.tex", keep_trailing_newline=True, **delimiters).render(machines=machines)
+    written.append(_write(out / "paper.tex", document))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out).as_posix()}" for path in written]
     return [*written, _write(out / MANIFEST, "\n".join(lines) + "\n")]
 
@@ -110,44 +119,61 @@ def figures(records: Sequence[Record], folder: Path, machine: str, tex: str | No
     """Draw the figures of one machine, and write for each what lets it float with its caption."""
     folder.mkdir(parents=True, exist_ok=True)
     shown, written = [], []
-    for chart in (part for whole in charts(records) for part in pgf.pages(whole)):
-        drawn = pgf.save(chart, folder, tex)
-        caption = f"{chart.title}. {chart.explains} {title(records)}."
+    for chart in (page for whole in charts(records) for page in pages(whole)):
+        pdf, pgf_file = folder / f"{chart.name}.pdf", folder / f"{chart.name}.pgf"
+        with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
+            figure = paint(chart)
+            figure.savefig(pdf, metadata={"CreationDate": None})
+            if tex is not None:
+                pgf.save(figure, pgf_file, tex)
         text = floating_figure(
             f"{machine}/figures/{chart.name}",
-            drawn[-1].name,
-            caption,
+            pdf.name if tex is None else pgf_file.name,
+            f"{chart.title}. {chart.caption} {machine_label(records[0])}.",
             f"{machine}:{chart.name}",
             is_narrow=width_in(chart) == WIDTH_IN[1],
         )
-        written += [*drawn, _write(folder / f"{chart.name}.tex", text)]
+        written += [pdf, *([] if tex is None else [pgf_file]), _write(folder / f"{chart.name}.tex", text)]
         shown.append(Float(f"{machine}/figures", chart.name, f"fig:{machine}:{chart.name}", escape(chart.title)))
     return shown, written
 
 
-def _tables(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
+def floating_tables(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
+    """Write the tables of one machine, each so that it floats."""
     shown, written = [], []
-    for stem, table in tables(records, machine).items():
-        written.append(_write(folder / f"{stem}.tex", floating_table(f"{machine}/tables/{stem}", table)))
-        shown.append(Float(f"{machine}/tables", stem, f"tab:{table.label}", escape(stem.replace("-", " "))))
+    for name, table in tables(records).items():
+        label, caption = f"{machine}:{name}", f"{table.caption} {machine_label(records[0])}."
+        text = floating_table(f"{machine}/tables/{name}", replace(table, label=label, caption=caption))
+        written.append(_write(folder / f"{name}.tex", text))
+        shown.append(Float(f"{machine}/tables", name, f"tab:{label}", escape(name.replace("-", " "))))
     return shown, written
 
 
-def document(machines: Sequence[Mapping[str, Any]]) -> str:
-    """Return a document that shows everything of some machines, to be compiled in the folder that theirs are in."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        variable_start_string="<<",
-        variable_end_string=">>",
-        block_start_string="<%",
-        block_end_string="%>",
-        comment_start_string="<#",
-        comment_end_string="#>",
+def tables(records: Sequence[Record]) -> dict[str, Table[Any]]:
+    """Return the tables of one machine by their names: the machine, where each environment does most, every case."""
+    best = paper_headline(records)
+    made: dict[str, Table[Any]] = {"hardware": hardware_table(records), **({"headline": best} if best.rows else {})}
+    for case in sorted({record.case for record in records}):
+        make = TABLES.get(case, {}).get("paper", paper_points)
+        made[case.replace("_", "-")] = make(latest(record for record in records if record.case == case))
+    return made
+
+
+def hardware_table(records: Sequence[Record]) -> Table[tuple[str, str]]:
+    """Return the machine and its versions, as far as they are known."""
+    fields = [(name, value) for name, value in hardware(records).items() if "hash" not in name and value != "not known"]
+    return Table(
+        columns=[
+            Column("", lambda field: " ".join(ACRONYMS.get(word, word) for word in field[0].split())),
+            Column("value", lambda field: field[1]),
+        ],
+        rows=fields,
+        caption="Hardware and software.",
+        is_narrow=True,
     )
-    return environment.get_template("paper.tex").render(machines=machines)
+
+
+ACRONYMS: Final = {"gpu": "GPU", "cpu": "CPU", "cuda": "CUDA", "os": "OS", "cpp": "C++"}
 
 
 # ------------------------------------------------------------------ the method
@@ -156,7 +182,7 @@ def document(machines: Sequence[Mapping[str, Any]]) -> str:
 def methods(records: Sequence[Record]) -> str:
     """Return the paragraph on how the figures were made, of what the records say."""
     timed = [record for record in records if record.samples_ns]
-    sentences = [f"All figures are of {title(records)}."]
+    sentences = [f"All figures are of {machine_label(records[0])}."]
     if timed:
         counts = [len(record.samples_ns or ()) for record in timed]
         lengths_ms = [median(r.samples_ns or ()) * (r.runs_per_sample or 1) / 1e6 for r in timed]
@@ -164,7 +190,7 @@ def methods(records: Sequence[Record]) -> str:
         caps = ", ".join(sorted({f"{r.warm_up['cap_s']:g} s" for r in timed if r.warm_up and "cap_s" in r.warm_up}))
         replayed = sum(record.mode == "graph" for record in timed)
         sentences += [
-            f"{counted(len(timed), 'record is', 'records are')} timed, each by {_range(counts)} samples of "
+            f"{plural(len(timed), 'record is', 'records are')} timed, each by {_range(counts)} samples of "
             f"{_range(lengths_ms)} ms at their median; a sample is a block of runs that ends with one synchronisation.",
             "Before the first sample a point was warmed up until five blocks agreed: "
             f"{_counts((settled, 'did'), (len(timed) - settled, f'were stopped by the cap ({caps})'))}.",
@@ -201,7 +227,7 @@ def methods(records: Sequence[Record]) -> str:
 
 
 def _counts(*counts: tuple[int, str]) -> str:
-    return " and ".join(f"{count} {said}" for count, said in counts if count)
+    return " and ".join(f"{count} {words}" for count, words in counts if count)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -1,11 +1,9 @@
-"""Figures for LaTeX: as PDF and, where there is a TeX, as PGF, which takes the fonts of the document."""
+"""Figures as PGF for LaTeX, which takes the fonts of the document; their texts are measured by a TeX."""
 
 from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,17 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import Formatter
 
-from bench.views.figures import Chart
-from bench.views.latex import escape
-from bench.views.plots import STYLES, height_in, paint
+from bench.show.render import escape
 
 ENGINES: Final = ("xelatex", "lualatex", "pdflatex")
 """One of them measures the texts of a PGF figure."""
 INSTALL: Final = "apt-get install --no-install-recommends texlive-xetex texlive-latex-extra lmodern"
-MANY_PANELS: Final = 4
-"""More stand in three columns."""
-MAX_HEIGHT_IN: Final = 7.0
-"""Of a figure with its caption on a page; the panels of a higher one are spread over several."""
 
 
 class NoTexError(RuntimeError):
@@ -66,34 +58,11 @@ def _using(name: str) -> dict[Any, Any]:
     return {"pgf.texsystem": name, "pgf.rcfonts": False}
 
 
-def pages(chart: Chart) -> Iterator[Chart]:
-    """Give a chart in as many parts as fit on a page each, named and titled as such if they are several."""
-    if chart.kind in ("line", "history") and len(chart.panels) > MANY_PANELS:
-        chart = replace(chart, columns=3)
-    parts = [chart.panels[:1]]
-    for panel in chart.panels[1:]:
-        longer = [*parts[-1], panel]
-        if height_in(replace(chart, panels=longer)) <= MAX_HEIGHT_IN:
-            parts[-1] = longer
-        else:
-            parts.append([panel])
-    for place, panels in enumerate(parts, start=1):
-        name, title = f"{chart.name}-{place}", f"{chart.title}, part {place} of {len(parts)}"
-        yield replace(chart, panels=panels, name=name, title=title) if len(parts) > 1 else chart
-
-
-def save(chart: Chart, folder: Path, tex: str | None) -> list[Path]:
-    """Draw a figure in the paper's style and return its files: the PDF and, if a TeX measures its texts, the PGF."""
-    pdf, pgf = folder / f"{chart.name}.pdf", folder / f"{chart.name}.pgf"
-    with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
-        figure = paint(chart)
-        figure.savefig(pdf, metadata={"CreationDate": None})
-        if tex is None:
-            return [pdf]
-        _write_as_tex(figure)
-        with mpl.rc_context(_using(tex)):
-            figure.savefig(pgf)
-    return [pdf, pgf]
+def save(figure: Figure, path: Path, tex: str) -> None:
+    """Write a figure as PGF, whose texts a TeX measures; the figure's own texts become LaTeX."""
+    _write_as_tex(figure)
+    with mpl.rc_context(_using(tex)):
+        figure.savefig(path)
 
 
 def _write_as_tex(figure: Figure) -> None:

@@ -1,13 +1,13 @@
-"""Which records a figure is made from, how they are grouped, and what of them is compared."""
+"""Records that tables and charts are made from: chosen, grouped and compared."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench.record import Metric, Record
-from bench.views.figures.words import ENV_NAME
+from bench.show.labels import ENV_NAME
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
@@ -19,7 +19,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return [record for record in found.values() if record.case_version == newest[record.case]]
 
 
-def alone(records: Iterable[Record]) -> list[Record]:
+def measured_alone(records: Iterable[Record]) -> list[Record]:
     """Leave out what was measured in turns with another side; it counts beside that one."""
     return [record for record in records if "taken" not in record.notes]
 
@@ -37,13 +37,18 @@ def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list
     """Group records by the values of axes, in order; environments in the order of their names' list."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(tuple(record.point.get(axis, "") for axis in axes), []).append(record)
+        groups.setdefault(by(*axes)(record), []).append(record)
     order = list(ENV_NAME)
 
     def place(key: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple((order.index(part) if part in order else len(order), part) for part in key)
 
     return {key: groups[key] for key in sorted(groups, key=place)}
+
+
+def by(*axes: str) -> Callable[[Record], tuple[Any, ...]]:
+    """Return a key of records, to sort or to group by: the values of some axes."""
+    return lambda record: tuple(record.point.get(axis, "") for axis in axes)
 
 
 def env_order(record: Record) -> int:
@@ -101,3 +106,18 @@ def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
 def baselines(records: Iterable[Record], axis: str, value: str) -> dict[tuple[Any, ...], Record]:
     """Return what others are compared with, by what they must share."""
     return {size(record, axis): record for record in records if record.point[axis] == value}
+
+
+def joules(record: Record) -> Metric | None:
+    """Return the energy of a million environment steps with the interval of their rate, if the energy was read."""
+    rate, telemetry = metric(record, "env_steps_per_s"), record.telemetry or {}
+    if rate is None or telemetry.get("energy_j") is None:
+        return None
+    watts = 1e6 * telemetry["energy_j"] / telemetry["duration_s"]
+    return Metric(
+        value=watts / rate.value,
+        unit="J per million env_steps",
+        direction="lower",
+        low=watts / rate.high,
+        high=watts / rate.low,
+    )

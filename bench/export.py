@@ -18,8 +18,8 @@ from bench import machine
 from bench.case import point_name
 from bench.cases import CASES
 from bench.record import Metric, Record, RecordError, read_all
+from bench.show.records import by_machine
 from bench.stats import median
-from bench.views.figures import by_machine
 from warpdrive_min.files import write_atomically
 
 GROUPED_BY: Final = ("env", "implementation")

@@ -1,0 +1,220 @@
+"""The report: one HTML file made from records, which needs no network, no server and, for its tables, no JavaScript."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.anchors import SOURCES
+from bench.plots import charts
+from bench.record import Record
+from bench.show.charts import Chart, DataPoint
+from bench.show.columns import Column, Table
+from bench.show.labels import commit_label, digits, machine_label, notes
+from bench.show.records import by_machine
+from bench.show.render import template
+from bench.show.tables import hardware, headline, points
+
+OUT: Final = Path("results/report.html")
+
+
+class ReportError(ValueError):
+    """There is nothing that may be reported."""
+
+
+def html(records: Sequence[Record], claims: Claims | None = None) -> str:
+    """Return the page; the same records and claims give the same page.
+
+    Args:
+        records: Of any number of machines.
+        claims: Verdicts on the same records. If nothing was measured of any of them, the page is without them, as it
+            is without a figure that no record fills. Else all are shown, also those that are open.
+
+    Raises:
+        ReportError: No record is evidence.
+    """
+    if not any(record.is_evidence for record in records):
+        raise ReportError("report: no record is measured and right; run `python -m bench run` first")
+    machines = [section(name, group) for name, group in by_machine(records).items()]
+    drawn = {figure["id"]: figure.pop("drawn") for machine in machines for figure in machine["figures"]}
+    text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return template("report.html", autoescape=True, lstrip_blocks=True).render(
+        claims=claims if claims and any(each.measured.text for each in claims.rows) else None,
+        machines=machines,
+        drawn=text,
+        sources=SOURCES,
+        digits=digits,
+    )
+
+
+def section(name: str, records: Sequence[Record]) -> dict[str, Any]:
+    """Return what the template shows of a machine."""
+    evidence = [record for record in records if record.is_evidence]
+    cases = sorted({record.case for record in evidence})
+    return {
+        "id": name,
+        "title": machine_label(records[0]),
+        "hardware": hardware(records),
+        "headline": headline(evidence),
+        "figures": [figure(name, chart) for chart in charts(evidence)],
+        "cases": {case: points([record for record in evidence if record.case == case]) for case in cases},
+        "others": Table(columns=OTHERS, rows=[record for record in records if not record.is_evidence]),
+        "runs": runs(evidence),
+    }
+
+
+OTHERS: Final[Sequence[Column[Record]]] = (
+    Column("case", lambda record: record.case, is_choice=True),
+    Column("point", lambda record: ", ".join(f"{axis}={value}" for axis, value in record.point.items())),
+    Column("status", lambda record: record.status, is_choice=True),
+    Column("reason", lambda record: record.reason or "its check did not pass"),
+    Column("run", lambda record: record.run_id),
+)
+"""Columns of what is no evidence."""
+
+
+def runs(records: Sequence[Record]) -> Table[Sequence[Record]]:
+    """Return the sweeps, the oldest first."""
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.started_at):
+        found.setdefault(record.run_id, []).append(record)
+    return Table(
+        rows=list(found.values()),
+        columns=[
+            Column("run", lambda run: run[0].run_id),
+            Column("commit", lambda run: ", ".join(sorted(set(map(commit_label, run))))),
+            Column("preset", lambda run: ", ".join(sorted({record.preset for record in run}))),
+            Column("started", lambda run: run[0].started_at),
+            Column("cases", lambda run: ", ".join(sorted({record.case for record in run}))),
+            Column("points", lambda run: str(len(run)), is_right=True),
+        ],
+    )
+
+
+# ------------------------------------------------------------------ figures
+
+
+def figure(machine: str, chart: Chart) -> dict[str, Any]:
+    """Return what the template says of a figure, and under ``drawn`` the numbers that the page's script draws."""
+    return {
+        "id": f"{machine}-{chart.name}",
+        "chart": chart,
+        "runs": sorted({record.run_id for record in chart.records}),
+        "commits": sorted({commit_label(record) for record in chart.records}),
+        "notes": notes(chart.records),
+        "commands": commands(chart.records),
+        "drawn": drawn(chart),
+    }
+
+
+def drawn(chart: Chart) -> dict[str, Any]:
+    """Return a chart as JSON has it."""
+    return {
+        "kind": chart.kind,
+        "x": {"log": chart.x.is_log},
+        "y": {"log": chart.y.is_log},
+        "styles": {series.name: series.style for panel in chart.panels for series in panel.series},
+        "panels": [
+            {
+                "title": panel.title,
+                "ticks": panel.ticks,
+                "level": panel.level,
+                "x": panel.xlabel or chart.x.label,
+                "y": panel.ylabel or chart.y.label,
+                "right": panel.right,
+                "series": [
+                    {"name": series.name, "points": [_numbers(point) for point in series.points]}
+                    for series in panel.series
+                ],
+            }
+            for panel in chart.panels
+        ],
+    }
+
+
+def _numbers(point: DataPoint) -> list[Any]:
+    numbers = [float(f"{each:.6g}") for each in (point.x, point.y, point.low, point.high)]
+    return [*numbers, point.note, *([point.label] if point.label else [])]
+
+
+def commands(records: Sequence[Record]) -> list[str]:
+    """Return the commands that measure the points of a figure again."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for record in records:
+        envs = found.setdefault((record.preset, record.case), {})
+        if "env" in record.point:
+            envs[str(record.point["env"])] = None
+    return [shlex.join(_command(preset, case, sorted(envs))) for (preset, case), envs in sorted(found.items())]
+
+
+def _command(preset: str, case: str, envs: Sequence[str]) -> list[str]:
+    """Return the words of a command; others' software is no case of a sweep."""
+    of_bench = ["peers", "--preset", preset] if case == "peer" else ["run", "--preset", preset, "--case", case]
+    each = ("--where", "env={}") if case == "peer" else ("--env", "{}")
+    return ["python", "-m", "bench", *of_bench, *(word.format(env) for env in envs for word in each)]
+
+
+# ------------------------------------------------------------------ claims
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text with the number that it is sorted by."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimRow:
+    """A claim beside what was measured of it, in words."""
+
+    name: str
+    source: str
+    link: str
+    """Address of the source; empty: it has none."""
+    setup: str
+    """What exactly was claimed."""
+    hardware: str
+    """That of the source."""
+    claimed: Cell
+    measured: Cell
+    """With its interval; empty: nothing was measured."""
+    ratio: Cell
+    """Measured over claimed."""
+    verdict: str
+    why: str
+    """What decided, or why nothing could."""
+    run: str
+    """The sweep that measured it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claims:
+    """What was judged: how often each verdict was given, and every claim."""
+
+    counts: Mapping[str, int]
+    rows: Sequence[ClaimRow]
+
+    @property
+    def table(self) -> Table[ClaimRow]:
+        """Every claim beside what was measured."""
+        return Table(columns=CLAIM, rows=self.rows)
+
+
+CLAIM: Final[tuple[Column[ClaimRow], ...]] = (
+    Column("claim", lambda row: row.name, is_long=True),
+    Column("verdict", lambda row: row.verdict, is_choice=True),
+    Column("claimed", lambda row: row.claimed.text, lambda row: row.claimed.value),
+    Column("measured", lambda row: row.measured.text, lambda row: row.measured.value),
+    Column("measured / claimed", lambda row: row.ratio.text, lambda row: row.ratio.value),
+    Column("why", lambda row: row.why, is_long=True),
+    Column("set-up", lambda row: row.setup, is_long=True),
+    Column("claimed on", lambda row: row.hardware, is_choice=True),
+    Column("source", lambda row: row.source, is_choice=True, link=lambda row: row.link),
+    Column("run", lambda row: row.run, is_choice=True),
+)

@@ -1,0 +1,217 @@
+"""Charts as plain data, which two painters draw: `bench.plots` on paper and slides, `report.js` on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from bench.record import Metric, Record
+from bench.show.labels import OTHER_WAYS, backend_label
+from bench.show.records import metric
+
+# Okabe and Ito's colours, which people with any colour vision tell apart; marker and line say the same again.
+BACKEND_STYLE: Final[dict[str, dict[str, str]]] = {
+    "cpu": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    "host": {"color": "#E69F00", "marker": "s", "linestyle": "--"},
+    "numba": {"color": "#009E73", "marker": "^", "linestyle": "-."},
+    "pycuda": {"color": "#D55E00", "marker": "D", "linestyle": "-"},
+}
+GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
+"""Style of what is not ours."""
+PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
+HATCHES: Final = ("", "///")
+OTHERS: Final = {True: "#555555", False: "#999999"}
+"""Colours of code beside our kernels, on a GPU and on a CPU."""
+OTHER_MARKER: Final = {"torch cumsum": "+", "torch.Categorical": "+"}
+"""Marker of one of two implementations that stand in one row or panel."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPoint:
+    """One value with its 95 % interval, which lies along the axis of values."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    note: str = ""
+    """Told of it where there is room: its run, for example."""
+    label: str = ""
+    """Stands beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values of one name; a name looks the same in all panels of a chart."""
+
+    name: str
+    style: Mapping[str, Any]
+    """``color``, ``marker``, ``linestyle``, ``markerfacecolor`` as matplotlib writes them; ``hatch`` makes bars."""
+    points: Sequence[DataPoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    series: Sequence[Series]
+    ticks: Sequence[str] = ()
+    """Names of 0, 1, ... on an axis that has no numbers: the rows from the top, or the places along x."""
+    level: float | None = None
+    """A value of y that means something, such as 1 of a ratio."""
+    xlabel: str = ""
+    """Stands instead of the chart's; so does ``ylabel``."""
+    ylabel: str = ""
+    right: tuple[str, float] | None = None
+    """Label of a second axis on the right, and how many times the left one's values it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Label and scale of an axis."""
+
+    label: str = ""
+    is_log: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """One figure."""
+
+    name: str
+    title: str
+    caption: str
+    """Sentences that a reader must know to read it."""
+    statistic: str = "median and 95 % interval"
+    """The same in a few words, for a figure that stands alone."""
+    kind: Literal["lines", "rows"] = "lines"
+    """Values of y along x; or values of x, a point or bars that follow each other, in a row for each tick."""
+    x: Axis
+    y: Axis = field(default_factory=Axis)
+    columns: int = 2
+    """Columns of panels on paper; rows have one."""
+    has_legend: bool = True
+    """False: on paper the names of the rows say it all."""
+    panels: Sequence[Panel]
+    records: Sequence[Record]
+    """Records that it is made from."""
+    findings: Sequence[str] = ()
+    """Sentences on what can be read off it."""
+
+    @property
+    def has_bars(self) -> bool:
+        """True: its series are bars, one after the other."""
+        return any("hatch" in series.style for panel in self.panels for series in panel.series)
+
+
+MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]
+"""A chart as a case declares it: made of records of that case and one machine, which are evidence."""
+
+
+# ------------------------------------------------------------------ lines
+
+
+def lines(
+    records: Sequence[Record], value: Callable[[Record], Metric | None], along: str, **changed: str
+) -> list[Series]:
+    """Return a series along an axis for each backend that has values, in its style but for what is changed."""
+    return [
+        Series(backend_label(own[0]), style | changed, points)
+        for backend, style in BACKEND_STYLE.items()
+        if (own := [record for record in records if record.point["backend"] == backend])
+        and (points := points_along(own, value, lambda record: float(record.point[along])))
+    ]
+
+
+def points_along(
+    records: Iterable[Record], value: Callable[[Record], Metric | None], along: Callable[[Record], float]
+) -> list[DataPoint]:
+    """Return the records that have a value as points, in their order along the axis."""
+    found = [
+        DataPoint(along(record), each.value, each.low, each.high, record.run_id)
+        for record in records
+        if (each := value(record)) is not None
+    ]
+    return sorted(found, key=lambda point: point.x)
+
+
+# ------------------------------------------------------------------ rows and bars
+
+
+def rows(
+    title: str,
+    records: Sequence[Record],
+    name: str,
+    row: Callable[[Record], str],
+    label: Callable[[Record], str] = lambda record: "",
+    xlabel: str = "",
+) -> Panel:
+    """Return a panel with a metric of each record in the row of its name, in the order of the records."""
+    ticks = list(dict.fromkeys(map(row, records)))
+    series = []
+    for maker, (style, own) in by_maker(records).items():
+        points = [
+            DataPoint(each.value, ticks.index(row(record)), each.low, each.high, record.run_id, label(record))
+            for record in own
+            if (each := metric(record, name))
+        ]
+        series += [Series(maker, style | {"linestyle": "none"}, points)] if points else []
+    return Panel(title, series, ticks, xlabel=xlabel)
+
+
+def bars(
+    title: str,
+    records: Sequence[Record],
+    parts: Mapping[str, str],
+    value: Callable[[Record, str], Metric | None],
+    row: Callable[[Record], str],
+    label: Callable[[Record, str], str] = lambda record, part: "",
+) -> Panel:
+    """Return a panel with a row for each record, in which its parts follow each other.
+
+    Args:
+        title: Title of the panel.
+        records: Records in the order of their rows.
+        parts: Parts in their order, each with its hatch.
+        value: Returns the length of a part of a record.
+        row: Names a row.
+        label: Returns what stands on a part of a record.
+    """
+    series = []
+    for index, (part, hatch) in enumerate(parts.items()):
+        points = [
+            DataPoint(each.value, place, each.low, each.high, record.run_id, label(record, part))
+            for place, record in enumerate(records)
+            if (each := value(record, part)) is not None
+        ]
+        color = PART_COLORS[index % len(PART_COLORS)]
+        style = {"color": color, "marker": "", "linestyle": "none", "hatch": hatch}
+        series.append(Series(part.removesuffix("_s").replace("_", " "), style, points))
+    return Panel(title, series, list(map(row, records)))
+
+
+def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[Record]]]:
+    """Group records by who did the work, with a style for each: our backends in their order, then others."""
+    found: dict[str, tuple[dict[str, str], list[Record]]] = {}
+    order = list(BACKEND_STYLE)
+    for record in sorted(records, key=lambda r: (not is_ours(r), order.index(str(r.point["backend"])))):
+        style = BACKEND_STYLE[str(record.point["backend"])]
+        if not is_ours(record):
+            marker = OTHER_MARKER.get(str(record.point["implementation"]), GREY["marker"])
+            style = GREY | {"color": OTHERS[record.threads is None], "marker": marker}
+        found.setdefault(maker(record), (style, []))[1].append(record)
+    return found
+
+
+def is_ours(record: Record) -> bool:
+    """Tell if code of this project did the work."""
+    return record.point.get("implementation", "ours") in ("ours", *OTHER_WAYS)
+
+
+def maker(record: Record) -> str:
+    """Name who did the work of a record: a backend of ours, or others' code and its device."""
+    if is_ours(record):
+        return backend_label(record)
+    return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"

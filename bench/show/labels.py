@@ -1,0 +1,143 @@
+"""Words and digits for backends, environments, commits, points and numbers, as tables and charts write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from bench.record import Metric, Record
+
+BACKEND_NAME: Final = {"cpu": "NumPy", "host": "C++", "numba": "Numba-CUDA", "pycuda": "CUDA C (PyCUDA)"}
+ENV_NAME: Final = {
+    "cartpole": "CartPole",
+    "mountain_car": "MountainCar",
+    "continuous_mountain_car": "Continuous MountainCar",
+    "acrobot": "Acrobot",
+    "pendulum": "Pendulum",
+    "tag_gridworld": "Tag GridWorld",
+    "tag_continuous": "Tag Continuous",
+}
+MEDIANS: Final = "Medians with their 95 % intervals."
+OTHER_WAYS: Final = ("saved arrays",)
+"""Implementations of ours beside "ours"; all others are others'."""
+
+
+# ------------------------------------------------------------------ names
+
+
+def backend_label(record: Record) -> str:
+    """Name the backend, on a CPU with its threads."""
+    name = BACKEND_NAME[str(record.point["backend"])]
+    return name if record.threads is None else f"{name} ({plural(record.threads, 'thread')})"
+
+
+def device_label(threads: int | None) -> str:
+    """Name what did the work by its threads, of which a GPU has none."""
+    return "GPU" if threads is None else plural(threads, "thread")
+
+
+def machine_label(record: Record) -> str:
+    """Name the machine of a record."""
+    machine = record.machine
+    return f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} CPU cores"
+
+
+def commit_label(record: Record) -> str:
+    """Name the commit that was measured, and say if it had changes."""
+    sha = record.git.get("sha")
+    return (str(sha)[:7] if sha else "unknown") + (" + changes" if record.git.get("dirty") else "")
+
+
+def notes(records: Iterable[Record]) -> list[str]:
+    """Return the notes that sweeps were started with."""
+    return sorted({str(record.notes["note"]) for record in records if "note" in record.notes})
+
+
+def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
+    """Name an environment, its agents if there are several, and how many of it there are."""
+    parts = [ENV_NAME.get(env, env)]
+    parts += [plural(agents, "agent")] if agents > 1 else []
+    parts += [] if envs is None else [plural(envs, "environment")]
+    return ", ".join(parts)
+
+
+def point_label(point: Mapping[str, Any]) -> str:
+    """Name a point by its environment, how we do the work if in another way, and all axes but who does it."""
+    axes = {axis: value for axis, value in point.items() if axis not in ("backend", "implementation")}
+    words = [environment(str(axes.pop("env")))] if "env" in axes else []
+    words += [way for way in OTHER_WAYS if way == point.get("implementation")]
+    return ", ".join(words + [_value(axis, value) for axis, value in axes.items()])
+
+
+def _value(axis: str, value: Any) -> str:
+    if type(value) is bool:
+        return axis if value else f"not {axis}"
+    if type(value) is not int:
+        return str(value).replace("_", " ")
+    things = axis.removeprefix("n_").replace("envs", "environments")
+    return plural(value, things.removesuffix("s"), things)
+
+
+def size_and_run(record: Record) -> str:
+    """Name the sizes of a point and its run."""
+    sizes = {axis: int(value) for axis, value in record.point.items() if axis.startswith("n_")}
+    return f"{point_label(sizes)}; {record.run_id}"
+
+
+def quantity(metric: str) -> str:
+    """Name what a metric such as ``env_steps_per_s`` or ``total_s`` counts, with its unit."""
+    words = metric.replace("_", " ").replace("env", "environment")
+    rate = words.removesuffix(" per s")
+    return f"{rate} per second" if rate != words else f"{words.removesuffix(' s')}, s"
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def plural(count: int, one: str, several: str = "") -> str:
+    """Write a number of things."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def plain_text(value: Any) -> str:
+    """Write the value of an axis or a note; nothing for None."""
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def number(value: float) -> str:
+    """Write a rate with three digits and its SI letter."""
+    for letter, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * unit:
+            return f"{value / unit:.3g} {letter}" if value < 999.5 * unit else f"{value / unit:,.0f} {letter}"
+    return f"{value:.3g}"
+
+
+def three_digits(value: float) -> str:
+    """Write a number with three digits, or with all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def digits(value: float, n: int) -> str:
+    """Write a value rounded to so many significant digits, and large ones without an exponent."""
+    rounded = float(f"{value:.{n}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10**n else f"{rounded:,.{n}g}"
+
+
+def ratio_text(ratio: float) -> str:
+    """Write a ratio with three significant digits."""
+    return digits(ratio, 3)
+
+
+def half_width(metric: Metric) -> str:
+    """Write half the 95 % interval as a share of the value."""
+    return f"{(metric.high - metric.low) / 2 / metric.value:.1%}"
+
+
+def interval_text(metric: Metric) -> str:
+    """Write an interval with four digits, which tell its ends apart, in the unit of its median."""
+    letter = number(metric.value).partition(" ")[2]
+    low, high = (f"{end / UNITS[letter]:#.4g}".rstrip(".") for end in (metric.low, metric.high))
+    return f"{low} to {high} {letter}".rstrip()
+
+
+UNITS: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}

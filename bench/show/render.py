@@ -1,0 +1,188 @@
+"""Renderers of a `Table`: for a terminal, Markdown, HTML and LaTeX; and LaTeX's escapes and floats."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from rich import box
+from rich import table as rich_table
+from rich.markup import escape as escape_markup
+
+from bench.show.columns import Table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+ROWS_A_PAGE: Final = 50
+"""Rows of a LaTeX table; a longer one is cut into parts."""
+AS_ABOVE: Final = "Empty cells on the left are as above."
+HEAD_LETTERS: Final = 8
+"""Letters that a line of a column's name may have, also where the cells are narrower."""
+
+
+def terminal(table: Table[Any]) -> rich_table.Table:
+    """Return a table as rich prints it: words on the left, numbers on the right."""
+    made = rich_table.Table(
+        title=escape_markup(table.title),
+        caption=escape_markup(table.caption) or None,
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+    )
+    for column in table.columns:
+        made.add_column(escape_markup(column.name), justify="right" if column.is_number else "left", no_wrap=True)
+    for cells in table.cells:
+        made.add_row(*map(escape_markup, cells))
+    return made
+
+
+def markdown(table: Table[Any]) -> str:
+    """Return a table as Markdown, without a line break at its end."""
+    head = [column.name.replace("\n", " ") for column in table.columns]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *table.cells)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def template(name: str, **options: Any) -> Template:
+    """Return a template of a page, whose macro `table` of ``table.html`` writes a table as HTML, or of LaTeX."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, **options
+    )
+    return environment.get_template(name)
+
+
+# ------------------------------------------------------------------ LaTeX: text
+
+SPECIAL: Final = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "\N{MINUS SIGN}": r"\ensuremath{-}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}
+
+TYPESET: Final = (
+    (r"(?<![\w.+-])(-?\d(?:\.\d+)?)e([+-])0*(\d+)(?![\w-]|\.\d)", lambda m: _power(m[1], m[2].strip("+") + m[3])),
+    (r"(?<![\w.)\]^${-])-(?=\d)", lambda m: "$-$"),
+    (r"(?<=\d) (?=[kMGT]\b|\\%)", lambda m: r"\,"),
+    (r"(?<=\d) x\b|(?<=\w) x(?= \d)", lambda m: r"\,$\times$"),
+)
+"""How numbers are set: powers of ten, minus signs, and a narrow space before a unit."""
+
+
+def _power(digits: str, exponent: str) -> str:
+    if not float(digits):
+        return "0"
+    return digits if exponent == "0" else f"${digits}\\cdot10^{{{exponent}}}$"
+
+
+def escape(text: str) -> str:
+    """Return plain text as LaTeX prints it, with its numbers set as such."""
+    text = "".join(SPECIAL.get(letter, letter) for letter in text)
+    for pattern, put in TYPESET:
+        text = re.sub(pattern, put, text)
+    return text
+
+
+# ------------------------------------------------------------------ LaTeX: floats
+
+
+def head(packages: Sequence[str], name: str) -> str:
+    """Return the comment at the head of a file that a document includes: its packages, and how it is included."""
+    folder, _, file = name.rpartition("/")
+    return (
+        f"% In the preamble: \\usepackage{{{','.join(['import', *packages])}}}\n"
+        f"% Where it stands: \\import{{{folder}/}}{{{file}}}, the folder as seen from the document\n"
+    )
+
+
+def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: bool) -> str:
+    """Return a figure that floats, and shrinks where it is wider or higher than the document has room for.
+
+    Args:
+        name: Path of the LaTeX file that is made.
+        file: The picture beside it: PGF code, else what ``graphicx`` includes.
+        caption: Plain text, like all others here.
+        label: Its label after ``fig:``.
+        is_narrow: It stands in one column of the page, not across all of them.
+    """
+    is_code = file.endswith(".pgf")
+    shown = f"\\input{{{file}}}" if is_code else f"\\includegraphics{{{file}}}"
+    packages = ("pgf", "lmodern", "adjustbox") if is_code else ("graphicx", "adjustbox")
+    named = f"\\caption{{{escape(caption)}}}\n\\label{{fig:{label}}}\n"
+    return head(packages, name) + _float("figure", is_narrow, "", f"{shown}%\n", named)
+
+
+def floating_table(name: str, table: Table[Any]) -> str:
+    """Return a table with the rules of booktabs that floats; a long one is cut into parts, a wide one shrinks.
+
+    Args:
+        name: Path of the LaTeX file that is made.
+        table: The table.
+    """
+    cells = table.cells
+    n_parts = max(1, -(-len(cells) // ROWS_A_PAGE))
+    n_rows = -(-len(cells) // n_parts)
+    heads = _row(_heads(table, cells))
+    parts = []
+    for place in range(n_parts):
+        lines, is_shorter = _lines(cells[place * n_rows : (place + 1) * n_rows], table.n_grouping)
+        caption = table.caption + (f" Part {place + 1} of {n_parts}." if n_parts > 1 else "")
+        caption += f" {AS_ABOVE}" if is_shorter and AS_ABOVE not in caption else ""
+        label = f"{table.label}-{place + 1}" if place else table.label
+        named = f"\\caption{{{escape(caption)}}}\n\\label{{tab:{label}}}\n"
+        small = "\\medskip\n\\scriptsize\\setlength{\\tabcolsep}{4pt}%\n"
+        columns = "".join("r" if column.is_number else "l" for column in table.columns)
+        tabular = (
+            f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n"
+            f"\\toprule\n{heads}\\midrule\n{lines}\\bottomrule\n"
+            "\\end{tabular}%\n"
+        )
+        parts.append(_float("table", table.is_narrow, named + small, tabular, ""))
+    return head(("booktabs", "adjustbox"), name) + "".join(parts)
+
+
+def _float(kind: str, is_narrow: bool, above: str, body: str, below: str) -> str:
+    environment, width = (kind, "\\linewidth") if is_narrow else (f"{kind}*", "\\textwidth")
+    return (
+        f"\\begin{{{environment}}}[tp]\n\\centering\n{above}"
+        f"\\begin{{adjustbox}}{{max width={width},max totalheight=0.85\\textheight}}%\n{body}\\end{{adjustbox}}\n"
+        f"{below}\\end{{{environment}}}\n"
+    )
+
+
+def _lines(rows: Sequence[Sequence[str]], n_grouping: int) -> tuple[str, bool]:
+    """Return the lines of rows without the leading cells that are as above, and if any was left empty."""
+    lines, is_shorter, above = "", False, None
+    for row in rows:
+        n_same = next((i for i in range(n_grouping) if row[i] != above[i]), n_grouping) if above else 0
+        lines += "\\addlinespace\n" if above and n_grouping and not n_same else ""
+        lines += _row([""] * n_same + [escape(cell) for cell in row[n_same:]])
+        is_shorter, above = is_shorter or any(row[:n_same]), row
+    return lines, is_shorter
+
+
+def _heads(table: Table[Any], cells: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of the columns, in as many lines as make them as narrow as their cells."""
+    heads = []
+    for place, column in enumerate(table.columns):
+        width = max([HEAD_LETTERS, *(len(row[place]) for row in cells)])
+        lines = textwrap.wrap(column.name, width, break_long_words=False, break_on_hyphens=False)
+        stacked = r"\\".join(map(escape, lines))
+        heads.append(f"\\shortstack[{'r' if column.is_number else 'l'}]{{{stacked}}}" if len(lines) > 1 else stacked)
+    return heads
+
+
+def _row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\" + "\n"
