@@ -15,15 +15,16 @@ import torch
 
 from tests.agreement import start
 from tests.support import SCENARIOS, TAG_CONFIGS
-from tests.training.support import RUNS as TRAINING_RUNS
-from tests.training.support import make_run
+from tests.training.builders import RUNS as TRAINING_RUNS
+from tests.training.builders import make_run
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed
 from warpdrive_min.policies import random_policy
+from warpdrive_min.training.algorithms.returns import ReturnScan
+from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
+from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.fused.narrow import narrow
 from warpdrive_min.training.fused.wide import wide
-from warpdrive_min.training.recorder import Recorder
-from warpdrive_min.training.returns import ReturnScan
-from warpdrive_min.training.shuffle import RowDraw, Shuffle
+from warpdrive_min.training.rollout import RolloutRecorder
 
 TAG = {**TAG_CONFIGS["partial, exits"], "episode_length": 3}
 GRID = {"num_taggers": 300, "grid_length": 9, "episode_length": 3}
@@ -129,7 +130,8 @@ def record(backend: str) -> None:
     """Record steps of environments that are packed into a block, and that have one each, with what is cut off."""
     for name, config, n_envs in (("pendulum", {"episode_length": 3}, 300), ("tag_gridworld", GRID, 5)):
         wrapper = start(name, config, backend, n_envs, auto_reset=True)
-        draw, recorder = random_policy(wrapper, 0), Recorder(wrapper, 4)
+        arrays = SharedLayout().arrays(wrapper, {"all": list(wrapper.env.action_space)})["all"]
+        draw, recorder = random_policy(wrapper, 0), RolloutRecorder(wrapper, 4, arrays)
         recorder.begin()
         for step in range(4):
             draw()

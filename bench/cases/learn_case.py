@@ -105,7 +105,7 @@ def learn(point: Point) -> Once:
     backend = available(point["backend"])
     learner = point["learner"]
     trainer = Student(point["env"], settings(point), learner, point["threshold"])
-    is_greedy = len(trainer.learners) == 1  # who plays at random must go on to do so
+    is_greedy = len(trainer.groups) == 1  # who plays at random must go on to do so
 
     def score() -> evaluation.Score:
         return trainer.evaluate(EVALUATED, greedy=is_greedy)[learner]
@@ -120,7 +120,7 @@ def learn(point: Point) -> Once:
         curve = Curve(
             env_steps=[int(row["env_steps"]) for _, row in trainer.rows],
             seconds=[round(when - began, 6) for when, _ in trainer.rows],
-            mean_return={name: [each[name] for each in trainer.returns] for name in trainer.learners},
+            mean_return={name: [each[name] for each in trainer.returns] for name in trainer.groups},
         )
         return Measurement(
             curve=curve,
@@ -193,7 +193,7 @@ def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Check
     scores = []
     for where in (wrapper, elsewhere):
         device = where.backend.device
-        models = {name: copy.deepcopy(each.player.model).to(device) for name, each in trainer.learners.items()}
+        models = {name: copy.deepcopy(each.acting).to(device) for name, each in trainer.groups.items()}
         played = evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED, greedy=is_greedy)
         scores.append(played[learner])
     here, there = scores

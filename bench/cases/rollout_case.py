@@ -23,7 +23,7 @@ def rollout(point: Point) -> Timed:
     """Let the policies play every step of a rollout and keep what could be learned from, in one graph or eagerly."""
     backend = available(point["backend"])
     trainer = player(point)
-    plays = repeated(backend, trainer.rollout.play, point["mode"], n=1)
+    plays = repeated(backend, trainer.collect, point["mode"], n=1)
     env_steps = trainer.config.trainer.train_batch_size
     return Timed(
         run=plays.run,
@@ -95,12 +95,10 @@ def twins(point: Point) -> tuple[float, str]:
 def _played(point: Point) -> dict[str, torch.Tensor]:
     """Return where the environments are after some rollouts, and the weights that the last one teaches."""
     trainer = player(point, exact=True)
-    plays = repeated(trainer.wrapper.backend, trainer.rollout.play, point["mode"], n=1)
+    plays = repeated(trainer.wrapper.backend, trainer.collect, point["mode"], n=1)
     for _ in range(PLAYED - 1):
         plays.run()
-    for learner in trainer.learners.values():
-        if learner.algorithm is not None:
-            learner.algorithm.update()
+    trainer.update()
     data = trainer.wrapper.cuda_data_manager
     names = (Constants.OBSERVATIONS, Constants.ACTIONS, Constants.REWARDS, EPISODE, TIMESTEP)
     return {name: data.tensor(name).cpu() for name in names} | {"weights": trainer.weights()}
@@ -110,10 +108,9 @@ def least_ops(trainer: WatchedTrainer) -> int:
     """Return multiplications with additions that a rollout must do: each weight of who acts once a row."""
     batch_size = trainer.config.trainer.train_batch_size
     total = 0
-    for learner in trainer.learners.values():
-        acting = learner.models.get("actor", learner.player.model)
-        weights = sum(weight.numel() for weight in acting.parameters() if weight.dim() > 1)
-        total += batch_size * learner.player.seat.n_agents * weights
+    for group in trainer.groups.values():
+        weights = sum(weight.numel() for weight in group.acting.parameters() if weight.dim() > 1)
+        total += batch_size * group.arrays.n_agents * weights
     return total
 
 

@@ -157,9 +157,7 @@ def least_bytes(trainer: WatchedTrainer) -> int:
     A policy that goes through them several times, or for the value too, reads them again.
     """
     wrapper, batch_size = trainer.wrapper, trainer.config.trainer.train_batch_size
-    observed = sum(
-        learner.player.seat.n_agents * learner.player.seat.n_features * 4 * 2 for learner in trainer.learners.values()
-    )
+    observed = sum(group.arrays.n_agents * group.arrays.n_features * 4 * 2 for group in trainer.groups.values())
     return int(batch_size * (wrapper.env.bytes_per_step + observed))
 
 
@@ -170,14 +168,14 @@ def least_ops(trainer: WatchedTrainer) -> int:
     """
     total = 0
     batch_size = trainer.config.trainer.train_batch_size
-    for learner in trainer.learners.values():
-        n_rows = batch_size * learner.player.seat.n_agents
+    for group in trainer.groups.values():
+        n_rows = batch_size * group.arrays.n_agents
         weights = {
-            name: sum(w.numel() for w in model.parameters() if w.dim() > 1) for name, model in learner.models.items()
+            name: sum(w.numel() for w in model.parameters() if w.dim() > 1) for name, model in group.models.items()
         }
         total += n_rows * weights.get("actor", weights.get("model", 0))
-        if learner.algorithm is not None:
-            total += 2 * rows_learned(learner.config, n_rows) * sum(weights.values())
+        if group.algorithm is not None:
+            total += 2 * rows_learned(group.config, n_rows) * sum(weights.values())
     return total
 
 

@@ -68,8 +68,8 @@ class WatchedTrainer(Trainer):
 
     def weights(self) -> torch.Tensor:
         """Return a copy of all weights of the policies that learn, one after the other, on the CPU."""
-        learning = [learner for learner in self.learners.values() if learner.algorithm is not None]
-        models = [model for learner in learning for model in learner.models.values()]
+        learning = [group for group in self.groups.values() if group.algorithm is not None]
+        models = [model for group in learning for model in group.models.values()]
         return torch.cat([weight.detach().flatten().cpu() for model in models for weight in model.parameters()])
 
 

@@ -62,7 +62,7 @@ def test_weights_that_are_not_finite_are_refused(monkeypatch):
     broken = train.train(point("host", n_envs=4, n_steps=8, algorithm="A2C"))
     trainer = broken.run.__self__
     with torch.no_grad():
-        next(trainer.learners["shared"].player.model.parameters()).fill_(float("nan"))
+        next(trainer.groups["shared"].acting.parameters()).fill_(float("nan"))
     with pytest.raises(TrainingError, match="finite"):
         broken.check()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from envs import CartPole
-from tests.training.support import differences, everything, weights
+from tests.training.builders import differences, everything, weights
 from warpdrive_min import EnvWrapper
 from warpdrive_min.compat.trainers import TrainerA2C
 from warpdrive_min.constants import EPISODE

@@ -184,7 +184,7 @@ def test_loss_by_warpdrives_rule_is_that_of_its_algorithm(tmp_path):
     still = policy(lr=0.0, gamma=0.9, vf_loss_coeff=0.5, entropy_coeff=0.1, normalize_advantage=True)
     trainer = cartpole(tmp_path, policies={"shared": still}, compat="warpdrive")
     row = trainer.train(2)
-    batch = trainer.trainers["shared"]._batch
+    batch = trainer.groups["shared"].buffer
     ends = batch.terminated | batch.truncated
     assert 0 < ends.sum() < ends.numel()
     probabilities, values = trainer.models["shared"](batch.observations[:-1])
@@ -393,7 +393,7 @@ def test_users_environment_trains(backend, tmp_path, registrar):
     assert row["shared/mean_episodic_steps"] == 4
     after = trainer.models["shared"].state_dict()
     assert all(not torch.equal(before[key], after[key]) for key in before)
-    batch = trainer.trainers["shared"]._batch
+    batch = trainer.groups["shared"].buffer
     assert batch.terminated.sum(0).tolist() == [1, 1]
     cells, actions, rewards = trainer.fetch_episode_states(["cell"], include_rewards_actions=True)
     moves = np.array([0, 1, -1])[actions[:, :, 0]]
@@ -413,7 +413,7 @@ def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path, regist
     trainer.train(1)
     for name, model in trainer.models.items():
         assert not torch.equal(before[name]["fc.0.0.weight"], model.state_dict()["fc.0.0.weight"]), name
-    assert trainer.trainers["state"]._batch.observations.abs().sum() > 0
+    assert trainer.groups["state"].buffer.observations.abs().sum() > 0
     states, actions, rewards = trainer.fetch_episode_states(
         ["_timestep_"], 1, include_rewards_actions=True, policy="state"
     )
@@ -437,9 +437,9 @@ def test_environment_with_masks_trains(backend, tmp_path, registrar):
     config = settings(tmp_path, {"shared": policy()}, num_envs=2, train_batch_size=4)
     trainer = TrainerA2C(wrapper, config, {"shared": list(wrapper.env.action_space)}, verbose=False)
     trainer.train(1)
-    batch = trainer.trainers["shared"]._batch
+    batch = trainer.groups["shared"].buffer
     assert 0 < (batch.masks[:-1] == 0).sum() < batch.masks[:-1].numel()
-    sizes = trainer.learners["shared"].player.seat.space.categories
+    sizes = trainer.groups["shared"].arrays.space.categories
     for index, mask in enumerate(torch.split(batch.masks[:-1], sizes, -1)):
         drawn = mask.gather(-1, batch.actions[..., index : index + 1].long())[..., 0]
         assert drawn[mask.any(-1)].all()

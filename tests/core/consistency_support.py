@@ -7,8 +7,8 @@ import pytest
 
 from tests.environments.counter import Counter
 from warpdrive_min import CUDAEnvironmentContext, EnvironmentCPUvsGPU, EnvWrapper
+from warpdrive_min.dialect.layout import create_and_push_data_placeholders
 from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
-from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 
 CONFIGS = {"short": {"episode_length": 3, "limit": 100}, "limit": {"num_agents": 2, "episode_length": 9, "limit": 2}}
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training import support
+from tests.training import builders
 from warpdrive_min.training.models import ModelFactory
 
 
@@ -16,8 +16,8 @@ from warpdrive_min.training.models import ModelFactory
 def _closed_trainers():
     """Close the trainers that a test has made."""
     yield
-    while support.MADE:
-        support.MADE.pop().graceful_close()
+    while builders.MADE:
+        builders.MADE.pop().graceful_close()
 
 
 @pytest.fixture(autouse=True)

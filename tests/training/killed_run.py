@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from tests.training.support import make_run
+from tests.training.builders import make_run
 from warpdrive_min.training import checkpoint
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import fields, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
+from tests.training.builders import learn, make_buffer, make_group
 from warpdrive_min import BACKENDS
-from warpdrive_min.training.a2c import A2C
+from warpdrive_min.dialect.learning import WarpDriveA2C, WarpDrivePPO
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms.actor_critic import A2C, PPO
+from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import ModelConfig, PolicyConfig, TrainerConfig
 from warpdrive_min.training.models import create_actor_critic
-from warpdrive_min.training.ppo import PPO
-from warpdrive_min.training.rollout import Batch
-from warpdrive_min.training.shuffle import Shuffle
+from warpdrive_min.training.rollout import RolloutBuffer
 
 KINDS = {"A2C": A2C, "PPO": PPO}
+WARPDRIVE_KINDS = {"A2C": WarpDriveA2C, "PPO": WarpDrivePPO}
 DISCRETE = ActionSpace((3, 2), 2)
 BOX = ActionSpace((), 2, (-1.0, -1.0), (1.0, 1.0))
 T, E, N, F = 6, 4, 3, 5
@@ -73,7 +75,7 @@ def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
         drawn = [each.sample() for each in distributions(space, head, allowed, log_std)]
         actions = torch.stack(drawn, -1)
         log_probs = log_prob_of(space, head, allowed, log_std, actions)
-    return Batch(
+    return RolloutBuffer(
         observations=observations,
         masks=masks,
         actions=actions if space.is_continuous else actions.int(),
@@ -82,17 +84,18 @@ def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
         terminated=(kind == 0).int(),
         truncated=(kind == 1).int(),
         successes=torch.zeros(T, n_envs, dtype=torch.int32),
-        cuts=noise(T, n_envs, N, F),
+        truncated_observations=noise(T, n_envs, N, F),
     )
 
 
 def make_algorithm(kind, batch, model, space=DISCRETE, *, trainer=None, **policy):
-    """Return an algorithm whose scheduled numbers are written."""
+    """Return an algorithm whose scheduled numbers are written; its ``iterate()`` learns from the batch."""
     settings = PolicyConfig(to_train=True, algorithm=kind, **{"clip_grad_norm": False, "gamma": 0.9, **policy})
     n_steps, n_envs = batch.terminated.shape
     shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs, **(trainer or {}))
-    seat = SimpleNamespace(space=space)
-    made = KINDS[kind]("p", settings, shared, model, seat, batch, BACKENDS["cpu"], SEED)
+    kinds = KINDS if shared.compat is None else WARPDRIVE_KINDS
+    made = kinds[kind](make_group(settings, {"model": model}, space, batch), shared, BACKENDS["cpu"], SEED)
+    made.iterate = functools.partial(learn, made, batch)
     for name, tensor in made.scheduled.items():
         tensor.fill_(COEFFICIENTS[name])
     return made
@@ -140,10 +143,11 @@ def normalised(x, per_row=False):
 
 def plain_update(kind, settings, model, batch, space, *, compat=False):
     """Update a float64 model as the papers say; returns metrics, and the gradient of the last step taken."""
-    doubles = {name: getattr(batch, name).double() for name in ("observations", "rewards", "log_probs", "cuts")}
+    names = ("observations", "rewards", "log_probs", "truncated_observations")
+    doubles = {name: getattr(batch, name).double() for name in names}
     batch = replace(batch, **doubles, actions=batch.actions.double() if space.is_continuous else batch.actions)
     with torch.no_grad():
-        values, cut_values = model.value(batch.observations), model.value(batch.cuts)
+        values, cut_values = model.value(batch.observations), model.value(batch.truncated_observations)
     lam = settings.gae_lambda if settings.gae_lambda is not None else {"A2C": 1.0, "PPO": 0.95}[kind]
     if compat:
         advantages, returns = warpdrive_returns(batch, values, settings.gamma)
@@ -246,7 +250,7 @@ def test_update_equals_plain_float64(case, max_rows):
     trainer = {"compat": "warpdrive" if compat else None, "max_rows": max_rows}
     algorithm = make_algorithm(kind, batch, model, space, trainer=trainer, **given)
     want, gradient, n_taken = plain_update(kind, algorithm.config, want_model, batch, space, compat=compat)
-    algorithm.update()
+    algorithm.iterate()
     got = numbers(algorithm)
     n_steps = algorithm.n_epochs * algorithm.n_minibatches
     assert algorithm.optimiser.state()["step"].item() == n_taken
@@ -281,7 +285,7 @@ def test_minibatches_of_an_epoch_cover_each_row_once(monkeypatch):
 
     ppo_terms = PPO.terms
     monkeypatch.setattr(PPO, "terms", watched)
-    make_algorithm("PPO", batch, model, n_epochs=3, n_minibatches=4).update()
+    make_algorithm("PPO", batch, model, n_epochs=3, n_minibatches=4).iterate()
     assert [len(part) for part in seen] == [6] * 12
     epochs = [[row for part in seen[first : first + 4] for row in part] for first in (0, 4, 8)]
     assert all(sorted(epoch) == list(range(T * E)) for epoch in epochs)
@@ -296,7 +300,7 @@ def test_clip_acts_from_the_second_epoch_on():
             model = make_model(DISCRETE)
             batch = make_batch(DISCRETE, model)
             algorithm = make_algorithm("PPO", batch, model, n_epochs=n_epochs, n_minibatches=1, clip_param=clip_param)
-            algorithm.update()
+            algorithm.iterate()
             weights[n_epochs, clip_param] = algorithm.optimiser.vector.detach().clone()
             is_clipped = algorithm.metrics["clip_fraction"].item() > 0
             assert is_clipped == (n_epochs == 2 and clip_param == 0.01)
@@ -310,7 +314,7 @@ def test_first_step_of_ppo_descends_as_a2c():
     for kind, more in (("A2C", {"gae_lambda": 0.95}), ("PPO", {"n_epochs": 1, "n_minibatches": 1})):
         model = make_model(DISCRETE)
         algorithm = make_algorithm(kind, make_batch(DISCRETE, model), model, **more)
-        algorithm.update()
+        algorithm.iterate()
         gradients.append(algorithm.optimiser.gradient.clone())
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
     assert gradients[0].norm() > 0.1
@@ -338,19 +342,10 @@ class Known(torch.nn.Module):
 
 def known_batch(values, rewards, n_envs=1):
     """Return a batch of one agent; ``values`` (n_steps + 1) are what `Known` thinks of its observations."""
-    n_steps = len(rewards)
-    flags = [torch.zeros(n_steps, n_envs, dtype=torch.int32) for _ in range(3)]
-    return Batch(
-        observations=torch.tensor(values).view(-1, 1, 1, 1).repeat(1, n_envs, 1, 1),
-        masks=None,
-        actions=torch.zeros(n_steps, n_envs, 1, 2, dtype=torch.int32),
-        log_probs=torch.zeros(n_steps, n_envs, 1),
-        rewards=torch.tensor(rewards).view(-1, 1, 1).repeat(1, n_envs, 1),
-        terminated=flags[0],
-        truncated=flags[1],
-        successes=flags[2],
-        cuts=None,
-    )
+    batch = make_buffer(len(rewards), n_envs, 1, n_truncated=0)
+    batch.observations.copy_(torch.tensor(values).view(-1, 1, 1, 1))
+    batch.rewards.copy_(torch.tensor(rewards).view(-1, 1, 1))
+    return replace(batch, actions=batch.actions.int())
 
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
@@ -362,8 +357,8 @@ def test_warpdrive_returns_and_loss_are_the_golden_ones(flag):
     batch = known_batch([0.5, 0.6, 0.7, 99.0], [1.0, 2.0, 3.0])
     getattr(batch, flag)[1] = 1
     algorithm = make_algorithm("A2C", batch, Known(), trainer={"compat": "warpdrive"})
-    algorithm.update()
-    assert algorithm._returns.flatten().tolist() == pytest.approx([2.8, 2.0, 0.7])
+    algorithm.iterate()
+    assert algorithm.returns.flatten().tolist() == pytest.approx([2.8, 2.0, 0.7])
     log_6 = torch.tensor(6.0).log().item()
     got = numbers(algorithm)
     assert got["policy_loss"] == pytest.approx(log_6 * 3.7 / 3)
@@ -380,7 +375,7 @@ def test_warpdrive_ppo_takes_one_step():
         algorithm = make_algorithm(
             kind, batch, model, n_epochs=5, n_minibatches=5, clip_param=0.01, trainer={"compat": "warpdrive"}
         )
-        algorithm.update()
+        algorithm.iterate()
         assert algorithm.optimiser.state()["step"].item() == 1
         vectors.append(algorithm.optimiser.gradient)
     torch.testing.assert_close(*vectors, rtol=1e-4, atol=1e-6)
@@ -394,11 +389,13 @@ def test_time_limit_goes_on_with_the_value_of_the_last_observation():
 
     From the back: 3 + 7/2 = 6.5; 2 + 10/2 = 7; 1 + 7/2 = 4.5.
     """
-    batch = replace(known_batch([0.0, 0.0, 0.0, 7.0], [1.0, 2.0, 3.0]), cuts=torch.full((1, 1, 1, 1), 10.0))
+    batch = replace(
+        known_batch([0.0, 0.0, 0.0, 7.0], [1.0, 2.0, 3.0]), truncated_observations=torch.full((1, 1, 1, 1), 10.0)
+    )
     batch.truncated[1] = 1
     algorithm = make_algorithm("A2C", batch, Known(), gamma=0.5)
-    algorithm.update()
-    assert algorithm._returns.flatten().tolist() == [4.5, 7.0, 6.5]
+    algorithm.iterate()
+    assert algorithm.returns.flatten().tolist() == [4.5, 7.0, 6.5]
 
 
 # ------------------------------------------------------------------ which environments count
@@ -406,9 +403,9 @@ def test_time_limit_goes_on_with_the_value_of_the_last_observation():
 
 def counted(algorithm):
     """Return the environments that count."""
-    if algorithm._weights is None:
-        return list(range(algorithm._returns.shape[1]))
-    return algorithm._weights[0, :, 0].nonzero().flatten().tolist()
+    if algorithm.weights is None:
+        return list(range(algorithm.returns.shape[1]))
+    return algorithm.weights[0, :, 0].nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -425,14 +422,14 @@ def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
     algorithm = make_algorithm("A2C", batch, Known(), trainer={"neg_pos_env_ratio": ratio})
     drawn = set()
     for _ in range(20):
-        algorithm.update()
+        algorithm.iterate()
         envs = counted(algorithm)
         assert set(positive) <= set(envs)
         assert len(envs) == len(positive) + n_negative
         drawn |= set(envs)
-    assert (algorithm._weights is None) == (ratio == -1)
+    assert (algorithm.weights is None) == (ratio == -1)
     if ratio > 0 and n_negative:
-        assert set(algorithm._weights.unique().tolist()) <= {0, 1}
+        assert set(algorithm.weights.unique().tolist()) <= {0, 1}
         assert drawn == set(range(6)), "each of the others has its turn"
 
 
@@ -444,13 +441,13 @@ def test_only_environments_that_count_are_learnt_from(kind):
     batch.successes[2, [1, 4]] = 1
     few = {"normalize_advantage": True, "n_epochs": 1, "n_minibatches": 1}
     algorithm = make_algorithm(kind, batch, copy.deepcopy(model), trainer={"neg_pos_env_ratio": 0.5}, **few)
-    algorithm.update()
+    algorithm.iterate()
     envs = counted(algorithm)
     assert len(envs) == 3
-    arrays = {each.name: getattr(batch, each.name) for each in fields(batch)}
-    part = Batch(**{name: None if array is None else array[:, envs] for name, array in arrays.items()})
+    arrays = {each.name: getattr(batch, each.name) for each in fields(batch) if each.name != "recorder"}
+    part = RolloutBuffer(**{name: None if array is None else array[:, envs] for name, array in arrays.items()})
     alone = make_algorithm(kind, part, copy.deepcopy(model), **few)
-    alone.update()
+    alone.iterate()
     torch.testing.assert_close(algorithm.optimiser.gradient, alone.optimiser.gradient, rtol=1e-4, atol=1e-6)
     got, want = numbers(algorithm), numbers(alone)
     for name in ("loss", "policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction"):
@@ -467,7 +464,7 @@ def test_minibatches_without_a_row_that_counts_are_harmless():
     norms = []
     take_step = algorithm.optimiser.apply
     algorithm.optimiser.apply = lambda skip=None: (take_step(skip), norms.append(algorithm.optimiser.norm.item()))
-    algorithm.update()
+    algorithm.iterate()
     assert counted(algorithm) == [5]
     assert sorted(norms)[:3] == [0, 0, 0]
     assert max(norms) > 0

@@ -153,15 +153,15 @@ def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
     """A signal in the middle of the third iteration lets it end; then the run is saved and can be resumed."""
-    learn_all = Trainer._learn_all
+    update = Trainer.update
 
     def interrupted(trainer: Trainer) -> None:
         if trainer.iteration == 2:
             signal.raise_signal(number)
-        learn_all(trainer)
+        update(trainer)
 
     handler = signal.getsignal(number)
-    monkeypatch.setattr(Trainer, "_learn_all", interrupted)
+    monkeypatch.setattr(Trainer, "update", interrupted)
     result = train(tmp_path, "--results-dir", "r")
     assert result.exit_code == 128 + number
     assert "stopped after 3 of 10 iterations" in result.output

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import numpy as np
 import pytest
 import torch
 
-from tests.training.test_replay import empty_batch
+from tests.training.builders import learn, make_buffer, make_group
 from warpdrive_min import BACKENDS, capture
+from warpdrive_min.dialect.learning import WarpDriveDDPG, n_step_returns
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import losses
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.config import ActorCriticConfig, ActorModelConfig, CriticModelConfig, PolicyConfig
-from warpdrive_min.training.ddpg import DDPG, WarpDriveDDPG
+from warpdrive_min.training.algorithms.ddpg import DDPG
+from warpdrive_min.training.config import (
+    ActorCriticConfig,
+    ActorModelConfig,
+    CriticModelConfig,
+    PolicyConfig,
+    TrainerConfig,
+)
 from warpdrive_min.training.models import FullyConnectedActionValueCritic, FullyConnectedActor
 
 SPACE = ActionSpace((), 1, (-1.0,), (1.0,))
@@ -49,20 +56,24 @@ def settings(**changes):
     return PolicyConfig(algorithm="DDPG", model=ActorCriticConfig(), **given)
 
 
-def set_rates(algorithm, rate=LR):
-    """Write the learning rates, as a trainer does before each update."""
-    for tensor in algorithm.scheduled.values():
+def make(kind, config, models, batch, n_step=1, *, rate=LR, backend="cpu", seed=0, precision="fp32"):
+    """Return an algorithm whose learning rates are written; its ``iterate()`` learns from the batch."""
+    trainer = TrainerConfig(n_step=n_step, precision=precision)
+    group = make_group(config, dict(zip(("actor", "critic"), models, strict=True)), SPACE, batch)
+    made = kind(group, trainer, BACKENDS[backend], seed)
+    for tensor in made.scheduled.values():
         tensor.fill_(rate)
-    return algorithm
+    made.iterate = functools.partial(learn, made, batch)
+    return made
 
 
 def linear(batch, n_step=1, **changes):
     """Return DDPG with an actor of weight 1/2 and a critic of weights 1 and 3."""
     models = LinearActor(0.5), LinearCritic(1.0, 3.0)
-    return set_rates(DDPG("p", settings(**changes), n_step, *models, SPACE, batch, BACKENDS["cpu"], 0))
+    return make(DDPG, settings(**changes), models, batch, n_step)
 
 
-def networks(batch, n_step=2, *, seed=0, backend="cpu", precision="fp32", **changes):
+def networks(batch, n_step=2, *, seed=0, backend="cpu", precision="fp32", rate=1e-3, **changes):
     """Return DDPG with small networks."""
     torch.manual_seed(seed)
     n_features = batch.observations.shape[-1]
@@ -70,12 +81,12 @@ def networks(batch, n_step=2, *, seed=0, backend="cpu", precision="fp32", **chan
     critic = FullyConnectedActionValueCritic(n_features, SPACE, CriticModelConfig(fc_dims=(16, 16)))
     models = (model.to(batch.rewards.device) for model in (actor, critic))
     config = settings(batch_size=32, **changes)
-    return set_rates(DDPG("p", config, n_step, *models, SPACE, batch, BACKENDS[backend], seed, precision), 1e-3)
+    return make(DDPG, config, models, batch, n_step, rate=rate, backend=backend, seed=seed, precision=precision)
 
 
 def one_transition():
     """Return a batch whose one transition is (2, 1, 2, 4): observation, action, reward and what follows."""
-    batch = empty_batch(1, 1, 1, n_types=1)
+    batch = make_buffer(1, 1, 1, n_types=1)
     batch.observations[:, 0, 0, 0] = torch.tensor([2.0, 4.0])
     batch.actions.fill_(1)
     batch.rewards.fill_(2)
@@ -85,7 +96,7 @@ def one_transition():
 def play(batch, seed):
     """Fill a batch with a rollout of noise, with ends of both kinds."""
     generator = torch.Generator().manual_seed(seed)
-    for array in (batch.observations, batch.actions, batch.rewards, batch.cuts):
+    for array in (batch.observations, batch.actions, batch.rewards, batch.truncated_observations):
         array.copy_(torch.randn(array.shape, generator=generator))
     kind = torch.randint(5, batch.terminated.shape, generator=generator)
     batch.terminated.copy_(kind == 0)
@@ -109,7 +120,7 @@ def test_update_by_hand():
     5.3 of the actor's action 1, and the actor's gradient is -3.1 * 2.
     """
     algorithm = linear(one_transition())
-    algorithm.update()
+    algorithm.iterate()
     got = {name: tensor.item() for name, tensor in algorithm.metrics.items()}
     assert got == pytest.approx(
         {
@@ -137,14 +148,14 @@ def test_terminated_transition_has_no_future():
     batch = one_transition()
     batch.terminated.fill_(1)
     algorithm = linear(batch)
-    algorithm.update()
+    algorithm.iterate()
     assert algorithm.metrics["critic_loss"].item() == pytest.approx(9.0)
 
 
 def test_long_gradients_are_shortened():
     """With clipping a step's gradient has the norm asked for; the metric is the norm before."""
     algorithm = linear(one_transition(), clip_grad_norm=True, max_grad_norm=0.5)
-    algorithm.update()
+    algorithm.iterate()
     assert algorithm.metrics["gradient_norm_critic"].item() == pytest.approx(5**0.5)
     first_moment = algorithm.state()["critic/exp_avg"]
     assert first_moment.norm().item() == pytest.approx(0.1 * 0.5, rel=1e-4), "1 - beta1 of the gradient taken"
@@ -152,7 +163,7 @@ def test_long_gradients_are_shortened():
 
 def test_updates_equal_float64():
     """Networks, several agents, clipping and Adam: the weights follow those of a plain float64 version."""
-    batch = empty_batch(4, 5, 2, n_cuts=4, n_features=3, n_types=1)
+    batch = make_buffer(4, 5, 2, n_truncated=4, n_features=3, n_types=1)
     algorithm = networks(batch, clip_grad_norm=True, max_grad_norm=0.1, updates_per_iteration=1)
     actor, critic = (copy.deepcopy(model).double() for model in (algorithm.actor, algorithm.critic))
     target_actor, target_critic = copy.deepcopy(actor), copy.deepcopy(critic)
@@ -169,8 +180,8 @@ def test_updates_equal_float64():
     norms = []
     for seed in range(8):
         play(batch, seed)
-        algorithm.update()
-        rows = [array.double() for array in algorithm.buffer._drawn]
+        algorithm.iterate()
+        rows = [array.double() for array in algorithm.replay._drawn]
         observations, actions, rewards, discounts, following = rows
         with torch.no_grad():
             next_q = target_critic(following, target_actor.act(following).clamp(-1, 1))
@@ -196,10 +207,10 @@ def test_updates_equal_float64():
 
 def test_updates_per_iteration_are_that_many_steps():
     """Each step draws anew and moves both networks."""
-    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+    batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     play(batch, 0)
     algorithm = networks(batch, updates_per_iteration=3)
-    algorithm.update()
+    algorithm.iterate()
     state = everything(algorithm)
     assert [state[f"{part}/step"].item() for part in ("actor", "critic")] == [3, 3]
     assert state["buffer/counter"].item() == 3
@@ -210,7 +221,7 @@ def test_updates_per_iteration_are_that_many_steps():
 
 def test_targets_are_copies_in_one_vector():
     """Targets start equal, their parameters lie in the vector that follows, and the online ones stay where they are."""
-    batch = empty_batch(1, 1, 1, n_features=2, n_types=1)
+    batch = make_buffer(1, 1, 1, n_features=2, n_types=1)
     algorithm = networks(batch)
     target = algorithm.target_critic
     before = algorithm.critic_optimiser.vector.detach().clone()
@@ -225,18 +236,18 @@ def test_targets_are_copies_in_one_vector():
 
 def test_nothing_is_learnt_before_learning_starts():
     """Until the buffer has as many transitions, weights, moments and targets keep their bits; then all change."""
-    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+    batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     algorithm = networks(batch, learning_starts=41)
     start = everything(algorithm)
     for rollout, want in enumerate((20, 40)):
         play(batch, rollout)
-        algorithm.update()
+        algorithm.iterate()
         assert algorithm.metrics["buffer_size"].item() == want
         assert algorithm.metrics["gradient_norm_actor"].item() > 0, "there must be something to skip"
     now = everything(algorithm)
     for name in algorithm.state():
         assert torch.equal(now[name], start[name]), name
-    algorithm.update()
+    algorithm.iterate()
     now = everything(algorithm)
     for name in algorithm.state().keys() - {"actor/n_skipped", "critic/n_skipped"}:
         assert not torch.equal(now[name], start[name]), name
@@ -246,12 +257,12 @@ def test_same_seed_gives_the_same_bits():
     """Two runs agree in all state after five updates; another seed of draws does not."""
 
     def run(seed):
-        batch = empty_batch(4, 5, 2, n_cuts=4, n_features=3, n_types=1)
+        batch = make_buffer(4, 5, 2, n_truncated=4, n_features=3, n_types=1)
         algorithm = networks(batch, updates_per_iteration=2)
-        algorithm.buffer._draw.seed.fill_(seed)
+        algorithm.replay._draw.seed.fill_(seed)
         for rollout in range(5):
             play(batch, rollout)
-            algorithm.update()
+            algorithm.iterate()
         return everything(algorithm)
 
     first, second, other = run(1), run(1), run(2)
@@ -263,26 +274,23 @@ def test_same_seed_gives_the_same_bits():
 @pytest.mark.parametrize("kind", ["replay", "warpdrive"])
 def test_state_is_all_that_learning_goes_on_from(kind):
     """An algorithm that takes over the state continues with the same bits as the one that it was taken from."""
-    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+    batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
 
-    def make(seed):
-        made = networks(batch, seed=seed)
-        if kind == "warpdrive":
-            made = WarpDriveDDPG("p", settings(), 3, made.actor, made.critic, batch)
-        return set_rates(made, 1e-3)
-
-    first, second = make(0), make(1)
+    first, second = (networks(batch, seed=seed) for seed in (0, 1))
+    if kind == "warpdrive":
+        models = ((each.actor, each.critic) for each in (first, second))
+        first, second = (make(WarpDriveDDPG, settings(), pair, batch, 3, rate=1e-3) for pair in models)
     for rollout in range(4):
         play(batch, rollout)
-        first.update()
+        first.iterate()
     targets = {**second.state(), **second.own_state()}
     assert not torch.equal(targets["actor/parameters"], first.state()["actor/parameters"])
     for name, tensor in everything(first).items():
         targets[name].copy_(tensor)
     for rollout in range(4, 7):
         play(batch, rollout)
-        first.update()
-        second.update()
+        first.iterate()
+        second.iterate()
     for name, tensor in everything(first).items():
         assert torch.equal(tensor, targets[name]), name
     assert torch.equal(first.actor.act(batch.observations), second.actor.act(batch.observations))
@@ -293,18 +301,18 @@ def test_broken_transitions_are_skipped_and_counted():
     batch = one_transition()
     algorithm = linear(batch)
     batch.rewards.fill_(torch.nan)
-    algorithm.update()
+    algorithm.iterate()
     assert algorithm.metrics["n_skipped_steps"].item() == 1, "the critic's; the actor's loss has no reward in it"
     assert algorithm.critic.weights.tolist() == [1, 3]
 
 
 def test_bfloat16_keeps_weights_and_buffer_in_float32():
     """In bfloat16 only products are short: state stays float32, and the losses are near those of float32."""
-    batch = empty_batch(4, 5, 1, n_cuts=4, n_features=2, n_types=1)
+    batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     play(batch, 0)
     short, full = networks(batch, precision="bf16"), networks(batch)
     for each in (short, full):
-        each.update()
+        each.iterate()
     assert {t.dtype for t in everything(short).values()} == {torch.float32, torch.int32, torch.int64}
     got, want = (each.metrics["critic_loss"].item() for each in (short, full))
     assert got == pytest.approx(want, rel=0.05)
@@ -331,12 +339,12 @@ def test_returns_are_not_normalised():
 
 def warpdrive(batch, n_step=1, **changes):
     """Return WarpDrive's rule with the networks of `linear`."""
-    return set_rates(WarpDriveDDPG("p", settings(**changes), n_step, LinearActor(0.5), LinearCritic(1.0, 3.0), batch))
+    return make(WarpDriveDDPG, settings(**changes), (LinearActor(0.5), LinearCritic(1.0, 3.0)), batch, n_step)
 
 
 def two_rows():
     """Return a batch of the observations 1 and 2, actions 0, and rewards 2 and 3."""
-    batch = empty_batch(2, 1, 1, n_types=1)
+    batch = make_buffer(2, 1, 1, n_types=1)
     batch.observations[:, 0, 0, 0] = torch.tensor([1.0, 2.0, 9.0])
     batch.rewards[:, 0, 0] = torch.tensor([2.0, 3.0])
     return batch
@@ -351,7 +359,7 @@ def test_warpdrive_update_by_hand():
     gradient is -3 * 1.5.
     """
     algorithm = warpdrive(two_rows())
-    algorithm.update()
+    algorithm.iterate()
     got = {name: tensor.item() for name, tensor in algorithm.metrics.items()}
     assert got == pytest.approx(
         {
@@ -375,7 +383,7 @@ def test_warpdrive_counts_every_end_as_terminal():
     batch = two_rows()
     batch.truncated[0] = 1
     algorithm = warpdrive(batch)
-    algorithm.update()
+    algorithm.iterate()
     assert algorithm.metrics["critic_loss"].item() == pytest.approx(((1 - 2) ** 2 + 3**2) / 2)
 
 
@@ -385,7 +393,7 @@ def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
     algorithm = warpdrive(batch, n_step=4)
     for rollout in range(4):
         batch.rewards[:, 0, 0] = torch.tensor([2.0, 3.0]) + 2 * rollout
-        algorithm.update()
+        algorithm.iterate()
         assert algorithm.metrics["buffer_size"].item() == min(2 * rollout + 2, 5)
         assert (algorithm.critic.weights.tolist() == [1, 3]) == (rollout < 2)
         assert torch.equal(algorithm.target_critic.vector, torch.tensor([1.0, 3.0])) == (rollout < 2)
@@ -394,33 +402,34 @@ def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
 
 def test_warpdrive_returns_are_the_golden_ones():
     """With a critic that says 0 the loss is the mean square of the returns worked out for these rows."""
-    batch = empty_batch(3, 1, 1, n_types=1)
-    algorithm = set_rates(WarpDriveDDPG("p", settings(gamma=0.9), 2, LinearActor(0.0), LinearCritic(0.0, 0.0), batch))
+    batch = make_buffer(3, 1, 1, n_types=1)
+    models = LinearActor(0.0), LinearCritic(0.0, 0.0)
+    algorithm = make(WarpDriveDDPG, settings(gamma=0.9), models, batch, 2)
     algorithm.target_critic.vector.copy_(torch.tensor([1.0, 0.0]))  # says the observation
     observations, rewards, ends = [0.0, 0.5, 0.6, 0.7], [1.0, 2, 3, 4], [0, 0, 1, 0]
     for rows in ([0, 0, 0], [1, 2, 3]):  # of 3 + 2 - 1 rows the second rollout leaves one of the first
         batch.observations[:-1, 0, 0, 0] = torch.tensor(observations)[rows]
         batch.rewards[:, 0, 0] = torch.tensor(rewards)[rows]
         batch.terminated[:, 0] = torch.tensor(ends)[rows]
-        algorithm.update()
+        algorithm.iterate()
     want = (3.286**2 + 4.7**2 + 3.0**2) / 3
     assert algorithm.metrics["critic_loss"].item() == pytest.approx(want, rel=1e-5)
 
 
 def test_warpdrive_normalises_by_row():
     """Returns and what the critic says are scaled per step over environments and agents, as `losses.normalise` does."""
-    batch = empty_batch(3, 4, 1, n_cuts=3, n_features=1, n_types=1)
+    batch = make_buffer(3, 4, 1, n_truncated=3, n_features=1, n_types=1)
     play(batch, 0)
     algorithm = warpdrive(batch, normalize_return=True)
     critic, following = algorithm.critic, batch.observations[1:3]
     with torch.no_grad():
         ends = (batch.terminated | batch.truncated)[..., None]
         next_q = critic(following, algorithm.actor.act(following))
-        returns = losses.warpdrive_n_step_returns(batch.rewards, ends, next_q, GAMMA, 1)
+        returns = n_step_returns(batch.rewards, ends, next_q, GAMMA, 1)
         q = critic(batch.observations[:-1], batch.actions)
         mean, std = returns.mean((1, 2), keepdim=True), returns.std((1, 2), keepdim=True)
         want = (q - (returns - mean) / std).square().mean().item()
-    algorithm.update()
+    algorithm.iterate()
     assert algorithm.metrics["critic_loss"].item() == pytest.approx(want, rel=1e-5)
     assert algorithm.metrics["actor_loss"].item() == pytest.approx(0, abs=1e-6)
 
@@ -436,9 +445,9 @@ def test_warpdrive_needs_two_rows():
 
 def test_learns_to_act_by_what_it_sees():
     """Episodes of one step, rewarded for an action near a line over the observation: the actor comes to follow it."""
-    batch = empty_batch(1, 64, 1, n_types=1)
+    batch = make_buffer(1, 64, 1, n_types=1)
     batch.terminated.fill_(1)
-    algorithm = set_rates(networks(batch, n_step=1, buffer_size=2000, updates_per_iteration=2), 1e-2)
+    algorithm = networks(batch, n_step=1, rate=1e-2, buffer_size=2000, updates_per_iteration=2)
     generator = torch.Generator().manual_seed(0)
 
     def best(seen):
@@ -455,7 +464,7 @@ def test_learns_to_act_by_what_it_sees():
         with torch.no_grad():
             batch.actions[0] = algorithm.actor.act(seen) + 0.5 * torch.randn(seen.shape, generator=generator)
         batch.rewards[0] = -((batch.actions[0].clamp(-1, 1) - best(seen)) ** 2)[..., 0]
-        algorithm.update()
+        algorithm.iterate()
     assert error() < 0.1
 
 
@@ -465,16 +474,16 @@ def test_replayed_graph_goes_on_as_eager_updates_do(kind):
     """On a GPU six updates, five of them replays of one graph, leave what six eager ones do."""
     ends = {}
     for mode in ("eager", "graph"):
-        batch = empty_batch(4, 5, 2, n_cuts=4, n_features=3, n_types=1, device="cuda")
+        batch = make_buffer(4, 5, 2, n_truncated=4, n_features=3, n_types=1, device="cuda")
         made = networks(batch, backend="pycuda", learning_starts=100, updates_per_iteration=2)
         if kind == "warpdrive":
-            made = set_rates(WarpDriveDDPG("p", settings(), 3, made.actor, made.critic, batch), 1e-3)
-        update = made.update
+            made = make(WarpDriveDDPG, settings(), (made.actor, made.critic), batch, 3, rate=1e-3)
+        update = made.iterate
         for rollout in range(6):
             play(batch, rollout)
             update()
             if rollout == 0 and mode == "graph":
-                update = capture(BACKENDS["pycuda"], made.update)
+                update = capture(BACKENDS["pycuda"], made.iterate)
         ends[mode] = everything(made)
     assert ends["eager"]["actor/step"].item() > 1
     for name, want in ends["eager"].items():

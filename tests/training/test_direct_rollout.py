@@ -7,7 +7,7 @@ import torch
 
 from envs import ENVS
 from tests.support import BACKENDS_HERE, SCENARIOS, is_simulated
-from tests.training.support import everything
+from tests.training.builders import everything
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training.trainer import Trainer
 
@@ -22,7 +22,7 @@ def trained(tmp_path, name, settings, backend, n_envs, n_steps):
     }
     trainer = Trainer(wrapper, config, {"all": list(wrapper.env.action_space)}, verbose=False)
     trainer.train(2)
-    return trainer.rollout.is_direct, everything(trainer)
+    return trainer.groups["all"].is_direct, everything(trainer)
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)

@@ -22,9 +22,9 @@ from warpdrive_min import EnvWrapper, backends
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
-from warpdrive_min.training import checkpoint, phase
+from warpdrive_min.training import captured, checkpoint
+from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.distributed import is_rank, joined, launch
-from warpdrive_min.training.optimiser import FlatAdam
 from warpdrive_min.training.ranks import World, checksum
 from warpdrive_min.training.trainer import Trainer
 
@@ -53,7 +53,7 @@ def training(folder: Path, name: str, policy: dict, backend: str = "host", **tra
         | {"model_params_save_freq": 2},
     }
     wrapper = EnvWrapper(CartPole(episode_length=EPISODE_LENGTH), num_envs=N_ENVS, env_backend=backend, auto_reset=True)
-    made = Trainer(wrapper, config, results_dir=name, verbose=False)
+    made = Trainer(wrapper, config, folder=name, verbose=False)
     try:
         yield made
     finally:
@@ -88,7 +88,7 @@ def work(world: World, folder: Path, backend: str) -> dict:
 
     with training(folder, "gradient", A2C) as trainer:
         trainer.train(1)
-        found["gradient"] = trainer.learners["shared"].algorithm.optimiser.gradient.clone()
+        found["gradient"] = trainer.groups["shared"].algorithm.optimiser.gradient.clone()
 
     with training(folder, "whole", PPO) as trainer:
         found["folder"] = trainer.folder
@@ -96,7 +96,7 @@ def work(world: World, folder: Path, backend: str) -> dict:
         found["observations"] = trainer.wrapper.cuda_data_manager.pull_data_from_device("observations")
         trainer.train()
         found["weights"] = weights(trainer)
-        found["steps"] = float(trainer.learners["shared"].algorithm.state()["optimiser/step"])
+        found["steps"] = float(trainer.groups["shared"].algorithm.state()["optimiser/step"])
         found["env_steps"], found["best_return"] = trainer.env_steps, trainer.best_return
 
     with training(folder, "stopped", PPO, stop_return=11.0) as trainer:
@@ -112,7 +112,7 @@ def work(world: World, folder: Path, backend: str) -> dict:
         trainer.train(2)
         if world.rank == 1:
             with torch.no_grad():
-                trainer.learners["shared"].algorithm.optimiser.vector[3] += 1e-6
+                trainer.groups["shared"].algorithm.optimiser.vector[3] += 1e-6
         with pytest.raises(TrainingError) as caught:
             trainer.train(1)
         found["drift"] = str(caught.value)
@@ -121,7 +121,7 @@ def work(world: World, folder: Path, backend: str) -> dict:
 
 def plant(trainer: Trainer, total: float, n_episodes: int) -> None:
     """Let the recorder have seen so many episodes end, whose returns sum up to ``total``."""
-    sums = trainer._recorders[""]._sums
+    sums = trainer.recorders[""]._sums
     for name, value in (("finished_return", total), ("finished_episodes", n_episodes)):
         sums[name].zero_()
         sums[name][0] = value
@@ -163,7 +163,7 @@ def capture(world: World, folder: Path, backend: str) -> dict:
         trainer.train()
         found[mode] = weights(trainer)
     device = trainer.wrapper.cuda_data_manager.device
-    return found | {"device": device.index, "capture_s": trainer._learn.capture_s}
+    return found | {"device": device.index, "capture_s": trainer._update.capture_s}
 
 
 OPEN: list = []
@@ -175,7 +175,7 @@ TASKS = {"work": work, "die": die, "resume": resume, "fail": fail, "capture": ca
 
 def weights(trainer: Trainer) -> torch.Tensor:
     """Return all weights as one vector, on the CPU."""
-    return trainer.learners["shared"].algorithm.optimiser.vector.detach().cpu().clone()
+    return trainer.groups["shared"].algorithm.optimiser.vector.detach().cpu().clone()
 
 
 # ------------------------------------------------------------------ tests
@@ -239,7 +239,7 @@ def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, t
         monkeypatch.setattr(World, "of", lambda *given, rank=rank: World(rank, 1))
         with training(tmp_path, f"rank_{rank}", A2C) as trainer:
             trainer.train(1)
-            alone.append(trainer.learners["shared"].algorithm.optimiser.gradient)
+            alone.append(trainer.groups["shared"].algorithm.optimiser.gradient)
     assert not torch.allclose(*alone, rtol=0.1), "each has played its own episodes"
     want = (alone[0] + alone[1]) / 2
     for found in worked:
@@ -400,12 +400,12 @@ def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
 def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkeypatch):
     """NCCL would wait for them; and a rank that fails closes nothing, because the others would not close with it."""
     monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setattr(phase, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
-    part = phase.Phase(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)
-    monkeypatch.setattr(distributed, "destroy_process_group", part.run)
+    monkeypatch.setattr(captured, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
+    part = captured.Captured(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)
+    monkeypatch.setattr(distributed, "destroy_process_group", part)
     with pytest.raises(ConfigError) if fails else contextlib.nullcontext(), joined("pycuda"):
-        part.run()
-        part.run()
+        part()
+        part()
         if fails:
             raise ConfigError("on purpose")
     assert two_gpus[2:] == ["eager", "replayed"] + ["eager"] * (not fails), "eager again: the graph had gone"

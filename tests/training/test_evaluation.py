@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from tests.environments.clock import Clock
-from tests.training.support import A2C, RUNS, differences, everything, make_run, make_trainer
+from tests.training.builders import A2C, RUNS, differences, everything, make_run, make_trainer
 from warpdrive_min import EnvWrapper
+from warpdrive_min.dialect.episodes import episode_states, of_all
+from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training import evaluation
-from warpdrive_min.training.evaluation import episode_states, evaluate
+from warpdrive_min.training.evaluation import evaluate
 
 
 class Always(torch.nn.Module):
@@ -31,11 +32,17 @@ ALL = {"shared": [0, 1]}
 SPLIT = {"even": [0, 2], "odd": [1]}
 
 
-def scores(env=None, policies=ALL, arrays=(False, "first"), model=None, **given):
+def scores(env=None, policies=ALL, layout=None, model=None, **given):
     """Return the scores of `Always` in an environment whose copies in training restart themselves."""
     wrapper = EnvWrapper(env or Clock(), num_envs=2, auto_reset=True)
     models = dict.fromkeys(policies, model or Always())
-    return evaluate(wrapper, models, policies, arrays, **{"n_episodes": 5, **given})
+    return evaluate(wrapper, models, policies, layout, **{"n_episodes": 5, **given})
+
+
+def fetch(trainer, **given):
+    """Return the observations of an episode by the deprecated method."""
+    with pytest.warns(DeprecationWarning, match="fetch_episode_states: goes with 0.2"):
+        return trainer.fetch_episode_states(["observations"], **given)
 
 
 # ------------------------------------------------------------------ scores
@@ -56,17 +63,17 @@ def test_first_episode_alone_counts(breaks_at):
 
 
 @pytest.mark.parametrize(
-    ("env", "policies", "arrays"),
+    ("env", "policies", "layout"),
     [
-        (Clock(num_agents=3), SPLIT, (False, "first")),
-        (Clock(num_agents=3, is_last=True), SPLIT, (False, "last")),
-        (Clock(num_agents=3, policies=SPLIT), SPLIT, (True, "first")),
+        (Clock(num_agents=3), SPLIT, None),
+        (Clock(num_agents=3, is_last=True), SPLIT, WarpDriveLayout(agents_axis="last")),
+        (Clock(num_agents=3, policies=SPLIT), SPLIT, WarpDriveLayout(separate=True)),
     ],
     ids=["interleaved", "last", "separate"],
 )
-def test_each_policy_gets_the_score_of_its_agents(env, policies, arrays):
+def test_each_policy_gets_the_score_of_its_agents(env, policies, layout):
     """Agents 0 and 2 earn 2 and 22 a step, agent 1 earns 12."""
-    got = scores(env, policies, arrays)
+    got = scores(env, policies, layout)
     assert {name: score.mean_return for name, score in got.items()} == {"even": 72, "odd": 36}
     assert got["even"].mean_agent_return == 36
 
@@ -116,7 +123,7 @@ def test_training_does_not_notice(name, tmp_path):
         if index == 1:
             before = everything(runs[-1])
             runs[-1].evaluate(3, greedy=False)
-            runs[-1].fetch_episode_states(["observations"], include_rewards_actions=True, include_probabilities=True)
+            fetch(runs[-1], include_rewards_actions=True, include_probabilities=True)
             assert not differences(before, everything(runs[-1]))
         runs[-1].train(2)
     assert not differences(everything(runs[0]), everything(runs[1]))
@@ -126,11 +133,11 @@ def test_training_does_not_notice(name, tmp_path):
 # ------------------------------------------------------------------ episodes
 
 
-def states(env, list_of_states=("observations",), policies=ALL, arrays=(False, "first"), model=None, **given):
+def states(env, list_of_states=("observations",), policies=ALL, layout=None, model=None, **given):
     """Return what is fetched of an episode of `Always`."""
     wrapper = EnvWrapper(env, num_envs=2, auto_reset=True)
     models = dict.fromkeys(policies, model or Always())
-    return episode_states(wrapper, models, policies, arrays, list_of_states, **given)
+    return episode_states(wrapper, models, policies, layout, list_of_states, **given)
 
 
 def test_episode_states_end_in_nan():
@@ -174,7 +181,7 @@ def test_episode_of_separate_arrays_has_all_agents():
     """Actions and rewards of policies with arrays of their own come in the order of the environment's agents."""
     env = Clock(num_agents=3, policies=SPLIT)
     _, actions, rewards = states(
-        env, ["observations_odd"], SPLIT, (True, "first"), include_rewards_actions=True, greedy=True
+        env, ["observations_odd"], SPLIT, WarpDriveLayout(separate=True), include_rewards_actions=True, greedy=True
     )
     assert actions.shape == (3, 3, 1)
     assert rewards.tolist() == [[2, 12, 22]] * 3
@@ -185,7 +192,7 @@ def test_actions_of_different_types_are_no_one_array():
     parts = {"sampled_actions_even": np.zeros((3, 2, 1)), "sampled_actions_odd": np.zeros((3, 1, 2))}
     taken = {name: SimpleNamespace(suffix=f"_{name}", agents=SPLIT[name], space=name) for name in SPLIT}
     with pytest.raises(ConfigError, match=r"as many types to be one array .*; name sampled_actions_<policy> among"):
-        evaluation._of_all("sampled_actions", parts, taken, [0, 1, 2])
+        of_all("sampled_actions", parts, taken, [0, 1, 2])
 
 
 def test_episode_states_must_be_there():
@@ -197,9 +204,7 @@ def test_episode_states_must_be_there():
 def test_continuous_probabilities_are_the_mean(tmp_path):
     """Of continuous actions the mean is returned, which greedy actions are."""
     trainer = make_run("PPO, continuous", basedir=tmp_path)
-    _, actions, _, means = trainer.fetch_episode_states(
-        ["observations"], include_rewards_actions=True, include_probabilities=True, greedy=True
-    )
+    _, actions, _, means = fetch(trainer, include_rewards_actions=True, include_probabilities=True, greedy=True)
     assert len(means) == len(actions)
     for step, each in means.items():
         np.testing.assert_allclose(each["shared"], actions[step], rtol=1e-6)
@@ -208,5 +213,5 @@ def test_continuous_probabilities_are_the_mean(tmp_path):
 def test_fetching_needs_no_training(tmp_path):
     """A trainer that has done nothing yet can be looked at."""
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path)
-    assert trainer.fetch_episode_states(["observations"])["observations"].shape == (4, 2, 2)
+    assert fetch(trainer)["observations"].shape == (4, 2, 2)
     assert trainer.evaluate(2)["shared"].n_episodes == 2

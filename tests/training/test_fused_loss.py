@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import losses
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.fused import columns
 from warpdrive_min.training.fused import loss as fused
 

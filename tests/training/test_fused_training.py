@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.training import fused_support  # noqa: F401  (skips without Triton)
-from tests.training.support import RUNS, make_run, weights
+from tests.training.builders import RUNS, make_run, weights
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import actor_critic, fused
+from warpdrive_min.training import fused
+from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.fused import columns
 from warpdrive_min.training.fused.rows import take
 

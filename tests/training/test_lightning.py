@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests import tutorial
-from tests.training.support import differences, everything, make_run, weights
+from tests.training.builders import differences, everything, make_run, weights
 from warpdrive_min.errors import CheckpointError, ConfigError
-from warpdrive_min.training import statistics as statistics_module
+from warpdrive_min.training import metrics as metrics_module
 from warpdrive_min.training.ranks import World
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -116,8 +116,8 @@ def test_training_ends_at_the_return_that_is_wanted(start):
 def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
     """What callbacks see are the rows that the run writes, and each is one copy from the device."""
     fetched, seen = [], []
-    fetch = statistics_module.fetch
-    monkeypatch.setattr(statistics_module, "fetch", lambda metrics: fetched.append(metrics) or fetch(metrics))
+    fetch = metrics_module.fetch
+    monkeypatch.setattr(metrics_module, "fetch", lambda metrics: fetched.append(metrics) or fetch(metrics))
 
     class Seen(EarlyStopping):
         """Looks where callbacks that monitor a metric do."""

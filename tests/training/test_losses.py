@@ -12,9 +12,10 @@ from torch.testing import assert_close
 
 from tests.support import managers, push
 from warpdrive_min import CUDASampler
+from warpdrive_min.dialect.learning import n_step_returns
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import losses
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms import losses
 
 TWO_TYPES = ActionSpace((3, 4), 2)
 BOX = ActionSpace((), 2, (-1.0, -1.0), (1.0, 1.0))
@@ -307,7 +308,7 @@ def test_window_stops_at_the_first_end(terminated, truncated, reward_sum, discou
 
 def test_warpdrive_returns_have_the_golden_values():
     """WarpDrive's own numbers for four steps and windows of two."""
-    got = losses.warpdrive_n_step_returns(
+    got = n_step_returns(
         torch.tensor([1.0, 2, 3, 4]), torch.tensor([0, 0, 1, 0]), torch.tensor([0.5, 0.6, 0.7]), 0.9, 2
     )
     assert_close(got, torch.tensor([3.286, 4.7, 3.0]))
@@ -319,7 +320,7 @@ def test_warpdrive_returns_follow_the_rule(n):
     n_steps, gamma = 5, 0.8
     rewards, next_q = double(n_steps, 3, 2).detach(), double(n_steps - 1, 3, 2, seed=1).detach()
     dones = torch.tensor([[0, 0, 0], [0, 2, 0], [0, 0, 1], [1, 0, 0], [0, 0, 2]])
-    got = losses.warpdrive_n_step_returns(rewards, dones[..., None], next_q, gamma, n)
+    got = n_step_returns(rewards, dones[..., None], next_q, gamma, n)
     assert got.shape == (n_steps - n + 1, 3, 2)
     for env in range(3):
         r, q = rewards[:, env], next_q[:, env]
@@ -370,4 +371,4 @@ def test_losses_never_look_at_their_numbers():
     assert torch.autograd.grad(loss, head)[0].shape == head.shape
     flags = meta(4, 3, 1, dtype=torch.int32)
     assert losses.n_step_targets(*losses.n_step_sums(rows, flags, flags, 0.9)[:2], meta(3, 2)).shape == (3, 2)
-    assert losses.warpdrive_n_step_returns(rows, flags, meta(3, 3, 2), 0.9, 2).shape == (3, 3, 2)
+    assert n_step_returns(rows, flags, meta(3, 3, 2), 0.9, 2).shape == (3, 3, 2)

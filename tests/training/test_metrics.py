@@ -18,6 +18,7 @@ from warpdrive_min.training.metrics import (
     MAX_GRADIENT_NORM,
     Csv,
     JsonLines,
+    RecentReturns,
     TensorBoard,
     WeightsAndBiases,
     check_finite,
@@ -45,16 +46,12 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------------ reading and checking
 
 
-def test_fetch_reads_all_policies():
-    """Numbers of every dtype come back exactly, under their policy and in order."""
-    metrics = {
-        "tagger": {"loss": torch.tensor(0.25), "n": torch.tensor(2**53 - 1)},
-        "runner": {},
-        "judge": {"is_on": torch.tensor(True), "half": torch.tensor(-1.5, dtype=torch.bfloat16)},
-    }
-    got = fetch(metrics)
-    assert got == {"tagger": {"loss": 0.25, "n": 2**53 - 1}, "runner": {}, "judge": {"is_on": 1.0, "half": -1.5}}
-    assert list(got) == list(metrics)
+def test_fetch_reads_numbers_of_every_dtype():
+    """Numbers of every dtype come back exactly, under their names and in order."""
+    numbers = {"half": torch.tensor(-1.5, dtype=torch.bfloat16), "n": torch.tensor(2**53 - 1), "on": torch.tensor(True)}
+    got = fetch(numbers)
+    assert got == {"half": -1.5, "n": 2**53 - 1, "on": 1.0}
+    assert list(got) == list(numbers)
     assert fetch({}) == {}
 
 
@@ -301,3 +298,27 @@ def test_open_sinks_refuses_an_unknown_name(tmp_path):
     with pytest.raises(ConfigError, match="unknown sink 'excel'; known are csv, jsonl, tensorboard, wandb"):
         open_sinks(["jsonl", "excel"], tmp_path / "run", "run", CONFIG)
     assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------ recent returns
+
+
+def test_recent_returns_take_rows_until_every_environment_had_an_episode():
+    """By hand: rows of 50 steps; for 100 the latest two count, for 101 three, weighed by their episodes."""
+    rows = [
+        {"env_steps": 50, "p/episodes": 1.0, "p/mean_episodic_return": 90.0},
+        {"env_steps": 100, "p/episodes": 0.0, "p/mean_episodic_return": float("nan")},
+        {"env_steps": 150, "p/episodes": 3.0, "p/mean_episodic_return": 10.0},
+    ]
+
+    def means(n_steps, rows=rows, first_step=0):
+        recent = RecentReturns(n_steps)
+        recent.restart(first_step)
+        return [recent.add(row, ["p"])["p"] for row in rows]
+
+    assert means(50) == [90, None, 10]
+    assert means(100) == [None, 90, 10]
+    assert means(101) == means(150) == [None, None, (90 + 3 * 10) / 4]
+    assert means(151) == [None] * 3
+    assert means(100, rows[1:], first_step=50) == [None, 10]
+    assert means(101, rows[1:], first_step=50) == [None, None]

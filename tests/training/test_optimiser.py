@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from warpdrive_min.training.optimiser import FlatAdam
+from warpdrive_min.training.algorithms.optimiser import FlatAdam
 
 MAX_NORM = 0.3
 

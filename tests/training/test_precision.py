@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.support import everything, make_run
+from tests.training.builders import everything, make_run
 from warpdrive_min.training.precision import precision
 
 CPU = torch.device("cpu")

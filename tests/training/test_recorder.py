@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 
 from tests.agreement import start
 from tests.environments.clock import Clock
-from tests.environments.counter import Counter, PythonCounter
+from tests.environments.counter import Counter
 from tests.support import BACKENDS_HERE, is_simulated
+from tests.training.builders import make_recorder
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError, DataError
 from warpdrive_min.policies import random_policy
-from warpdrive_min.training.recorder import Recorder
+from warpdrive_min.training.arrays import SharedLayout
+from warpdrive_min.training.rollout import RolloutRecorder
 
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int], set[str]]] = {
     "cartpole": ("cartpole", {"episode_length": 7}, (40, 3), {"truncated"}),
@@ -86,7 +89,7 @@ def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
         start(name, config, each, n_envs, exact=True, auto_reset=True, seed=1) for each in (backend, "cpu")
     )
     draws = [random_policy(wrapper, 2) for wrapper in (tested, oracle)]
-    recorder, loop = Recorder(tested, n_steps), Loop(oracle)
+    recorder, loop = make_recorder(tested, n_steps), Loop(oracle)
     seen = {"terminated": 0, "truncated": 0}
     for _ in range(2):
         recorder.begin()
@@ -106,8 +109,8 @@ def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
             assert getattr(recorder, array).cpu().numpy().tobytes() == np.stack(loop.rows[array]).tobytes()
         for array, tensor in recorder.state().items():
             assert tensor.cpu().numpy().tobytes() == loop.sums[array].tobytes()
-        assert recorder.n_cut.tolist() == [len(cuts) for cuts in loop.cuts]
-        cuts = recorder.cuts.cpu().numpy()
+        assert recorder.n_truncated.tolist() == [len(cuts) for cuts in loop.cuts]
+        cuts = recorder.truncated_observations.cpu().numpy()
         assert len(cuts) == (n_steps - 1) // config["episode_length"] + 1 >= max(map(len, loop.cuts))
         for env, wanted in enumerate(loop.cuts):
             for slot, want in enumerate(wanted):
@@ -123,7 +126,7 @@ def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
 def test_cuts_are_the_last_observations_where_the_wrapper_does_not_restart(backend: str) -> None:
     """Without auto-reset, the observation that the time limit cut off is still in place until the reset."""
     wrapper = start("pendulum", {"episode_length": 3}, backend, 2)
-    draw, recorder = random_policy(wrapper, 0), Recorder(wrapper, 4)
+    draw, recorder = random_policy(wrapper, 0), make_recorder(wrapper, 4)
     recorder.begin()
     for step in range(4):
         draw()
@@ -133,7 +136,7 @@ def test_cuts_are_the_last_observations_where_the_wrapper_does_not_restart(backe
             want = wrapper.cuda_data_manager.pull_data_from_device("observations")
         wrapper.reset_only_done_envs()
     assert recorder.truncated.tolist() == [[0, 0], [0, 0], [1, 1], [0, 0]]
-    assert recorder.cuts[0].cpu().numpy().tobytes() == want.tobytes()
+    assert recorder.truncated_observations[0].cpu().numpy().tobytes() == want.tobytes()
     assert want.any()
 
 
@@ -142,8 +145,11 @@ def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
     """The entries of a Dict that the time limit cut off, in the order of the keys, whatever their type."""
     wrapper = EnvWrapper(Clock(num_agents=2, episode_length=3, is_masked=True), num_envs=2)
     wrapper.reset_all_envs()
-    wrapper.cuda_data_manager.tensor("sampled_actions").zero_()
-    recorder = Recorder(wrapper, 4, keys=keys)
+    data = wrapper.cuda_data_manager
+    data.tensor("sampled_actions").zero_()
+    arrays = SharedLayout().arrays(wrapper, {"all": [0, 1]})["all"]
+    last = tuple(data.tensor(f"observations_{key}") for key in keys)
+    recorder = RolloutRecorder(wrapper, 4, replace(arrays, last_observations=last))
     recorder.begin()
     for step in range(4):
         wrapper.step()
@@ -152,8 +158,8 @@ def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
             last = [wrapper.cuda_data_manager.pull_data_from_device(f"observations_{key}") for key in keys]
         wrapper.reset_only_done_envs()
     assert recorder.truncated[2].tolist() == [1, 1]
-    assert recorder.cuts[0].tolist() == np.concatenate(last, -1).tolist()
-    assert recorder.cuts[0, 0, :, :2].tolist() == [[3, 0], [3, 1]]
+    assert recorder.truncated_observations[0].tolist() == np.concatenate(last, -1).tolist()
+    assert recorder.truncated_observations[0, 0, :, :2].tolist() == [[3, 0], [3, 1]]
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
@@ -167,8 +173,8 @@ def test_statistics_sum_up_finished_episodes(backend: str) -> None:
     )
     wrapper.reset_all_envs()
     wrapper.cuda_data_manager.tensor("sampled_actions").fill_(1)
-    recorder = Recorder(wrapper, 4)
-    assert recorder.cuts is None
+    recorder = make_recorder(wrapper, 4)
+    assert recorder.truncated_observations is None
     for _ in range(2):
         recorder.begin()
         for step in range(4):
@@ -198,7 +204,7 @@ def test_a_done_flag_of_two_is_a_success(backend: str) -> None:
     wrapper.reset_all_envs()
     done = wrapper.cuda_data_manager.tensor("_done_")
     done.copy_(torch.tensor([0, 1, 2]))
-    recorder = Recorder(wrapper, 1)
+    recorder = make_recorder(wrapper, 1)
     recorder.record(0)
     assert recorder.successes.tolist() == [[0, 0, 1]]
     assert recorder.terminated.tolist() == [[0, 1, 1]]
@@ -209,25 +215,25 @@ def test_a_done_flag_of_two_is_a_success(backend: str) -> None:
 def test_more_cuts_than_slots_are_counted_but_not_kept(backend: str) -> None:
     """A flag that stays set, since nobody resets, overwrites no slot."""
     wrapper = start("pendulum", {"episode_length": 2}, backend, 2)
-    draw, recorder = random_policy(wrapper, 0), Recorder(wrapper, 2)
+    draw, recorder = random_policy(wrapper, 0), make_recorder(wrapper, 2)
     wrapper.cuda_data_manager.tensor("truncated").fill_(1)
     recorder.begin()
     recorder.record(0)
-    first = recorder.cuts.clone()
+    first = recorder.truncated_observations.clone()
     draw()
     wrapper.step()
     wrapper.cuda_data_manager.tensor("truncated").fill_(1)
     recorder.record(1)
-    assert len(recorder.cuts) == 1
-    assert torch.equal(recorder.cuts, first)
+    assert len(recorder.truncated_observations) == 1
+    assert torch.equal(recorder.truncated_observations, first)
     assert not torch.equal(first[0], wrapper.cuda_data_manager.tensor("observations"))
-    assert recorder.n_cut.tolist() == [2, 2]
+    assert recorder.n_truncated.tolist() == [2, 2]
 
 
 def test_accumulators_go_on_from_a_state() -> None:
     """A second recorder that is given the state of a first one sums up the same."""
     wrapper = start("tag_gridworld", {"episode_length": 5}, "cpu", 3, auto_reset=True)
-    draw, first, second = random_policy(wrapper, 0), Recorder(wrapper, 20), Recorder(wrapper, 20)
+    draw, first, second = random_policy(wrapper, 0), make_recorder(wrapper, 20), make_recorder(wrapper, 20)
     for step in range(20):
         if step == 7:
             for name, tensor in first.state().items():
@@ -242,15 +248,11 @@ def test_accumulators_go_on_from_a_state() -> None:
 
 
 def test_recorder_refuses_what_it_cannot_record() -> None:
-    """Environments in Python alone or not started, no steps, and rows beyond the rollout."""
-    with pytest.raises(ConfigError, match=r"run in kernels and have started \(got 'PythonCounter'\)"):
-        Recorder(EnvWrapper(PythonCounter()), 3)
-    with pytest.raises(ConfigError, match="call reset"):
-        Recorder(EnvWrapper(Counter()), 3)
+    """No steps, and rows beyond the rollout."""
     wrapper = start("cartpole", {"episode_length": 7}, "cpu", 2)
     with pytest.raises(ConfigError, match=r"n_steps must be positive \(got 0\)"):
-        Recorder(wrapper, 0)
-    recorder = Recorder(wrapper, 3)
+        make_recorder(wrapper, 0)
+    recorder = make_recorder(wrapper, 3)
     for step in (-1, 3):
         with pytest.raises(DataError, match=rf"step must be from 0 to 2 \(got {step}\)"):
             recorder.record(step)

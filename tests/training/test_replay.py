@@ -7,33 +7,13 @@ import pytest
 import torch
 
 from tests.support import BACKENDS_HERE, is_simulated
+from tests.training.builders import make_buffer
 from warpdrive_min import BACKENDS
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.replay import ReplayBuffer
-from warpdrive_min.training.rollout import Batch
+from warpdrive_min.training.algorithms.replay import ReplayBuffer
 
 SPACE = ActionSpace((), 2, (-1.0, 0.0), (1.0, 2.0))
-
-
-def empty_batch(n_steps, n_envs, n_agents, n_cuts=1, n_features=1, n_types=2, device="cpu"):
-    """Return a batch of zeros; without cuts if ``n_cuts`` is 0."""
-    rows = (n_steps, n_envs, n_agents)
-
-    def flags():
-        return torch.zeros(n_steps, n_envs, dtype=torch.int32, device=device)
-
-    return Batch(
-        observations=torch.zeros(n_steps + 1, *rows[1:], n_features, device=device),
-        masks=None,
-        actions=torch.zeros(*rows, n_types, device=device),
-        log_probs=torch.zeros(rows, device=device),
-        rewards=torch.zeros(rows, device=device),
-        terminated=flags(),
-        truncated=flags(),
-        successes=flags(),
-        cuts=torch.zeros(n_cuts, *rows[1:], n_features, device=device) if n_cuts else None,
-    )
 
 
 def make(batch, n_transitions, *, n_step=1, gamma=0.5, n_drawn=8, backend="cpu", seed=0):
@@ -84,20 +64,20 @@ sum of rewards, the discount and the step of the observation that follows."""
 
 def test_windows_stop_at_ends_cuts_and_the_rollouts_end():
     """Worked by hand for two agents in six environments: sums, discounts, and what is bootstrapped from."""
-    batch = empty_batch(5, len(WINDOWS), 2, n_cuts=2)
+    batch = make_buffer(5, len(WINDOWS), 2, n_truncated=2)
     envs, agents = torch.arange(len(WINDOWS))[:, None, None], torch.arange(2)[:, None]
 
     def mark(step):  # which step, environment and agent an observation is of
         return 100 * step + 10 * envs + agents
 
     batch.observations.copy_(torch.stack([mark(step) for step in range(6)]))
-    batch.cuts.copy_(torch.stack([mark(CUT_0), mark(CUT_1)]))
+    batch.truncated_observations.copy_(torch.stack([mark(CUT_0), mark(CUT_1)]))
     batch.rewards.copy_(torch.arange(1.0, 6)[:, None, None] * torch.tensor([1, 10]))
     for env, (terminations, truncations, *_) in enumerate(WINDOWS.values()):
         batch.terminated[terminations, env] = 1
         batch.truncated[truncations, env] = 1
     buffer = make(batch, 5 * len(WINDOWS) * 2, n_step=3)
-    buffer.add()
+    buffer.add(batch)
     got = stored(buffer, batch)
     np.testing.assert_array_equal(got["observations"], batch.observations[:-1])
     for env, (name, (_, _, rewards, discounts, steps)) in enumerate(WINDOWS.items()):
@@ -112,12 +92,12 @@ def test_windows_stop_at_ends_cuts_and_the_rollouts_end():
 
 def test_one_step_windows_are_plain_transitions():
     """With n_step 1 and no time limits a row is (s, a, r, gamma, s'), and an end has the discount 0."""
-    batch = empty_batch(3, 1, 1, n_cuts=0)
+    batch = make_buffer(3, 1, 1, n_truncated=0)
     batch.observations[:, 0, 0, 0] = torch.tensor([1.0, 2, 3, 4])
     batch.rewards[:, 0, 0] = torch.tensor([5.0, 6, 7])
     batch.terminated[1] = 1
     buffer = make(batch, 3, gamma=0.9)
-    buffer.add()
+    buffer.add(batch)
     got = {name: array.squeeze().tolist() for name, array in stored(buffer, batch).items()}
     assert got["rewards"] == [5, 6, 7]
     assert got["discounts"] == pytest.approx([0.9, 0, 0.9])
@@ -126,11 +106,11 @@ def test_one_step_windows_are_plain_transitions():
 
 def test_stored_actions_are_clipped():
     """Each type is clipped to its own bounds, as the environment does; the batch keeps what was drawn."""
-    batch = empty_batch(1, 1, 3)
+    batch = make_buffer(1, 1, 3)
     drawn = torch.tensor([[-2.0, -2.0], [0.5, 0.5], [3.0, 3.0]])
     batch.actions[0, 0] = drawn
     buffer = make(batch, 3)
-    buffer.add()
+    buffer.add(batch)
     assert stored(buffer, batch)["actions"][0, 0].tolist() == [[-1, 0], [0.5, 0.5], [1, 2]]
     assert torch.equal(batch.actions[0, 0], drawn)
 
@@ -141,14 +121,14 @@ def test_transitions_equal_a_plain_loop(n_step):
     generator = torch.Generator().manual_seed(n_step)
     gamma, n_ends, n_cuts = 0.9, 0, 0
     for n_steps in (1, 2, 6):
-        batch = empty_batch(n_steps, 40, 2, n_cuts=n_steps)
-        for array in (batch.observations, batch.rewards, batch.cuts):
+        batch = make_buffer(n_steps, 40, 2, n_truncated=n_steps)
+        for array in (batch.observations, batch.rewards, batch.truncated_observations):
             array.normal_(generator=generator)
         kind = torch.randint(4, (n_steps, 40), generator=generator)
         batch.terminated.copy_(kind == 0)
         batch.truncated.copy_(kind == 1)
         buffer = make(batch, n_steps * 80, n_step=n_step, gamma=gamma)
-        buffer.add()
+        buffer.add(batch)
         got = stored(buffer, batch)
         for env in range(40):
             for first in range(n_steps):
@@ -161,7 +141,10 @@ def test_transitions_equal_a_plain_loop(n_step):
                         discount, n_ends = 0.0, n_ends + 1
                         break
                     if batch.truncated[step, env]:
-                        following, n_cuts = batch.cuts[batch.truncated[:step, env].sum(), env], n_cuts + 1
+                        following, n_cuts = (
+                            batch.truncated_observations[batch.truncated[:step, env].sum(), env],
+                            n_cuts + 1,
+                        )
                         break
                 np.testing.assert_allclose(got["rewards"][first, env], rewards, rtol=1e-5, atol=1e-6)
                 np.testing.assert_allclose(got["discounts"][first, env], discount, rtol=1e-6)
@@ -183,13 +166,13 @@ def fill(batch, value):
 
 def test_ring_keeps_the_last_steps():
     """Rollouts of 3 steps in a ring of 7: the newest steps push out the oldest, and the size stays at what it holds."""
-    batch = empty_batch(3, 2, 2)
+    batch = make_buffer(3, 2, 2)
     buffer = make(batch, 7 * 4 + 3)
     assert buffer.capacity == 28, "rounded down to whole steps"
     want = [0.0] * 7
     for rollout in range(6):
         fill(batch, 1 + 3 * rollout)
-        buffer.add()
+        buffer.add(batch)
         for step in range(3 * rollout, 3 * rollout + 3):
             want[step % 7] = 1.0 + step
         got = stored(buffer, batch)
@@ -204,12 +187,12 @@ def test_ring_keeps_the_last_steps():
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_sample_covers_what_is_filled_and_only_that(backend):
     """Every filled transition is drawn, none else, and its parts belong together; so again when the ring is full."""
-    batch = empty_batch(2, 2, 1, device=BACKENDS[backend].device)
+    batch = make_buffer(2, 2, 1, device=BACKENDS[backend].device)
     n_drawn = 40 if is_simulated(backend) else 200
     buffer = make(batch, 5 * 2, n_drawn=n_drawn, backend=backend)
     for first, want in ((1, [1, 2]), (3, [1, 2, 3, 4]), (5, [2, 3, 4, 5, 6])):
         fill(batch, first)
-        buffer.add()
+        buffer.add(batch)
         drawn = buffer.sample()
         assert drawn.observations.unique().tolist() == want
         torch.testing.assert_close(drawn.rewards, 10 * drawn.observations[:, 0])
@@ -222,10 +205,10 @@ def test_draws_follow_the_seed():
     """The same seed draws the same, the next draw and another seed differ."""
 
     def draws(seed):
-        batch = empty_batch(2, 50, 1)
+        batch = make_buffer(2, 50, 1)
         batch.observations.copy_(torch.arange(150.0).view_as(batch.observations))
         buffer = make(batch, 100, n_drawn=20, seed=seed)
-        buffer.add()
+        buffer.add(batch)
         return [buffer.sample().observations.flatten().tolist() for _ in range(2)]
 
     assert draws(1) == draws(1)
@@ -234,17 +217,17 @@ def test_draws_follow_the_seed():
 
 def test_state_is_all_that_a_buffer_goes_on_from():
     """Another buffer that takes over the state holds the same, writes to the same place and draws the same."""
-    batch = empty_batch(2, 3, 1)
+    batch = make_buffer(2, 3, 1)
     buffer, other = (make(batch, 5 * 3, seed=seed) for seed in (1, 2))
     for first in (1, 3):
         fill(batch, first)
-        buffer.add()
+        buffer.add(batch)
         buffer.sample()
     for name, tensor in other.state().items():
         tensor.copy_(buffer.state()[name])
     fill(batch, 5)
     for each in (buffer, other):
-        each.add()
+        each.add(batch)
         each.sample()
     assert buffer.state()["position"].item() == 1, "it must have wrapped"
     for name, tensor in other.state().items():
@@ -255,7 +238,7 @@ def test_state_is_all_that_a_buffer_goes_on_from():
 
 def test_buffer_must_hold_a_rollout():
     """One transition too few is refused, with what a rollout needs."""
-    batch = empty_batch(4, 3, 2)
+    batch = make_buffer(4, 3, 2)
     make(batch, 24)
     with pytest.raises(ConfigError, match=r"buffer_size: must hold a rollout, 4 steps .* = 24 transitions .got 23"):
         make(batch, 23)
@@ -264,4 +247,4 @@ def test_buffer_must_hold_a_rollout():
 def test_buffer_must_be_countable():
     """More transitions than int32 counts are refused before anything is allocated."""
     with pytest.raises(ConfigError, match=r"buffer_size: must be at most 2,147,483,646 transitions .got 2,147,483,647"):
-        make(empty_batch(1, 1, 1), 2**31 - 1)
+        make(make_buffer(1, 1, 1), 2**31 - 1)

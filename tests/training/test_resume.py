@@ -12,7 +12,7 @@ import pytest
 
 from envs import ENVS
 from tests.environments.counter import Counter
-from tests.training.support import (
+from tests.training.builders import (
     A2C,
     CLASSIC,
     FAST,

@@ -11,7 +11,7 @@ import torch
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import BACKENDS
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training.returns import ReturnScan
+from warpdrive_min.training.algorithms.returns import ReturnScan
 
 Arrays = dict[str, Any]
 

@@ -10,10 +10,11 @@ from envs import ENVS
 from tests.environments.clock import N_CHOICES, Clock
 from tests.environments.counter import Counter
 from tests.support import is_simulated
-from tests.training.support import A2C, FAST, PPO, RUNS, differences, make_run, make_trainer, runs_here, weights
+from tests.training.builders import A2C, FAST, PPO, RUNS, differences, make_run, make_trainer, runs_here, weights
 from warpdrive_min import EnvWrapper
+from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.training.learners import RESET_SEED, derived_seed
+from warpdrive_min.training.build import RESET_SEED, derived_seed
 
 SEED = 7
 N_ENVS = 3
@@ -21,9 +22,9 @@ N_ENVS = 3
 
 def play(trainer):
     """Play one rollout and return each policy's batch, by name."""
-    trainer._set_schedules()
-    trainer._play.run()
-    return {name: each.algorithm._batch for name, each in trainer.learners.items() if each.algorithm is not None}
+    trainer.schedules.write(trainer.steps_per_iteration)
+    trainer.collect()
+    return {name: group.buffer for name, group in trainer.groups.items() if group.buffer is not None}
 
 
 def host(array):
@@ -48,7 +49,8 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
     data = wrapper.cuda_data_manager
     seed_resets(data, derived_seed(SEED, RESET_SEED, 0))
     wrapper.reset()
-    low, high = trainer._actors.tables[0]._bounds.cpu() if trainer._actors.tables[0].space.is_continuous else (0, 99)
+    space = next(iter(trainer.groups.values())).arrays.space
+    low, high = torch.tensor([space.low, space.high]) if space.is_continuous else (0, 99)
     n_ends = 0
     cuts = {policy: [[] for _ in range(N_ENVS)] for policy in batches}
     for step in range(n_steps):
@@ -76,7 +78,7 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
         assert torch.equal(host(batch.observations[-1]), host(data.tensor("observations"))[:, rows])
         for index, observations in enumerate(cuts[policy]):
             for slot, observation in enumerate(observations):
-                assert torch.equal(host(batch.cuts[slot, index]), observation)
+                assert torch.equal(host(batch.truncated_observations[slot, index]), observation)
     assert n_ends or is_simulated(backend), "an episode must end"
 
 
@@ -92,7 +94,7 @@ def test_environment_in_warpdrives_manner_is_played(backend, auto_reset, tmp_pat
     ends = torch.tensor([0, 0, 1, 0, 0, 1, 0], dtype=torch.int32)[:, None].expand(7, 4)
     assert torch.equal(host(batch.terminated), ends)
     assert not batch.truncated.any()
-    assert batch.cuts is None
+    assert batch.truncated_observations is None
     count = torch.zeros(4, 3)
     for step in range(7):
         assert torch.equal(host(batch.observations[step, ..., 0]), count)
@@ -108,17 +110,17 @@ def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_pat
     """The distributions of torch, of what the model says of the stored observations, agree with what was stored."""
     trainer = make_run(name, backend, n_envs=2, n_steps=3, basedir=tmp_path)
     for policy, batch in play(trainer).items():
-        player = trainer.learners[policy].player
+        group = trainer.groups[policy]
         with torch.no_grad():
-            head = player.model.act(batch.observations[:-1])
-        categories = player.seat.space.categories
+            head = group.acting.act(batch.observations[:-1])
+        categories = group.arrays.space.categories
         want = torch.zeros_like(batch.log_probs)
-        for j in range(player.seat.space.n_types):
+        for j in range(group.arrays.space.n_types):
             action = batch.actions[..., j]
             if categories:
                 each = Categorical(logits=head.split(list(categories), -1)[j])
             else:
-                each = Normal(head[..., j], player.model.log_std[j].detach().exp())
+                each = Normal(head[..., j], group.acting.log_std[j].detach().exp())
             want += each.log_prob(action)
         torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
         assert len(batch.actions.unique()) > 1
@@ -144,13 +146,11 @@ def clock(tmp_path, agents=None, n_steps=4, **config):
     """Return a trainer of Clock; ``agents`` are those of each policy."""
     kinds = {name: {**A2C, "gamma": 0.5} for name in agents or {"shared": None}}
     separate = config.get("policies") is not None
-    arguments = {
-        "policy_tag_to_agent_id_map": agents,
-        "create_separate_placeholders_for_each_policy": separate,
-        "obs_dim_corresponding_to_num_agents": "last" if config.get("is_last") else "first",
-    }
+    layout = WarpDriveLayout(separate, "last" if config.get("is_last") else "first")
     wrapper = {"auto_reset": config.pop("auto_reset", True)}
-    return make_trainer(Clock(**config), kinds, wrapper=wrapper, n_steps=n_steps, basedir=tmp_path, **arguments)
+    return make_trainer(
+        Clock(**config), kinds, wrapper=wrapper, n_steps=n_steps, basedir=tmp_path, agents=agents, layout=layout
+    )
 
 
 ARRANGEMENTS = {
@@ -184,18 +184,18 @@ def test_agents_get_what_is_theirs(arrangement, auto_reset, tmp_path):
         assert torch.equal(batch.rewards, 10 * members + batch.actions[..., 0])
         assert len(batch.actions.unique()) == N_CHOICES
         if batch.masks is None:
-            assert torch.equal(batch.cuts[:2, ..., 0], torch.full((2, 4, len(members)), 3.0))
-            assert torch.equal(batch.cuts[:2, ..., 1], members.expand(2, 4, -1))
+            assert torch.equal(batch.truncated_observations[:2, ..., 0], torch.full((2, 4, len(members)), 3.0))
+            assert torch.equal(batch.truncated_observations[:2, ..., 1], members.expand(2, 4, -1))
 
 
 def test_last_observations_are_kept_anew_by_each_rollout(tmp_path):
     """With room for one cut an environment, a second rollout's takes the place of the first one's."""
     trainer = clock(tmp_path, n_steps=3)
     batch = play(trainer)["shared"]
-    assert batch.cuts.shape == (1, 4, 2, 2)
-    batch.cuts.zero_()
+    assert batch.truncated_observations.shape == (1, 4, 2, 2)
+    batch.truncated_observations.zero_()
     play(trainer)
-    assert (batch.cuts[..., 0] == 3).all()
+    assert (batch.truncated_observations[..., 0] == 3).all()
 
 
 def test_masks_are_stored_with_each_step(tmp_path):
@@ -208,7 +208,7 @@ def test_masks_are_stored_with_each_step(tmp_path):
         assert torch.equal(batch.masks, want)
         assert not (batch.actions[..., 0] == forbidden[:-1]).any()
         with torch.no_grad():
-            head = trainer.learners[policy].player.model.act(batch.observations[:-1])
+            head = trainer.groups[policy].acting.act(batch.observations[:-1])
         logits = head.masked_fill(batch.masks[:-1] == 0, -torch.inf)
         want = Categorical(logits=logits).log_prob(batch.actions[..., 0])
         torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
@@ -218,9 +218,7 @@ def test_policy_that_is_not_trained_acts_and_stays(tmp_path):
     """A policy with to_train false draws its agents' actions, and three iterations leave its weights to the bit."""
     policies = {"even": A2C, "odd": {**PPO, "to_train": False}}
     agents = {"even": [0, 2], "odd": [1]}
-    trainer = make_trainer(
-        Clock(num_agents=3), policies, policy_tag_to_agent_id_map=agents, n_steps=6, basedir=tmp_path
-    )
+    trainer = make_trainer(Clock(num_agents=3), policies, agents=agents, n_steps=6, basedir=tmp_path)
     before = weights(trainer)
     row = trainer.train(3)
     changed = differences(before, weights(trainer))
@@ -252,13 +250,13 @@ def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, tmp_path):
     agents = config.pop("agents", config.get("policies"))
     trainer = clock(tmp_path, agents, **config)
     for policy, batch in play(trainer).items():
-        algorithm = trainer.learners[policy].algorithm
+        algorithm = trainer.groups[policy].algorithm
         algorithm.model = Watch()
-        algorithm._evaluate()
+        algorithm.compute_returns(batch)
         r = batch.rewards
         want = [0, 0, r[2] + (0 if ends_at else 15), r[3] + 5]
         want[1] = r[1] + want[2] / 2
         want[0] = r[0] + want[1] / 2
-        torch.testing.assert_close(algorithm._returns, torch.stack(want))
+        torch.testing.assert_close(algorithm.returns, torch.stack(want))
         assert batch.terminated.any() == bool(ends_at)
         assert batch.truncated.any() != bool(ends_at)

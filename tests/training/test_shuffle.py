@@ -9,7 +9,7 @@ import torch
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import BACKENDS
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.shuffle import RowDraw, Shuffle
+from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
 
 SIZES = [1, 2, 3, 7, 1000, 4096, 100_003]
 SMALL = 16

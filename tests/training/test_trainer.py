@@ -12,11 +12,12 @@ from envs import ENVS
 from envs.classic_control.cartpole import CartPole
 from tests.environments.clock import Clock
 from tests.environments.counter import PythonCounter
-from tests.training.support import (
+from tests.training.builders import (
     A2C,
     CLASSIC,
     DDPG,
     FAST,
+    MADE,
     PPO,
     RUNS,
     TAG,
@@ -30,6 +31,7 @@ from tests.training.support import (
     weights,
 )
 from warpdrive_min import EnvWrapper
+from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.trainer import Trainer
@@ -52,7 +54,7 @@ def test_schedules_follow_the_steps_that_the_iteration_ends_at(tmp_path):
     assert [row["env_steps"] for row in rows_of(trainer)] == [24, 48, 72, 96, 120]
     for name in ("lr", "entropy_coeff"):
         assert [row[f"shared/{name}"] for row in rows_of(trainer)] == [0.75, 0.5, 0.25, 0, 0]
-        assert trainer.learners["shared"].algorithm.scheduled[name].item() == 0
+        assert trainer.groups["shared"].algorithm.scheduled[name].item() == 0
     assert {row["shared/vf_loss_coeff"] for row in rows_of(trainer)} == {0.3}
 
 
@@ -75,15 +77,15 @@ def test_noise_follows_its_schedule(tmp_path):
     env, config, policies = RUNS["DDPG"]
     wrapper = EnvWrapper(ENVS[env](**config), num_envs=4, auto_reset=True)
     settings = run_config(policies, basedir=tmp_path) | {"sampler": sampler}
-    trainer = Trainer(wrapper, settings, results_dir="run", verbose=False)
-    learner = trainer.learners["shared"]
-    batch = learner.algorithm._batch
+    trainer = Trainer(wrapper, settings, folder="run", verbose=False)
+    group = trainer.groups["shared"]
+    batch = group.buffer
     distances = []
     for _ in range(2):
-        trainer._set_schedules()
-        trainer._play.run()
+        trainer.schedules.write(trainer.env_steps + trainer.steps_per_iteration)
+        trainer.collect()
         with torch.no_grad():
-            own = learner.player.model.act(batch.observations[:-1])
+            own = group.acting.act(batch.observations[:-1])
         distances.append((batch.actions - own).abs().max().item())
         trainer.env_steps += 24
     assert distances[0] > 0.1
@@ -106,7 +108,7 @@ def test_same_seed_gives_the_same_bits(backend, name, tmp_path):
     assert not differences(everything(first), everything(second))
     assert fingerprint(first) == fingerprint(second)
     for changed in (differences(starts[1], starts[2]), differences(weights(first), weights(other))):
-        assert {key.split("/")[1] for key in changed} == set(first.learners), "of every policy"
+        assert {key.split("/")[1] for key in changed} == set(first.groups), "of every policy"
 
 
 @pytest.mark.parametrize("name", ["PPO", "PPO, continuous", "shared"])
@@ -119,8 +121,8 @@ def test_backends_play_the_same_first_rollout(name, tmp_path):
         for backend in ("cpu", "host"):
             wrapper = {"exact": True, "auto_reset": True}
             trainer = make_run(name, backend, wrapper=wrapper, n_steps=12, basedir=tmp_path / backend)
-            trainer._play.run()
-            batches.append(trainer.learners["shared"].algorithm._batch)
+            trainer.collect()
+            batches.append(trainer.groups["shared"].buffer)
     finally:
         torch.set_num_threads(n_threads)
     for key in ("actions", "observations", "rewards", "terminated", "truncated", "log_probs"):
@@ -183,7 +185,7 @@ def test_training_goes_on_below_the_return_asked_for(tmp_path):
     trainer = make_trainer(
         Clock(),
         {"even": A2C, "odd": A2C},
-        policy_tag_to_agent_id_map=agents,
+        agents=agents,
         basedir=tmp_path,
         trainer={"stop_return": {"even": 99.0, "odd": 1.0}},
     )
@@ -219,7 +221,7 @@ def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
     rewards = []
     for _ in range(2):
         trainer.train(1)
-        rewards.append(trainer.learners["shared"].algorithm._batch.rewards.clone())
+        rewards.append(trainer.groups["shared"].buffer.rewards.clone())
     first, second = rows_of(trainer)
     whole = torch.cat(rewards)
     assert first["shared/episodes"] == 4
@@ -241,7 +243,7 @@ def test_broken_rewards_stop_training(kind, every, tmp_path):
     trainer = make_trainer(
         Clock(episode_length=9, breaks_at=8),
         {"fine": {**A2C, "to_train": False}, "broken": kind},
-        policy_tag_to_agent_id_map=agents,
+        agents=agents,
         n_steps=4,
         basedir=tmp_path,
         metrics_log_freq=every,
@@ -256,9 +258,10 @@ def test_broken_rewards_stop_ddpg(tmp_path, monkeypatch):
     """DDPG too is stopped by a reward that is not a number."""
     trainer = make_run("DDPG", basedir=tmp_path)
     trainer.train(1)
-    batch = trainer.learners["shared"].algorithm._batch
-    play = trainer._play.run
-    monkeypatch.setattr(trainer._play, "run", lambda: (play(), batch.rewards.fill_(torch.nan)))
+    batch = trainer.groups["shared"].buffer
+    collect = trainer._collect
+    monkeypatch.setattr(trainer, "_collect", lambda: (collect(), batch.rewards.fill_(torch.nan)))
+    trainer._collect.take_seconds = collect.take_seconds
     with pytest.raises(TrainingError, match=r"policy 'shared': .*iteration"):
         trainer.train(3)
 
@@ -275,20 +278,20 @@ WRONG = {
         r"trainer.train_batch_size: must be a multiple of num_envs = 4 .got 25.; take 24 or 28",
     ),
     "agent missing": (
-        lambda path: refused(path, Clock(num_agents=3), POLICIES, policy_tag_to_agent_id_map={"even": [0], "odd": [1]}),
-        r"policy_tag_to_agent_id_map must hold each of the agents .0, 1, 2. once .got .0, 1..",
+        lambda path: refused(path, Clock(num_agents=3), POLICIES, agents={"even": [0], "odd": [1]}),
+        r"policies: must hold each of the agents .0, 1, 2. once .got .0, 1..",
     ),
     "agent twice": (
-        lambda path: refused(path, Clock(), POLICIES, policy_tag_to_agent_id_map={"even": [0, 1], "odd": [1]}),
+        lambda path: refused(path, Clock(), POLICIES, agents={"even": [0, 1], "odd": [1]}),
         r"must hold each of the agents .0, 1. once .got .0, 1, 1..",
     ),
     "unknown policy": (
-        lambda path: refused(path, Clock(), POLICIES, policy_tag_to_agent_id_map={"even": [0], "third": [1]}),
-        r"policy_tag_to_agent_id_map: must name the policies of the run config, even, odd .got even, third.",
+        lambda path: refused(path, Clock(), POLICIES, agents={"even": [0], "third": [1]}),
+        r"policies: must name the policies of the run config, even, odd .got even, third.",
     ),
     "no map": (
         lambda path: refused(path, Clock(), POLICIES),
-        r"policy_tag_to_agent_id_map: must say which agents the policies even, odd have .got None.",
+        r"policies: must say which agents the policies even, odd have .got None.",
     ),
     "number of environments": (
         lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"num_envs": 2, "train_batch_size": 24}),
@@ -303,15 +306,15 @@ WRONG = {
         r"trainer.mode: backend 'cpu' has no CUDA graphs .got 'graph'.; use 'auto' or 'eager'",
     ),
     "axis": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, obs_dim_corresponding_to_num_agents="middle"),
-        r"the agents' axis must be 'first' or 'last' .got 'middle'.",
+        lambda path: refused(path, Clock(), {"shared": A2C}, layout=WarpDriveLayout(agents_axis="middle")),
+        r"must be 'first' or 'last' .got 'middle'.",
     ),
     "too few episodes": (
         lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"num_episodes": 7}),
         r"trainer.num_episodes: must fill a batch.* .got 21.; take at least 8",
     ),
     "separate arrays of one policy": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, create_separate_placeholders_for_each_policy=True),
+        lambda path: refused(path, Clock(), {"shared": A2C}, layout=WarpDriveLayout(separate=True)),
         r"separate ones need more than one policy; leave them off",
     ),
     "process group": (
@@ -330,6 +333,28 @@ def test_trainer_refuses(case, tmp_path):
     with pytest.raises(ConfigError, match=message):
         make(tmp_path)
     assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_warpdrives_keywords_are_deprecated(tmp_path):
+    """They mean what our own arguments do, with a warning that names them."""
+    policies = {"even": A2C, "odd": A2C}
+    agents = {"even": [0, 2], "odd": [1]}
+    config, layout = run_config(policies, basedir=tmp_path), WarpDriveLayout(separate=True)
+    ours = make_trainer(Clock(num_agents=3, policies=agents), policies, agents=agents, layout=layout, basedir=tmp_path)
+    with pytest.warns(DeprecationWarning, match="policy_tag_to_agent_id_map.*; use policies, layout and folder"):
+        theirs = Trainer(
+            EnvWrapper(Clock(num_agents=3, policies=agents), num_envs=4, auto_reset=True),
+            config,
+            policy_tag_to_agent_id_map=agents,
+            create_separate_placeholders_for_each_policy=True,
+            results_dir="theirs",
+            verbose=False,
+        )
+    MADE.append(theirs)
+    assert theirs.folder.name == "theirs"
+    for run in (ours, theirs):
+        run.train(2)
+    assert not differences(everything(ours), everything(theirs))
 
 
 def test_trainer_refuses_an_environment_without_kernels(tmp_path):
@@ -399,7 +424,7 @@ def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
     for mode in ("graph", "eager"):
         runs.append(make_run(name, backend, trainer={"mode": mode}, basedir=tmp_path / mode))
         runs[-1].train(5)
-    assert (runs[0]._play._replay is None, runs[1]._play._replay is None) == (False, True)
+    assert (runs[0]._collect._replay is None, runs[1]._collect._replay is None) == (False, True)
     assert not differences(everything(runs[0]), everything(runs[1]))
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from warpdrive_min.commands.environments import PREFERRED, console, environments, errors_told, first_available, say
 from warpdrive_min.training import evaluation
-from warpdrive_min.training.trained import Trained, load_policies
+from warpdrive_min.training.trained import TrainedPolicies, load_policies
 
 Scores = dict[str, evaluation.Score]
 
@@ -32,7 +32,7 @@ def evaluate(
         chosen = backend or first_available(trained.env, "evaluate")
         wrapper = trained.wrapper(chosen)
         scores = evaluation.evaluate(
-            wrapper, trained.models, trained.policies, trained.arrays, episodes, greedy=not sampled, seed=seed
+            wrapper, trained.models, trained.policies, trained.layout, episodes, greedy=not sampled, seed=seed
         )
     how = {"backend": chosen, "seed": seed, "greedy": not sampled}
     if as_json:
@@ -42,7 +42,7 @@ def evaluate(
     console.print(_table(scores))
 
 
-def _about(trained: Trained) -> dict[str, str | int]:
+def _about(trained: TrainedPolicies) -> dict[str, str | int]:
     return {
         "checkpoint": str(trained.path),
         "environment": trained.environment_name,

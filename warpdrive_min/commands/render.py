@@ -101,8 +101,8 @@ def _trained_play(
     name = header.environment["name"]
     made = _environment(env or name, header.run_config["env"], settings)
     trained = load_policies(found, made)
-    stage = trained.stage(_chosen(backend, made), n_envs, seed)
-    return stage.wrapper, lambda: stage.act(greedy=not sampled)
+    envs = trained.envs(_chosen(backend, made), n_envs, seed)
+    return envs.wrapper, lambda: envs.act(greedy=not sampled)
 
 
 def _environment(name: str, config: dict[str, Any], settings: list[str]) -> Any:

@@ -95,7 +95,7 @@ def train(
             launch(run.trainer.num_gpus, sys.argv[1:], chosen)
         else:
             with joined(chosen):
-                trainer = Trainer(make_wrapper(run.trainer.num_envs), run, results_dir=plan.folder, verbose=False)
+                trainer = Trainer(make_wrapper(run.trainer.num_envs), run, folder=plan.folder, verbose=False)
                 try:
                     caught = _train(trainer, plan, iterations, quiet)
                 finally:

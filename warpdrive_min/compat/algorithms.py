@@ -8,10 +8,11 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Backend
+from warpdrive_min.dialect.learning import n_step_returns
 from warpdrive_min.errors import BackendUnavailable
-from warpdrive_min.training import losses
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.returns import ReturnScan
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.schedules import ParamScheduler, Schedule
 
 Tensor = torch.Tensor
@@ -214,7 +215,7 @@ class DDPG:
             j_functions_batch: Of the actor's own actions, (n_steps, ...).
             perform_logging: Return metrics, which synchronises; else none.
         """
-        targets = losses.warpdrive_n_step_returns(
+        targets = n_step_returns(
             rewards_batch,
             done_flags_batch[..., None],
             next_value_functions_batch.detach(),

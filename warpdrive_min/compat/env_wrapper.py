@@ -9,8 +9,8 @@ from typing import Any, Self
 from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
+from warpdrive_min.dialect.layout import create_and_push_data_placeholders
 from warpdrive_min.environment import Observations
-from warpdrive_min.training.placeholders import create_and_push_data_placeholders
 
 
 class EnvWrapper(env_wrapper.EnvWrapper):

@@ -15,8 +15,8 @@ from warpdrive_min.compat.trainers import TrainerA2C
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import lightning
+from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.trainer import Agents
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class WarpDriveModule(lightning.WarpDriveModule):
         self,
         env_wrapper: EnvWrapper | None = None,
         config: RunConfig | Mapping[str, Any] | str | Path | None = None,
-        policy_tag_to_agent_id_map: Mapping[str, Agents] | None = None,
+        policy_tag_to_agent_id_map: PolicyMap | None = None,
         create_separate_placeholders_for_each_policy: bool = False,
         obs_dim_corresponding_to_num_agents: str = "first",
         results_dir: str | Path | None = None,

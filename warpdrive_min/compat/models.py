@@ -18,13 +18,14 @@ import torch
 from torch import nn
 
 from warpdrive_min.constants import Constants
+from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import models
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.arrays import AgentArrays, get_flattened_obs_size
 from warpdrive_min.training.config import ActorModelConfig, CriticModelConfig, ModelConfig, PolicyConfig
-from warpdrive_min.training.placeholders import get_flattened_obs_size
-from warpdrive_min.training.seats import Seat, seats
+from warpdrive_min.training.rollout import empty_observation
 from warpdrive_min.training.sections import read
 
 Tensor = torch.Tensor
@@ -103,13 +104,10 @@ class ModelBaseFullyConnected(nn.Module):
 
     def process_one_step_obs(self) -> Tensor:
         """Return what the policy's agents see now, (n_envs, n_agents, size), and keep their `action_mask`; enqueues."""
-        seat = self._seat()
-        rows = self.env.n_envs, seat.n_agents
-        device = self.env.cuda_data_manager.device
-        observations = torch.zeros(*rows, seat.n_features, device=device)
-        if seat.mask is not None:
-            self.action_mask = torch.ones(*rows, seat.space.n_outputs, dtype=torch.int32, device=device)
-        seat.observe(observations, self.action_mask)
+        arrays = self._arrays()
+        observations, mask = empty_observation(arrays, (self.env.n_envs, arrays.n_agents))
+        arrays.observe(observations, mask)
+        self.action_mask = self.action_mask if mask is None else mask
         return observations
 
     def push_processed_obs_to_batch(self, batch_index: int, processed_obs: Tensor, ring_buffer: Any = None) -> None:
@@ -135,9 +133,9 @@ class ModelBaseFullyConnected(nn.Module):
         parts = torch.split(apply_logit_mask(head, self.action_mask), self.output_dims, -1)
         return [part.softmax(-1) for part in parts]
 
-    def _seat(self) -> Seat:
+    def _arrays(self) -> AgentArrays:
         separate, axis = self.create_separate_placeholders_for_each_policy, self.obs_dim_corresponding_to_num_agents
-        return seats(self.env, self.policy_tag_to_agent_id_map, separate, axis)[self.policy]
+        return WarpDriveLayout(separate, axis).arrays(self.env, self.policy_tag_to_agent_id_map)[self.policy]
 
 
 class _BuiltIn(ModelBaseFullyConnected):

@@ -17,13 +17,17 @@ import torch
 
 from warpdrive_min.compat.models import BUILT_IN, Building, building, seen_from_warpdrive
 from warpdrive_min.constants import Constants
+from warpdrive_min.dialect.episodes import episode_states
+from warpdrive_min.dialect.layout import trainer_arguments
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, known
-from warpdrive_min.training import evaluation, trainer
-from warpdrive_min.training.actor_critic import ActorCriticAlgorithm
+from warpdrive_min.training import trainer
+from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
+from warpdrive_min.training.algorithms.ddpg import DDPG
+from warpdrive_min.training.arrays import PolicyMap
+from warpdrive_min.training.build import derived_seed, load_weights
 from warpdrive_min.training.config import ModelConfig, PolicyConfig, RunConfig
-from warpdrive_min.training.ddpg import DeterministicPolicyGradient
-from warpdrive_min.training.learners import derived_seed, load_weights
+from warpdrive_min.training.evaluation import EvaluationEnvs
 from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
 
 KINDS: Final = {
@@ -35,7 +39,7 @@ KINDS: Final = {
 FILE: Final = re.compile(r"_(\d+)\.state_dict$")
 """End of the name of a file of weights, with its timestep."""
 PLAY_SEED: Final = 16
-"""What the seeds of episodes that are looked at are for; beside those of the learners."""
+"""Use of the seeds of episodes that are looked at; beside those of `build`."""
 
 METRICS: Final = {
     "loss": "Total loss",
@@ -88,7 +92,7 @@ class TrainerBase(trainer.Trainer):
         self,
         env_wrapper: EnvWrapper | None = None,
         config: RunConfig | Mapping[str, Any] | str | Path | None = None,
-        policy_tag_to_agent_id_map: Mapping[str, trainer.Agents] | None = None,
+        policy_tag_to_agent_id_map: PolicyMap | None = None,
         create_separate_placeholders_for_each_policy: bool = False,
         obs_dim_corresponding_to_num_agents: str = "first",
         num_devices: int = 1,
@@ -112,17 +116,15 @@ class TrainerBase(trainer.Trainer):
             )
         self._given = config if isinstance(config, Mapping) else {}
         self._n_played = 0
-        super().__init__(
-            env_wrapper,
-            settings,
+        arguments = trainer_arguments(
             policies,
             create_separate_placeholders_for_each_policy,
             obs_dim_corresponding_to_num_agents,
             num_devices,
             device_id,
             results_dir,
-            verbose,
         )
+        super().__init__(env_wrapper, settings, **arguments, verbose=verbose)
         self.cuda_envs = env_wrapper
         self.cuda_sample_controller = self.sampler
         self.policies = list(self.config.policy)
@@ -143,25 +145,25 @@ class TrainerBase(trainer.Trainer):
     def _build(self) -> None:
         """Build models with what a user's own ones need to know, and see all from WarpDrive's side."""
         given = self._given.get("policy") or {}
-        with building(Building(self.wrapper, self.policy_map, self._arrays, self.config.policy, given)):
+        with building(Building(self.wrapper, self.policy_map, self.layout.saved, self.config.policy, given)):
             super()._build()
-        self.trainers = {name: learner.algorithm for name, learner in self.learners.items() if learner.algorithm}
+        self.trainers = {name: group.algorithm for name, group in self.groups.items() if group.algorithm}
         """The algorithms, by policy."""
-        separate, axis = self._arrays
+        separate, axis = self.layout.saved
         self._seen = {
             part: {
                 name: seen_from_warpdrive(
-                    learner.models[part],
+                    group.models[part],
                     kind,
                     env=self.wrapper,
-                    model_config=learner.config.models[part].to_dict(),
+                    model_config=group.config.models[part].to_dict(),
                     policy=name,
                     policy_tag_to_agent_id_map=self.policy_map,
                     create_separate_placeholders_for_each_policy=separate,
                     obs_dim_corresponding_to_num_agents=axis,
                 )
-                for name, learner in self.learners.items()
-                if part in learner.models
+                for name, group in self.groups.items()
+                if part in group.models
             }
             for part, kind in KINDS.items()
         }
@@ -237,19 +239,19 @@ class TrainerBase(trainer.Trainer):
             ckpts_dict = {name: policy.weight_files for name, policy in self.config.policy.items()}
         files = []
         for policy, given in ckpts_dict.items():
-            if policy not in self.learners:
-                raise ConfigError(f"load_model_checkpoint: unknown policy {policy!r}; known are {known(self.learners)}")
-            learner = self.learners[policy]
-            parts = learner.models
+            if policy not in self.groups:
+                raise ConfigError(f"load_model_checkpoint: unknown policy {policy!r}; known are {known(self.groups)}")
+            group = self.groups[policy]
+            parts = group.models
             for part, file in (given if isinstance(given, Mapping) else {"model": given}).items():
                 if part not in parts:
                     raise ConfigError(f"load_model_checkpoint: {policy!r} has no {part!r}; it has {known(parts)}")
                 load_weights(parts[part], str(file), f"policy/{policy}/{part}/")
                 files.append(str(file))
-            if isinstance(learner.algorithm, DeterministicPolicyGradient):
+            if isinstance(group.algorithm, DDPG):
                 at_once = torch.ones((), device=self.wrapper.cuda_data_manager.device)
-                learner.algorithm.target_actor.follow(at_once)
-                learner.algorithm.target_critic.follow(at_once)
+                group.algorithm.target_actor.follow(at_once)
+                group.algorithm.target_critic.follow(at_once)
         self._set_timestep(files)
 
     def _set_timestep(self, files: Iterable[str]) -> None:
@@ -297,7 +299,11 @@ class TrainerBase(trainer.Trainer):
         greedy = _is_greedy("fetch_episode_states", sample_params)
         suffix = f"_{policy}" if policy else ""
         played = [Constants.ACTIONS + suffix, Constants.REWARDS + suffix] if include_rewards_actions else []
-        found = super().fetch_episode_states(
+        found = episode_states(
+            self.wrapper,
+            self.acting_models,
+            self.policy_map,
+            self.layout,
             [*list_of_states, *played],
             env_id,
             include_probabilities=include_probabilities,
@@ -333,14 +339,14 @@ class TrainerBase(trainer.Trainer):
             ConfigError: A keyword is unknown.
         """
         greedy = _is_greedy("evaluate_episodes", sample_params)
-        stage = evaluation.Stage(
-            self.wrapper, self._models(), self.policy_map, self._arrays, self.num_envs, self._next_seed()
+        envs = EvaluationEnvs(
+            self.wrapper, self.acting_models, self.policy_map, self.layout, self.num_envs, self._next_seed()
         )
-        rewards, steps = stage.play(greedy)
+        rewards, steps = envs.play(greedy)
         return rewards, dict.fromkeys(rewards, steps.long())
 
     def _sizes(self, policy: str) -> tuple[int, ...]:
-        space = self.learners[policy].player.seat.space
+        space = self.groups[policy].arrays.space
         return space.categories or (1,) * space.n_types
 
     def _next_seed(self) -> int:
@@ -367,7 +373,7 @@ class TrainerDDPG(TrainerBase):
     def _build(self) -> None:
         super()._build()
         self.actor_models, self.critic_models = self._seen["actor"], self._seen["critic"]
-        ddpg = {name: each for name, each in self.trainers.items() if isinstance(each, DeterministicPolicyGradient)}
+        ddpg = {name: each for name, each in self.trainers.items() if isinstance(each, DDPG)}
         self.actor_optimizers = {name: each.actor_optimiser for name, each in ddpg.items()}
         self.critic_optimizers = {name: each.critic_optimiser for name, each in ddpg.items()}
 
@@ -381,7 +387,7 @@ class Found:
 
     wrapper: EnvWrapper
     config: RunConfig
-    policies: Mapping[str, trainer.Agents]
+    policies: PolicyMap
     separate: bool
     """Each policy has arrays of its own."""
     agents_axis: str

@@ -30,7 +30,7 @@ from torch import distributed
 from warpdrive_min import backends
 from warpdrive_min.errors import ConfigError, TrainingError
 from warpdrive_min.files import write_atomically
-from warpdrive_min.training.phase import forget_graphs
+from warpdrive_min.training.captured import forget_graphs
 from warpdrive_min.training.ranks import World
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ class Iterating(torch.optim.Optimizer):
     """
 
     def __init__(self, run: Trainer) -> None:
-        models = [model for learner in run.learners.values() for model in learner.models.values()]
+        models = [model for group in run.groups.values() for model in group.models.values()]
         super().__init__([parameter for model in models for parameter in model.parameters()], {})
         self._run = run
 

@@ -11,7 +11,7 @@ import importlib
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,6 +20,9 @@ from torch import Tensor
 
 from warpdrive_min.errors import ConfigError, DataError, TrainingError, known
 from warpdrive_min.files import write_atomically
+from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.ranks import World
+from warpdrive_min.training.rollout import RolloutRecorder
 
 Row = Mapping[str, float | int]
 
@@ -36,11 +39,91 @@ MAX_GRADIENT_NORM: Final = 1e8
 """A longer gradient means that training diverges: the next numbers are not finite any more."""
 
 
-def fetch(metrics: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
-    """Read every policy's 0-d tensors from the device in one copy; synchronises."""
-    tensors = [tensor for of_policy in metrics.values() for tensor in of_policy.values()]
-    numbers = iter(torch.stack([tensor.double() for tensor in tensors]).tolist() if tensors else [])
-    return {policy: {name: next(numbers) for name in of_policy} for policy, of_policy in metrics.items()}
+Numbers = dict[str, dict[str, float]]
+"""Numbers by policy and name."""
+
+
+def read(
+    groups: Iterable[PolicyGroup], recorders: Mapping[str, RolloutRecorder], world: World
+) -> tuple[Numbers, Numbers]:
+    """Read, in one copy, the metrics of the last updates and the means over episodes; synchronises.
+
+    Of several ranks these are means of metrics, and means over the episodes of all; NaN where none has ended.
+
+    Args:
+        groups: Policies; those that do not learn have no metrics.
+        recorders: Of the rewards, by the suffix of their array's name.
+        world: The ranks, all of which must read.
+    """
+    groups = list(groups)
+    updates: dict[str, Tensor] = {}
+    sums: dict[str, Tensor] = {}
+    for group in groups:
+        statistics, rows = recorders[group.arrays.suffix].statistics(), group.arrays.rows
+        returns = statistics["finished_return"]
+        sums[f"{group.name}/returns"] = (returns if rows is None else returns[rows]).sum()
+        sums[f"{group.name}/steps"] = statistics["finished_steps"]
+        sums[f"{group.name}/episodes"] = statistics["finished_episodes"]
+        if group.algorithm is not None:
+            updates |= {f"{group.name}/{key}": value for key, value in group.algorithm.metrics.items()}
+    numbers = fetch(world.averaged(updates) | world.summed(sums))
+    metrics = {
+        group.name: {key: numbers[f"{group.name}/{key}"] for key in group.algorithm.metrics}
+        for group in groups
+        if group.algorithm is not None
+    }
+    return metrics, {group.name: _means(group, numbers) for group in groups}
+
+
+def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:
+    """Read 0-d tensors from the device in one copy; synchronises."""
+    values = torch.stack([tensor.double() for tensor in numbers.values()]).tolist() if numbers else []
+    return dict(zip(numbers, values, strict=True))
+
+
+def _means(group: PolicyGroup, numbers: Mapping[str, float]) -> dict[str, float]:
+    n = numbers[f"{group.name}/episodes"]
+    mean_return = numbers[f"{group.name}/returns"] / n if n else math.nan
+    return {
+        EPISODIC_RETURN: mean_return,
+        "mean_agent_return": mean_return / group.arrays.n_agents,
+        "mean_episodic_steps": numbers[f"{group.name}/steps"] / n if n else math.nan,
+        "episodes": n,
+    }
+
+
+class RecentReturns:
+    """Mean returns over the latest rows that have a number of steps of all environments together.
+
+    With as many steps as all environments have in an episode of full length, long episodes count as well as short
+    ones, which end first.
+
+    Args:
+        n_steps: Steps.
+    """
+
+    def __init__(self, n_steps: int) -> None:
+        self._n_steps = n_steps
+        self.restart(0)
+
+    def restart(self, first_step: int) -> None:
+        """Forget all rows; ``first_step`` steps are done before the next one."""
+        self._rows: list[Row] = []
+        self._first_step = first_step
+
+    def add(self, row: Row, policies: Iterable[str]) -> dict[str, float | None]:
+        """Add a row, and return the mean return of each policy; None: there are too few steps, or no episode ended."""
+        self._rows.append(row)
+        while len(self._rows) > 1 and row["env_steps"] - self._rows[0]["env_steps"] >= self._n_steps:
+            self._first_step = int(self._rows.pop(0)["env_steps"])
+        if row["env_steps"] - self._first_step < self._n_steps:
+            return dict.fromkeys(policies)
+        return {policy: self._mean(policy) for policy in policies}
+
+    def _mean(self, policy: str) -> float | None:
+        episodes = [(row[f"{policy}/episodes"], row[f"{policy}/{EPISODIC_RETURN}"]) for row in reversed(self._rows)]
+        ended = [(n, mean) for n, mean in episodes if n]
+        return sum(n * mean for n, mean in ended) / sum(n for n, _ in ended) if ended else None
 
 
 def check_finite(
@@ -82,7 +165,7 @@ def check_finite(
 def make_row(
     iteration: int, env_steps: int, seconds: float, metrics: Mapping[str, Mapping[str, float]], **more: float
 ) -> dict[str, float | int]:
-    """Return the row of what `fetch` read; ``more`` concerns the whole run, such as `STEPS_PER_S`."""
+    """Return the row of what `read` returned; ``more`` concerns the whole run, such as `STEPS_PER_S`."""
     of_policies = {f"{policy}/{name}": value for policy, values in metrics.items() for name, value in values.items()}
     return {"iteration": iteration, "env_steps": env_steps, "seconds": seconds, **more, **of_policies}
 

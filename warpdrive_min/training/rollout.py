@@ -1,29 +1,157 @@
-"""The rollout: every policy plays for some steps, and what a policy will learn from is kept on the device."""
+"""A rollout on the device: what each policy saw and did, and rewards and ends of every step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
-from warpdrive_min.backends.base import Launch
-from warpdrive_min.constants import Constants
+from warpdrive_min.backends.base import Argument, Launch
+from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.training.precision import Precision
-from warpdrive_min.training.precision import precision as use_precision
-from warpdrive_min.training.recorder import Recorder
-from warpdrive_min.training.seats import Seat, tables
+from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, AgentArrays, flat_entries
 
-Sight = tuple[torch.Tensor, torch.Tensor | None]
+FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
+"""Accumulators of the episodes that have ended."""
+
+Observation = tuple[torch.Tensor, torch.Tensor | None]
 """Observations (n_envs, n_agents, n_features) of one step, and its action masks."""
 
 
-@dataclass(slots=True)
-class Batch:
-    """What one policy saw and did in a rollout of T steps in E environments, with N agents.
+class RolloutRecorder:
+    """Rewards and ends of each step of a rollout, kept by one kernel a step, and sums over episodes.
+
+    An environment without the arrays ``terminated`` and ``truncated`` tells only by ``_done_`` that it ended: every
+    end then counts as one by the dynamics, and as a success where it is 2.
+
+    Args:
+        wrapper: Started wrapper.
+        n_steps: Steps of a rollout.
+        arrays: Of any policy: rewards and last observations of all agents whose arrays they are.
+
+    Raises:
+        ConfigError: ``n_steps`` is not positive.
+    """
+
+    def __init__(self, wrapper: EnvWrapper, n_steps: int, arrays: AgentArrays) -> None:
+        if n_steps < 1:
+            raise ConfigError(f"recorder: n_steps must be positive (got {n_steps})")
+        self._data = data = wrapper.cuda_data_manager
+        n_envs, n_agents = arrays.rewards.shape
+        has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=data.device)
+
+        self.rewards = zeros(n_steps, n_envs, n_agents, dtype=torch.float32)
+        """(n_steps, n_envs, n_agents) float32."""
+        self.terminated = zeros(n_steps, n_envs)
+        """(n_steps, n_envs) int32: the dynamics ended the episode with the step."""
+        self.truncated = zeros(n_steps, n_envs)
+        """(n_steps, n_envs) int32: the time limit ended the episode with the step."""
+        self.successes = zeros(n_steps, n_envs)
+        """(n_steps, n_envs) int32: the episode ended with a success."""
+        self.n_truncated = zeros(n_envs)
+        """Episodes that the time limit ended in this rollout, (n_envs,) int32."""
+        self.truncated_observations: torch.Tensor | None = None
+        """Last observations of these, (n_truncated, n_envs, n_agents, n_features) float32, those of an environment in
+        the order of time; None where nothing tells of time limits or of last observations."""
+        n_kept = (n_steps - 1) // wrapper.episode_length + 1
+        observations = zeros(1, 1, dtype=torch.float32)  # stands in, as does what is kept: never touched
+        kept = zeros(1, 1, 1, dtype=torch.float32)
+        self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if arrays.last_observations:
+            whole = arrays.last_observations[0]
+            if len(arrays.last_observations) > 1 or whole.dtype != torch.float32 or not whole.is_contiguous():
+                entries = [flat_entries(part) for part in arrays.last_observations]
+                widths = [part.shape[2] for part in entries]
+                whole = zeros(n_envs, n_agents, sum(widths), dtype=torch.float32)
+                self._gathered = list(zip(whole.split(widths, 2), entries, strict=True))
+            observations = whole.view(n_envs, -1)
+            kept = zeros(n_kept, *observations.shape, dtype=torch.float32)
+            self.truncated_observations = kept.view(n_kept, n_envs, n_agents, -1)
+        self._sums = {
+            "running_return": zeros(n_envs, n_agents, dtype=torch.float32),
+            "running_steps": zeros(n_envs),
+            "finished_return": zeros(n_envs, n_agents, dtype=torch.float32),
+            "finished_steps": zeros(n_envs),
+            "finished_episodes": zeros(n_envs),
+        }
+        self._functions = CUDAFunctionManager(n_agents, n_envs, backend=wrapper.backend)
+        self._functions.load(
+            core_sources("record"),
+            {"HAS_FLAGS": has_flags, "CUTS": bool(arrays.last_observations), "N_WORDS": observations.shape[1]},
+        )
+        self._arguments: dict[str, Argument] = {
+            "rewards": arrays.rewards,
+            TERMINATED: data.tensor(TERMINATED if has_flags else DONE),
+            TRUNCATED: data.tensor(TRUNCATED if has_flags else DONE),
+            "final_observations": observations,
+            "cuts": kept,
+            "n_cut": self.n_truncated,
+            "n_cuts": n_kept,
+            **self._sums,
+        }
+        self._launches: dict[int, Launch] = {}
+
+    # -------------------------------------------------------------- a rollout
+
+    def begin(self) -> None:
+        """Start a rollout: forget its truncated episodes; enqueues."""
+        self.n_truncated.zero_()
+
+    def record(self, step: int) -> None:
+        """Keep what the environments' last step did as row ``step`` of the rollout; enqueues.
+
+        Call it after the step and before the next reset. The first call for a row prepares its launch.
+
+        Raises:
+            DataError: The rollout has no such row.
+        """
+        if step not in self._launches:
+            self._launches[step] = self._prepare(step)
+        for place, entries in self._gathered:
+            place.copy_(entries)
+        self._launches[step]()
+
+    def _prepare(self, step: int) -> Launch:
+        if not 0 <= step < len(self.rewards):
+            raise DataError(f"record: step must be from 0 to {len(self.rewards) - 1} (got {step})")
+        arguments = self._arguments | {
+            "reward_row": self.rewards[step],
+            "terminated_row": self.terminated[step],
+            "truncated_row": self.truncated[step],
+            "success_row": self.successes[step],
+        }
+        return self._functions.bind("record", self._data, **arguments)
+
+    # -------------------------------------------------------------- statistics
+
+    def statistics(self) -> dict[str, torch.Tensor]:
+        """Return sums over all episodes that have ended since `clear_statistics`, on the device; enqueues.
+
+        ``finished_return`` ``(n_agents,)`` float64, and the 0-d int64 ``finished_steps`` and ``finished_episodes``.
+        """
+        returns, steps, episodes = (self._sums[name] for name in FINISHED)
+        sums = (returns.sum(0, dtype=torch.float64), steps.sum(), episodes.sum())
+        return dict(zip(FINISHED, sums, strict=True))
+
+    def clear_statistics(self) -> None:
+        """Forget the episodes that have ended; those that run go on. Enqueues."""
+        for name in FINISHED:
+            self._sums[name].zero_()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the live accumulators, which go on over rollouts, by name."""
+        return dict(self._sums)
+
+
+@dataclass(slots=True, eq=False)
+class RolloutBuffer:
+    """One policy's view of a rollout of T steps in E environments, with N agents.
 
     Static buffers that every rollout overwrites; float32 unless said otherwise.
     """
@@ -44,212 +172,55 @@ class Batch:
     """(T, E) int32: the time limit cut the episode off with this step."""
     successes: torch.Tensor
     """(T, E) int32: the episode ended before its time limit."""
-    cuts: torch.Tensor | None
-    """(C, E, N, F): last observations of episodes that were cut off, those of an environment in the order of time."""
+    truncated_observations: torch.Tensor | None
+    """(C, E, N, F): last observations of truncated episodes, those of an environment in the order of time."""
+    recorder: RolloutRecorder | None = field(default=None, repr=False)
+    """Recorder of all agents, from which the policy's rows are picked; None: they are the buffer's own."""
 
-    @property
-    def n_steps(self) -> int:
-        """T."""
-        return len(self.actions)
+    @classmethod
+    def of(cls, arrays: AgentArrays, recorder: RolloutRecorder) -> RolloutBuffer:
+        """Allocate the buffer of a policy; what a recorder keeps for all agents of an array is shared with it.
 
-    def sight(self, step: int) -> Sight:
+        Raises:
+            torch.cuda.OutOfMemoryError: It does not fit.
+        """
+        n_steps, n_envs, _ = recorder.rewards.shape
+        rows, device = (n_steps, n_envs, arrays.n_agents), recorder.rewards.device
+        is_all, last = arrays.rows is None, recorder.truncated_observations
+        if last is not None and not is_all:
+            last = torch.zeros(len(last), *rows[1:], arrays.n_features, device=device)
+        observations, masks = empty_observation(arrays, (n_steps + 1, *rows[1:]))
+        dtype = torch.float32 if arrays.space.is_continuous else torch.int32
+        return cls(
+            observations=observations,
+            masks=masks,
+            actions=torch.zeros(*rows, arrays.space.n_types, dtype=dtype, device=device),
+            log_probs=torch.zeros(rows, device=device),
+            rewards=recorder.rewards if is_all else torch.zeros(rows, device=device),
+            terminated=recorder.terminated,
+            truncated=recorder.truncated,
+            successes=recorder.successes,
+            truncated_observations=last,
+            recorder=None if is_all else recorder,
+        )
+
+    def observation(self, step: int) -> Observation:
         """Return where the observations and masks of a step are kept."""
         return self.observations[step], None if self.masks is None else self.masks[step]
 
-
-@dataclass(slots=True)
-class Player:
-    """A policy at its seat."""
-
-    seat: Seat
-    model: Any
-    """Offers ``act(observations) -> head``."""
-    is_noisy: bool = False
-    """The head is a mean that noise is added to, as DDPG explores; it has no scale of its own."""
+    def take_rows(self, rows: torch.Tensor) -> None:
+        """Pick the policy's agents out of what the recorder keeps for all; enqueues."""
+        if self.recorder is None:
+            return
+        torch.index_select(self.recorder.rewards, 2, rows, out=self.rewards)
+        if self.truncated_observations is not None and self.recorder.truncated_observations is not None:
+            torch.index_select(self.recorder.truncated_observations, 2, rows, out=self.truncated_observations)
 
 
-class Actors:
-    """All policies at the arrays of one wrapper: they observe, and their actions are drawn.
-
-    Args:
-        wrapper: Started wrapper.
-        sampler: Draws.
-        players: By policy.
-
-    Raises:
-        ConfigError: Policies that share an array differ in their action spaces or in how they explore.
-    """
-
-    def __init__(self, wrapper: EnvWrapper, sampler: CUDASampler, players: Mapping[str, Player]) -> None:
-        self.players = players
-        taken = {policy: player.seat for policy, player in players.items()}
-        self.tables = tables(wrapper, sampler, taken, frozenset(p for p, each in players.items() if each.is_noisy))
-        self._table = {seat.policy: table for table in self.tables for seat in table.members}
-        self._own = {policy: one_row(wrapper, seat) for policy, seat in taken.items()}
-
-    @torch.no_grad()
-    def act(
-        self,
-        into: Mapping[str, Sight] | None = None,
-        *,
-        is_seen: bool = False,
-        greedy: bool = False,
-        **params: Any,
-    ) -> None:
-        """Observe, decide and draw the actions of all agents into their arrays; enqueues.
-
-        Args:
-            into: Where a policy's observations and masks are kept; others go into buffers of their own.
-            is_seen: What the policies observe is there already.
-            greedy: Take the likeliest choice, or the mean.
-            params: Numbers of the noise, see `CUDASampler.sample`.
-        """
-        for policy, player in self.players.items():
-            observations, mask = (into or {}).get(policy) or self._own[policy]
-            if not is_seen:
-                player.seat.observe(observations, mask)
-            log_std = None if player.is_noisy else getattr(player.model, "log_std", None)
-            self._table[policy].put(player.seat, player.model.act(observations), mask, log_std)
-        for table in self.tables:
-            table.draw(greedy, **(params if table.is_noisy else {}))
-
-    def keep(self, policy: str, actions: torch.Tensor, log_probs: torch.Tensor) -> None:
-        """Copy what was drawn for a policy, and of choices and Gaussians how probable it was; enqueues."""
-        seat, table = self.players[policy].seat, self._table[policy]
-        seat.pick(table.actions, actions)
-        if not table.is_noisy:
-            seat.pick(table.log_prob, log_probs)
-
-    def clip(self) -> None:
-        """Clip continuous actions to their spaces; enqueues."""
-        for table in self.tables:
-            table.clip()
-
-
-class Rollout:
-    """Plays T steps of all environments and keeps what the policies learn from.
-
-    Nothing in `play` depends on what is on the device, so a CUDA graph captures it whole.
-
-    Args:
-        wrapper: Started wrapper.
-        actors: All policies.
-        batches: Of the policies that learn.
-        recorders: Of the rewards, by the suffix of their array's name.
-        sampler_params: Keywords of noise, floats or tensors on the device.
-        clips: Clip continuous actions to their spaces once they are kept; WarpDrive does not.
-        precision: In which the policies multiply matrices.
-    """
-
-    def __init__(
-        self,
-        wrapper: EnvWrapper,
-        actors: Actors,
-        batches: Mapping[str, Batch],
-        recorders: Mapping[str, Recorder],
-        sampler_params: Mapping[str, Any],
-        *,
-        clips: bool = True,
-        precision: Precision = "fp32",
-    ) -> None:
-        self._precision = precision
-        self._wrapper, self._actors, self._batches = wrapper, actors, batches
-        self._recorders, self._params, self._clips = recorders, sampler_params, clips
-        self._device = wrapper.cuda_data_manager.device
-        self._n_steps = len(next(iter(recorders.values())).rewards)
-        self.is_direct = False
-        """The environments write observations into the batch themselves."""
-        self._steps = self._direct_steps()
-
-    @torch.no_grad()
-    def play(self) -> None:
-        """Play T steps with the present policies and fill their batches; enqueues, does not synchronise."""
-        for recorder in self._recorders.values():
-            recorder.begin()
-        for step in range(self._n_steps):
-            sights = {policy: batch.sight(step) for policy, batch in self._batches.items()}
-            with use_precision(self._precision, self._device):
-                self._actors.act(sights, is_seen=self.is_direct and step > 0, **self._params)
-            for policy, batch in self._batches.items():
-                self._actors.keep(policy, batch.actions[step], batch.log_probs[step])
-            if self._clips:
-                self._actors.clip()
-            self._steps[step]()
-            for recorder in self._recorders.values():
-                recorder.record(step)
-            if not self._wrapper.auto_reset:
-                self._wrapper.reset_only_done_envs()
-        for policy, batch in self._batches.items():
-            self._finish(self._actors.players[policy].seat, batch)
-
-    def _direct_steps(self) -> list[Launch]:
-        """Return each step: one that writes observations into their row of the batch, where one policy sees all."""
-        seats = [player.seat for player in self._actors.players.values()]
-        data = self._wrapper.cuda_data_manager
-        is_whole = len(seats) == 1 and data.is_data_on_device(Constants.OBSERVATIONS)
-        array = data.tensor(Constants.OBSERVATIONS) if is_whole else None
-        self.is_direct = (
-            array is not None
-            and len(self._batches) == 1
-            and seats[0].rows is None
-            and seats[0].mask is None
-            and len(seats[0].observed) == 1
-            and seats[0].observed[0] is array
-            and array.dtype == torch.float32
-            and array.dim() == 3
-        )
-        steps: list[Launch] = [self._wrapper.step] * self._n_steps
-        if not self.is_direct:
-            return steps
-        (batch,) = self._batches.values()
-        rows = [self._wrapper.bound_step(observations=row) for row in batch.observations[1:]]
-        self.is_direct = None not in rows
-        return [row for row in rows if row is not None] or steps
-
-    def _finish(self, seat: Seat, batch: Batch) -> None:
-        if self.is_direct:
-            seat.observed[0].copy_(batch.observations[-1])
-        else:
-            seat.observe(*batch.sight(-1))
-        if seat.rows is not None:
-            recorder = self._recorders[seat.suffix]
-            torch.index_select(recorder.rewards, 2, seat.rows, out=batch.rewards)
-            if batch.cuts is not None and recorder.cuts is not None:
-                torch.index_select(recorder.cuts, 2, seat.rows, out=batch.cuts)
-
-
-def one_row(wrapper: EnvWrapper, seat: Seat) -> Sight:
-    """Return buffers of one step's observations and masks of a seat."""
-    rows, device = (wrapper.n_envs, seat.n_agents), wrapper.cuda_data_manager.device
-    observations = torch.zeros(*rows, seat.n_features, device=device)
-    if seat.mask is None:
+def empty_observation(arrays: AgentArrays, rows: tuple[int, ...]) -> Observation:
+    """Allocate observations (*rows, n_features), and masks that forbid nothing."""
+    device = arrays.rewards.device
+    observations = torch.zeros(*rows, arrays.n_features, device=device)
+    if arrays.mask is None:
         return observations, None
-    return observations, torch.ones(*rows, seat.space.n_outputs, dtype=torch.int32, device=device)
-
-
-def make_batch(wrapper: EnvWrapper, seat: Seat, recorder: Recorder) -> Batch:
-    """Allocate the batch of a seat; what a recorder keeps for all agents of an array is shared with it.
-
-    Raises:
-        torch.cuda.OutOfMemoryError: It does not fit.
-    """
-    n_steps, device = len(recorder.rewards), wrapper.cuda_data_manager.device
-    rows = (n_steps, wrapper.n_envs, seat.n_agents)
-    after = (n_steps + 1, *rows[1:])
-    is_all = seat.rows is None
-    cuts = recorder.cuts
-    if cuts is not None and not is_all:
-        cuts = torch.zeros(len(cuts), *rows[1:], seat.n_features, device=device)
-    masks = None if seat.mask is None else torch.ones(*after, seat.space.n_outputs, dtype=torch.int32, device=device)
-    dtype = torch.float32 if seat.space.is_continuous else torch.int32
-    return Batch(
-        observations=torch.zeros(*after, seat.n_features, device=device),
-        masks=masks,
-        actions=torch.zeros(*rows, seat.space.n_types, dtype=dtype, device=device),
-        log_probs=torch.zeros(rows, device=device),
-        rewards=recorder.rewards if is_all else torch.zeros(rows, device=device),
-        terminated=recorder.terminated,
-        truncated=recorder.truncated,
-        successes=recorder.successes,
-        cuts=cuts,
-    )
+    return observations, torch.ones(*rows, arrays.space.n_outputs, dtype=torch.int32, device=device)

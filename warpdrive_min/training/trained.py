@@ -13,19 +13,20 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError
 from warpdrive_min.registrar import env_registrar
 from warpdrive_min.spaces import space_of
-from warpdrive_min.training import checkpoint, evaluation
+from warpdrive_min.training import checkpoint
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.arrays import SharedLayout, get_flattened_obs_size, saved_layout
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.evaluation import EvaluationEnvs
 from warpdrive_min.training.models import create_actor, create_actor_critic
-from warpdrive_min.training.placeholders import get_flattened_obs_size
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """The policies of a checkpoint, and what they play."""
+class TrainedPolicies:
+    """Policies of a checkpoint, and the environment that they play."""
 
     path: Path
-    """Of the checkpoint."""
+    """Checkpoint."""
     header: checkpoint.Header
     run_config: RunConfig
     env: Any
@@ -33,7 +34,7 @@ class Trained:
     policies: dict[str, list[Hashable]]
     """Agents of each policy."""
     models: dict[str, torch.nn.Module]
-    """What acts for each policy, on the CPU until `wrapper` moves it."""
+    """Network of each policy that acts, on the CPU until `wrapper` moves it."""
 
     @property
     def environment_name(self) -> str:
@@ -41,10 +42,9 @@ class Trained:
         return str(self.header.environment["name"])
 
     @property
-    def arrays(self) -> tuple[bool, str]:
-        """Whether each policy has arrays of its own, and the axis of agents in observations."""
-        separate, agents_axis = self.header.environment["arrays"]
-        return bool(separate), str(agents_axis)
+    def layout(self) -> SharedLayout:
+        """Layout of the arrays that they were trained with."""
+        return saved_layout(self.header.environment["arrays"])
 
     def wrapper(self, env_backend: str) -> EnvWrapper:
         """Return a wrapper, not started, of the environment on a backend, and move the models to its device.
@@ -58,17 +58,17 @@ class Trained:
             model.to(wrapper.backend.device)
         return wrapper
 
-    def stage(self, env_backend: str, n_envs: int = 1, seed: int = 0) -> evaluation.Stage:
+    def envs(self, env_backend: str, n_envs: int = 1, seed: int = 0) -> EvaluationEnvs:
         """Return fresh environments in which the policies act; synchronises.
 
         Raises:
             BackendUnavailable: The backend is unknown or cannot run here.
             ConfigError: The environment has no kernels for it.
         """
-        return evaluation.Stage(self.wrapper(env_backend), self.models, self.policies, self.arrays, n_envs, seed)
+        return EvaluationEnvs(self.wrapper(env_backend), self.models, self.policies, self.layout, n_envs, seed)
 
 
-def load_policies(path: str | Path, env: Any = None) -> Trained:
+def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
     """Return the policies of a checkpoint.
 
     Args:
@@ -104,7 +104,7 @@ def load_policies(path: str | Path, env: Any = None) -> Trained:
             saved = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
             checkpoint.restore(model.state_dict(), saved, found)
             models[policy] = model
-    return Trained(found, header, run, env, policies, models)
+    return TrainedPolicies(found, header, run, env, policies, models)
 
 
 def find_checkpoint(path: str | Path) -> Path:

@@ -1,54 +1,58 @@
-"""The trainer: plays, learns, logs and saves, again and again."""
+"""The trainer: collects, updates, logs and saves, again and again."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Hashable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, Final
 
 import torch
 
-from warpdrive_min.constants import Constants
+from warpdrive_min.backends.base import Launch
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import CheckpointError, ConfigError, known
 from warpdrive_min.files import write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import checkpoint, evaluation, ranks
-from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.learners import (
+from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.build import (
     ALGORITHM_SEED,
     RESET_SEED,
     SAMPLER_SEED,
-    Learner,
+    ScheduledTensors,
+    algorithm_class,
     derived_seed,
-    make_algorithm,
-    make_learners,
+    make_groups,
+    noise_schedules,
 )
+from warpdrive_min.training.captured import Captured
+from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.metrics import (
     STEPS_PER_S,
+    RecentReturns,
     Row,
     Sink,
     check_finite,
     make_row,
     open_sinks,
+    read,
 )
-from warpdrive_min.training.phase import Phase
-from warpdrive_min.training.placeholders import create_and_push_data_placeholders
+from warpdrive_min.training.policies import PolicyGroup, Tensors, action_samplers, is_weight, steps_into_buffer
+from warpdrive_min.training.precision import precision
 from warpdrive_min.training.progress import ProgressLine
-from warpdrive_min.training.recorder import Recorder
-from warpdrive_min.training.rollout import Actors, Rollout, make_batch
-from warpdrive_min.training.schedules import ParamScheduler, Schedule
-from warpdrive_min.training.seats import seats
-from warpdrive_min.training.state import is_weight, own_state, shared_state, weights
-from warpdrive_min.training.statistics import mean_return, read
+from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
 
 log = logging.getLogger(__name__)
 
-Agents = Sequence[Hashable]
+WARPDRIVE_ARGUMENTS: Final = "warpdrive_min.dialect.layout:trainer_arguments"
+"""Function that returns our arguments for WarpDrive's keywords."""
+EPISODE_STATES: Final = "warpdrive_min.dialect.episodes:episode_states"
 
 
 class Trainer:
@@ -60,14 +64,13 @@ class Trainer:
     Args:
         env_wrapper: On a backend whose kernels the environment has.
         config: Run config: the object, what it is made of, or the path of its YAML file.
-        policy_tag_to_agent_id_map: Agents of each policy, every agent once; None: all agents to the one policy.
-        create_separate_placeholders_for_each_policy: Each policy has arrays of its own, ``observations_<policy>``.
-        obs_dim_corresponding_to_num_agents: Axis of the agents in arrays of observations: ``"first"`` after that of
-            the environments, or ``"last"``.
-        num_devices: GPUs that train together; None: as many as ranks of the process group.
-        device_id: Rank of this one; None: that in the process group.
-        results_dir: Name of the run's folder in ``basedir/name/tag``; None: the time.
+        policies: Agents of each policy, every agent once; None: all agents to the one policy.
+        layout: How agents lie in the wrapper's arrays; None: all share them.
+        folder: Name of the run's folder in ``basedir/name/tag``; None: the time.
         verbose: Show progress.
+        warpdrive: WarpDrive's keywords, which 0.2 takes no more: ``policy_tag_to_agent_id_map``,
+            ``create_separate_placeholders_for_each_policy``, ``obs_dim_corresponding_to_num_agents``, ``num_devices``,
+            ``device_id``, ``results_dir``.
 
     Raises:
         ConfigError: The config breaks a rule, or does not fit the environment or the policies.
@@ -78,39 +81,52 @@ class Trainer:
         self,
         env_wrapper: EnvWrapper,
         config: RunConfig | Mapping[str, Any] | str | Path,
-        policy_tag_to_agent_id_map: Mapping[str, Agents] | None = None,
-        create_separate_placeholders_for_each_policy: bool = False,
-        obs_dim_corresponding_to_num_agents: str = "first",
-        num_devices: int | None = None,
-        device_id: int | None = None,
-        results_dir: str | Path | None = None,
+        policies: PolicyMap | None = None,
+        *,
+        layout: SharedLayout | None = None,
+        folder: str | Path | None = None,
         verbose: bool = True,
+        **warpdrive: Any,
     ) -> None:
+        if warpdrive:
+            given = resolve_name(WARPDRIVE_ARGUMENTS)(**warpdrive)
+            policies, layout, folder = (
+                policies or given["policies"],
+                layout or given["layout"],
+                folder or given["folder"],
+            )
+            warnings.warn(
+                f"Trainer: WarpDrive's keywords go with 0.2 (got {known(warpdrive)}); use policies, layout and folder",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         self.config = RunConfig.of(config)
         self.wrapper = env_wrapper
-        self.policy_map = policy_map(self.config, env_wrapper, policy_tag_to_agent_id_map)
-        self.world = ranks.World.of(num_devices, device_id)
+        self.policy_map = policy_map(self.config, env_wrapper, policies)
+        self.layout = layout or SharedLayout()
+        self.world = ranks.World.of()
         self._check()
-        trainer = self.config.trainer
+        trainer, saving = self.config.trainer, self.config.saving
         self.n_iterations = self.config.n_iterations(env_wrapper.episode_length)
+        self.n_steps = trainer.train_batch_size // trainer.num_envs
+        """Steps of a rollout."""
         self.iteration = 0
         """Iterations done."""
         self.env_steps = 0
         """Steps done, of all environments of all ranks together."""
+        self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
         self.best_return: float | None = None
         """Highest mean episodic reward that was saved, the mean over the policies that learn."""
         self._last_return: float | None = None
+        self._recent = RecentReturns(env_wrapper.n_envs * env_wrapper.episode_length * self.world.size)
         self.recent_return: dict[str, float | None] = {}
         """Of each policy, over the latest rows of metrics in which all environments had time for a whole episode."""
-        self._recent: list[Row] = []
-        self._recent_from = 0
-        self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
-        self._arrays = (create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
+        self.has_reached_return = False
+        """Training has stopped because its policies reached ``trainer.stop_return``."""
         self._start_environments()
         self._build()
-        saving = self.config.saving
         runs = Path(saving.basedir, saving.name, saving.tag)
-        self.folder = runs / (str(results_dir) if results_dir else str(self.world.agreed(unused_number(runs))))
+        self.folder = runs / (str(folder) if folder else str(self.world.agreed(unused_number(runs))))
         """Where the run leaves its settings, metrics and checkpoints."""
         self._verbose = verbose and self.world.is_first
         self._sinks: list[Sink] | None = None
@@ -119,8 +135,6 @@ class Trainer:
         self._logged_iteration = 0
         self._seconds_before = 0.0
         self._resumed_from: int | None = None
-        self.has_reached_return = False
-        """Training has stopped because its policies reached ``trainer.stop_return``."""
 
     # -------------------------------------------------------------- the loop
 
@@ -136,24 +150,58 @@ class Trainer:
             while self.iteration < last and not self.has_reached_return:
                 self.iterate()
                 if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
-                    row = self.log_metrics()
+                    row = self.log_metrics()  # the host waits here, and where it saves
                     progress.update(row)
                 if self.is_due(self.config.saving.model_params_save_freq):
                     self.save_checkpoint()
         return row
 
     def iterate(self) -> None:
-        """Play a rollout and learn from it; enqueues, but for the captures, and neither logs nor saves."""
-        self._set_schedules()
-        self._play.run()
-        self._learn.run()
+        """Collect a rollout, update every policy; enqueues. Each half is one CUDA graph from its second run on."""
+        self.schedules.write(self.env_steps + self.steps_per_iteration)
+        self._collect()
+        self._update()
         self.iteration += 1
-        self.env_steps += self.config.trainer.train_batch_size * self.world.size
+        self.env_steps += self.steps_per_iteration
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Play T steps of all environments into the rollout buffers; no branch on what is on the device."""
+        for recorder in self.recorders.values():
+            recorder.begin()
+        for t in range(self.n_steps):
+            # Act: a forward pass for each policy, then one kernel that draws for all agents of an array
+            with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
+                for group in self.groups.values():
+                    group.act(t)
+            for actions in self.action_samplers:
+                actions.sample(t, **self.exploration)  # kept as drawn, then clipped
+            # Step: environments write the next row of observations themselves where one policy sees them whole
+            self.step_into[t]()
+            # Record: rewards, terminations, truncations, last observations of truncated episodes
+            for recorder in self.recorders.values():
+                recorder.record(t)
+            if not self.wrapper.auto_reset:
+                self.wrapper.reset_only_done_envs()
+        for group in self.groups.values():
+            group.end_rollout()
+
+    def update(self) -> None:
+        """Compute returns and take the optimiser's steps, for each policy that learns."""
+        for group in self.groups.values():
+            if group.buffer is not None and group.algorithm is not None:
+                group.algorithm.compute_returns(group.buffer)
+                group.algorithm.update(group.buffer)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of all environments of all ranks together."""
+        return self.config.trainer.train_batch_size * self.world.size
 
     @property
     def capture_s(self) -> float:
-        """What the capture of the graphs took, s; 0 where there is none."""
-        return self._play.capture_s + self._learn.capture_s
+        """Time that the capture of the graphs took, s; 0 where there is none."""
+        return self._collect.capture_s + self._update.capture_s
 
     @property
     def is_finished(self) -> bool:
@@ -163,20 +211,6 @@ class Trainer:
     def is_due(self, every: int) -> bool:
         """Tell whether something is done after this iteration; always after the last one."""
         return self.iteration % every == 0 or self.is_finished
-
-    def _learn_all(self) -> None:
-        for learner in self.learners.values():
-            if learner.algorithm is not None:
-                learner.algorithm.update()
-
-    def _set_schedules(self) -> None:
-        """Write the numbers of this iteration, those that have changed, into their tensors; enqueues."""
-        now = self.env_steps + self.config.trainer.train_batch_size * self.world.size
-        for schedule, tensor in self._schedules:
-            value = schedule.get_param_value(now)
-            if self._written.get(id(tensor)) != value:
-                tensor.fill_(value)
-                self._written[id(tensor)] = value
 
     # -------------------------------------------------------------- construction
 
@@ -194,7 +228,7 @@ class Trainer:
             )
         if set(self.policy_map) != set(self.config.policy):
             raise ConfigError(
-                f"policy_tag_to_agent_id_map: must name the policies of the run config, {known(self.config.policy)} "
+                f"policies: must name the policies of the run config, {known(self.config.policy)} "
                 f"(got {known(self.policy_map)})"
             )
         if trainer.mode == "graph" and not wrapper.backend.captures_graphs:
@@ -205,68 +239,49 @@ class Trainer:
 
     def _start_environments(self) -> None:
         """Start all copies, and push what an environment leaves to the trainer."""
-        separate, agents_axis = self._arrays
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
-        create_and_push_data_placeholders(
-            self.wrapper,
-            policy_tag_to_agent_id_map=self.policy_map,
-            create_separate_placeholders_for_each_policy=separate,
-            obs_dim_corresponding_to_num_agents=agents_axis,
-            push_data_batch_placeholders=False,
-        )
+        self.layout.push(self.wrapper, self.policy_map)
         seed_resets(self.wrapper.cuda_data_manager, derived_seed(self.seed, RESET_SEED, self.world.rank))
         self.wrapper.reset()
 
     def _build(self) -> None:
+        """Make what an iteration runs on: policies, samplers, recorders, buffers and algorithms."""
         wrapper, config = self.wrapper, self.config
-        device = wrapper.cuda_data_manager.device
-        taken = seats(wrapper, self.policy_map, *self._arrays)
-        self.learners: dict[str, Learner] = make_learners(config, taken, self.seed, device)
+        backend, device = wrapper.backend, wrapper.cuda_data_manager.device
+        arrays = self.layout.arrays(wrapper, self.policy_map)
+        self.groups: dict[str, PolicyGroup] = make_groups(config, arrays, self.seed, device)
         """The policies, by name."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(derived_seed(self.seed, SAMPLER_SEED, self.world.rank))
-        players = {name: learner.player for name, learner in self.learners.items()}
-        self._actors = Actors(wrapper, self.sampler, players)
-        n_steps = config.trainer.train_batch_size // config.trainer.num_envs
-        self._recorders = {
-            suffix: Recorder(wrapper, n_steps, Constants.REWARDS + suffix, self._arrays[1], keys)
-            for suffix, keys in {seat.suffix: seat.keys for seat in taken.values()}.items()
+        algorithms = {name: algorithm_class(config, name) for name in self.groups}
+        clips = all(algorithm.clips_actions for algorithm in algorithms.values())
+        self.action_samplers = action_samplers(wrapper, self.sampler, list(self.groups.values()), clips=clips)
+        self.recorders = {
+            each.suffix: RolloutRecorder(wrapper, self.n_steps, each)
+            for each in {each.suffix: each for each in arrays.values()}.values()
         }
-        batches = {}
-        self._schedules: list[tuple[ParamScheduler, torch.Tensor]] = []
-        self._written: dict[int, float] = {}
-        for index, learner in enumerate(self.learners.values()):
-            if learner.config.to_train:
-                seat = learner.player.seat
-                batch = batches[learner.name] = make_batch(wrapper, seat, self._recorders[seat.suffix])
+        """Recorders of the rewards, by the suffix of their array's name."""
+        self.schedules = ScheduledTensors()
+        for index, (name, group) in enumerate(self.groups.items()):
+            if group.config.to_train:
+                group.buffer = RolloutBuffer.of(group.arrays, self.recorders[group.arrays.suffix])
                 seed = derived_seed(self.seed, ALGORITHM_SEED, self.world.rank, index)
-                learner.algorithm = make_algorithm(learner, config, batch, wrapper.backend, seed)
-                self._schedules += [
-                    (ParamScheduler(learner.config.schedule(name)), tensor)
-                    for name, tensor in learner.algorithm.scheduled.items()
-                ]
-        of_noise = self._noise()
-        noise = {name: torch.zeros((), device=device) for name in of_noise}
-        self._schedules += [(ParamScheduler(of_noise[name]), tensor) for name, tensor in noise.items()]
-        draw = {**noise, "greedy": config.sampler.params.use_argmax}
-        clips = config.trainer.compat != "warpdrive"
-        self.rollout = Rollout(
-            wrapper, self._actors, batches, self._recorders, draw, clips=clips, precision=config.trainer.precision
-        )
-        as_graph = wrapper.backend.captures_graphs and config.trainer.mode != "eager"
-        self._play = Phase(wrapper.backend, self.rollout.play, as_graph=as_graph)
-        self._learn = Phase(wrapper.backend, self._learn_all, as_graph=as_graph)
-
-    def _noise(self) -> dict[str, Schedule]:
-        """Return the numbers of the noise of DDPG; of Gaussian noise nothing stays from step to step."""
-        kinds = {name: policy.noise for name, policy in self.config.policy.items() if policy.algorithm == "DDPG"}
-        if len(set(kinds.values())) > 1:
-            raise ConfigError(
-                f"run config policy: all policies of DDPG must explore by the same noise, of which sampler.params has "
-                f"the numbers (got {kinds}); make them equal"
-            )
-        return self.config.sampler.params.schedules | ({"damping": 1.0} if "gaussian" in kinds.values() else {})
+                group.algorithm = algorithm = algorithms[name](group, config.trainer, backend, seed)
+                for key, tensor in algorithm.scheduled.items():
+                    self.schedules.add(group.config.schedule(key), tensor)
+        self.exploration: dict[str, Any] = {"greedy": config.sampler.params.use_argmax}
+        for key, schedule in noise_schedules(config).items():
+            self.exploration[key] = torch.zeros((), device=device)
+            self.schedules.add(schedule, self.exploration[key])
+        direct = steps_into_buffer(wrapper, list(self.groups.values()))
+        self.step_into: Sequence[Launch] = direct or [wrapper.step] * self.n_steps
+        """Steps of the environments, one for each of a rollout."""
+        for group in self.groups.values():
+            group.is_direct = direct is not None
+        as_graph = backend.captures_graphs and config.trainer.mode != "eager"
+        self._collect = Captured(backend, self.collect, as_graph=as_graph)
+        self._update = Captured(backend, self.update, as_graph=as_graph)
 
     # -------------------------------------------------------------- log
 
@@ -276,27 +291,27 @@ class Trainer:
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
-        updates, episodes = read(self.learners, self._recorders, self.world)
+        updates, episodes = read(self.groups.values(), self.recorders, self.world)
         now, (before, steps_before) = time.perf_counter(), self._last_log
         self._last_log = (now, self.env_steps)
         rates = {
             STEPS_PER_S: (self.env_steps - steps_before) / (now - before),
-            "rollout_s": self._play.take_seconds(),
-            "update_s": self._learn.take_seconds(),
+            "rollout_s": self._collect.take_seconds(),
+            "update_s": self._update.take_seconds(),
         }
         row = make_row(
             self.iteration,
             self.env_steps,
             self._seconds(),
-            {name: episodes[name] | updates.get(name, {}) | self._present(name) for name in self.learners},
+            {name: episodes[name] | updates.get(name, {}) | self._scheduled(name) for name in self.groups},
             **rates,
             **self._evaluated(),
         )
         for name, metrics in updates.items():
             check_finite(name, metrics, self.iteration, self.env_steps, self._logged_iteration)
-        self.world.check_equal(shared_state(self.learners))
+        self.world.check_equal(self._shared_state())
         self._logged_iteration = self.iteration
-        for recorder in self._recorders.values():
+        for recorder in self.recorders.values():
             recorder.clear_statistics()
         if self.world.is_first:
             for sink in self._open_sinks():
@@ -310,21 +325,15 @@ class Trainer:
             return {}
         return {f"{name}/evaluated_return": score.mean_return for name, score in self.evaluate().items()}
 
-    def _present(self, policy: str) -> dict[str, float]:
+    def _scheduled(self, policy: str) -> dict[str, float]:
         """Return the scheduled numbers of a policy, as they are now."""
-        algorithm = self.learners[policy].algorithm
-        return {} if algorithm is None else {key: self._written[id(t)] for key, t in algorithm.scheduled.items()}
+        algorithm = self.groups[policy].algorithm
+        return {} if algorithm is None else {key: self.schedules.value(t) for key, t in algorithm.scheduled.items()}
 
     def _judge(self, row: Row) -> None:
         """Note how good the policies are, and whether that is good enough."""
-        n_steps = self.wrapper.n_envs * self.wrapper.episode_length * self.world.size
-        self._recent.append(row)
-        self.recent_return = {
-            name: mean_return(self._recent, name, n_steps, self._recent_from) for name in self.learners
-        }
-        while len(self._recent) > 1 and row["env_steps"] - self._recent[0]["env_steps"] >= n_steps:
-            self._recent_from = int(self._recent.pop(0)["env_steps"])
-        trained = [name for name, learner in self.learners.items() if learner.algorithm is not None]
+        self.recent_return = self._recent.add(row, list(self.groups))
+        trained = [name for name, group in self.groups.items() if group.algorithm is not None]
         known_returns = [got for name in trained if (got := self.recent_return[name]) is not None]
         if trained and len(known_returns) == len(trained):
             self._last_return = sum(known_returns) / len(trained)
@@ -372,7 +381,7 @@ class Trainer:
 
         With several ranks it synchronises, and copies what each has of its own.
         """
-        own = self.world.gathered(own_state(self.wrapper.cuda_data_manager, self._recorders, self.learners))
+        own = self.world.gathered(self._own_state())
         if own is None:
             return None
         header = checkpoint.Header(
@@ -384,7 +393,7 @@ class Trainer:
             seed=self.seed,
             best_return=self.best_return,
         )
-        return shared_state(self.learners) | own, header
+        return self._shared_state() | own, header
 
     def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
         """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
@@ -400,7 +409,8 @@ class Trainer:
         saved, header = checkpoint.load(found)
         if weights_only:
             own = {name: saved[name] for name in saved if is_weight(name)}
-            checkpoint.restore(weights(self.learners), own, found)
+            live = {name: tensor for name, tensor in self._shared_state().items() if is_weight(name)}
+            checkpoint.restore(live, own, found)
             return
         self.load_state(saved, header, found)
         own_folder = self.folder / checkpoint.FOLDER
@@ -429,10 +439,7 @@ class Trainer:
                 f"checkpoint {found}: must be of this run's environment and sizes "
                 f"(got there and here: {differing}); build the run that saved it, or load its weights only"
             )
-        shared, own = (
-            shared_state(self.learners),
-            own_state(self.wrapper.cuda_data_manager, self._recorders, self.learners),
-        )
+        shared, own = self._shared_state(), self._own_state()
         mine = {
             name: tensor if name in shared or name not in own else tensor[self.world.rank]
             for name, tensor in saved.items()
@@ -441,10 +448,25 @@ class Trainer:
         self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
         self.best_return, self._seconds_before = header.best_return, header.seconds
         self._resumed_from, self.has_reached_return = self.iteration, False
-        self._recent, self._recent_from = [], self.env_steps
+        self._recent.restart(self.env_steps)
         self._close_sinks()  # opened again, they drop the rows that will come again
         self._started = time.perf_counter()
         self._last_log = (self._started, self.env_steps)
+
+    def _shared_state(self) -> Tensors:
+        """Return what is the same on all ranks, live: weights, and the optimisers' moments."""
+        return {name: tensor for group in self.groups.values() for name, tensor in group.state().items()}
+
+    def _own_state(self) -> Tensors:
+        """Return what each rank has of its own, live: environments, statistics, what the algorithms remember."""
+        data = self.wrapper.cuda_data_manager
+        names = [name for name in data.array_names() if not data.attribute(name, "scratch")]
+        state = {f"env/{name}": data.tensor(name) for name in names}
+        for suffix, recorder in self.recorders.items():
+            state |= {f"recorder{suffix}/{name}": tensor for name, tensor in recorder.state().items()}
+        for group in self.groups.values():
+            state |= group.own_state()
+        return state
 
     def _environment(self) -> dict[str, Any]:
         wrapper = self.wrapper
@@ -453,7 +475,7 @@ class Trainer:
             "n_envs": wrapper.n_envs,
             "n_agents": wrapper.n_agents,
             "episode_length": wrapper.episode_length,
-            "arrays": list(self._arrays),
+            "arrays": list(self.layout.saved),
             "ranks": self.world.size,
             "policies": {name: [str(agent) for agent in agents] for name, agents in self.policy_map.items()},
         }
@@ -472,41 +494,34 @@ class Trainer:
             seed: Of starts and draws.
         """
         return evaluation.evaluate(
-            self.wrapper, self._models(), self.policy_map, self._arrays, n_episodes, greedy, seed
+            self.wrapper, self.acting_models, self.policy_map, self.layout, n_episodes, greedy, seed
         )
 
-    def fetch_episode_states(
-        self,
-        list_of_states: Sequence[str],
-        env_id: int = 0,
-        include_rewards_actions: bool = False,
-        include_probabilities: bool = False,
-        *,
-        greedy: bool = False,
-        seed: int = 0,
-    ) -> Any:
-        """Play one episode in environments of its own and return its states; see `evaluation.episode_states`."""
-        return evaluation.episode_states(
-            self.wrapper,
-            self._models(),
-            self.policy_map,
-            self._arrays,
-            list_of_states,
-            env_id,
-            include_rewards_actions,
-            include_probabilities,
-            greedy,
-            seed,
-        )
+    @property
+    def acting_models(self) -> dict[str, Any]:
+        """Network of each policy that acts."""
+        return {name: group.acting for name, group in self.groups.items()}
 
-    def _models(self) -> dict[str, Any]:
-        return {name: learner.player.model for name, learner in self.learners.items()}
+    def fetch_episode_states(self, list_of_states: Sequence[str], *arguments: Any, **named: Any) -> Any:
+        """Play one episode in environments of its own and return its states, in WarpDrive's form; goes with 0.2.
+
+        Arguments as of `warpdrive_min.dialect.episodes.episode_states`.
+        """
+        warnings.warn(
+            "Trainer.fetch_episode_states: goes with 0.2; use warpdrive_min.dialect.episodes.episode_states, or record "
+            "an episode with warpdrive_min.rendering.record",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return resolve_name(EPISODE_STATES)(
+            self.wrapper, self.acting_models, self.policy_map, self.layout, list_of_states, *arguments, **named
+        )
 
     def graceful_close(self) -> None:
         """Close the files of metrics and let go of what was captured."""
         self._close_sinks()
-        self._play.forget()
-        self._learn.forget()
+        self._collect.forget()
+        self._update.forget()
 
 
 def unused_number(runs: Path) -> int:
@@ -519,7 +534,7 @@ def unused_number(runs: Path) -> int:
 
 def policy_map(
     config: RunConfig, wrapper: EnvWrapper, given: Mapping[str, Agents] | None = None
-) -> dict[str, list[Hashable]]:
+) -> dict[str, list[Any]]:
     """Return the agents of each policy: as given, or all to the one policy, or taggers and runners to theirs.
 
     Raises:
@@ -534,7 +549,7 @@ def policy_map(
     roles = {policy: getattr(wrapper.env, f"{policy}s", None) for policy in config.policy}
     if not all(isinstance(agents, Mapping | Sequence) for agents in roles.values()):
         raise ConfigError(
-            f"policy_tag_to_agent_id_map: must say which agents the policies {known(config.policy)} have (got None); "
+            f"policies: must say which agents the policies {known(config.policy)} have (got None); "
             "only policies named after a role of the environment, as tagger and runner, find theirs"
         )
     return {policy: list(agents) for policy, agents in roles.items() if agents is not None}

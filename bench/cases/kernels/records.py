@@ -15,7 +15,8 @@ from bench.measure import Timed
 from warpdrive_min import EnvWrapper
 from warpdrive_min.constants import DONE
 from warpdrive_min.policies import random_policy
-from warpdrive_min.training.recorder import FINISHED, TERMINATED, TRUNCATED, Recorder
+from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, SharedLayout
+from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
 
 def record(point: Point) -> Timed:
@@ -23,7 +24,8 @@ def record(point: Point) -> Timed:
     backend = available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     draw = random_policy(wrapper, SEED)
-    recorder = Recorder(wrapper, n_steps=1)
+    arrays = SharedLayout().arrays(wrapper, {"all": list(wrapper.env.action_space)})["all"]
+    recorder = RolloutRecorder(wrapper, n_steps=1, arrays=arrays)
 
     def keep() -> None:
         recorder.begin()
@@ -69,16 +71,16 @@ def end_some(wrapper: EnvWrapper, generator: torch.Generator) -> None:
     data.tensor(TERMINATED).copy_(is_done - is_cut)
 
 
-def recorded(recorder: Recorder) -> dict[str, torch.Tensor]:
+def recorded(recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
     """Return copies on the CPU of all that a recorder keeps of its first step."""
     rows = {name: getattr(recorder, name)[0] for name in ("rewards", TERMINATED, TRUNCATED, "successes")}
-    kept = rows | recorder.state() | {"n_cut": recorder.n_cut}
-    if recorder.cuts is not None:
-        kept["cuts"] = recorder.cuts[0]
+    kept = rows | recorder.state() | {"n_cut": recorder.n_truncated}
+    if recorder.truncated_observations is not None:
+        kept["cuts"] = recorder.truncated_observations[0]
     return {name: array.to("cpu", copy=True) for name, array in kept.items()}
 
 
-def recorded_by_torch(wrapper: EnvWrapper, recorder: Recorder) -> dict[str, torch.Tensor]:
+def recorded_by_torch(wrapper: EnvWrapper, recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
     """Return what a recorder must keep of the present arrays, in torch on the CPU."""
     data, before = arrays_of(wrapper.cuda_data_manager), recorded(recorder)
     is_done = data[DONE] != 0
@@ -96,7 +98,7 @@ def recorded_by_torch(wrapper: EnvWrapper, recorder: Recorder) -> dict[str, torc
         "finished_episodes": finished_episodes + is_done,
         "n_cut": data[TRUNCATED],
     }
-    if recorder.cuts is not None:
+    if recorder.truncated_observations is not None:
         is_cut = (data[TRUNCATED] != 0).view(-1, *[1] * (before["cuts"].dim() - 1))
         want["cuts"] = torch.where(is_cut, data["final_observations"], before["cuts"])
     return want

@@ -13,7 +13,7 @@ from bench.cases.environments import SEED, available
 from bench.cases.kernels.shared import OURS, implementations, on_gpu_too, prepared
 from bench.measure import Timed
 from warpdrive_min.backends import Backend
-from warpdrive_min.training.returns import ReturnScan
+from warpdrive_min.training.algorithms.returns import ReturnScan
 
 
 def return_scan(point: Point) -> Timed:

@@ -12,7 +12,7 @@ from bench.cases.environments import SEED, available
 from bench.cases.kernels.shared import OURS, implementations, on_gpu_too, prepared, worst
 from bench.measure import Timed
 from warpdrive_min.backends import Backend
-from warpdrive_min.training.shuffle import Shuffle
+from warpdrive_min.training.algorithms.shuffle import Shuffle
 
 
 def shuffle(point: Point) -> Timed:

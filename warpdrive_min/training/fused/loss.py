@@ -52,9 +52,9 @@ def loss(
     """Return a minibatch's loss, 0-d, and its terms, ``(5,)``; enqueues.
 
     The loss is ``policy + vf_loss_coeff * value - entropy_coeff * entropy``, each of them the sum of weighted terms
-    over ``total``, as `warpdrive_min.training.losses` defines them. It can be differentiated once, by ``head``,
-    ``values`` and ``log_std``. The terms, which have no gradient, are policy, value, entropy, approximate KL and the
-    share of clipped rows. The same arguments give the same bits.
+    over ``total``, as `warpdrive_min.training.algorithms.losses` defines them. It can be differentiated once, by
+    ``head``, ``values`` and ``log_std``. The terms, which have no gradient, are policy, value, entropy, approximate KL
+    and the share of clipped rows. The same arguments give the same bits.
 
     Args:
         space: Of the actions.

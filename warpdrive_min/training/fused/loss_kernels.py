@@ -1,7 +1,7 @@
 """Triton kernels of the loss of A2C and PPO: terms and gradients in one pass over the rows, then their sums.
 
 A row here is one agent of one row of a minibatch. Tiles are (BLOCK rows, choices of a type, or numbers of an action);
-names in capitals are constants of a kernel. `warpdrive_min.training.losses` says the same in torch.
+names in capitals are constants of a kernel. `warpdrive_min.training.algorithms.losses` says the same in torch.
 """
 
 from __future__ import annotations

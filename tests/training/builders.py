@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ import torch
 from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min import EnvWrapper
-from warpdrive_min.training.state import is_weight
+from warpdrive_min.training.arrays import SharedLayout
+from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.policies import PolicyGroup, is_weight
+from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
 from warpdrive_min.training.trainer import Trainer
 
 TAG = {
@@ -88,20 +92,12 @@ def run_config(policies, n_envs=4, n_steps=6, backend="cpu", *, basedir="unused"
 
 def make_trainer(env, policies, backend="cpu", *, n_envs=4, seed=7, wrapper=None, folder="run", **given) -> Trainer:
     """Return a quiet trainer of an environment; see `run_config` for the rest."""
-    arguments = {
-        name: given.pop(name)
-        for name in (
-            "policy_tag_to_agent_id_map",
-            "create_separate_placeholders_for_each_policy",
-            "obs_dim_corresponding_to_num_agents",
-        )
-        if name in given
-    }
+    arguments = {"policies": given.pop("agents", None), "layout": given.pop("layout", None)}
     given["trainer"] = {"seed": seed} | (given.get("trainer") or {})
     config = run_config(policies, n_envs, backend=backend, **given)
     options = {"auto_reset": True} | (wrapper or {})
     copies = EnvWrapper(env, num_envs=n_envs, env_backend=backend, **options)
-    MADE.append(Trainer(copies, config, results_dir=folder, verbose=False, **arguments))
+    MADE.append(Trainer(copies, config, folder=folder, verbose=False, **arguments))
     return MADE[-1]
 
 
@@ -109,6 +105,41 @@ def make_run(run, backend="cpu", **given) -> Trainer:
     """Return a trainer of one of `RUNS`, given by its name, or of a run like those."""
     env, env_config, policies = RUNS[run] if isinstance(run, str) else run
     return make_trainer(ENVS[env](**env_config), policies, backend, **given)
+
+
+def make_recorder(wrapper, n_steps) -> RolloutRecorder:
+    """Return a recorder of all agents of a started wrapper."""
+    arrays = SharedLayout().arrays(wrapper, {"all": list(wrapper.env.action_space)})
+    return RolloutRecorder(wrapper, n_steps, arrays["all"])
+
+
+def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=2, device="cpu") -> RolloutBuffer:
+    """Return a buffer of zeros of continuous actions; without last observations if ``n_truncated`` is 0."""
+    rows = (n_steps, n_envs, n_agents)
+
+    def zeros(*shape, dtype=torch.float32):
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return RolloutBuffer(
+        observations=zeros(n_steps + 1, *rows[1:], n_features),
+        masks=None,
+        actions=zeros(*rows, n_types),
+        log_probs=zeros(*rows),
+        rewards=zeros(*rows),
+        **{flag: zeros(*rows[:2], dtype=torch.int32) for flag in ("terminated", "truncated", "successes")},
+        truncated_observations=zeros(n_truncated, *rows[1:], n_features) if n_truncated else None,
+    )
+
+
+def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
+    """Return a policy "p" that learns from a buffer, at no wrapper."""
+    return PolicyGroup("p", config, SimpleNamespace(space=space), models, buffer)
+
+
+def learn(algorithm, buffer) -> None:
+    """Let an algorithm learn from a rollout, as the trainer does."""
+    algorithm.compute_returns(buffer)
+    algorithm.update(buffer)
 
 
 def everything(trainer) -> dict[str, torch.Tensor]:

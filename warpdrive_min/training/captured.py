@@ -1,4 +1,4 @@
-"""A part of an iteration: eager at first, then one CUDA graph; timed without waiting for the device."""
+"""A half of an iteration: eager at first, then one CUDA graph; timed without waiting for the device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from warpdrive_min.backends.base import Backend
 from warpdrive_min.graph import capture
 
 
-class Phase:
-    """Runs the same work again and again, eagerly the first time and then, if asked to, as a captured graph.
+class Captured:
+    """Work that is done again and again, eagerly the first time and then, if asked to, as a captured graph.
 
     Args:
         backend: That the work runs on.
@@ -28,9 +28,9 @@ class Phase:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._host_s = 0.0
         self.capture_s = 0.0
-        """What the capture took."""
+        """Time that the capture took."""
 
-    def run(self) -> None:
+    def __call__(self) -> None:
         """Enqueue the work once; does not synchronise, but for the one capture."""
         if self._as_graph and self._has_run and self._replay is None:
             start = time.perf_counter()
@@ -68,11 +68,11 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
-_captured: weakref.WeakSet[Phase] = weakref.WeakSet()
+_captured: weakref.WeakSet[Captured] = weakref.WeakSet()
 
 
 def forget_graphs() -> None:
     """Let go of all graphs, whose next run is eager: NCCL does not close while one holds what it has sent."""
-    for phase in list(_captured):
-        phase.forget()
+    for each in list(_captured):
+        each.forget()
     _captured.clear()

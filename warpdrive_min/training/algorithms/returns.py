@@ -10,7 +10,7 @@ from warpdrive_min.errors import ConfigError, DataError
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 
 Flags = tuple[bool, bool]
-"""Whether values are given, and those of cuts."""
+"""Values are given, and those of truncated episodes."""
 Key = tuple[tuple[int, torch.Size] | None, ...]
 
 
@@ -51,6 +51,8 @@ class ReturnScan:
         self._backend = backends.get(backend) if isinstance(backend, str) else backend
         self._envs, self._rows = (n_envs,), (n_envs, n_agents)
         self._gamma, self._lam, self._is_compat = float(gamma), float(lam), compat
+        self.needs_values = compat or lam != 1
+        """Returns do not follow from rewards alone."""
         self._managers: dict[Flags, CUDAFunctionManager] = {}
         self._prepared: tuple[Key, Launch] | None = None
 
@@ -108,7 +110,7 @@ class ReturnScan:
                 self._check(name, array, shape, torch.int32 if is_flag else torch.float32)
         if (values is None) != (arrays["advantages"] is None):
             raise DataError("returns: advantages need values, and values give advantages; pass both or neither")
-        if values is None and (self._is_compat or self._lam != 1):
+        if values is None and self.needs_values:
             needs = "WarpDrive's rule" if self._is_compat else f"lam={self._lam}"
             raise DataError(f"returns: {needs} needs values (got None)")
         manager = self._manager((values is not None, cut_values is not None))

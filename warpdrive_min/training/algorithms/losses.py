@@ -212,27 +212,3 @@ def n_step_targets(reward_sums: Tensor, discounts: Tensor, next_q: Tensor) -> Te
         next_q: What the target critic says of the target actor's actions after the window.
     """
     return reward_sums + discounts * next_q
-
-
-def warpdrive_n_step_returns(rewards: Tensor, dones: Tensor, next_q: Tensor, gamma: float, n: int) -> Tensor:
-    """Return WarpDrive's targets of DDPG from consecutive rows: ``(n_steps - n + 1, ...)``.
-
-    Every end is terminal, windows go on with the next episode's rows cut out, and the last row counts its reward only
-    where it is an end, and undiscounted its value elsewhere. Other than there, a done flag of 2 counts as 1.
-
-    Args:
-        rewards: ``(n_steps, ...)``, at least 2 steps.
-        dones: As ``rewards``, or broadcast to it: the episode ended with the step.
-        next_q: ``(n_steps - 1, ...)``: row t is the value after step t.
-        gamma: Discount of one step.
-        n: Steps of a window, at most ``n_steps``.
-    """
-    is_end = (dones > 0).to(rewards.dtype)
-    goes_on = 1 - is_end
-    ends = rewards[n - 1 : -1] + gamma * goes_on[n - 1 : -1] * next_q[n - 1 :]
-    last = is_end[-1:] * rewards[-1:] + goes_on[-1:] * next_q[-1:]
-    returns = torch.cat([ends, last])
-    for first in range(n - 2, -1, -1):
-        rows = slice(first, first + len(returns))
-        returns = rewards[rows] + gamma * goes_on[rows] * returns
-    return returns

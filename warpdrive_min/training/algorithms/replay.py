@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import losses
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.shuffle import RowDraw
-
-if TYPE_CHECKING:
-    from warpdrive_min.training.rollout import Batch
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.shuffle import RowDraw
+from warpdrive_min.training.rollout import RolloutBuffer
 
 Tensor = torch.Tensor
 
@@ -46,7 +44,7 @@ class ReplayBuffer:
     Nothing in `add` and `sample` depends on what is on the device, so a CUDA graph captures them.
 
     Args:
-        batch: Where the rollouts are that will be added.
+        buffer: Rollout of the size of those that will be added.
         space: Of the actions, continuous.
         n_transitions: To keep at most; rounded down to whole time steps.
         n_step: Steps of a window.
@@ -62,7 +60,7 @@ class ReplayBuffer:
 
     def __init__(
         self,
-        batch: Batch,
+        buffer: RolloutBuffer,
         space: ActionSpace,
         n_transitions: int,
         n_step: int,
@@ -71,8 +69,8 @@ class ReplayBuffer:
         backend: Backend,
         seed: int,
     ) -> None:
-        n_steps, n_envs, n_agents = batch.rewards.shape
-        self._n_added = batch.rewards.numel()
+        n_steps, n_envs, n_agents = buffer.rewards.shape
+        self._n_added = buffer.rewards.numel()
         if n_transitions < self._n_added:
             raise ConfigError(
                 f"buffer_size: must hold a rollout, {n_steps} steps of {n_envs} environments with {n_agents} agents = "
@@ -86,8 +84,8 @@ class ReplayBuffer:
         self._n_rows = n_transitions // (n_envs * n_agents)
         self.capacity = self._n_rows * n_envs * n_agents
         """Transitions that it holds when full."""
-        self._batch, self._n_step, self._gamma = batch, n_step, gamma
-        device, n_features = batch.rewards.device, batch.observations.shape[-1]
+        self._n_step, self._gamma = n_step, gamma
+        device, n_features = buffer.rewards.device, buffer.observations.shape[-1]
         self._low, self._high = torch.tensor([space.low, space.high], device=device)
         self._steps = torch.arange(n_steps, device=device)
         self._envs = torch.arange(n_envs, device=device)
@@ -101,10 +99,10 @@ class ReplayBuffer:
         )
         self._draw = RowDraw(backend, n_drawn, seed)
 
-    def add(self) -> None:
-        """Take in the transitions of the rollout in the batch, over the oldest where full; enqueues."""
+    def add(self, buffer: RolloutBuffer) -> None:
+        """Take in the transitions of a rollout, over the oldest where full; enqueues."""
         rows = (self._position + self._steps) % self._n_rows
-        for stored, new in zip(self._stored, self._transitions(), strict=True):
+        for stored, new in zip(self._stored, self._transitions(buffer), strict=True):
             stored.view(self._n_rows, -1).index_copy_(0, rows, new.reshape(len(rows), -1))
         self._position.copy_((self._position + len(rows)) % self._n_rows)
         self.size.add_(self._n_added).clamp_(max=self.capacity)
@@ -128,27 +126,29 @@ class ReplayBuffer:
         """Return the live tensors from which it goes on."""
         return {**self._stored._asdict(), "position": self._position, "size": self.size, **self._draw.state()}
 
-    def _transitions(self) -> Transitions:
+    def _transitions(self, buffer: RolloutBuffer) -> Transitions:
         """Return what begins at each step of the rollout, (n_steps, n_envs, n_agents, ...)."""
-        batch, n_steps = self._batch, len(self._steps)
-        stops = batch.truncated.clone()
+        n_steps = len(self._steps)
+        stops = buffer.truncated.clone()
         stops[-1] = 1
         rewards, discounts, lengths = losses.n_step_sums(
-            self._windows(batch.rewards),
-            self._windows(batch.terminated[..., None]),
+            self._windows(buffer.rewards),
+            self._windows(buffer.terminated[..., None]),
             self._windows(stops[..., None]),
             self._gamma,
         )
         last = self._steps[:, None] + lengths.squeeze(-1).long() - 1
-        sources, places = batch.observations, last + 1
-        if batch.cuts is not None:
-            sources = torch.cat([sources, batch.cuts])
-            slots = n_steps + batch.truncated.cumsum(0)  # the first cut lies behind the n_steps + 1 observations
-            is_cut = batch.truncated.gather(0, last) != 0
-            places = torch.where(is_cut, slots.gather(0, last), places)
+        sources, places = buffer.observations, last + 1
+        if buffer.truncated_observations is not None:
+            sources = torch.cat([sources, buffer.truncated_observations])
+            slots = n_steps + buffer.truncated.cumsum(
+                0
+            )  # the first truncated one lies behind the n_steps + 1 observations
+            is_truncated = buffer.truncated.gather(0, last) != 0
+            places = torch.where(is_truncated, slots.gather(0, last), places)
         return Transitions(
-            observations=batch.observations[:-1],
-            actions=self.clip(batch.actions),
+            observations=buffer.observations[:-1],
+            actions=self.clip(buffer.actions),
             rewards=rewards,
             discounts=discounts.expand_as(rewards),
             following=sources[places, self._envs],

@@ -1,0 +1,90 @@
+"""Arrays of agents: which rows a policy has, and which policies may share an array of actions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.environments.clock import Clock
+from warpdrive_min import CUDASampler, EnvWrapper
+from warpdrive_min.dialect.layout import WarpDriveLayout
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.spaces import Discrete
+from warpdrive_min.training.arrays import SharedLayout
+from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.policies import PolicyGroup, action_samplers
+
+SPLIT = {"odd": [1], "even": [2, 0]}
+
+
+def start(**config):
+    """Return a started wrapper of three agents."""
+    wrapper = EnvWrapper(Clock(num_agents=3, **config), num_envs=2)
+    wrapper.reset()
+    return wrapper
+
+
+def arrays_of(wrapper, policies):
+    """Return the arrays of the policies' agents, which all share."""
+    return SharedLayout().arrays(wrapper, policies)
+
+
+def test_arrays_read_and_write_the_agents_rows():
+    """Rows go out in the order of the policy's list and back to where they belong, on either axis."""
+    odd, even = arrays_of(start(), SPLIT).values()
+    assert (odd.n_agents, even.n_agents, even.n_features, even.suffix) == (1, 2, 2, "")
+    seen = torch.zeros(2, 2, 2)
+    even.observe(seen)
+    assert seen[..., 1].tolist() == [[2, 0]] * 2
+    array = torch.tensor([[10.0, 11, 12], [20, 21, 22]])
+    out = torch.zeros(2, 2)
+    even.pick(array, out)
+    assert out.tolist() == [[12, 10], [22, 20]]
+    even.place(-out, array)
+    odd.place(torch.tensor([[5.0], [6.0]]), array)
+    assert array.tolist() == [[-10, 5, -12], [-20, 6, -22]]
+    column = torch.zeros(3, 1)
+    even.place(torch.tensor([[1.0], [2.0]]), column, axis=0)
+    assert column.tolist() == [[2], [0], [1]]
+
+
+def test_rows_are_picked_only_where_they_differ():
+    """Everybody in order needs no index, nor do policies with arrays of their own; in another order it does."""
+    wrapper = start()
+    assert arrays_of(wrapper, {"shared": [0, 1, 2]})["shared"].rows is None
+    assert arrays_of(wrapper, {"shared": [0, 2, 1]})["shared"].rows.tolist() == [0, 2, 1]
+    policies = {"even": [0, 2], "odd": [1]}
+    separate = WarpDriveLayout(separate=True).arrays(start(policies=policies), policies)
+    assert [(each.rows, each.suffix) for each in separate.values()] == [(None, "_even"), (None, "_odd")]
+
+
+def samplers(wrapper, part="model"):
+    """Make the samplers of two policies, of which the one of even agents has its network as ``part``."""
+    parts = {"odd": "model", "even": part}
+    groups = [
+        PolicyGroup(name, PolicyConfig(), each, {parts[name]: None}) for name, each in arrays_of(wrapper, SPLIT).items()
+    ]
+    return action_samplers(wrapper, CUDASampler(wrapper.cuda_function_manager), groups)
+
+
+def test_agents_of_a_policy_have_the_same_actions():
+    """Others are refused by the policy's name; a policy each is allowed, but not at one array."""
+    wrapper = start()
+    wrapper.env.action_space = {0: Discrete(3), 1: Discrete(2), 2: Discrete(3)}
+    with pytest.raises(ConfigError, match=r"policy 'shared': its agents must have the same actions .*; split it"):
+        arrays_of(wrapper, {"shared": [0, 1, 2]})
+    assert arrays_of(wrapper, SPLIT)["odd"].space.categories == (2,)
+    with pytest.raises(ConfigError, match="share an array must have one action space"):
+        samplers(wrapper)
+
+
+def test_policies_at_one_array_explore_in_one_way():
+    """DDPG's noise and drawn actions cannot meet in one array."""
+    with pytest.raises(ConfigError, match=r"must all be DDPG or none .got DDPG for even only.; give each policy"):
+        samplers(start(), "actor")
+
+
+def test_missing_observations_are_named():
+    """Without its array a policy cannot see."""
+    with pytest.raises(ConfigError, match="needs the array 'observations'; known are"):
+        arrays_of(start(policies={"even": [0, 2], "odd": [1]}), SPLIT)

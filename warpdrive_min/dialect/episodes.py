@@ -1,0 +1,131 @@
+"""Episodes in WarpDrive's form: states, actions, rewards and probabilities as arrays, with NaN after the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from warpdrive_min.constants import Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.rendering import Episode, record
+from warpdrive_min.training.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.evaluation import EvaluationEnvs
+
+
+def episode_states(
+    wrapper: EnvWrapper,
+    models: Mapping[str, Any],
+    policies: PolicyMap,
+    layout: SharedLayout | None,
+    list_of_states: Sequence[str],
+    env_id: int = 0,
+    include_rewards_actions: bool = False,
+    include_probabilities: bool = False,
+    *,
+    greedy: bool = False,
+    seed: int = 0,
+) -> Any:
+    """Play one episode and return its states; synchronises.
+
+    Args:
+        wrapper: Whose environment and backend count.
+        models: Of each policy.
+        policies: Agents of each policy.
+        layout: As of `EvaluationEnvs`.
+        list_of_states: Arrays with a row for each environment.
+        env_id: Which environment of the seed.
+        include_rewards_actions: Return actions and rewards too.
+        include_probabilities: Return the probabilities of the choices too; of continuous actions the mean.
+        greedy: Take the likeliest choice, or the mean.
+        seed: Of starts and draws.
+
+    Returns:
+        The states by name, (episode_length + 1, ...) each, NaN after the end; with ``include_rewards_actions`` a tuple
+        with actions and rewards, (episode_length, ...) each; with ``include_probabilities`` further
+        ``{step: {policy: (n_agents, n_outputs)}}``.
+
+    Raises:
+        ConfigError: ``env_id`` is negative.
+        DataError: A state is not there, or has no row for each environment.
+    """
+    envs = EvaluationEnvs(wrapper, models, policies, layout, env_id + 1, seed)
+    arrays = {name: group.arrays for name, group in envs.groups.items()}
+    heads: list[dict[str, torch.Tensor]] = []
+
+    def act() -> None:
+        envs.act(greedy)
+        if include_probabilities:
+            heads.append({name: head[env_id].clone() for name, head in _heads(envs).items()})
+
+    suffixes = dict.fromkeys(each.suffix for each in arrays.values())
+    written = [name + suffix for name in (Constants.ACTIONS, Constants.REWARDS) for suffix in suffixes]
+    named = [*list_of_states, *(written if include_rewards_actions else [])]
+    episode = record(envs.wrapper, act, env_id=env_id, arrays=named)
+    length = envs.wrapper.episode_length
+    states = {name: _padded(episode[name], length + 1) for name in list_of_states}
+    result: list[Any] = [states]
+    if include_rewards_actions:
+        everyone = list(envs.wrapper.env.action_space)
+        result += [
+            _padded(of_all(name, episode, arrays, everyone)[1:], length)
+            for name in (Constants.ACTIONS, Constants.REWARDS)
+        ]
+    if include_probabilities:
+        played = heads[: episode.n_frames - 1]
+        result.append(
+            {
+                step: {name: _chances(arrays[name], head) for name, head in each.items()}
+                for step, each in enumerate(played)
+            }
+        )
+    return states if len(result) == 1 else tuple(result)
+
+
+def _heads(envs: EvaluationEnvs) -> dict[str, torch.Tensor]:
+    """Return what each policy said last: logits of its agents, or means, (n_envs, n_agents, n_outputs).
+
+    The logit of a forbidden choice is the least number.
+    """
+    heads = {}
+    for name, group in envs.groups.items():
+        head, rows = group.actions.masked_head(), group.arrays.rows
+        heads[name] = head if rows is None else head.index_select(1, rows)
+    return heads
+
+
+def of_all(name: str, episode: Episode, arrays: Mapping[str, AgentArrays], everyone: Agents) -> npt.NDArray[Any]:
+    """Return a recorded array with all agents in the environment's order, put together where policies have their own.
+
+    Raises:
+        ConfigError: Policies with arrays of their own differ in the number of action types.
+    """
+    if any(not each.suffix for each in arrays.values()):
+        return episode[name]
+    parts = [episode[name + each.suffix] for each in arrays.values()]
+    if len({part.shape[2:] for part in parts}) > 1:
+        spaces = {policy: each.space for policy, each in arrays.items()}
+        raise ConfigError(
+            f"fetch_episode_states: actions of all policies must have as many types to be one array (got {spaces}); "
+            f"name {name}_<policy> among the states instead"
+        )
+    agents = [agent for each in arrays.values() for agent in each.agents]
+    return np.concatenate(parts, axis=1)[:, [agents.index(agent) for agent in everyone]]
+
+
+def _padded(rows: npt.NDArray[Any], n_rows: int) -> npt.NDArray[np.float64]:
+    """Return rows as float64, filled up with NaN."""
+    padded = np.full((n_rows, *rows.shape[1:]), np.nan)
+    padded[: len(rows)] = rows
+    return padded
+
+
+def _chances(arrays: AgentArrays, head: torch.Tensor) -> npt.NDArray[Any]:
+    if arrays.space.is_continuous:
+        return head.cpu().numpy()
+    parts = torch.split(head, list(arrays.space.categories), dim=-1)
+    return torch.cat([part.softmax(-1) for part in parts], dim=-1).cpu().numpy()

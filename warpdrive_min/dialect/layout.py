@@ -1,0 +1,177 @@
+"""WarpDrive's arrays: a set for each policy, agents as the last axis of observations, and batches beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from warpdrive_min.constants import Constants
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import Observations
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.training.arrays import (
+    Agents,
+    PolicyMap,
+    SharedLayout,
+    action_arrays,
+    action_types,
+    get_flattened_obs_size,
+    push_missing,
+)
+from warpdrive_min.training.ranks import World
+
+
+class WarpDriveLayout(SharedLayout):
+    """Arrays of each policy, or of all agents; in those of observations agents are the second axis or the last.
+
+    Args:
+        separate: Each policy has arrays of its own, ``observations_<policy>`` and so on.
+        agents_axis: Axis of the agents in an array of observations: ``"first"`` after that of the environments, or
+            ``"last"``, where they are several.
+
+    Raises:
+        ConfigError: The axis is another one.
+    """
+
+    def __init__(self, separate: bool = False, agents_axis: str = "first") -> None:
+        if agents_axis not in ("first", "last"):
+            raise ConfigError(
+                f"layout: obs_dim_corresponding_to_num_agents must be 'first' or 'last' (got {agents_axis!r})"
+            )
+        self.saved = (bool(separate), agents_axis)
+
+    def sets(self, policies: PolicyMap, everyone: Agents) -> dict[str, Agents]:
+        """Return the agents of each set of arrays, by the suffix of its names."""
+        return {f"_{policy}": list(agents) for policy, agents in policies.items()} if self.saved[0] else {"": everyone}
+
+    def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return what single agents observe as an array of all; that of one agent has no axis to move."""
+        stacked = super().stacked(rows)
+        return np.swapaxes(stacked, 0, -1) if self.saved[1] == "last" and len(rows) > 1 else stacked
+
+    def by_agent(self, array: torch.Tensor, n_agents: int) -> torch.Tensor:
+        """Return the view (n_envs, n_agents, ...) of an array of observations."""
+        is_last = self.saved[1] == "last" and n_agents > 1 and array.dim() > 2
+        return array.movedim(-1, 1) if is_last else array
+
+    def feed(self, wrapper: EnvWrapper, policies: PolicyMap) -> DataFeed:
+        """Return the arrays that a step reads and writes for a trainer, as of `SharedLayout.feed`.
+
+        Raises:
+            ConfigError: As there; or each policy is to have arrays of its own, and there is one policy, or the
+                environment has one array of actions.
+        """
+        if self.saved[0] and len(policies) < 2:
+            raise ConfigError("placeholders: separate ones need more than one policy; leave them off")
+        feed = super().feed(wrapper, policies)
+        if self.saved[0] and wrapper.cuda_data_manager.is_data_on_device(Constants.ACTIONS):
+            raise ConfigError(
+                f"placeholders: environment {wrapper.name!r} reads the actions of all agents from one array, "
+                f"{Constants.ACTIONS!r} (got separate ones for each policy); leave them off"
+            )
+        return feed
+
+
+def create_and_push_data_placeholders(
+    env_wrapper: EnvWrapper | None = None,
+    action_sampler: CUDASampler | None = None,
+    policy_tag_to_agent_id_map: PolicyMap | None = None,
+    create_separate_placeholders_for_each_policy: bool = False,
+    obs_dim_corresponding_to_num_agents: str = "first",
+    training_batch_size_per_env: int | None = None,
+    push_data_batch_placeholders: bool = True,
+) -> None:
+    """Push what an environment's step reads and writes for a trainer, and the batches that the trainer fills.
+
+    The arrays are those of `SharedLayout.feed`, with ``_<policy>`` after their names where each policy has its own; and
+    always of each policy, with ``T`` rows of time and ``n`` agents, ``sampled_actions_batch_<policy>``
+    ``(T, n_envs, n, n_types)``, ``rewards_batch_<policy>`` ``(T, n_envs, n)`` and
+    ``processed_observations_batch_<policy>`` ``(T, n_envs, n, size)``; and ``done_flags_batch`` ``(T, n_envs)``. What
+    the environment pushed itself stays. Synchronises.
+
+    Args:
+        env_wrapper: Started wrapper.
+        action_sampler: Gets each array of actions registered.
+        policy_tag_to_agent_id_map: Agents of each policy, every agent once; None: one policy, ``shared``.
+        create_separate_placeholders_for_each_policy: Arrays of each policy; else of all agents.
+        obs_dim_corresponding_to_num_agents: Axis of the agents in an observation array, ``"first"`` or ``"last"``.
+        training_batch_size_per_env: ``T``.
+        push_data_batch_placeholders: Push the batches too.
+
+    Raises:
+        ConfigError: As of `WarpDriveLayout.feed`, an argument is out of range, or the environment pushed an array of
+            another shape.
+    """
+    if env_wrapper is None:
+        raise ConfigError("placeholders: need a wrapper on a backend whose kernels it has, after its first reset()")
+    layout = WarpDriveLayout(create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
+    everyone = list(env_wrapper.env.action_space)
+    policies = policy_tag_to_agent_id_map or {"shared": everyone}
+    feed = layout.feed(env_wrapper, policies)
+    if push_data_batch_placeholders:
+        if training_batch_size_per_env is None or training_batch_size_per_env < 1:
+            raise ConfigError(
+                f"placeholders: training_batch_size_per_env must be at least 1 (got {training_batch_size_per_env})"
+            )
+        for policy, members in policies.items():
+            _add_batches(feed, env_wrapper, policy, members, training_batch_size_per_env)
+    push_missing(env_wrapper, feed)
+    if action_sampler is not None:
+        for suffix, members in layout.sets(policies, everyone).items():
+            types, dtype = action_types(env_wrapper.env.action_space[members[0]])
+            names = list(action_arrays(suffix, types))
+            for name, n_choices in zip(names[1:] or names, types, strict=True):
+                is_continuous = dtype is np.float32
+                action_sampler.register_actions(env_wrapper.cuda_data_manager, name, n_choices, is_continuous)
+
+
+def get_obs(
+    obs: Observations,
+    agent_ids: Agents,
+    obs_dim_corresponding_to_num_agents: str = "first",
+    key: Hashable | None = None,
+) -> npt.NDArray[Any]:
+    """Stack the agents' observations, or one entry of each: ``(n, *features)``, or ``(*features, n)`` for "last".
+
+    "last" swaps the first and the last axis, and does nothing for one agent.
+    """
+    layout = WarpDriveLayout(agents_axis=obs_dim_corresponding_to_num_agents)
+    return layout.stacked([np.asarray(obs[agent] if key is None else obs[agent][key]) for agent in agent_ids])
+
+
+def _add_batches(feed: DataFeed, wrapper: EnvWrapper, policy: str, agents: Agents, n_steps: int) -> None:
+    types, dtype = action_types(wrapper.env.action_space[agents[0]])
+    size = get_flattened_obs_size(wrapper.env.observation_space[agents[0]])
+    rows = (wrapper.n_envs, len(agents))
+    for name, row in {
+        f"{Constants.ACTIONS}_batch_{policy}": np.zeros((*rows, len(types)), dtype),
+        f"{Constants.REWARDS}_batch_{policy}": np.zeros(rows, np.float32),
+        f"{Constants.PROCESSED_OBSERVATIONS}_batch_{policy}": np.zeros((*rows, size), np.float32),
+        f"{Constants.DONE_FLAGS}_batch": np.zeros(wrapper.n_envs, np.int32),
+    }.items():
+        feed.add_data(name, row, n_copies=n_steps)
+
+
+def trainer_arguments(
+    policy_tag_to_agent_id_map: PolicyMap | None = None,
+    create_separate_placeholders_for_each_policy: bool = False,
+    obs_dim_corresponding_to_num_agents: str = "first",
+    num_devices: int | None = None,
+    device_id: int | None = None,
+    results_dir: str | Path | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of `Trainer` that WarpDrive's keywords stand for.
+
+    Raises:
+        ConfigError: The number of processes, or that of this one, is not the process group's.
+    """
+    World.of(num_devices, device_id)
+    layout = WarpDriveLayout(create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
+    return {"policies": policy_tag_to_agent_id_map, "layout": layout, "folder": results_dir}

@@ -1,0 +1,1 @@
+"""Algorithms: what a policy learns by, and the parts that they are made of."""

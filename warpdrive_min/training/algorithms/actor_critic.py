@@ -1,0 +1,431 @@
+"""A2C and PPO: values, returns, advantages, and the way through a rollout's rows in minibatches."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
+
+import torch
+
+from warpdrive_min.backends.base import Backend
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.algorithms.returns import ReturnScan
+from warpdrive_min.training.algorithms.shuffle import Shuffle
+from warpdrive_min.training.config import TrainerConfig
+from warpdrive_min.training.fused import is_supported
+from warpdrive_min.training.fused import loss as fused_loss
+from warpdrive_min.training.fused.rows import take
+from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.precision import precision
+from warpdrive_min.training.ranks import average
+from warpdrive_min.training.rollout import RolloutBuffer
+
+Tensor = torch.Tensor
+Rows = Tensor | slice
+"""Rows (step, environment) of a rollout: their numbers, or a slice of all in order."""
+
+METRICS: Final = (
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approximate_kl",
+    "clip_fraction",
+    "explained_variance",
+    "mean_value",
+    "mean_advantage",
+    "mean_discounted_return",
+)
+EVEN: Final = 16
+"""Parts have a multiple of so many rows: kernels then load several numbers at once."""
+
+
+class Minibatch(NamedTuple):
+    """Some rows of a rollout, (rows, n_agents, ...) each."""
+
+    observations: Tensor
+    masks: Tensor | None
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    returns: Tensor
+    advantages: Tensor
+    weights: Tensor | None
+    """(rows, 1): 0 where a row does not count; None: all do."""
+
+
+class LossTerms(NamedTuple):
+    """Terms of the loss of some rows, one number a row and agent."""
+
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    log_ratio: Tensor
+
+
+class ActorCriticAlgorithm(abc.ABC):
+    """Actor-critic update: returns, minibatches, loss, step; a CUDA graph captures it whole.
+
+    Args:
+        group: Policy with its buffer, whose model offers ``model(observations) -> (head, value)`` and ``value``.
+        trainer: Settings that all policies share.
+        backend: Of the environments.
+        seed: Of the order of minibatches.
+    """
+
+    clips_actions: ClassVar[bool] = True
+    default_lambda: ClassVar[float]
+    """Of generalised advantages, where the config names none."""
+    is_clipped: ClassVar[bool]
+    """The policy's term is the clipped surrogate, and values may be clipped; else it is the policy gradient."""
+
+    def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int) -> None:
+        buffer, config = group.buffer, group.config
+        assert buffer is not None, "a policy that learns has a buffer"
+        self.config, self.model, self._space = config, group.models["model"], group.arrays.space
+        self._precision, self._max_rows = trainer.precision, trainer.max_rows
+        self._ratio = trainer.neg_pos_env_ratio
+        n_steps, n_envs, n_agents = buffer.rewards.shape
+        device = buffer.rewards.device
+        self._is_fused = getattr(config.model, "fused", None) is not False and is_supported(device)
+        self.scheduled = {name: torch.zeros((), device=device) for name in ("lr", "vf_loss_coeff", "entropy_coeff")}
+        """Numbers that may change with time, 0-d; written before each update."""
+        self.optimiser = FlatAdam(
+            self.model.parameters(),
+            self.scheduled["lr"],
+            config.max_grad_norm if config.clip_grad_norm else None,
+            config.adam_eps,
+        )
+        self.metrics = {name: torch.zeros((), device=device) for name in METRICS}
+        """Numbers of the last minibatch of the last update, 0-d."""
+        self.metrics["gradient_norm"] = self.optimiser.norm
+        self.metrics["n_skipped_steps"] = self.optimiser.n_skipped
+        self.values = torch.zeros(n_steps + 1, n_envs, n_agents, device=device)
+        self.returns = torch.zeros(n_steps, n_envs, n_agents, device=device)
+        self.advantages = torch.zeros_like(self.returns)
+        last = buffer.truncated_observations
+        self._truncated_values = None if last is None else torch.zeros(last.shape[:3], device=device)
+        self.weights = torch.ones(n_steps, n_envs, 1, device=device) if self._ratio > 0 else None
+        """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
+        self._scan = self.return_scan(backend, n_envs, n_agents)
+        self._n_rows = n_steps * n_envs
+        self._shuffle = Shuffle(backend, self._n_rows, seed) if self.n_minibatches > 1 else None
+        self._negatives = Shuffle(backend, n_envs, seed + 1) if self._ratio > 0 else None
+        is_once = self.n_epochs == self.n_minibatches == 1
+        is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
+        self._values_come_first = not (is_once and is_plain)
+        """Advantages need all values before the first step; else the pass that learns gives them too."""
+
+    # -------------------------------------------------------------- what a rule of learning says
+
+    @property
+    def n_epochs(self) -> int:
+        """Times that an update goes through the rollout."""
+        return 1
+
+    @property
+    def n_minibatches(self) -> int:
+        """Steps of the optimiser in each."""
+        return 1
+
+    def return_scan(self, backend: Backend, n_envs: int, n_agents: int) -> ReturnScan:
+        """Return what computes returns and advantages."""
+        lam = self.default_lambda if self.config.gae_lambda is None else self.config.gae_lambda
+        return ReturnScan(backend, n_envs, n_agents, self.config.gamma, lam)
+
+    def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        """Shift and scale returns, or the advantages of a minibatch, to mean 0 and standard deviation 1."""
+        return losses.normalise(values, weights)
+
+    @abc.abstractmethod
+    def terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> LossTerms:
+        """Return the terms of the loss of some rows, which the present head and values belong to."""
+
+    # -------------------------------------------------------------- returns
+
+    @torch.no_grad()
+    def compute_returns(self, buffer: RolloutBuffer) -> None:
+        """Fill returns, and values and advantages where the steps need them; enqueues."""
+        with precision(self._precision, self.returns.device):
+            if self._negatives is not None and self.weights is not None:
+                self._choose_environments(buffer, self._negatives, self.weights)
+            n_steps, n_envs, n_agents = self.returns.shape
+            at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
+            for start in range(0 if self._values_come_first else n_steps, n_steps + 1, at_once):
+                part = slice(start, start + at_once)
+                self.values[part] = self.model.value(buffer.observations[part])
+            if self._truncated_values is not None and buffer.truncated_observations is not None:
+                self._truncated_values.copy_(self.model.value(buffer.truncated_observations))
+            self._scan.scan(
+                buffer.rewards,
+                self.values[:-1] if self._values_come_first else None,
+                buffer.terminated,
+                buffer.truncated,
+                self.values[-1],
+                self._truncated_values,
+                self.advantages if self._values_come_first else None,
+                self.returns,
+            )
+            if self.config.normalize_return:
+                self.returns.copy_(self.normalise(self.returns, self.weights))
+                self.advantages.copy_(self.returns - self.values[:-1])
+
+    def _choose_environments(self, buffer: RolloutBuffer, order: Shuffle, into: Tensor) -> None:
+        """Weigh environments: those with a success 1, and of the others ``neg_pos_env_ratio`` as many, at random."""
+        is_positive = buffer.successes.any(0)
+        n_positive = is_positive.sum()
+        n_negative = (self._ratio * n_positive).floor()
+        order.permute()
+        shuffled = ~is_positive[order.indices]
+        chosen = shuffled & (shuffled.cumsum(0) <= n_negative)
+        weights = is_positive.float().index_add(0, order.indices, chosen.float())
+        takes_all = (n_positive == 0) | (n_positive + n_negative >= len(is_positive))
+        into.copy_(torch.where(takes_all, 1.0, weights)[None, :, None].expand_as(into))
+
+    # -------------------------------------------------------------- steps
+
+    def update(self, buffer: RolloutBuffer) -> None:
+        """Take the optimiser's steps on the rollout; enqueues, does not synchronise."""
+        with precision(self._precision, self.returns.device):
+            stopped = torch.zeros((), dtype=torch.bool, device=self.returns.device)
+            steps = [(epoch, k) for epoch in range(self.n_epochs) for k in range(self.n_minibatches)]
+            for epoch, k in steps:
+                if k == 0 and self._shuffle is not None:
+                    self._shuffle.permute()
+                stopped = self._step(buffer, self._minibatch(k), stopped, is_last=(epoch, k) == steps[-1])
+
+    def _minibatch(self, k: int) -> Rows:
+        if self._shuffle is None:
+            return slice(0, self._n_rows)
+        size = self._n_rows // self.n_minibatches
+        return self._shuffle.indices[k * size : (k + 1) * size]
+
+    def _step(self, buffer: RolloutBuffer, rows: Rows, stopped: Tensor, *, is_last: bool) -> Tensor:
+        """Take one step of the optimiser; returns whether the policy has moved too far for further ones."""
+        advantages = self._take(self.advantages, rows)
+        weights = None if self.weights is None else self._take(self.weights, rows)
+        if self.config.normalize_advantage:
+            advantages = self.normalise(advantages, weights)
+        n_counted = _count(advantages, weights)
+        total = n_counted.clamp(min=1)
+        sums = torch.zeros(5, device=total.device)
+        for index, (part, within) in enumerate(self._parts(rows)):
+            head, values = self.model(self._take(buffer.observations[:-1], part))
+            if not self._values_come_first:
+                self.values[:-1].flatten(0, 1)[part] = values.detach()
+            counts = None if weights is None else weights[within]
+            loss, terms = self._loss(buffer, part, head.float(), values.float(), advantages[within], counts, total)
+            self.optimiser.accumulate(loss, first=index == 0)
+            sums += terms
+        if self.config.target_kl is not None:
+            stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
+        skips = [stopped] if self.config.target_kl is not None else []
+        if self._negatives is not None:  # a minibatch in which no environment counts teaches nothing
+            skips.append(average(n_counted) == 0)
+        self.optimiser.apply(functools.reduce(torch.logical_or, skips) if skips else None)
+        if is_last:
+            self._report(sums)
+        return stopped
+
+    def _parts(self, rows: Rows) -> Iterator[tuple[Rows, slice]]:
+        """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""
+        n_agents = self.returns.shape[2]
+        n_rows = rows.stop if isinstance(rows, slice) else len(rows)
+        at_once = self._max_rows // n_agents if self._max_rows else n_rows
+        at_once = at_once // EVEN * EVEN or max(1, at_once)
+        for start in range(0, n_rows, at_once):
+            within = slice(start, min(start + at_once, n_rows))
+            yield (within if isinstance(rows, slice) else rows[within]), within
+
+    def _take(self, array: Tensor, rows: Rows) -> Tensor:
+        """Return rows of an array (n_steps, n_envs, ...); slices are views."""
+        flat = array.flatten(0, 1)
+        if isinstance(rows, slice):
+            return flat[rows]
+        return take(flat, rows) if self._is_fused else flat.index_select(0, rows)
+
+    # -------------------------------------------------------------- loss
+
+    def _loss(
+        self,
+        buffer: RolloutBuffer,
+        rows: Rows,
+        head: Tensor,
+        values: Tensor,
+        advantages: Tensor,
+        weights: Tensor | None,
+        total: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of some rows, and its parts: policy, value, entropy, KL and clipped rows."""
+        if self._is_fused:
+            return self._fused_loss(buffer, rows, head, values, advantages, weights, total)
+        minibatch = Minibatch(
+            observations=self._take(buffer.observations[:-1], rows),
+            masks=None if buffer.masks is None else self._take(buffer.masks[:-1], rows),
+            actions=self._take(buffer.actions, rows),
+            log_probs=self._take(buffer.log_probs, rows),
+            values=self._take(self.values[:-1], rows),
+            returns=self._take(self.returns, rows),
+            advantages=advantages,
+            weights=weights,
+        )
+        if not self._values_come_first:
+            minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
+        terms = self.terms(minibatch, head, values)
+        means = [_sum(term, weights) / total for term in (terms.policy, terms.value, terms.entropy)]
+        loss = means[0] + self.scheduled["vf_loss_coeff"] * means[1] - self.scheduled["entropy_coeff"] * means[2]
+        with torch.no_grad():
+            kl = _sum(losses.approximate_kl(terms.log_ratio), weights) / total
+            clipped = _sum(losses.clip_fraction(terms.log_ratio, self.config.clip_param), weights) / total
+            return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
+
+    def _fused_loss(
+        self,
+        buffer: RolloutBuffer,
+        rows: Rows,
+        head: Tensor,
+        values: Tensor,
+        advantages: Tensor,
+        weights: Tensor | None,
+        total: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        def flat(array: Tensor) -> Tensor:
+            whole = array.flatten(0, 1)
+            return whole[rows] if isinstance(rows, slice) else whole
+
+        return fused_loss.loss(
+            self._space,
+            head,
+            values,
+            actions=flat(buffer.actions),
+            log_probs=flat(buffer.log_probs),
+            returns=flat(self.returns),
+            masks=None if buffer.masks is None else flat(buffer.masks[:-1]),
+            old_values=flat(self.values[:-1]),
+            advantages=advantages if self._values_come_first else None,
+            weights=None if weights is None else weights[:, 0],
+            total=total,
+            vf_loss_coeff=self.scheduled["vf_loss_coeff"],
+            entropy_coeff=self.scheduled["entropy_coeff"],
+            log_std=getattr(self.model, "log_std", None),
+            indices=None if isinstance(rows, slice) else rows,
+            clip_param=self.config.clip_param,
+            is_clipped=self.is_clipped,
+            value_clip=self.config.value_clip if self.is_clipped else None,
+            is_root=True,
+        )
+
+    def log_prob_and_entropy(self, rows: Minibatch, head: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probability of the rows' actions now, and the entropy, (rows, n_agents) each."""
+        log_std = getattr(self.model, "log_std", None)
+        return losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, log_std)
+
+    # -------------------------------------------------------------- metrics and state
+
+    @torch.no_grad()
+    def _report(self, sums: Tensor) -> None:
+        policy, value, entropy, kl, clipped = sums.unbind()
+        loss = policy + self.scheduled["vf_loss_coeff"] * value - self.scheduled["entropy_coeff"] * entropy
+        values = self.values[:-1]
+        if not self._values_come_first:
+            torch.sub(self.returns, values, out=self.advantages)
+        for name, number in {
+            "loss": loss,
+            "policy_loss": policy,
+            "value_loss": value,
+            "entropy": entropy,
+            "approximate_kl": kl,
+            "clip_fraction": clipped,
+            "explained_variance": losses.explained_variance(values, self.returns, self.weights),
+            "mean_value": values.mean(),
+            "mean_advantage": self.advantages.mean(),
+            "mean_discounted_return": self.returns.mean(),
+        }.items():
+            self.metrics[name].copy_(number)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the live tensors of the optimiser."""
+        return {f"optimiser/{name}": tensor for name, tensor in self.optimiser.state().items()}
+
+    def own_state(self) -> dict[str, Tensor]:
+        """Return the live counters of what is drawn."""
+        drawn = {"shuffle": self._shuffle, "negatives": self._negatives}
+        return {
+            f"{name}/{key}": tensor
+            for name, each in drawn.items()
+            if each is not None
+            for key, tensor in each.state().items()
+        }
+
+
+class A2C(ActorCriticAlgorithm):
+    """Advantage actor-critic, one step on the whole rollout.
+
+    Loss: ``-log pi(a) A + vf_loss_coeff (V - R)^2 - entropy_coeff H``, the mean over the rollout.
+
+    Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning", algorithm S3, with all
+    environments in step.
+    """
+
+    is_clipped: ClassVar[bool] = False
+    default_lambda: ClassVar[float] = 1.0
+
+    def terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> LossTerms:
+        """Return the terms of the policy gradient."""
+        log_prob, entropy = self.log_prob_and_entropy(rows, head)
+        return LossTerms(
+            policy=losses.policy_gradient_loss(log_prob, rows.advantages),
+            value=losses.value_loss(values, rows.returns),
+            entropy=entropy,
+            log_ratio=(log_prob - rows.log_probs).detach(),
+        )
+
+
+class PPO(ActorCriticAlgorithm):
+    """Proximal policy optimisation, several epochs of minibatches on one rollout, with a clipped ratio.
+
+    Loss: ``-min(r A, clip(r, 1 - clip_param, 1 + clip_param) A) + vf_loss_coeff (V - R)^2 - entropy_coeff H``.
+    ``r`` is the ratio of the action's probability now to that with which it was drawn. With ``value_clip`` the value
+    counts as moved at most so far from what it was, where that makes the error larger. With ``target_kl`` no further
+    step is taken in an update once the policy has moved by 1.5 times that.
+
+    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", eq. 7 and 9.
+    """
+
+    is_clipped: ClassVar[bool] = True
+    default_lambda: ClassVar[float] = 0.95
+
+    @property
+    def n_epochs(self) -> int:
+        """Times that an update goes through the rollout, as configured."""
+        return self.config.n_epochs
+
+    @property
+    def n_minibatches(self) -> int:
+        """Steps of the optimiser in each, as configured."""
+        return self.config.n_minibatches
+
+    def terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> LossTerms:
+        """Return the terms of the clipped objective."""
+        log_prob, entropy = self.log_prob_and_entropy(rows, head)
+        log_ratio = log_prob - rows.log_probs
+        return LossTerms(
+            policy=losses.clipped_surrogate_loss(log_ratio, rows.advantages, self.config.clip_param),
+            value=losses.value_loss(values, rows.returns, rows.values, self.config.value_clip),
+            entropy=entropy,
+            log_ratio=log_ratio.detach(),
+        )
+
+
+def _sum(term: Tensor, weights: Tensor | None) -> Tensor:
+    return (term if weights is None else term * weights).sum()
+
+
+def _count(rows: Tensor, weights: Tensor | None) -> Tensor:
+    """Return how many of (rows, n_agents) count, 0-d."""
+    if weights is None:
+        return torch.full((), float(rows.numel()), device=rows.device)
+    return weights.sum() * rows.shape[1]

@@ -1,0 +1,179 @@
+"""DDPG: an actor whose actions follow from what it sees, and a critic that tells it where better ones lie."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Final
+
+import torch
+
+from warpdrive_min.backends.base import Backend
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.algorithms.replay import ReplayBuffer
+from warpdrive_min.training.config import TrainerConfig
+from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.precision import precision
+from warpdrive_min.training.rollout import RolloutBuffer
+
+Tensor = torch.Tensor
+
+METRICS: Final = ("actor_loss", "critic_loss", "mean_q", "max_q", "n_skipped_steps", "buffer_size")
+
+
+class Target:
+    """A copy of a network that follows its weights slowly.
+
+    Args:
+        model: To follow; its parameters lie in the optimiser's vector.
+        optimiser: Of the model.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimiser: FlatAdam) -> None:
+        self._followed = optimiser.vector.detach()
+        self.vector = self._followed.clone()
+        """All parameters, (n,) float32."""
+        self.model: Any = copy.deepcopy(model)
+        start = 0
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = self.vector[start : start + parameter.numel()].view_as(parameter)
+                start += parameter.numel()
+        self.model.requires_grad_(False)
+
+    def follow(self, share: Tensor) -> None:
+        """Take over a share, 0-d, of the weights as they are now; enqueues."""
+        self.vector.lerp_(self._followed, share)
+
+
+class DDPG:
+    """Deep deterministic policy gradient: two networks that learn from transitions of n steps out of a replay buffer.
+
+    The critic's loss is the mean of ``(Q(s, a) - r - discount Q'(s', clip(mu'(s'))))^2``; then the actor's is that of
+    ``-Q(s, mu(s))`` with the new critic, whose weights it leaves alone; then the targets, with a prime, follow both.
+    It does the same whatever is on the device, so a CUDA graph captures it whole.
+
+    Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", algorithm 1, with windows of
+    n steps as in Barth-Maron et al. 2018, "Distributed distributional deterministic policy gradients".
+
+    Args:
+        group: Policy with its buffer; its actor offers ``act(observations) -> actions``, its critic values them,
+            ``critic(observations, actions)``.
+        trainer: Settings that all policies share.
+        backend: Of the environments.
+        seed: Of the draws.
+
+    Raises:
+        ConfigError: The replay buffer is too small or too large, or returns are to be normalised.
+        torch.cuda.OutOfMemoryError: It does not fit.
+    """
+
+    clips_actions: ClassVar[bool] = True
+
+    def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int) -> None:
+        config, buffer = group.config, group.buffer
+        assert config.tau is not None, "of DDPG, which the config checks"
+        assert buffer is not None, "a policy that learns has a buffer"
+        self.policy, self.config, self.actor, self.critic = group.name, config, *group.models.values()
+        self._tau, self._precision, self._device = config.tau, trainer.precision, buffer.rewards.device
+        self.scheduled = {name: torch.zeros((), device=self._device) for name in ("lr/actor", "lr/critic")}
+        """Learning rates, 0-d; written before each update."""
+        max_norm = config.max_grad_norm if config.clip_grad_norm else None
+        self.actor_optimiser, self.critic_optimiser = (
+            FlatAdam(model.parameters(), lr, max_norm, config.adam_eps)
+            for model, lr in zip((self.actor, self.critic), self.scheduled.values(), strict=True)
+        )
+        self.target_actor = Target(self.actor, self.actor_optimiser)
+        self.target_critic = Target(self.critic, self.critic_optimiser)
+        self.metrics = {name: torch.zeros((), device=self._device) for name in METRICS}
+        """Numbers of the last step of the last update, 0-d; ``n_skipped_steps`` of all."""
+        self.metrics["gradient_norm_actor"] = self.actor_optimiser.norm
+        self.metrics["gradient_norm_critic"] = self.critic_optimiser.norm
+        self.make_memory(group, buffer, trainer, backend, seed)
+
+    # -------------------------------------------------------------- what a rule of learning says
+
+    def make_memory(
+        self, group: PolicyGroup, buffer: RolloutBuffer, trainer: TrainerConfig, backend: Backend, seed: int
+    ) -> None:
+        """Allocate what is remembered of rollouts."""
+        config, space = self.config, group.arrays.space
+        if config.normalize_return:
+            raise ConfigError(
+                f"policy {self.policy!r}: normalize_return must be false for DDPG (got True), whose critic predicts "
+                "the returns as they are; leave it out, or scale the rewards"
+            )
+        self.replay = ReplayBuffer(
+            buffer, space, config.buffer_size, trainer.n_step, config.gamma, config.batch_size, backend, seed
+        )
+        if config.learning_starts > self.replay.capacity:
+            raise ConfigError(
+                f"policy {self.policy!r}: learning_starts must be at most the {self.replay.capacity:,} transitions "
+                f"that the buffer holds (got {config.learning_starts:,}); lower it, or raise buffer_size"
+            )
+
+    @property
+    def n_repeats(self) -> int:
+        """Steps of each optimiser in an update, as configured."""
+        return self.config.updates_per_iteration
+
+    def compute_returns(self, buffer: RolloutBuffer) -> None:
+        """Add the transitions of a rollout to the replay buffer; enqueues."""
+        self.replay.add(buffer)
+
+    def remembered(self) -> tuple[Tensor, Tensor]:
+        """Return how many transitions there are, and whether they are too few, 0-d each."""
+        size = self.replay.size.squeeze()
+        return size, size < self.config.learning_starts
+
+    def learn(self, skip: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw transitions and take a step of the critic, then of the actor; none where ``skip`` (0-d bool) is true.
+
+        Returns:
+            Losses of the actor and the critic, 0-d, and what the critic said of the actions taken.
+        """
+        drawn = self.replay.sample()
+        with torch.no_grad():
+            actions = self.replay.clip(self.target_actor.model.act(drawn.following))
+            next_q = self.target_critic.model(drawn.following, actions).float()
+            targets = losses.n_step_targets(drawn.rewards, drawn.discounts, next_q)
+        q = self.critic(drawn.observations, drawn.actions).float()
+        critic_loss = losses.critic_loss(q, targets)
+        self.critic_optimiser.step(critic_loss, skip)
+        actor_loss = losses.actor_loss(self.critic(drawn.observations, self.actor.act(drawn.observations)).float())
+        self.actor_optimiser.step(actor_loss, skip)
+        return actor_loss, critic_loss, q
+
+    def own_state(self) -> dict[str, Tensor]:
+        """Return the live tensors of what is remembered and of what is drawn from it; each rank has its own."""
+        return {f"buffer/{name}": tensor for name, tensor in self.replay.state().items()}
+
+    # -------------------------------------------------------------- steps
+
+    def update(self, buffer: RolloutBuffer) -> None:
+        """Learn from what is remembered; enqueues, does not synchronise."""
+        with precision(self._precision, self._device):
+            size, skip = self.remembered()
+            share = torch.where(skip, 0.0, self._tau)
+            for _ in range(self.n_repeats):
+                actor_loss, critic_loss, q = self.learn(skip)
+                self.target_actor.follow(share)
+                self.target_critic.follow(share)
+            self._report(actor_loss, critic_loss, q, size)
+
+    @torch.no_grad()
+    def _report(self, actor_loss: Tensor, critic_loss: Tensor, q: Tensor, size: Tensor) -> None:
+        n_skipped = self.actor_optimiser.n_skipped + self.critic_optimiser.n_skipped
+        numbers = (actor_loss, critic_loss, q.mean(), q.max(), n_skipped, size)
+        for name, number in zip(METRICS, numbers, strict=True):
+            self.metrics[name].copy_(number)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the live tensors of the optimisers and the targets, the same on all ranks."""
+        optimisers = {"actor": self.actor_optimiser, "critic": self.critic_optimiser}
+        return {
+            **{f"{part}/{name}": tensor for part, each in optimisers.items() for name, tensor in each.state().items()},
+            "target/actor": self.target_actor.vector,
+            "target/critic": self.target_critic.vector,
+        }

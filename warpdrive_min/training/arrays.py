@@ -1,0 +1,307 @@
+"""Arrays of agents: what each policy's agents observe, where their actions go, and what they are paid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from warpdrive_min.constants import Constants
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.spaces import category_counts
+from warpdrive_min.training.actions import ActionSpace
+
+Agents = Sequence[Hashable]
+PolicyMap = Mapping[str, Agents]
+"""Agents of each policy, every agent once."""
+
+TERMINATED: Final = "terminated"
+TRUNCATED: Final = "truncated"
+LAYOUTS: Final = {
+    "shared": "warpdrive_min.training.arrays:SharedLayout",
+    "warpdrive": "warpdrive_min.dialect.layout:WarpDriveLayout",
+}
+"""Layouts of arrays by name: module and class."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgentArrays:
+    """The agents of one policy in the arrays of a wrapper, each (n_envs, agents of the array, ...)."""
+
+    policy: str
+    agents: tuple[Hashable, ...]
+    """In the order of the policy's list."""
+    suffix: str
+    """End of the arrays' names: "", or ``_<policy>`` where each policy has arrays of its own."""
+    rows: torch.Tensor | None
+    """Places of the agents in the arrays, (n_agents,) int64; None: all, in order."""
+    space: ActionSpace
+    n_features: int
+    """Entries of an observation, flattened; an action mask is none."""
+    observations: tuple[torch.Tensor, ...] = field(repr=False)
+    """Parts of the observations, whose entries lie side by side; one for each key of a Dict."""
+    mask: torch.Tensor | None = field(repr=False)
+    """Action masks, (n_envs, agents of the array, choices) int32; 0 forbids."""
+    last_observations: tuple[torch.Tensor, ...] = field(repr=False)
+    """Parts of the last observations of episodes that end; none where nothing tells of them."""
+    actions: torch.Tensor = field(repr=False)
+    rewards: torch.Tensor = field(repr=False)
+
+    @property
+    def n_agents(self) -> int:
+        """Agents of the policy."""
+        return len(self.agents)
+
+    def observe(self, out: torch.Tensor, mask: torch.Tensor | None = None) -> None:
+        """Copy what the agents see into ``out`` (n_envs, n_agents, n_features), and their masks; enqueues."""
+        first = 0
+        for array in self.observations:
+            entries = flat_entries(array)
+            part = out if len(self.observations) == 1 else out[..., first : first + entries.shape[2]]
+            self.pick(entries, part)
+            first += entries.shape[2]
+        if self.mask is not None and mask is not None:
+            self.pick(self.mask, mask)
+
+    def pick(self, array: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy the agents' rows of an array (n_envs, agents of the array, ...) into ``out``; enqueues."""
+        if self.rows is None:
+            out.copy_(array)
+        elif array.dtype == out.dtype and out.is_contiguous():
+            torch.index_select(array, 1, self.rows, out=out)
+        else:
+            out.copy_(array.index_select(1, self.rows))
+
+    def place(self, values: torch.Tensor, into: torch.Tensor, axis: int = 1) -> None:
+        """Write the agents' values into their rows of an array, of which ``axis`` counts agents; enqueues."""
+        if self.rows is None:
+            into.copy_(values)
+        else:
+            into.index_copy_(axis, self.rows, values)
+
+
+class SharedLayout:
+    """All agents in one set of arrays, in which they are the axis after that of the environments.
+
+    Another layout is a subclass that says which agents share arrays, and where their axis is.
+    """
+
+    saved: tuple[bool, str] = (False, "first")
+    """Entry of a checkpoint's header: policies have arrays of their own, and the agents' axis."""
+
+    def sets(self, policies: PolicyMap, everyone: Agents) -> dict[str, Agents]:
+        """Return the agents of each set of arrays, by the suffix of its names."""
+        return {"": everyone}
+
+    def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return what single agents observe as an array of all."""
+        return np.stack(rows)
+
+    def by_agent(self, array: torch.Tensor, n_agents: int) -> torch.Tensor:
+        """Return the view (n_envs, n_agents, ...) of an array of observations."""
+        return array
+
+    def push(self, wrapper: EnvWrapper, policies: PolicyMap) -> None:
+        """Push the arrays of `feed` that the environment has left out; synchronises.
+
+        Raises:
+            ConfigError: As of `feed`, or the environment pushed an array of another shape.
+        """
+        push_missing(wrapper, self.feed(wrapper, policies))
+
+    def feed(self, wrapper: EnvWrapper, policies: PolicyMap) -> DataFeed:
+        """Return the arrays that a step reads and writes for a trainer, of each set with its suffix, n agents.
+
+        | array | shape |
+        |---|---|
+        | ``observations[_<key>]`` | ``(n_envs, n, *features)``, restored by resets |
+        | ``sampled_actions`` | ``(n_envs, n, n_types)`` int32, float32 if continuous |
+        | ``sampled_actions_<type>`` | ``(n_envs, n, 1)``, where there are several types |
+        | ``rewards`` | ``(n_envs, n)`` float32 |
+
+        Raises:
+            ConfigError: The wrapper has not started or has no kernels, an agent is in no policy or in two, or agents
+                that share arrays have different spaces.
+        """
+        if not wrapper.vectorised or wrapper.reset_on_host:
+            raise ConfigError("arrays: need a wrapper on a backend whose kernels it has, after its first reset()")
+        everyone = list(wrapper.env.action_space)
+        check_policies(policies, everyone)
+        feed = DataFeed()
+        for suffix, agents in self.sets(policies, everyone).items():
+            _require_one_space(wrapper, agents)
+            self._add_step_arrays(feed, wrapper, suffix, agents)
+        return feed
+
+    def _add_step_arrays(self, feed: DataFeed, wrapper: EnvWrapper, suffix: str, agents: Agents) -> None:
+        n_envs = wrapper.n_envs
+        # The observations of the very reset that gave the copies their state; a core wrapper does not keep them.
+        observations = getattr(wrapper, "first_observations", None) or wrapper.obs_at_reset()
+        first = observations[agents[0]]
+        for key in first if isinstance(first, Mapping) else [None]:
+            name = Constants.OBSERVATIONS + suffix + (f"_{key}" if key is not None else "")
+            rows = [np.asarray(observations[agent] if key is None else observations[agent][key]) for agent in agents]
+            feed.add_data(name, self.stacked(rows), True, n_copies=n_envs)
+        types, dtype = action_types(wrapper.env.action_space[agents[0]])
+        for name, n_types in action_arrays(suffix, types).items():
+            feed.add_data(name, np.zeros((len(agents), n_types), dtype), n_copies=n_envs)
+        feed.add_data(Constants.REWARDS + suffix, np.zeros(len(agents), np.float32), n_copies=n_envs)
+
+    def arrays(self, wrapper: EnvWrapper, policies: PolicyMap) -> dict[str, AgentArrays]:
+        """Return the arrays of each policy's agents.
+
+        Raises:
+            ConfigError: An agent is in no policy or in two, agents of one policy differ in their actions, or an array
+                is missing.
+        """
+        env, device = wrapper.env, wrapper.cuda_data_manager.device
+        everyone = list(env.action_space)
+        check_policies(policies, everyone)
+        sets = self.sets(policies, everyone)
+        by_policy = {}
+        for policy, members in policies.items():
+            agents = tuple(members)
+            spaces = {agent: ActionSpace.of(env.action_space[agent]) for agent in agents}
+            if len(set(spaces.values())) > 1:
+                raise ConfigError(f"policy {policy!r}: its agents must have the same actions (got {spaces}); split it")
+            suffix = next(suffix for suffix, of_set in sets.items() if agents[0] in of_set)
+            place = {agent: index for index, agent in enumerate(sets[suffix])}
+            places = [place[agent] for agent in agents]
+            observed = self._observed(wrapper, Constants.OBSERVATIONS + suffix, agents[0], len(place))
+            mask = observed.pop(Constants.ACTION_MASK, None)
+            by_policy[policy] = AgentArrays(
+                policy=policy,
+                agents=agents,
+                suffix=suffix,
+                rows=None if places == list(range(len(place))) else torch.tensor(places, device=device),
+                space=spaces[agents[0]],
+                n_features=get_flattened_obs_size(env.observation_space[agents[0]]),
+                observations=tuple(observed.values()),
+                mask=mask,
+                last_observations=self._last_observations(wrapper, suffix, list(observed), len(place)),
+                actions=_tensor(wrapper, Constants.ACTIONS + suffix),
+                rewards=_tensor(wrapper, Constants.REWARDS + suffix),
+            )
+        return by_policy
+
+    def _observed(self, wrapper: EnvWrapper, name: str, agent: Hashable, n_agents: int) -> dict[Hashable, torch.Tensor]:
+        """Return the arrays of observations by their keys, "" where there is no Dict."""
+        keys = list(getattr(wrapper.env.observation_space[agent], "spaces", {}))
+        named = {key: f"{name}_{key}" for key in keys} or {"": name}
+        return {key: self.by_agent(_tensor(wrapper, each), n_agents) for key, each in named.items()}
+
+    def _last_observations(
+        self, wrapper: EnvWrapper, suffix: str, keys: Sequence[Hashable], n_agents: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the arrays of what the agents see last when an episode ends, or none if one is missing.
+
+        A step that restarts by itself has put that aside; otherwise it is still there.
+        """
+        data = wrapper.cuda_data_manager
+        name = ("final_observations" if wrapper.auto_reset else Constants.OBSERVATIONS) + suffix
+        names = [f"{name}_{key}" if key else name for key in keys]
+        if not all(map(data.is_data_on_device, (TERMINATED, TRUNCATED, *names))):
+            return ()
+        arrays = tuple(self.by_agent(data.tensor(name), n_agents) for name in names)
+        return arrays if all(array.dim() > 1 and array.shape[1] == n_agents for array in arrays) else ()
+
+
+def saved_layout(saved: Sequence[Any]) -> SharedLayout:
+    """Return the layout that a checkpoint's header names, as `SharedLayout.saved` of the core's."""
+    if tuple(saved) == SharedLayout.saved:
+        return SharedLayout()
+    layout: SharedLayout = resolve_name(LAYOUTS["warpdrive"])(*saved)
+    return layout
+
+
+def flat_entries(array: torch.Tensor) -> torch.Tensor:
+    """Return observations (n_envs, n_agents, ...) as (n_envs, n_agents, n_entries)."""
+    return array.flatten(2) if array.dim() > 2 else array[..., None]
+
+
+def get_flattened_obs_size(observation_space: Any) -> int:
+    """Return the number of values in an observation; in a dict the action mask does not count."""
+    if isinstance(observation_space, Mapping) or hasattr(observation_space, "spaces"):
+        spaces = getattr(observation_space, "spaces", observation_space)
+        return sum(math.prod(space.shape) for key, space in spaces.items() if key != Constants.ACTION_MASK)
+    return math.prod(observation_space.shape)
+
+
+# ------------------------------------------------------------------ pushing
+
+
+def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
+    """Push the entries that are not on the device; those that are must have the shapes of the feed. Synchronises.
+
+    Raises:
+        ConfigError: One has another shape.
+    """
+    data, missing = wrapper.cuda_data_manager, DataFeed()
+    for name, entry in feed.items():
+        want = (entry["attributes"]["n_copies"], *np.shape(entry["data"]))
+        if not data.is_data_on_device(name):
+            missing[name] = entry
+        elif data.get_shape(name) != want:
+            raise ConfigError(
+                f"arrays: {name!r} is there with another shape (got {data.get_shape(name)}, expected {want}); "
+                "leave it to the environment or to this call"
+            )
+    data.push_data_to_device(missing, torch_accessible=True)
+
+
+def action_arrays(suffix: str, types: Sequence[int]) -> dict[str, int]:
+    """Return the number of types of each action array: of all types, and where there are several, of each."""
+    parts = {f"{Constants.ACTIONS}_{index}{suffix}": 1 for index in range(len(types))} if len(types) > 1 else {}
+    return {Constants.ACTIONS + suffix: len(types), **parts}
+
+
+def action_types(space: Any) -> tuple[tuple[int, ...], type[np.int32] | type[np.float32]]:
+    """Return the choices of each action type (1 for each value of a continuous one), and the dtype of actions."""
+    if hasattr(space, "low"):
+        return (1,) * math.prod(space.shape), np.float32
+    return category_counts(space), np.int32
+
+
+def _tensor(wrapper: EnvWrapper, name: str) -> torch.Tensor:
+    data = wrapper.cuda_data_manager
+    if not data.is_data_on_device(name):
+        raise ConfigError(f"training: needs the array {name!r}; known are {known(data.array_names())}")
+    return data.tensor(name)
+
+
+# ------------------------------------------------------------------ checks
+
+
+def check_policies(policies: PolicyMap, agents: Agents) -> None:
+    """Raise `ConfigError` unless every agent is in one policy and in no other."""
+    mapped = [agent for members in policies.values() for agent in members]
+    if len(mapped) != len(agents) or set(mapped) != set(agents):
+        raise ConfigError(f"policies: must hold each of the agents {list(agents)} once (got {mapped})")
+
+
+def _require_one_space(wrapper: EnvWrapper, agents: Agents) -> None:
+    spaces = wrapper.env.observation_space, wrapper.env.action_space
+    forms = {agent: tuple(_form(space[agent]) for space in spaces) for agent in agents}
+    for agent, form in forms.items():
+        if form != forms[agents[0]]:
+            raise ConfigError(
+                f"arrays: agents that share arrays must have the same spaces (got {form} for {agent!r} and "
+                f"{forms[agents[0]]} for {agents[0]!r}); give each policy arrays of its own"
+            )
+
+
+def _form(space: Any) -> tuple[Any, ...]:
+    """Return what two spaces must have in common for one array to hold both."""
+    if isinstance(space, Mapping) or hasattr(space, "spaces"):
+        return tuple((key, _form(each)) for key, each in getattr(space, "spaces", space).items())
+    if hasattr(space, "low"):
+        return tuple(space.shape)
+    return category_counts(space)

@@ -1,0 +1,155 @@
+"""From a run config to policies that act and learn: models, algorithms, and the numbers that change with time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.arrays import AgentArrays
+from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.fused import is_supported, missing
+from warpdrive_min.training.models import (
+    create_actor,
+    create_actor_critic,
+    create_critic,
+    load_warpdrive_state_dict,
+)
+from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.schedules import ParamScheduler, Schedule
+
+ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
+    None: {
+        "A2C": "warpdrive_min.training.algorithms.actor_critic:A2C",
+        "PPO": "warpdrive_min.training.algorithms.actor_critic:PPO",
+        "DDPG": "warpdrive_min.training.algorithms.ddpg:DDPG",
+    },
+    "warpdrive": {
+        "A2C": "warpdrive_min.dialect.learning:WarpDriveA2C",
+        "PPO": "warpdrive_min.dialect.learning:WarpDrivePPO",
+        "DDPG": "warpdrive_min.dialect.learning:WarpDriveDDPG",
+    },
+}
+"""Algorithms by ``trainer.compat`` and name: module and class."""
+
+MODEL_SEED, SAMPLER_SEED, RESET_SEED, ALGORITHM_SEED = range(4)
+"""Uses of a run's seed; see `derived_seed`."""
+
+
+def derived_seed(seed: int, *words: int) -> int:
+    """Return a seed of 63 bits for one of several uses of a run's seed."""
+    return int(np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def algorithm_class(config: RunConfig, policy: str) -> Any:
+    """Return the class of a policy's algorithm; see `Algorithm`."""
+    return resolve_name(ALGORITHMS[config.trainer.compat][config.policy[policy].algorithm])
+
+
+def make_groups(
+    config: RunConfig, arrays: Mapping[str, AgentArrays], seed: int, device: torch.device
+) -> dict[str, PolicyGroup]:
+    """Build the models of all policies; the same seed gives the same weights on every device.
+
+    Raises:
+        ConfigError: An algorithm does not fit the actions, or a model cannot be built.
+    """
+    groups = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, MODEL_SEED))
+        for name, of_agents in arrays.items():
+            policy = config.policy[name]
+            models = make_models(name, policy, of_agents)
+            for model in models.values():
+                model.to(device)
+            if any(network.fused for network in policy.models.values()) and not is_supported(device):
+                raise ConfigError(
+                    f"run config policy.{name}.model.fused: needs a GPU, Triton and a C compiler (got {device.type}; "
+                    f"missing: {missing() or 'none'}); leave the key out, or set it to false"
+                )
+            groups[name] = PolicyGroup(name, policy, of_agents, models)
+    return groups
+
+
+def make_models(name: str, policy: PolicyConfig, arrays: AgentArrays) -> dict[str, torch.nn.Module]:
+    """Build the networks of one policy, with the weights that its config names.
+
+    Raises:
+        ConfigError: The algorithm does not fit the actions, or a model cannot be built or loaded.
+    """
+    size, space = arrays.n_features, arrays.space
+    if isinstance(policy.model, ActorCriticConfig):
+        if not space.is_continuous:
+            raise ConfigError(
+                f"run config policy.{name}.algorithm: DDPG needs continuous actions (got {space.categories} choices); "
+                "use A2C or PPO"
+            )
+        models = {
+            "actor": create_actor(size, space, policy.model.actor),
+            "critic": create_critic(size, space, policy.model.critic),
+        }
+    else:
+        models = {"model": create_actor_critic(size, space, policy.model)}
+    for part, file in policy.weight_files.items():
+        load_weights(models[part], file, f"policy/{name}/{part}/")
+    return models
+
+
+def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
+    """Fill a model from a checkpoint, of which it takes the tensors below ``prefix``, or from WarpDrive's state_dict.
+
+    Raises:
+        CheckpointError: It has no such tensors, or of other shapes.
+        DataError: A state_dict has no such tensors, or of other shapes.
+    """
+    if Path(file).is_file():
+        load_warpdrive_state_dict(model, torch.load(file, map_location="cpu", weights_only=True))
+        return
+    tensors, _ = checkpoint.load(file)
+    saved = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    checkpoint.restore(model.state_dict(), saved, file)
+
+
+def noise_schedules(config: RunConfig) -> dict[str, Schedule]:
+    """Return the numbers of the noise of DDPG; of Gaussian noise nothing stays from step to step.
+
+    Raises:
+        ConfigError: Its policies explore by different noises.
+    """
+    kinds = {name: policy.noise for name, policy in config.policy.items() if policy.algorithm == "DDPG"}
+    if len(set(kinds.values())) > 1:
+        raise ConfigError(
+            f"run config policy: all policies of DDPG must explore by the same noise, of which sampler.params has "
+            f"the numbers (got {kinds}); make them equal"
+        )
+    return config.sampler.params.schedules | ({"damping": 1.0} if "gaussian" in kinds.values() else {})
+
+
+class ScheduledTensors:
+    """Numbers that change with training time: 0-d tensors, which the host writes between iterations."""
+
+    def __init__(self) -> None:
+        self._schedules: list[tuple[ParamScheduler, torch.Tensor]] = []
+        self._written: dict[int, float] = {}
+
+    def add(self, schedule: Schedule, tensor: torch.Tensor) -> None:
+        """Have a tensor follow a schedule."""
+        self._schedules.append((ParamScheduler(schedule), tensor))
+
+    def write(self, now: int) -> None:
+        """Write the numbers of a timestep, those that have changed; enqueues."""
+        for schedule, tensor in self._schedules:
+            value = schedule.get_param_value(now)
+            if self._written.get(id(tensor)) != value:
+                tensor.fill_(value)
+                self._written[id(tensor)] = value
+
+    def value(self, tensor: torch.Tensor) -> float:
+        """Return the number that was written last."""
+        return self._written[id(tensor)]

@@ -1,0 +1,269 @@
+"""Policies at the arrays of a wrapper: each group of agents acts by its model, and one kernel draws for an array."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from warpdrive_min.backends.base import Launch
+from warpdrive_min.constants import Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.training.arrays import AgentArrays
+from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.rollout import Observation, RolloutBuffer, empty_observation
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Algorithm(Protocol):
+    """Makes one policy better.
+
+    It is built with ``(group, trainer_config, backend, seed)``, and has a class variable ``clips_actions``: continuous
+    actions are clipped to their space once they have been kept.
+    """
+
+    scheduled: Tensors
+    """Numbers that the trainer writes before each update, 0-d, by the key of their schedule."""
+    metrics: Tensors
+    """Numbers of the last update, 0-d."""
+
+    def compute_returns(self, buffer: RolloutBuffer) -> None:
+        """Compute what the rollout is learned from; enqueues, and can be captured."""
+        ...
+
+    def update(self, buffer: RolloutBuffer) -> None:
+        """Take the optimiser's steps; enqueues, and can be captured."""
+        ...
+
+    def state(self) -> Tensors:
+        """Return the live tensors from which learning goes on, the same on all ranks."""
+        ...
+
+    def own_state(self) -> Tensors:
+        """Return those that each rank has its own of: what it remembers, and what counts its draws."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class PolicyGroup:
+    """The agents that share a policy."""
+
+    name: str
+    config: PolicyConfig
+    arrays: AgentArrays
+    models: dict[str, Any]
+    """Networks by their part: ``model``, or ``actor`` and ``critic``; who acts offers ``act(observations) -> head``."""
+    buffer: RolloutBuffer | None = None
+    algorithm: Algorithm | None = None
+    """None: the policy acts and does not learn."""
+    is_direct: bool = False
+    """The environments write observations into the buffer themselves."""
+    actions: ActionSampler = field(init=False, repr=False)
+    """Sampler of the agents' array, which takes their head."""
+    _seen: Observation | None = field(default=None, repr=False)
+
+    @property
+    def agents(self) -> tuple[Hashable, ...]:
+        """Agents, in the order of the policy's list."""
+        return self.arrays.agents
+
+    @property
+    def is_noisy(self) -> bool:
+        """The head is a mean that noise is added to, as DDPG explores; it has no scale of its own."""
+        return "actor" in self.models
+
+    @property
+    def acting(self) -> Any:
+        """Network that acts."""
+        return self.models["actor" if self.is_noisy else "model"]
+
+    @torch.no_grad()
+    def act(self, t: int = 0) -> None:
+        """Observe, and lay down the head from which actions are drawn; enqueues.
+
+        Args:
+            t: Step of the rollout, whose observations the buffer keeps; without one they are overwritten.
+        """
+        observations, mask = self._place(t)
+        if t == 0 or not self.is_direct:
+            self.arrays.observe(observations, mask)
+        log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
+        self.actions.put(self.arrays, self.acting.act(observations), mask, log_std)
+
+    def keep(self, t: int) -> None:
+        """Keep the actions as drawn, and of choices and Gaussians how probable they were; enqueues."""
+        if self.buffer is not None:
+            self.arrays.pick(self.arrays.actions, self.buffer.actions[t])
+            if not self.is_noisy:
+                self.arrays.pick(self.actions.log_prob, self.buffer.log_probs[t])
+
+    def end_rollout(self) -> None:
+        """Keep what the agents see after the last step; enqueues."""
+        if self.buffer is None:
+            return
+        if self.is_direct:
+            self.arrays.observations[0].copy_(self.buffer.observations[-1])
+        else:
+            self.arrays.observe(*self.buffer.observation(-1))
+        if self.arrays.rows is not None:
+            self.buffer.take_rows(self.arrays.rows)
+
+    def _place(self, t: int) -> Observation:
+        """Return where the observations of a step go."""
+        if self.buffer is not None:
+            return self.buffer.observation(t)
+        if self._seen is None:
+            self._seen = empty_observation(self.arrays, (len(self.arrays.rewards), self.arrays.n_agents))
+        return self._seen
+
+    # -------------------------------------------------------------- checkpoints
+
+    def weights(self) -> Tensors:
+        """Return the live weights of the models, by their names in a checkpoint."""
+        return {
+            f"policy/{self.name}/{part}/{key}": value
+            for part, model in self.models.items()
+            for key, value in model.state_dict().items()
+        }
+
+    def state(self) -> Tensors:
+        """Return what is the same on all ranks: weights, and the optimisers' moments."""
+        learned = {} if self.algorithm is None else self.algorithm.state()
+        return self.weights() | {f"policy/{self.name}/algorithm/{key}": value for key, value in learned.items()}
+
+    def own_state(self) -> Tensors:
+        """Return what each rank has of its own: what the algorithm remembers and counts."""
+        own = {} if self.algorithm is None else self.algorithm.own_state()
+        return {f"policy/{self.name}/own/{key}": value for key, value in own.items()}
+
+
+def is_weight(name: str) -> bool:
+    """Tell whether a tensor of a checkpoint belongs to a model."""
+    section, *rest = name.split("/")
+    return section == "policy" and rest[1] not in ("algorithm", "own")
+
+
+class ActionSampler:
+    """Draws for all agents whose actions lie in one array: their policies' heads meet here.
+
+    Args:
+        wrapper: With the array.
+        sampler: Gets it registered.
+        groups: The policies at it, all of one action space, which all explore by noise around a mean or none.
+        clips: Clip continuous actions to their space once they are kept.
+
+    Raises:
+        ConfigError: The policies differ in their action spaces, or in how they explore.
+    """
+
+    def __init__(
+        self, wrapper: EnvWrapper, sampler: CUDASampler, groups: Sequence[PolicyGroup], *, clips: bool = True
+    ) -> None:
+        first = groups[0].arrays
+        noisy = [group.name for group in groups if group.is_noisy]
+        if noisy and len(noisy) < len(groups):
+            raise ConfigError(
+                "training: policies whose actions share an array must all be DDPG or none "
+                f"(got DDPG for {known(noisy)} only); give each policy arrays of its own"
+            )
+        if any(group.arrays.space != first.space for group in groups):
+            raise ConfigError(
+                "training: policies whose actions share an array must have one action space "
+                f"(got { ({group.name: group.arrays.space for group in groups}) }); give each policy arrays of its own"
+            )
+        self.groups = tuple(groups)
+        self.space = first.space
+        self._data, self._sampler, self._clips, self._is_noisy = wrapper.cuda_data_manager, sampler, clips, bool(noisy)
+        self._name, self._actions = Constants.ACTIONS + first.suffix, first.actions
+        n_envs, n_agents, n_types = first.actions.shape
+        device = self._data.device
+        self._head = torch.zeros(n_envs, n_agents, self.space.n_outputs, device=device)
+        self.log_prob = torch.zeros(n_envs, n_agents, device=device)
+        """Log-probability of what was drawn last, (n_envs, agents of the array)."""
+        self._log_std = torch.zeros(n_agents, n_types, device=device)
+        is_masked = any(group.arrays.mask is not None for group in groups)
+        self._mask = torch.ones(self._head.shape, dtype=torch.int32, device=device) if is_masked else None
+        self._bounds = torch.tensor([self.space.low, self.space.high], device=device)
+        categories = self.space.categories
+        sampler.register_actions(self._data, self._name, categories or n_types, is_deterministic=not categories)
+        for group in groups:
+            group.actions = self
+
+    def put(
+        self,
+        arrays: AgentArrays,
+        head: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        log_std: torch.Tensor | None = None,
+    ) -> None:
+        """Lay down what a policy says of its agents: head (n_envs, n_agents, n_outputs), masks; enqueues."""
+        arrays.place(head.float(), self._head)
+        if mask is not None and self._mask is not None:
+            arrays.place(mask, self._mask)
+        if log_std is not None:
+            arrays.place(log_std.detach().expand(arrays.n_agents, -1), self._log_std, axis=0)
+
+    def masked_head(self) -> torch.Tensor:
+        """Return the head with the least number for each choice that is forbidden; enqueues."""
+        if self._mask is None:
+            return self._head
+        return self._head.masked_fill(self._mask == 0, torch.finfo(self._head.dtype).min)
+
+    def sample(self, t: int | None = None, *, greedy: bool = False, **noise: Any) -> None:
+        """Draw the actions of all agents into their array, with `log_prob`; enqueues.
+
+        Args:
+            t: Step of the rollout in whose row the groups keep what was drawn; None: nothing is kept.
+            greedy: Take the likeliest choice, or the mean.
+            noise: Numbers of the noise, see `CUDASampler.sample`; for those who explore by it.
+        """
+        if not self.space.is_continuous:
+            given = {"log_prob": self.log_prob} | ({} if self._mask is None else {"mask": self._mask})
+            self._sampler.sample(self._data, self._head, self._name, use_argmax=greedy, logits=True, **given)
+        elif self._is_noisy:
+            self._sampler.sample(self._data, self._head, self._name, use_argmax=greedy, **noise)
+        else:
+            self._sampler.sample_gaussian(
+                self._data, self._head, self._log_std, self._name, use_argmax=greedy, log_prob=self.log_prob
+            )
+        if t is not None:
+            for group in self.groups:
+                group.keep(t)
+        if self._clips and self.space.is_continuous:
+            torch.clamp(self._actions, self._bounds[0], self._bounds[1], out=self._actions)
+
+
+def action_samplers(
+    wrapper: EnvWrapper, sampler: CUDASampler, groups: Sequence[PolicyGroup], *, clips: bool = True
+) -> list[ActionSampler]:
+    """Return a sampler for each array of actions.
+
+    Raises:
+        ConfigError: Policies that share an array differ in their action spaces, or in how they explore.
+    """
+    by_array: dict[str, list[PolicyGroup]] = {}
+    for group in groups:
+        by_array.setdefault(group.arrays.suffix, []).append(group)
+    return [ActionSampler(wrapper, sampler, members, clips=clips) for members in by_array.values()]
+
+
+def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> list[Launch] | None:
+    """Return steps that write observations straight into their rows of the buffer; None: they must be copied.
+
+    That can be where the one policy sees the array of observations whole, as it is.
+    """
+    (arrays, buffer), data = (groups[0].arrays, groups[0].buffer), wrapper.cuda_data_manager
+    if len(groups) > 1 or buffer is None or not data.is_data_on_device(Constants.OBSERVATIONS):
+        return None
+    whole = data.tensor(Constants.OBSERVATIONS)
+    is_whole = arrays.rows is None and arrays.mask is None and len(arrays.observations) == 1
+    if not (is_whole and arrays.observations[0] is whole and whole.dtype == torch.float32 and whole.dim() == 3):
+        return None
+    steps = [wrapper.bound_step(observations=row) for row in buffer.observations[1:]]
+    bound = [step for step in steps if step is not None]
+    return bound if len(bound) == len(steps) else None
