@@ -22,9 +22,9 @@ from rich.table import Table
 from bench import sweep
 from bench.case import Point, PresetName
 from bench.errors import CompareError, NotComparable, NothingMeasured
-from bench.judge import COMPARABLE_FIELDS, key
+from bench.judge import key, machine_mismatches
+from bench.machine import kind
 from bench.record import Record, append
-from bench.show.records import by_machine
 from bench.stats import median, smallest_detectable
 from bench.verdicts import compare, turns
 from bench.verdicts.compare import say
@@ -88,14 +88,8 @@ class Calibration(_Model):
         return max(exact or known, key=lambda each: each.run, default=None)
 
     def fits(self, record: Record) -> bool:
-        """Say whether it was made on a machine like that of a record, with the same versions."""
-        fields = [field.removeprefix("machine.") for field in COMPARABLE_FIELDS if field.startswith("machine.")]
-        return all(self.machine.get(field) == record.machine.get(field) for field in fields)
-
-
-def machine_name(record: Record) -> str:
-    """Name the class of machine that made a record."""
-    return next(iter(by_machine([record])))
+        """Return whether it was made on a machine like that of a record, with the same versions."""
+        return not machine_mismatches(self.machine, record.machine)
 
 
 def read(record: Record, folder: Path = CALIBRATIONS) -> Calibration | None:
@@ -104,7 +98,7 @@ def read(record: Record, folder: Path = CALIBRATIONS) -> Calibration | None:
     Raises:
         NotComparable: The file breaks the schema.
     """
-    path = folder / f"{machine_name(record)}.json"
+    path = folder / f"{kind(record.machine)}.json"
     if not path.exists():
         return None
     try:
@@ -159,7 +153,7 @@ def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Pat
         command=command,
         noise=list(merged.values()),
     )
-    path = folder / f"{machine_name(record)}.json"
+    path = folder / f"{kind(record.machine)}.json"
     write_atomically(path, made.model_dump_json(indent=1) + "\n")
     return path
 

@@ -24,6 +24,7 @@ from bench.judge import Estimate, Filter, Interval, Judgement, Position, positio
 from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
 from bench.record import Context, Record, RecordError, read_all
 from bench.report import Cell, ClaimRow, Claims
+from bench.sets import RECORDS, newest_sets, published_records
 from bench.show.labels import number
 from warpdrive_min.backends import availability
 
@@ -376,10 +377,13 @@ def _cells(each: ClaimRow) -> tuple[str, ...]:
 def published() -> list[Record]:
     """Return the records that are published here, of which our own claims are made, but for lines that are cut short.
 
+    Sets and the archive of sweeps, for what one run showed another one has to show again.
+
     Raises:
-        RecordError: A record breaks the schema.
+        RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
-    return read_all([sweep.SWEEPS], cut=[]) if sweep.SWEEPS.exists() else []
+    archive = [sweep.SWEEPS] if sweep.SWEEPS.is_dir() else []
+    return read_all([*archive, *(folder / RECORDS for folder in newest_sets())], cut=[])
 
 
 def claims(
@@ -393,7 +397,7 @@ def claims(
     """Hold every claim about speed and learning, WarpDrive's and our own, against records."""
     try:
         ours = published()
-        shown = read_all(sweep.folders(), cut=[]) if records is None else read_all(records)
+        shown = read_all(published_records(), cut=[]) if records is None else read_all(records)
     except (RecordError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error

@@ -24,8 +24,10 @@ from bench.export import export
 from bench.gate import GateCommand, gate
 from bench.paper import paper
 from bench.peers.command import peers
+from bench.publish import publish
 from bench.record import Context, Record, RecordError, read_all
 from bench.reproduce import reproduce
+from bench.sets import published_records
 from bench.show.records import by_machine
 from bench.verdicts.compare import compare
 from warpdrive_min.backends import Availability, availability
@@ -43,6 +45,7 @@ app.command("export")(export)
 app.command("reproduce", cls=GateCommand)(reproduce)
 app.command("doctor")(doctor)
 app.command("peers")(peers)
+app.command("publish")(publish)
 console = Console()
 if console.width < (wide := 200):
     console = Console(width=wide)  # the tables need it; a narrower terminal wraps
@@ -191,7 +194,7 @@ def plot(
     """Draw the figures of each machine from its records; measures nothing."""
     cut: list[str] = []
     try:
-        found = read_all(records or sweep.folders(), cut)
+        found = read_all(records or published_records(), cut)
         groups = by_machine(record for record in found if record.is_evidence)
         if not groups:
             raise plots.PlotError("plot: no record is measured and right; run `python -m bench run` first")
@@ -213,7 +216,7 @@ def report_(
     """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
     cut: list[str] = []
     try:
-        found = read_all(records or sweep.folders(), cut)
+        found = read_all(records or published_records(), cut)
         page = report.html(found, for_report(found))
     except (RecordError, OSError, report.ReportError) as error:
         _say(str(error))

@@ -433,8 +433,9 @@ def render_markdown(report: Report) -> str:
     ]
     if report.rows:
         head = ("point", "ns before", "ns now", "slower by (95 % interval)", "regression from", "p (Holm)", "outcome")
-        rows = [head, ("---",) * len(head), *map(_cells, worst_first(report.rows))]
-        lines += ["", *(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in rows)]
+        rows = [head, *map(_cells, worst_first(report.rows))]
+        texts = [f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in rows]
+        lines += ["", texts[0], "|---" * len(head) + "|", *texts[1:]]
     return "\n".join(lines).rstrip() + "\n"
 
 

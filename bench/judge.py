@@ -178,6 +178,12 @@ def mismatches(a: Record, b: Record, allowed: Sequence[str] = ()) -> list[str]:
     return [f"{name}: {first!r} against {second!r}" for name, first, second in values if first != second]
 
 
+def machine_mismatches(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Return the comparable fields in which two machines differ, with both values, in words."""
+    names = [name.removeprefix("machine.") for name in COMPARABLE_FIELDS if name.startswith("machine.")]
+    return [f"{name}: {a.get(name)!r} against {b.get(name)!r}" for name in names if a.get(name) != b.get(name)]
+
+
 def _value(record: Record, name: str) -> Any:
     name, _, part = name.partition(".")
     return getattr(record, name).get(part) if part else getattr(record, name)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
@@ -59,6 +59,12 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         "memory_bytes": read("memory_bytes", lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
     }
     return {**fields, "unread": unread}
+
+
+def kind(fingerprint: Mapping[str, Any]) -> str:
+    """Name the kind of a machine by its GPU, else its CPU, and its cores."""
+    name = f"{fingerprint.get('gpu') or fingerprint.get('cpu')} {fingerprint.get('cores')} cores"
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
 
 
 def settings() -> str | None:

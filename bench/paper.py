@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import matplotlib as mpl
 import typer
 
-from bench import sweep
 from bench.plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
 from bench.record import Record, RecordError, read_all
+from bench.sets import published_records
 from bench.show import pgf
 from bench.show.columns import Column, Table
 from bench.show.labels import commit_label, machine_label, plural
@@ -43,7 +43,7 @@ def paper(
         tex = None
         typer.echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
     try:
-        written = write(records or sweep.folders(), out, tex)
+        written = write(records or published_records(), out, tex)
     except (RecordError, PaperError) as error:
         typer.echo(str(error))
         raise typer.Exit(1) from error

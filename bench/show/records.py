@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from bench.machine import kind
 from bench.record import Metric, Record
 from bench.show.labels import ENV_NAME
 
@@ -28,8 +29,7 @@ def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records by the machine that made them, named by its GPU, else its CPU."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        name = f"{record.machine.get('gpu') or record.machine.get('cpu')} {record.machine.get('cores')} cores"
-        groups.setdefault("-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()), []).append(record)
+        groups.setdefault(kind(record.machine), []).append(record)
     return groups
 
 

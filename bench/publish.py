@@ -1,0 +1,239 @@
+"""`python -m bench publish`: one command makes one set of a commit on this kind of machine; stopped, it goes on.
+
+Doctor, sweep, pairs, peers, figures, tables and manifest end in results/sets/KIND-SHA/, from which documents are made.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from bench import doctor, documents, isolated, machine, plots, sets, sweep
+from bench.case import PresetName, point_name
+from bench.judge import key, machine_mismatches, name_of
+from bench.peers import pairing
+from bench.peers.command import chosen, interpreters
+from bench.record import Context, Record, append, read
+from bench.sets import RECORDS, Manifest
+from bench.verdicts.worker import Side
+from warpdrive_min.backends import availability
+from warpdrive_min.files import write_atomically
+
+REFUSED: Final = 3
+"""Exit code: nothing was begun, for figures from here could not be published."""
+UNFINISHED: Final = 4
+"""Exit code: the time is up, and there is more to do."""
+
+
+class RefusedError(ValueError):
+    """Figures from here could not be published; the message says why, and what to do."""
+
+
+class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
+    """The next piece of work may not end in time."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Time for whole pieces of work, each of which may take as long as the longest one so far."""
+
+    until_s: float | None
+    start: float = field(default_factory=time.monotonic)
+    longest_s: float = 0.0
+    last: float = field(default_factory=time.monotonic)
+
+    def tick(self) -> None:
+        """Note the end of a piece; raises TimeIsUp where another one may not end in time."""
+        now = time.monotonic()
+        self.longest_s, self.last = max(self.longest_s, now - self.last), now
+        if self.until_s is not None and now - self.start + self.longest_s > self.until_s:
+            raise TimeIsUp
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A set that is being made."""
+
+    folder: Path
+    context: Context
+    pythons: Sequence[str]
+
+    @property
+    def records_file(self) -> Path:
+        """File of all its records."""
+        return self.folder / RECORDS
+
+    def records(self) -> list[Record]:
+        """Return the newest record of each point."""
+        records = read(self.records_file, cut=[]) if self.records_file.exists() else []
+        return list({key(record): record for record in records}.values())
+
+    def add(self, *records: Record) -> None:
+        """Keep records."""
+        for record in records:
+            append(self.records_file, record)
+
+
+def publish(
+    preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
+    until_s: Annotated[float | None, typer.Option(help="Stop cleanly before so many seconds; go on later.")] = None,
+    python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
+) -> None:
+    """Make the set of this commit on this kind of machine, or go on with it: records, figures, tables, manifest.
+
+    Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if the time is up.
+    """
+    clock, pythons = Clock(until_s), python or []
+    words = ["python", "-m", "bench", "publish", "--preset", preset.value]
+    command = shlex.join([*words, *(word for each in pythons for word in ("--python", each))])
+    try:
+        publication, manifest = begin(preset, command, pythons, out)
+        if manifest.finished_at and not manifest.failed:
+            _say(f"{publication.folder} is finished, since {manifest.finished_at}")
+            return
+        for name, step in STEPS.items():
+            for line in step(publication):
+                _say(f"{time.monotonic() - clock.start:5.0f} s  {name}: {line}")
+                clock.tick()
+    except (RefusedError, sets.SetError) as error:
+        _say(str(error))
+        raise typer.Exit(REFUSED) from error
+    except TimeIsUp as error:
+        _say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
+        raise typer.Exit(UNFINISHED) from error
+    manifest = finish(publication, manifest)
+    _say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
+    for name, reason in manifest.failed.items():
+        _say(f"failed: {name}: {reason}")
+    raise typer.Exit(int(bool(manifest.failed)))
+
+
+# ------------------------------------------------------------------ beginning and end
+
+
+def begin(preset: PresetName, command: str, pythons: Sequence[str], out: Path) -> tuple[Publication, Manifest]:
+    """Return the set that is to be made or gone on with, and its manifest so far.
+
+    Raises:
+        RefusedError: There are changes or the doctor sees a problem; or the set was begun in another way.
+        SetError: Its manifest breaks the schema.
+    """
+    context = Context.here(preset.value)
+    commit = context.git["sha"]
+    if commit is None:
+        raise RefusedError("publish: needs a commit (git knows none); run it in a checkout, or set $BENCH_GIT_SHA")
+    if context.git["dirty"]:
+        raise RefusedError("publish: the code must be that of a commit (git sees changes); commit or stash them")
+    problems = [finding for finding in doctor.examine() if finding.level == "problem"]
+    if problems:
+        lines = [f"  {finding.topic}: {finding.says}; {finding.do}" for finding in problems]
+        raise RefusedError("\n".join(["publish: the doctor must see no problem (got these)", *lines]))
+    kind = machine.kind(context.machine)
+    folder = out / f"{kind}-{commit[:7]}"
+    manifest = sets.read_manifest(folder)
+    if manifest is None:
+        manifest = Manifest(
+            commit=commit,
+            command=command,
+            preset=preset.value,
+            run_id=context.run_id,
+            kind=kind,
+            machine=dict(context.machine),
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        manifest.write(folder)
+    if manifest.preset != preset.value:
+        raise RefusedError(f"publish: {folder} has preset {manifest.preset} (got {preset.value}); `{manifest.command}`")
+    if differ := machine_mismatches(manifest.machine, context.machine):
+        raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
+    return Publication(folder, Context.here(preset.value, manifest.run_id), pythons), manifest
+
+
+def finish(publication: Publication, manifest: Manifest) -> Manifest:
+    """Write the manifest of a set whose steps are done, and return it."""
+    records = publication.records()
+    absent = {f"backend {name}": str(state) for name, state in availability().items() if not state.available}
+    cards = {str(record.machine.get("gpu_uuid_hash")) for record in records if record.machine.get("gpu_uuid_hash")}
+    outcomes = {
+        status: {name_of(record): str(record.reason) for record in records if record.status == status}
+        for status in ("skipped", "failed")
+    }
+    finished = manifest.model_copy(
+        update={
+            "cards": sorted(cards),
+            "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": sets.hashes(publication.folder),
+            "skipped": absent | outcomes["skipped"],
+            "failed": outcomes["failed"],
+        }
+    )
+    finished.write(publication.folder)
+    return finished
+
+
+# ------------------------------------------------------------------ steps
+
+
+def run_sweep(publication: Publication) -> Iterator[str]:
+    """Measure each point that has no evidence yet and whose backend is here."""
+    states = availability()
+    jobs = [job for job in sweep.jobs(publication.context.preset, {}) if states[str(job.point["backend"])].available]
+    todo = sweep.missing(jobs, publication.records_file)
+    for index, record in enumerate(sweep.run(todo, publication.context, publication.records_file, RUNNER), start=1):
+        yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
+
+
+RUNNER: sweep.Runner = isolated.run_points
+"""Way in which points are run."""
+
+
+def run_peers(publication: Publication) -> Iterator[str]:
+    """Measure each peer's point that has no evidence yet, in turns with ours."""
+    done = {key(record) for record in publication.records() if record.status == "ok"}
+    todo = [
+        job for job in chosen(publication.context.preset, [], []) if ("peer", *sorted(job.point.items())) not in done
+    ]
+    run = pairing.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
+    ours = Side()
+    for index, job in enumerate(todo, start=1):
+        records = pairing.measure(job, run, ours)
+        publication.add(*records)
+        yield f"{index}/{len(todo)} {point_name('peer', job.point)}: {records[0].status}"
+
+
+PEER_TIMEOUT_S: Final = 600.0
+"""Longest wait for an answer of a peer."""
+
+
+def draw_figures(publication: Publication) -> Iterator[str]:
+    """Draw the figures."""
+    evidence = [record for record in publication.records() if record.is_evidence]
+    paths = plots.draw(evidence, publication.folder / "figures", stem=machine.kind(publication.context.machine))
+    yield f"{len(paths)} files"
+
+
+def write_tables(publication: Publication) -> Iterator[str]:
+    """Write the tables of all cases."""
+    write_atomically(publication.folder / "tables.md", documents.markdown(publication.records()) + "\n")
+    yield "tables.md"
+
+
+STEPS: Final[dict[str, Callable[[Publication], Iterator[str]]]] = {
+    "sweep": run_sweep,
+    "peers": run_peers,
+    "figures": draw_figures,
+    "tables": write_tables,
+}
+"""Steps in their order; each yields a line once a piece of its work is kept, and does not do that piece again."""
+
+
+def _say(text: str) -> None:
+    typer.echo(text)

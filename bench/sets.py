@@ -1,0 +1,119 @@
+"""Sets: all records of one commit on one kind of machine, in results/sets/KIND-SHA/, each with a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bench.case import Preset
+from bench.record import RecordError
+from bench.sweep import PEERS, RESULTS, SWEEPS
+from warpdrive_min.files import write_atomically
+
+SETS: Final = RESULTS / "sets"
+MANIFEST: Final = "manifest.json"
+RECORDS: Final = "records.jsonl"
+COMPARISONS: Final = "comparisons.jsonl"
+
+
+class SetError(RecordError):
+    """A set is not as its manifest says; names the file."""
+
+
+class Manifest(BaseModel):
+    """Contents of a set, and how they came about."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    commit: str
+    command: str
+    """Makes the set, and goes on with one that is unfinished."""
+    preset: Preset
+    run_id: str
+    kind: str
+    """Kind of machine: its GPU, else its CPU, and its cores."""
+    machine: dict[str, Any]
+    """Machine that began the set."""
+    cards: list[str] = []
+    """Hashes of the ids of the GPUs that the records come from."""
+    started_at: str
+    finished_at: str | None = None
+    """End of the last step; null: the set is unfinished, and nothing reads it."""
+    files: dict[str, str] = {}
+    """SHA-256 of each file."""
+    skipped: dict[str, str] = {}
+    """Points and steps that did not run, each with the reason."""
+    failed: dict[str, str] = {}
+    """Points that are wrong or broke, each with the reason."""
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of its set, whole or not at all."""
+        write_atomically(folder / MANIFEST, self.model_dump_json(indent=1) + "\n")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a set; None: there is none.
+
+    Raises:
+        SetError: It breaks the schema.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    try:
+        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise SetError(f"{path}: {field}: {first['msg']} (got {first.get('input')!r:.80}); publish it again") from error
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a set but its manifest, by its path in the set."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def verify(folder: Path) -> None:
+    """Make sure that the files of a finished set are those of its manifest.
+
+    Raises:
+        SetError: One is missing, has changed, or is not named; or there is no manifest.
+    """
+    if (manifest := read_manifest(folder)) is None:
+        raise SetError(f"{folder}: a set must have a {MANIFEST} (got none); publish it again")
+    there = hashes(folder)
+    for name in sorted({*manifest.files, *there}):
+        if manifest.files.get(name) != there.get(name):
+            raise SetError(f"{folder / name}: must be as {MANIFEST} says (got another SHA-256); publish it again")
+
+
+def newest_sets(root: Path = RESULTS) -> list[Path]:
+    """Return the newest finished set of each kind of machine.
+
+    Raises:
+        SetError: A manifest breaks the schema.
+    """
+    newest: dict[str, tuple[str, Path]] = {}
+    for path in sorted((root / SETS.name).glob(f"*/{MANIFEST}")):
+        manifest = read_manifest(path.parent)
+        if manifest and manifest.finished_at and manifest.finished_at > newest.get(manifest.kind, ("",))[0]:
+            newest[manifest.kind] = manifest.finished_at, path.parent
+    return [folder for _, folder in newest.values()]
+
+
+def published_records(root: Path = RESULTS) -> list[Path]:
+    """Return the files and folders of records that documents show: those of the newest sets, else the archive.
+
+    Raises:
+        SetError: A set is not as its manifest says.
+    """
+    sets = newest_sets(root)
+    for folder in sets:
+        verify(folder)
+    archive = (root / SWEEPS.name, root / PEERS.name)
+    return [folder / RECORDS for folder in sets] or [folder for folder in archive if folder.is_dir()]

@@ -1,0 +1,122 @@
+"""Sets: made in one go or in several, verified, and read."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, machine, publish, sets, sweep
+from bench.doctor import Finding
+from bench.record import read
+from bench.sets import RECORDS, SetError, newest_sets, published_records, read_manifest, verify
+
+runner = CliRunner()
+SMOKE = {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]}
+CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """Return a function that publishes a few points of preset smoke on this machine, which is in order."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    jobs = sweep.jobs("smoke", SMOKE)
+    monkeypatch.setattr(sweep, "jobs", lambda preset, filters: jobs)
+    monkeypatch.setattr(publish, "chosen", lambda *_: [])
+    monkeypatch.setattr(machine, "git_state", lambda root: CLEAN)
+    monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("GPU", "note", "none")])
+
+    def run(*more: str, preset: str = "smoke"):
+        return runner.invoke(cli.app, ["publish", "--preset", preset, "--out", str(tmp_path / "sets"), *more])
+
+    return run
+
+
+def folder_in(tmp_path):
+    (folder,) = (tmp_path / "sets").iterdir()
+    return folder
+
+
+def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
+    """Time for one point leaves one record and an unfinished set that nobody reads; the next call does the rest."""
+    stopped = here("--until-s", "0")
+    assert stopped.exit_code == publish.UNFINISHED, stopped.output
+    assert "`python -m bench publish --preset smoke` goes on" in stopped.output
+    folder = folder_in(tmp_path)
+    (first,) = read(folder / RECORDS)
+    assert read_manifest(folder).finished_at is None
+    assert newest_sets(tmp_path) == []
+    done = here()
+    assert done.exit_code == 0, done.output
+    records = read(folder / RECORDS)
+    assert records[0] == first
+    assert [record.point for record in records] == [job.point for job in sweep.jobs("smoke", {})]
+    manifest = read_manifest(folder)
+    assert {record.run_id for record in records} == {manifest.run_id}
+    assert (manifest.commit, manifest.preset, manifest.failed) == (CLEAN["sha"], "smoke", {})
+    assert folder.name == f"{machine.kind(manifest.machine)}-{CLEAN['sha'][:7]}"
+    assert {RECORDS, "tables.md"} < set(manifest.files)
+    assert any(re.fullmatch(r"figures/.*\.svg", name) for name in manifest.files)
+    assert "backend pycuda" in manifest.skipped
+    assert published_records(tmp_path) == [folder / RECORDS]
+    again = here()
+    assert (again.exit_code, "is finished, since" in again.output) == (0, True)
+
+
+@pytest.mark.parametrize("how", ["changed", "missing", "added"])
+def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
+    """A file that was changed, removed or added is named."""
+    assert here().exit_code == 0
+    folder = folder_in(tmp_path)
+    verify(folder)
+    name = "other.jsonl" if how == "added" else RECORDS
+    if how == "missing":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text("{}\n")
+    with pytest.raises(SetError, match=re.escape(str(folder / name))):
+        published_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("git", "findings", "says"),
+    [
+        (CLEAN | {"dirty": True}, [], "the code must be that of a commit"),
+        (CLEAN | {"sha": None}, [], "needs a commit"),
+        (CLEAN, [Finding("load", "problem", "9 processes", "wait")], "load: 9 processes; wait"),
+    ],
+    ids=["changes", "no commit", "problem"],
+)
+def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_path, monkeypatch):
+    """Changes, no commit and a problem of the doctor begin nothing."""
+    monkeypatch.setattr(machine, "git_state", lambda root: git)
+    monkeypatch.setattr(publish.doctor, "examine", lambda: findings)
+    got = here()
+    assert got.exit_code == publish.REFUSED, got.output
+    assert says in got.output
+    assert not (tmp_path / "sets").exists()
+
+
+def test_set_goes_on_as_it_began(here, tmp_path, monkeypatch):
+    """Another preset, and other versions on this machine, are refused."""
+    assert here("--until-s", "0").exit_code == publish.UNFINISHED
+    assert "has preset smoke (got full)" in here(preset="full").output
+    manifest = read_manifest(folder_in(tmp_path))
+    manifest.model_copy(update={"machine": {**manifest.machine, "torch": "1.0"}}).write(folder_in(tmp_path))
+    got = here()
+    assert got.exit_code == publish.REFUSED
+    assert "torch: '1.0' against" in got.output
+
+
+def test_archive_is_read_while_there_is_no_set(tmp_path):
+    """Without a finished set documents show the sweeps and what was measured beside peers."""
+    (tmp_path / "sweeps").mkdir()
+    assert published_records(tmp_path) == [tmp_path / "sweeps"]
+
+
+def test_broken_manifest_names_its_field(tmp_path):
+    """A manifest that breaks the schema is refused."""
+    (tmp_path / sets.MANIFEST).write_text('{"commit": 1}')
+    with pytest.raises(SetError, match=r"manifest\.json: commit: "):
+        read_manifest(tmp_path)
