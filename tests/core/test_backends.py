@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.environments import FILL
 from tests.support import BACKENDS_HERE, is_simulated, managers, push
 from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
 from warpdrive_min.backends import cuda_c
-from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, dtype_name, read_annotations
+from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, PythonSignature, dtype_name
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
 
 needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
@@ -151,7 +152,7 @@ def test_annotations_declare_dtype_and_rank():
         local = a
         return local
 
-    assert read_annotations(kernel) == (
+    assert PythonSignature.of(kernel).parameters == (
         Parameter("a", "float32", 2),
         Parameter("b", "int32", 1),
         Parameter("c", "uint32", 0),
@@ -159,6 +160,29 @@ def test_annotations_declare_dtype_and_rank():
         Parameter("e"),
         Parameter("f"),
     )
+
+
+class State(NamedTuple):
+    """Arrays that a kernel takes whole; a field without underscores stands for a reserved array."""
+
+    speed: float32[:, :]  # noqa: F821
+    timestep: int32[:]  # noqa: F821
+
+
+def test_named_tuple_stands_for_a_parameter_a_field():
+    """Its fields are bound by name like parameters, and handed over as one argument."""
+
+    def kernel(force: int32, state: State, n_envs):  # noqa: F821
+        pass
+
+    signature = PythonSignature.of(kernel)
+    assert signature.parameters == (
+        Parameter("force", "int32", 0),
+        Parameter("speed", "float32", 2),
+        Parameter("_timestep_", "int32", 1),
+        Parameter("n_envs"),
+    )
+    assert signature.pack([1, "speed", "time", 2]) == [1, State("speed", "time"), 2]
 
 
 def test_dtype_names_are_numpys():

@@ -6,11 +6,13 @@ import abc
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import torch
 
+from warpdrive_min.constants import DONE, EPISODE, LOG_MASK, RESET_SEED, TIMESTEP
 from warpdrive_min.errors import BackendUnavailable, BindingError
 
 Language = Literal["numpy", "cuda_c", "numba"]
@@ -154,15 +156,57 @@ class Backend(abc.ABC):
         return self
 
 
-def read_annotations(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """Read a Python kernel's parameters from its signature.
+RESERVED: Final = {name.strip("_"): name for name in (TIMESTEP, DONE, EPISODE, RESET_SEED, LOG_MASK)}
+"""Reserved arrays by the field that stands for each in a named tuple, whose fields cannot begin with an underscore."""
 
-    The annotations ``float32[:, :]`` and ``int32`` declare dtype and rank; any other one declares nothing.
+
+@dataclass(frozen=True, slots=True)
+class PythonSignature:
+    """Parameters of a Python kernel, with those that it takes as named tuples of arrays.
+
+    An annotation ``float32[:, :]`` or ``int32`` declares dtype and rank; the name of a named tuple, each of its fields:
+    ``state: State`` stands for a parameter for each field of `State`. Any other annotation declares nothing.
     """
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount]
-    annotations = function.__annotations__
-    return tuple(_parameter(name, str(annotations.get(name, ""))) for name in names)
+
+    parameters: tuple[Parameter, ...]
+    """One for each array and scalar; these are bound by name."""
+    tuples: tuple[Callable[..., Any] | None, ...]
+    """The named tuple that each argument of the function is, or None."""
+    sizes: tuple[int, ...]
+    """Parameters that each argument stands for."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> PythonSignature:
+        """Read the signature of a function; a named tuple is looked up in its module."""
+        code, annotations = function.__code__, function.__annotations__
+        parameters: list[Parameter] = []
+        tuples: list[Callable[..., Any] | None] = []
+        sizes: list[int] = []
+        for name in code.co_varnames[: code.co_argcount]:
+            annotation = annotations.get(name, "")
+            kind = function.__globals__.get(annotation, annotation) if isinstance(annotation, str) else annotation
+            fields = getattr(kind, "_fields", ())
+            tuples.append(kind if fields else None)
+            sizes.append(len(fields) or 1)
+            if fields:
+                own = kind.__annotations__
+                parameters += (_parameter(RESERVED.get(field, field), _text(own.get(field))) for field in fields)
+            else:
+                parameters.append(_parameter(name, _text(annotation)))
+        return cls(tuple(parameters), tuple(tuples), tuple(sizes))
+
+    def pack(self, values: Sequence[Any]) -> list[Any]:
+        """Return the arguments of the function for values in the order of the parameters."""
+        rest = iter(values)
+        return [
+            next(rest) if kind is None else kind(*islice(rest, size))
+            for kind, size in zip(self.tuples, self.sizes, strict=True)
+        ]
+
+
+def _text(annotation: Any) -> str:
+    """Return an annotation as it is written; `typing.NamedTuple` wraps those that are strings."""
+    return str(getattr(annotation, "__forward_arg__", annotation))
 
 
 def _parameter(name: str, annotation: str) -> Parameter:

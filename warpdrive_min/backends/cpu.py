@@ -15,9 +15,9 @@ from warpdrive_min.backends.base import (
     Kernel,
     Language,
     Launch,
+    PythonSignature,
     Source,
     build_module,
-    read_annotations,
 )
 
 
@@ -43,10 +43,12 @@ class NumPyKernel:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
-        self.parameters = read_annotations(function)
+        self._signature = PythonSignature.of(function)
+        self.parameters = self._signature.parameters
         self._function = function
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Take NumPy views of the tensors; blocks and threads mean nothing here."""
         views = [argument.numpy() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
-        return lambda: self._function(*views)
+        values = self._signature.pack(views)
+        return lambda: self._function(*values)

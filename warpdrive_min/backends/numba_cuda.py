@@ -25,9 +25,9 @@ from warpdrive_min.backends.base import (
     Language,
     Launch,
     Parameter,
+    PythonSignature,
     Source,
     build_module,
-    read_annotations,
 )
 from warpdrive_min.backends.gpu import current_stream, gpu_availability
 from warpdrive_min.errors import CompileError
@@ -102,6 +102,7 @@ class NumbaKernel:
         self._is_compiled = bool(getattr(kernel, "signatures", ()))
         """Declared with explicit signatures, for which its decorator compiled it; it then compiles for no others."""
         self.parameters: tuple[Parameter, ...] = declared_parameters(kernel)
+        self._signature = PythonSignature.of(_function(kernel))
         self._kernel = kernel
         self._exact = exact
 
@@ -109,19 +110,21 @@ class NumbaKernel:
         """Wrap the tensors once, compile for their types, and return the launch."""
         if simulated():
             views = [argument.numpy() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+            packed = self._signature.pack(views)
             configured = self._kernel[blocks, threads]
-            return lambda: configured(*views)
+            return lambda: configured(*packed)
         from numba import cuda  # noqa: PLC0415  (optional)
         from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
-        values = [
-            cuda.as_cuda_array(argument.detach())
-            if isinstance(argument, torch.Tensor)
-            else scalar(argument, parameter.dtype)
-            for argument, parameter in zip(arguments, self.parameters, strict=True)
-        ]
-        if not self._is_compiled:
-            self._build(values, threads)
+        values = self._signature.pack(
+            [
+                cuda.as_cuda_array(argument.detach())
+                if isinstance(argument, torch.Tensor)
+                else scalar(argument, parameter.dtype)
+                for argument, parameter in zip(arguments, self.parameters, strict=True)
+            ]
+        )
+        kernel = self._kernel if self._is_compiled else self._specialised(values, threads)
         launchers: dict[int, Any] = {}
 
         def launch() -> None:
@@ -130,12 +133,13 @@ class NumbaKernel:
                 stream = cuda.external_stream(handle) if handle else cuda.default_stream()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are the user's choice
-                    launchers[handle] = self._kernel[blocks, threads, stream]
+                    launchers[handle] = kernel[blocks, threads, stream]
             launchers[handle](*values)
 
         return launch
 
-    def _build(self, values: Sequence[Any], threads: int) -> None:
+    def _specialised(self, values: Sequence[Any], threads: int) -> Any:
+        """Compile for the types of these values; a launch then asks for no types, which it would of named tuples."""
         from numba.core.errors import NumbaError  # noqa: PLC0415  (optional)
 
         from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
@@ -144,7 +148,7 @@ class NumbaKernel:
             self._kernel.targetoptions["launch_bounds"] = threads  # else it may take more registers than a block has
         try:
             with contraction_off() if self._exact else contextlib.nullcontext():
-                self._kernel.compile(tuple(self._kernel.typeof_pyval(value) for value in values))
+                return self._kernel.specialize(*values)
         except NumbaError as error:
             raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{error}") from error
 
@@ -169,7 +173,7 @@ def scalar(value: float, dtype: str | None) -> Any:
 
 def declared_parameters(kernel: Any) -> tuple[Parameter, ...]:
     """Read a kernel's parameters: names from its function, types from its one explicit signature or its annotations."""
-    parameters = read_annotations(getattr(kernel, "py_func", None) or kernel.fn)
+    parameters = PythonSignature.of(_function(kernel)).parameters
     signatures: Any = getattr(kernel, "signatures", ())
     if len(signatures) != 1:
         return parameters
@@ -177,6 +181,12 @@ def declared_parameters(kernel: Any) -> tuple[Parameter, ...]:
         Parameter(parameter.name, str(getattr(declared, "dtype", declared)), getattr(declared, "ndim", 0))
         for parameter, declared in zip(parameters, signatures[0], strict=True)
     )
+
+
+def _function(kernel: Any) -> Callable[..., Any]:
+    """Return the Python function of a kernel, which the simulator calls `fn`."""
+    function: Callable[..., Any] = getattr(kernel, "py_func", None) or kernel.fn
+    return function
 
 
 def simulated() -> bool:

@@ -23,9 +23,11 @@ __all__ = [
     "STREAM_POOL",
     "STREAM_START",
     "Maths",
+    "any_ended",
     "below",
     "bits",
     "clip",
+    "conclude",
     "contraction_off",
     "exp",
     "float_of_bits",
@@ -237,6 +239,27 @@ def _library_sin(x):
 @cuda.jit(device=True)
 def _library_cos(x):
     return float32(math.cos(x))
+
+
+# ------------------------------------------------------------------ episodes
+
+
+@cuda.jit(device=True)
+def conclude(env, is_terminal, out_of_time, clock, results):
+    """Write why an episode ended, if it did, and whether; termination goes before the time limit."""
+    results.terminated[env] = is_terminal
+    results.truncated[env] = out_of_time and not is_terminal
+    clock.done[env] = is_terminal or out_of_time
+
+
+@cuda.jit(device=True)
+def any_ended(ended, n_envs):
+    """Tell, to all threads of the block alike, whether an environment of it ended: a flag for each of them."""
+    found = False
+    for local in range(len(ended)):
+        if cuda.blockIdx.x * len(ended) + local < n_envs and ended[local] != 0:
+            found = True
+    return found
 
 
 # ------------------------------------------------------------------ contraction
