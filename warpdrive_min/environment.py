@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -236,6 +238,24 @@ class SingleEnvironment:
 
 
 # ------------------------------------------------------------------ what the wrapper and a single environment share
+
+
+def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:
+    """Return the kernels in the folder of a package: `reference.py`, `kernel.cu` and `kernel_numba.py`, as there are.
+
+    Args:
+        package: Its dotted name; in a module of it, ``__package__``.
+        stem: "spread" for `spread.cu` and `spread_numba.py`.
+    """
+    folder = Path(sys.modules[package].__path__[0])
+    files: dict[Language, str] = {"cuda_c": f"{stem}.cu", "numba": f"{stem}_numba.py"}
+    if stem == "kernel":
+        files = {"numpy": "reference.py", **files}
+    return {
+        language: folder / file if language == "cuda_c" else f"{package}.{Path(file).stem}"
+        for language, file in files.items()
+        if (folder / file).exists()
+    }
 
 
 def environment_constants(env: Any, *, auto_reset: bool = False, exact: bool = False) -> dict[str, Constant]:

@@ -1,4 +1,4 @@
-// What one agent does, however agents are laid out: shared by kernel.cu and crowd.cu.
+// What one agent does, however agents are laid out: shared by kernel.cu and spread.cu.
 #pragma once
 
 enum Feature { X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME };

@@ -1,4 +1,4 @@
-"""What one agent does, however agents are laid out: shared by kernel_numba.py and crowd_numba.py, as agent.cuh."""
+"""What one agent does, however agents are laid out: shared by kernel_numba.py and spread_numba.py, as agent.cuh."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_SLOTS: Final = 16
 class Agent(NamedTuple):
     """Device functions on one agent."""
 
-    moved: Callable[..., Any]
-    started: Callable[..., Any]
-    reward: Callable[..., Any]
+    move: Callable[..., Any]
+    start: Callable[..., Any]
+    score: Callable[..., Any]
     scale_of: Callable[..., Any]
 
 
@@ -36,6 +36,7 @@ def agent_functions(c: Any) -> Agent:
     grid_length, max_speed, two_pi, half_pi = c.GRID_LENGTH, c.MAX_SPEED, c.TWO_PI, c.HALF_PI
     random_x, random_y, random_direction = c.RANDOM_X, c.RANDOM_Y, c.RANDOM_DIRECTION
     tag_reward, tag_penalty, end_reward = c.TAG_REWARD, c.TAG_PENALTY, c.END_OF_GAME_REWARD
+    edge_penalty, runner_exits = c.EDGE_HIT_PENALTY, c.RUNNER_EXITS
     inv_diagonal, inv_max_speed, inv_two_pi = c.INV_DIAGONAL, c.INV_MAX_SPEED, c.INV_TWO_PI
 
     @cuda.jit(device=True)
@@ -43,36 +44,60 @@ def agent_functions(c: Any) -> Agent:
         return position < ZERO or position > grid_length
 
     @cuda.jit(device=True)
-    def moved(x, y, speed, acceleration, direction, in_game, thrust, turn, skill):
-        """Turn, accelerate and move; who has left the game stands still. Returns the agent and if it hits the edge."""
-        top_speed = max_speed * skill
+    def move(env, agent, agents, roles, actions):
+        """Turn, accelerate and move; who has left the game stands still. Returns if it plays, and its new state."""
+        plays = agents.still_in_the_game[env, agent] != 0
+        x, y, speed = agents.loc_x[env, agent], agents.loc_y[env, agent], agents.speed[env, agent]
+        acceleration, direction = agents.acceleration[env, agent], agents.direction[env, agent]
+        thrust = actions.acceleration_actions[actions.sampled_actions[env, agent, 0]]
+        turn = actions.turn_actions[actions.sampled_actions[env, agent, 1]]
+        top_speed = max_speed * roles.skill_levels[agent]
         push = acceleration + thrust
         turned = wrap(direction + turn, two_pi)
-        heading = turned if in_game else ZERO
-        pace = clip(speed + push, ZERO, top_speed) if in_game else ZERO
+        heading = turned if plays else ZERO
+        pace = clip(speed + push, ZERO, top_speed) if plays else ZERO
         kept_push = ZERO if pace <= ZERO or pace >= top_speed else push
         new_x, new_y = x + pace * cos(heading), y + pace * sin(heading)
         hits_edge = is_outside(new_x) or is_outside(new_y)
-        return clip(new_x, ZERO, grid_length), clip(new_y, ZERO, grid_length), pace, kept_push, heading, hits_edge
+        x, y = clip(new_x, ZERO, grid_length), clip(new_y, ZERO, grid_length)
+        agents.loc_x[env, agent] = x
+        agents.loc_y[env, agent] = y
+        agents.speed[env, agent] = pace
+        agents.direction[env, agent] = heading
+        agents.acceleration[env, agent] = kept_push
+        agents.edge_hit_reward_penalty[env, agent] = edge_penalty if hits_edge else ZERO
+        return plays, x, y, pace, kept_push, heading
 
     @cuda.jit(device=True)
-    def started(episode, env, agent, seed, start_x, start_y, start_direction):
-        """Return position and direction at the start of an episode."""
-        words = philox(episode, env, agent, STREAM_START, seed[0], seed[1])
-        x = grid_length * uniform(words[0]) if random_x else start_x[agent]
-        y = grid_length * uniform(words[1]) if random_y else start_y[agent]
-        heading = float32(below(words[2], 4)) * half_pi if random_direction else start_direction[agent]
+    def start(env, agent, agents, starts, clock):
+        """Put an agent at its start of an episode; returns position and direction."""
+        words = philox(clock.episode[env], env, agent, STREAM_START, clock.reset_seed[0], clock.reset_seed[1])
+        x = grid_length * uniform(words[0]) if random_x else starts.start_x[agent]
+        y = grid_length * uniform(words[1]) if random_y else starts.start_y[agent]
+        heading = float32(below(words[2], 4)) * half_pi if random_direction else starts.start_direction[agent]
+        agents.loc_x[env, agent] = x
+        agents.loc_y[env, agent] = y
+        agents.direction[env, agent] = heading
+        agents.speed[env, agent] = ZERO
+        agents.acceleration[env, agent] = ZERO
+        agents.edge_hit_reward_penalty[env, agent] = ZERO
+        agents.still_in_the_game[env, agent] = 1
         return x, y, heading
 
     @cuda.jit(device=True)
-    def reward(in_game, is_tagged, n_catches, survives, of_the_move):
+    def score(env, agent, agents, roles, results, plays, tags, is_tagged, n_catches, out_of_time):
+        """Write an agent's reward, and if it stays in the game."""
+        stays = plays and not (runner_exits and is_tagged)
+        of_the_move = agents.edge_hit_reward_penalty[env, agent] + roles.step_rewards[agent]
         tagged = of_the_move + (tag_penalty if is_tagged else ZERO)
         caught = tagged + tag_reward * float32(n_catches)
-        return caught + (end_reward if survives else ZERO) if in_game else ZERO
+        survives = stays and not tags and out_of_time
+        results.rewards[env, agent] = caught + (end_reward if survives else ZERO) if plays else ZERO
+        agents.still_in_the_game[env, agent] = stays
 
     @cuda.jit(device=True)
     def scale_of(kind):
         """Return the unit in which an observation gives a feature of another agent relative to one's own."""
         return inv_diagonal if kind <= Y else inv_max_speed if kind <= ACCELERATION else inv_two_pi
 
-    return Agent(moved, started, reward, scale_of)
+    return Agent(move, start, score, scale_of)

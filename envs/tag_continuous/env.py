@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from envs.tag_continuous.scene import draw
-from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Array, Arrays, Environment
+from warpdrive_min.environment import Array, Arrays, Environment, sources_in
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.function_manager import SPREAD_THREADS, Stage
 from warpdrive_min.rendering import Episode, Scene
@@ -23,7 +22,7 @@ from warpdrive_min.spaces import MultiDiscrete
 Start = Literal["random", "fixed"]
 NeighborSearch = Literal["auto", "all_pairs", "grid"]
 
-HAIR: Final = 1e-5
+ROUNDING_MARGIN: Final = 1e-5
 """Difference of lengths below which rounding may decide."""
 EPSILON: Final = 1e-10
 """Added to the top speed that speeds are divided by, which may be 0."""
@@ -34,7 +33,7 @@ MAX_GRID_LENGTH: Final = 1e9
 
 PAIRS_AT_ONCE: Final = 2**22
 """Pairs of agents whose distances are in memory at a time."""
-CROWD: Final = 256
+SPREAD_ABOVE_AGENTS: Final = 256
 """Agents above which blocks share an environment and search neighbours in a grid of cells."""
 ONE_BLOCK: Final = 1_024
 """Agents that fit the block, and its shared memory, of an environment that is not spread."""
@@ -236,22 +235,15 @@ class TagContinuous(Environment):
 
     name = "TagContinuous"
     tolerance = 2e-5
-    kernel_sources: Mapping[Language, Source] = {
-        "numpy": "envs.tag_continuous.reference",
-        "cuda_c": Path(__file__).with_name("kernel.cu"),
-        "numba": "envs.tag_continuous.kernel_numba",
-    }
-    crowd_sources: ClassVar[Mapping[Language, Source]] = {
-        "cuda_c": Path(__file__).with_name("crowd.cu"),
-        "numba": "envs.tag_continuous.crowd_numba",
-    }
+    kernel_sources = sources_in(__package__)
+    spread_sources = sources_in(__package__, "spread")
     """Kernels for many agents, whose blocks share an environment."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `TagContinuousConfig` as keyword arguments."""
         super().__init__(env_backend)
         self.config = TagContinuousConfig(**config)
-        self.is_crowd = False
+        self.is_spread = False
         """The kernels are those for many agents."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
@@ -313,31 +305,31 @@ class TagContinuous(Environment):
         x, y = after["loc_x"].astype(np.float64), after["loc_y"].astype(np.float64)
         playing, is_tagger = before["still_in_the_game"] > 0, self.agent_types == 1
         to_tagger = nearest_first(x, y, playing & is_tagger, 2)
-        close = np.abs(to_tagger[..., 0] - config.reach) < HAIR
-        close |= (to_tagger[..., 0] < config.reach + HAIR) & _any_hair(to_tagger)
+        close = np.abs(to_tagger[..., 0] - config.reach) < ROUNDING_MARGIN
+        close |= (to_tagger[..., 0] < config.reach + ROUNDING_MARGIN) & _any_hair(to_tagger)
         edge = np.minimum.reduce([np.abs(x), np.abs(y), np.abs(x - config.grid_length), np.abs(y - config.grid_length)])
-        at_edge = (edge < HAIR) & (edge > 0) & (after["edge_hit_reward_penalty"] == 0)
+        at_edge = (edge < ROUNDING_MARGIN) & (edge > 0) & (after["edge_hit_reward_penalty"] == 0)
         envs = (playing & ((close & ~is_tagger) | at_edge)).any(-1)
         if config.use_full_observation:
             return envs, np.zeros_like(playing)
         return envs, _any_hair(nearest_first(x, y, playing, config.num_other_agents_observed + 1))
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Choose the kernels: of several blocks for each environment if asked for, or from `CROWD` agents on."""
+        """Choose the kernels: of several blocks if asked for, or above `SPREAD_ABOVE_AGENTS` agents."""
         search, n_agents = self.config.neighbor_search, self.num_agents
-        limit = ONE_BLOCK if search == "all_pairs" else CROWD
-        self.is_crowd = language != "numpy" and (
+        limit = ONE_BLOCK if search == "all_pairs" else SPREAD_ABOVE_AGENTS
+        self.is_spread = language != "numpy" and (
             (blocks_per_env or 1) > 1 or search == "grid" or (n_agents > limit and blocks_per_env != 1)
         )
         own = type(self).kernel_sources
-        self.kernel_sources = {**own, **self.crowd_sources} if self.is_crowd else own
-        if not self.is_crowd:
+        self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
+        if not self.is_spread:
             return 1
         return blocks_per_env or -(-n_agents // SPREAD_THREADS)
 
     def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:
-        """Return the kernels of the crowd: cut where one block reads what another one wrote."""
-        if not self.is_crowd:
+        """Return the kernels of a spread environment: cut where one block reads what another one wrote."""
+        if not self.is_spread:
             return {}
 
         def cells(restarted: int) -> list[Stage]:
@@ -355,7 +347,7 @@ class TagContinuous(Environment):
     @property
     def uses_grid(self) -> bool:
         """The kernels look for neighbours in a grid of cells."""
-        return self.is_crowd and self.config.neighbor_search != "all_pairs"
+        return self.is_spread and self.config.neighbor_search != "all_pairs"
 
     @property
     def cells_per_side(self) -> int:
@@ -377,11 +369,11 @@ class TagContinuous(Environment):
             "CELLS_PER_SIDE": side,
             "CELL_LENGTH": config.grid_length / side,
             "INV_CELL_LENGTH": side / config.grid_length,
-            "MARGIN": HAIR * config.grid_length,
+            "MARGIN": ROUNDING_MARGIN * config.grid_length,
             "REACH": float(config.reach),
         }
         return {
-            **(crowd if self.is_crowd else {}),
+            **(crowd if self.is_spread else {}),
             "N_TAGGERS": config.num_taggers,
             "N_OBSERVED": config.n_observed,
             "N_FEATURES": config.n_features,
@@ -424,7 +416,7 @@ class TagContinuous(Environment):
         feed.add_data("turn_actions", config.turn_actions)
         for name, values in self._start.items():
             feed.add_data(name, values)
-        if self.is_crowd:
+        if self.is_spread:
             n_cells = self.cells_per_side**2
             for name in ("is_tagged", "n_catches", "slot_agent"):
                 feed.add_data(name, np.zeros(n_agents, np.int32), per_env=True, scratch=True)
@@ -478,5 +470,5 @@ def _any_hair(distances: Array) -> Array:
     """Tell where ascending distances hold two that differ, but by a hair."""
     with np.errstate(invalid="ignore"):  # inf - inf, where nobody is left
         gaps = np.diff(distances, axis=-1)
-        near: Array = np.any((gaps > 0) & (gaps < HAIR), axis=-1)
+        near: Array = np.any((gaps > 0) & (gaps < ROUNDING_MARGIN), axis=-1)
     return near

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.tag_continuous.arrays import Actions, Agents, Roles, Starts
+from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.maths_numpy import maths, wrap
 from warpdrive_min.rng import STREAM_START, below, philox, uniform
 
@@ -30,157 +32,71 @@ ONE: Final = np.float32(1)
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Close the kernels over the constants ``c``."""
 
-    def step(
-        loc_x: Floats,
-        loc_y: Floats,
-        speed: Floats,
-        direction: Floats,
-        acceleration: Floats,
-        edge_hit_reward_penalty: Floats,
-        still_in_the_game: Ints,
-        num_runners: Ints,
-        agent_types: Ints,
-        tagger_ids: Ints,
-        skill_levels: Floats,
-        step_rewards: Floats,
-        acceleration_actions: Floats,
-        turn_actions: Floats,
-        start_x: Floats,
-        start_y: Floats,
-        start_direction: Floats,
-        sampled_actions: Ints,
-        rewards: Floats,
-        observations: Floats,
-        final_observations: Floats,
-        terminated: Ints,
-        truncated: Ints,
-        _done_: Ints,
-        _timestep_: Ints,
-        _episode_: Ints,
-        _reset_seed_: Ints,
-        n_envs: int,
-    ) -> None:
-        in_game = still_in_the_game != 0
-        crowd = (loc_x, loc_y, speed, direction, acceleration)
-        _timestep_ += 1
-        out_of_time = _timestep_ >= c.EPISODE_LENGTH
+    def step(agents: Agents, roles: Roles, actions: Actions, starts: Starts, clock: Clock, results: Results) -> None:
+        in_game, is_runner = agents.still_in_the_game != 0, roles.agent_types == 0
+        clock.timestep[:] += 1
+        out_of_time = clock.timestep >= c.EPISODE_LENGTH
 
-        push = acceleration_actions[sampled_actions[..., 0]]
-        turn = turn_actions[sampled_actions[..., 1]]
-        edge_hit_reward_penalty[:] = move(c, *crowd, in_game, push, turn, c.MAX_SPEED * skill_levels)
-        tagged_by = tag(c, loc_x, loc_y, in_game & (agent_types == 0), tagger_ids)
+        move(c, agents, roles, actions)
+        tagged_by = tag(c, agents, in_game & is_runner, roles.tagger_ids)
         stays = in_game & (tagged_by == NOBODY) if c.RUNNER_EXITS else in_game
-        survives = stays & (agent_types == 0) & out_of_time[:, None]
-        rewards[:] = score(c, edge_hit_reward_penalty + step_rewards, in_game, tagged_by, tagger_ids, survives)
-        num_runners -= (in_game & ~stays).sum(1, dtype=np.int32)
-        still_in_the_game[:] = stays
+        survives = stays & is_runner & out_of_time[:, None]
+        of_the_move = agents.edge_hit_reward_penalty + roles.step_rewards
+        results.rewards[:] = score(c, of_the_move, in_game, tagged_by, survives)
+        results.observations[:] = observe(c, agents, roles.agent_types, clock.timestep)
+        agents.num_runners[:] -= (in_game & ~stays).sum(1, dtype=np.int32)
+        agents.still_in_the_game[:] = stays
 
-        nobody_left = num_runners == 0
-        terminated[:] = nobody_left
-        truncated[:] = out_of_time & ~nobody_left
-        _done_[:] = nobody_left | out_of_time
-        observations[:] = observe(c, *crowd, in_game, agent_types, _timestep_)
-        if c.AUTO_RESET and _done_.any():
-            ended = np.flatnonzero(_done_)
-            final_observations[ended] = observations[ended]
-            restart(
-                ended, *crowd, edge_hit_reward_penalty, still_in_the_game, num_runners, agent_types,
-                start_x, start_y, start_direction, observations, _timestep_, _episode_, _reset_seed_,
-            )  # fmt: skip
+        nobody_left = agents.num_runners == 0
+        results.terminated[:] = nobody_left
+        results.truncated[:] = out_of_time & ~nobody_left
+        clock.done[:] = nobody_left | out_of_time
+        if c.AUTO_RESET and clock.done.any():
+            ended = np.flatnonzero(clock.done)
+            results.final_observations[ended] = results.observations[ended]
+            restart(ended, agents, roles, starts, clock, results)
 
-    def reset(
-        loc_x: Floats,
-        loc_y: Floats,
-        speed: Floats,
-        direction: Floats,
-        acceleration: Floats,
-        edge_hit_reward_penalty: Floats,
-        still_in_the_game: Ints,
-        num_runners: Ints,
-        agent_types: Ints,
-        start_x: Floats,
-        start_y: Floats,
-        start_direction: Floats,
-        observations: Floats,
-        _done_: Ints,
-        _timestep_: Ints,
-        _episode_: Ints,
-        _reset_seed_: Ints,
-        force: int,
-        n_envs: int,
-    ) -> None:
-        ended = np.flatnonzero((_done_ != 0) | (force != 0))
-        _done_[ended] = 0
-        restart(
-            ended, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
-            num_runners, agent_types, start_x, start_y, start_direction, observations,
-            _timestep_, _episode_, _reset_seed_,
-        )  # fmt: skip
+    def reset(agents: Agents, roles: Roles, starts: Starts, clock: Clock, results: Results, force: int) -> None:
+        ended = np.flatnonzero((clock.done != 0) | (force != 0))
+        clock.done[ended] = 0
+        restart(ended, agents, roles, starts, clock, results)
 
     def restart(
-        envs: NDArray[np.intp],
-        loc_x: Floats,
-        loc_y: Floats,
-        speed: Floats,
-        direction: Floats,
-        acceleration: Floats,
-        edge_hit_reward_penalty: Floats,
-        still_in_the_game: Ints,
-        num_runners: Ints,
-        agent_types: Ints,
-        start_x: Floats,
-        start_y: Floats,
-        start_direction: Floats,
-        observations: Floats,
-        _timestep_: Ints,
-        _episode_: Ints,
-        _reset_seed_: Ints,
+        envs: NDArray[np.intp], agents: Agents, roles: Roles, starts: Starts, clock: Clock, results: Results
     ) -> None:
-        drawn = start(c, envs, _episode_[envs], _reset_seed_, start_x, start_y, start_direction)
-        loc_x[envs], loc_y[envs], direction[envs] = drawn
-        for stopped in (speed, acceleration, edge_hit_reward_penalty):
+        agents.loc_x[envs], agents.loc_y[envs], agents.direction[envs] = start(c, envs, starts, clock)
+        for stopped in (agents.speed, agents.acceleration, agents.edge_hit_reward_penalty):
             stopped[envs] = 0
-        still_in_the_game[envs] = 1
-        num_runners[envs] = c.N_AGENTS - c.N_TAGGERS
-        _timestep_[envs] = 0
-        _episode_[envs] += 1
-        x, y, moves, heading, pushes = (part[envs] for part in (loc_x, loc_y, speed, direction, acceleration))
-        in_game = still_in_the_game[envs] != 0
-        observations[envs] = observe(c, x, y, moves, heading, pushes, in_game, agent_types, _timestep_[envs])
+        agents.still_in_the_game[envs] = 1
+        agents.num_runners[envs] = c.N_AGENTS - c.N_TAGGERS
+        clock.timestep[envs] = 0
+        clock.episode[envs] += 1
+        started = Agents(*(array[envs] for array in agents))
+        results.observations[envs] = observe(c, started, roles.agent_types, clock.timestep[envs])
 
     return {"step": step, "reset": reset}
 
 
-def move(
-    c: Any,
-    x: Floats,
-    y: Floats,
-    speed: Floats,
-    direction: Floats,
-    acceleration: Floats,
-    in_game: Flags,
-    push: Floats,
-    turn: Floats,
-    top_speed: Floats,
-) -> Floats:
-    """Turn, accelerate and move the agents in the game, in place; who has left it stands still.
-
-    Returns: The penalty of those who ran into the edge.
-    """
+def move(c: Any, agents: Agents, roles: Roles, actions: Actions) -> None:
+    """Turn, accelerate and move the agents in the game, in place; who has left it stands still."""
     sin, cos = maths(c.EXACT)
-    pushed = acceleration + push
-    direction[:] = np.where(in_game, wrap(direction + turn, c.TWO_PI), ZERO)
-    speed[:] = np.where(in_game, np.clip(speed + pushed, ZERO, top_speed), ZERO)
-    acceleration[:] = np.where((speed <= 0) | (speed >= top_speed), ZERO, pushed)
-    new_x = x + speed * cos(direction)
-    new_y = y + speed * sin(direction)
-    np.clip(new_x, ZERO, c.GRID_LENGTH, out=x)
-    np.clip(new_y, ZERO, c.GRID_LENGTH, out=y)
-    return np.where((x != new_x) | (y != new_y), c.EDGE_HIT_PENALTY, ZERO)
+    in_game, top_speed = agents.still_in_the_game != 0, c.MAX_SPEED * roles.skill_levels
+    push = agents.acceleration + actions.acceleration_actions[actions.sampled_actions[..., 0]]
+    turned = wrap(agents.direction + actions.turn_actions[actions.sampled_actions[..., 1]], c.TWO_PI)
+    agents.direction[:] = np.where(in_game, turned, ZERO)
+    agents.speed[:] = np.where(in_game, np.clip(agents.speed + push, ZERO, top_speed), ZERO)
+    agents.acceleration[:] = np.where((agents.speed <= 0) | (agents.speed >= top_speed), ZERO, push)
+    new_x = agents.loc_x + agents.speed * cos(agents.direction)
+    new_y = agents.loc_y + agents.speed * sin(agents.direction)
+    np.clip(new_x, ZERO, c.GRID_LENGTH, out=agents.loc_x)
+    np.clip(new_y, ZERO, c.GRID_LENGTH, out=agents.loc_y)
+    hits_edge = (agents.loc_x != new_x) | (agents.loc_y != new_y)
+    agents.edge_hit_reward_penalty[:] = np.where(hits_edge, c.EDGE_HIT_PENALTY, ZERO)
 
 
-def tag(c: Any, x: Floats, y: Floats, can_be_tagged: Flags, tagger_ids: Ints) -> Ints:
+def tag(c: Any, agents: Agents, can_be_tagged: Flags, tagger_ids: Ints) -> Ints:
     """Return who tags each agent: the nearest tagger in reach, the lowest id among equals, else `NOBODY`."""
+    x, y = agents.loc_x, agents.loc_y
     tagged_by = np.full(x.shape, NOBODY)
     for part in parts(c.N_AGENTS, len(tagger_ids) * len(x)):
         dx = x[:, tagger_ids, None] - x[:, None, part]
@@ -197,28 +113,19 @@ def parts(n: int, n_others: int) -> Iterator[slice]:
     return (slice(first, first + at_once) for first in range(0, n, at_once))
 
 
-def score(c: Any, moved: Floats, in_game: Flags, tagged_by: Ints, tagger_ids: Ints, survives: Flags) -> Floats:
+def score(c: Any, of_the_move: Floats, in_game: Flags, tagged_by: Ints, survives: Flags) -> Floats:
     """Return the rewards: those of the move, of tags (every one pays and counts) and of surviving the episode."""
-    n_catches = np.zeros_like(moved)
+    n_catches = np.zeros_like(of_the_move)
     env, runner = np.nonzero(tagged_by != NOBODY)
     np.add.at(n_catches, (env, tagged_by[env, runner]), ONE)
-    tagged = moved + np.where(tagged_by != NOBODY, c.TAG_PENALTY, ZERO)
+    tagged = of_the_move + np.where(tagged_by != NOBODY, c.TAG_PENALTY, ZERO)
     caught = tagged + c.TAG_REWARD * n_catches
     return np.where(in_game, caught + np.where(survives, c.END_OF_GAME_REWARD, ZERO), ZERO)
 
 
-def observe(
-    c: Any,
-    x: Floats,
-    y: Floats,
-    speed: Floats,
-    direction: Floats,
-    acceleration: Floats,
-    in_game: Flags,
-    agent_types: Ints,
-    timestep: Ints,
-) -> Floats:
+def observe(c: Any, agents: Agents, agent_types: Ints, timestep: Ints) -> Floats:
     """Return what every agent sees, ``(n_envs, n_agents, n_features)``: the others by feature, then time."""
+    x, y, in_game = agents.loc_x, agents.loc_y, agents.still_in_the_game != 0
     if c.USE_FULL_OBSERVATION:
         rank, self = np.arange(c.N_OBSERVED), np.arange(c.N_AGENTS)[:, None]
         others = np.broadcast_to(rank + (rank >= self), (len(x), c.N_AGENTS, c.N_OBSERVED))
@@ -233,9 +140,9 @@ def observe(
     relative = (
         (x, c.INV_DIAGONAL),
         (y, c.INV_DIAGONAL),
-        (speed, c.INV_MAX_SPEED),
-        (acceleration, c.INV_MAX_SPEED),
-        (direction, c.INV_TWO_PI),
+        (agents.speed, c.INV_MAX_SPEED),
+        (agents.acceleration, c.INV_MAX_SPEED),
+        (agents.direction, c.INV_TWO_PI),
     )
     for block, (values, scale) in zip(blocks, relative, strict=False):
         block[:] = np.where(sees, (values.take(at) - values[:, :, None]) * scale, ZERO)
@@ -267,15 +174,13 @@ def nearest(c: Any, x: Floats, y: Floats, in_game: Flags) -> NDArray[np.int64]:
     return ids
 
 
-def start(
-    c: Any, envs: NDArray[np.intp], episode: Ints, reset_seed: Ints, x: Floats, y: Floats, direction: Floats
-) -> tuple[Floats, Floats, Floats]:
+def start(c: Any, envs: NDArray[np.intp], starts: Starts, clock: Clock) -> tuple[Floats, Floats, Floats]:
     """Return the positions and directions, drawn or given, with which an episode of the environments starts."""
-    agent = np.arange(c.N_AGENTS)
-    word_x, word_y, word_direction, _ = philox(episode[:, None], envs[:, None], agent, STREAM_START, *reset_seed)
+    episode, agent = clock.episode[envs, None], np.arange(c.N_AGENTS)
+    word_x, word_y, word_direction, _ = philox(episode, envs[:, None], agent, STREAM_START, *clock.reset_seed)
     quarters = below(word_direction, 4).astype(np.float32)
     return (
-        c.GRID_LENGTH * uniform(word_x) if c.RANDOM_X else x,
-        c.GRID_LENGTH * uniform(word_y) if c.RANDOM_Y else y,
-        quarters * c.HALF_PI if c.RANDOM_DIRECTION else direction,
+        c.GRID_LENGTH * uniform(word_x) if c.RANDOM_X else starts.start_x,
+        c.GRID_LENGTH * uniform(word_y) if c.RANDOM_Y else starts.start_y,
+        quarters * c.HALF_PI if c.RANDOM_DIRECTION else starts.start_direction,
     )

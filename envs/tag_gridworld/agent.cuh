@@ -1,4 +1,4 @@
-// What one agent does and sees, however agents are laid out: shared by kernel.cu and crowd.cu.
+// What one agent does and sees, however agents are laid out: shared by kernel.cu and spread.cu.
 #pragma once
 
 constexpr int RUNNER = N_AGENTS - 1;

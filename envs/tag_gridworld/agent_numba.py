@@ -1,4 +1,4 @@
-"""What one agent does and sees, however agents are laid out: for kernel_numba.py and crowd_numba.py, as agent.cuh."""
+"""What one agent does and sees, however agents are laid out: for kernel_numba.py and spread_numba.py, as agent.cuh."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numba import cuda, float32, int32
 
+from warpdrive_min.kernels.core_numba import pool_row
+
 ZERO, ONE = np.float32(0), np.float32(1)
 FAR: Final = 0x7FFFFFFF
 """No squared distance reaches it."""
@@ -16,7 +18,8 @@ FAR: Final = 0x7FFFFFFF
 class Agent(NamedTuple):
     """Device functions on one agent."""
 
-    moved: Callable[..., Any]
+    move: Callable[..., Any]
+    start: Callable[..., Any]
     squared_distance: Callable[..., Any]
     reward: Callable[..., Any]
     seen: Callable[..., Any]
@@ -24,24 +27,34 @@ class Agent(NamedTuple):
 
 def agent_functions(c: Any) -> Agent:
     """Close the device functions over the constants."""
-    n_agents, n_features, full = c.N_AGENTS, c.N_FEATURES, c.USE_FULL_OBSERVATION
+    n_agents, n_features, n_starts, full = c.N_AGENTS, c.N_FEATURES, c.N_STARTS, c.USE_FULL_OBSERVATION
     grid_length, side = c.GRID_LENGTH, np.float32(c.GRID_LENGTH)
     wall_hit, tag_reward, tag_penalty = -c.WALL_HIT_PENALTY, c.TAG_REWARD, -c.TAG_PENALTY
     step_reward, step_penalty = c.STEP_COST, -c.STEP_COST
     runner = n_agents - 1
 
     @cuda.jit(device=True)
-    def moved(x, y, action):
-        """Move an agent by a cell; returns where it is and its reward so far: what the wall costs."""
+    def move(env, agent, positions, sampled_actions, rewards):
+        """Move an agent by a cell; until the score its reward is what the wall costs."""
+        x, y, action = positions.loc_x[env, agent], positions.loc_y[env, agent], sampled_actions[env, agent, 0]
         new_x = x + (1 if action == 1 else 0) - (1 if action == 2 else 0)
         new_y = y + (1 if action == 3 else 0) - (1 if action == 4 else 0)
         hits_wall = new_x < 0 or new_x > grid_length or new_y < 0 or new_y > grid_length
-        return min(max(new_x, 0), grid_length), min(max(new_y, 0), grid_length), wall_hit if hits_wall else ZERO
+        positions.loc_x[env, agent] = min(max(new_x, 0), grid_length)
+        positions.loc_y[env, agent] = min(max(new_y, 0), grid_length)
+        rewards[env, agent] = wall_hit if hits_wall else ZERO
 
     @cuda.jit(device=True)
-    def squared_distance(loc_x, loc_y, env, tagger):
-        dx = loc_x[env, tagger] - loc_x[env, runner]
-        dy = loc_y[env, tagger] - loc_y[env, runner]
+    def start(env, agent, positions, starts, clock):
+        """Put an agent at its start of an episode."""
+        row = pool_row(clock.episode[env], env, clock.reset_seed[0], clock.reset_seed[1], n_starts)
+        positions.loc_x[env, agent] = starts.loc_x_reset_pool[row, agent]
+        positions.loc_y[env, agent] = starts.loc_y_reset_pool[row, agent]
+
+    @cuda.jit(device=True)
+    def squared_distance(positions, env, tagger):
+        dx = positions.loc_x[env, tagger] - positions.loc_x[env, runner]
+        dy = positions.loc_y[env, tagger] - positions.loc_y[env, runner]
         return int32(dx * dx + dy * dy)
 
     @cuda.jit(device=True)
@@ -55,8 +68,9 @@ def agent_functions(c: Any) -> Agent:
         return float32(cell) / side
 
     @cuda.jit(device=True)
-    def seen(progress, nearest, env, loc_x, loc_y, self, column):
+    def seen(progress, nearest, env, positions, self, column):
         """Return one entry of an observation of ``self``; ``nearest`` is the tagger next to the runner, if partial."""
+        loc_x, loc_y = positions
         if column == n_features - 1:
             return progress
         if full:
@@ -68,4 +82,4 @@ def agent_functions(c: Any) -> Agent:
         agent = self if column < 2 else nearest if self == runner else runner
         return share(loc_x[env, agent] if column % 2 == 0 else loc_y[env, agent])
 
-    return Agent(moved, squared_distance, reward, seen)
+    return Agent(move, start, squared_distance, reward, seen)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.tag_gridworld.scene import draw
-from warpdrive_min.backends.base import Constant, Language, Source
+from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment
+from warpdrive_min.environment import Environment, sources_in
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.function_manager import Stage
 from warpdrive_min.rendering import Episode, Scene
@@ -170,22 +169,15 @@ class TagGridWorld(Environment):
     """
 
     name = "TagGridWorld"
-    kernel_sources: Mapping[Language, Source] = {
-        "numpy": "envs.tag_gridworld.reference",
-        "cuda_c": Path(__file__).with_name("kernel.cu"),
-        "numba": "envs.tag_gridworld.kernel_numba",
-    }
-    crowd_sources: ClassVar[Mapping[Language, Source]] = {
-        "cuda_c": Path(__file__).with_name("crowd.cu"),
-        "numba": "envs.tag_gridworld.crowd_numba",
-    }
+    kernel_sources = sources_in(__package__)
+    spread_sources = sources_in(__package__, "spread")
     """Kernels whose blocks share an environment."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `TagGridWorldConfig` as keyword arguments."""
         super().__init__(env_backend)
         self.config = TagGridWorldConfig(**config)
-        self.is_crowd = False
+        self.is_spread = False
         """The kernels are those whose blocks share an environment."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
@@ -210,14 +202,14 @@ class TagGridWorld(Environment):
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
         """Choose the kernels: of one block for any number of agents, unless more are asked for."""
-        self.is_crowd = (blocks_per_env or 1) > 1 and language != "numpy"
+        self.is_spread = (blocks_per_env or 1) > 1 and language != "numpy"
         own = type(self).kernel_sources
-        self.kernel_sources = {**own, **self.crowd_sources} if self.is_crowd else own
-        return blocks_per_env if blocks_per_env and self.is_crowd else 1
+        self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
+        return blocks_per_env if blocks_per_env and self.is_spread else 1
 
     def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:
-        """Return the kernels of the crowd: cut where one block reads what another one wrote."""
-        if not self.is_crowd:
+        """Return the kernels of a spread environment: cut where one block reads what another one wrote."""
+        if not self.is_spread:
             return {}
         is_partial = not self.config.use_full_observation
 
@@ -261,7 +253,7 @@ class TagGridWorld(Environment):
         if not self.config.reset_pool_size:
             for name, start in self._starts().items():
                 feed.add_data(name, start)
-        if self.is_crowd:
+        if self.is_spread:
             for name in ("nearest_distance", "nearest_tagger", "restarts"):
                 feed.add_data(name, np.zeros((), np.int32), per_env=True, scratch=True)
         return feed

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int32, uint8
 
 from envs.tag_gridworld.agent_numba import FAR, ZERO, agent_functions
-from warpdrive_min.kernels.core_numba import pool_row
+from envs.tag_gridworld.arrays import Positions, Starts
+from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.core_numba import any_ended, conclude
+
+
+class Block(NamedTuple):
+    """Shared memory of a block: squared distances of taggers to the runner, the nearest one, time, and who ended."""
+
+    approached: int32[:, :]
+    distance: int32[:]
+    nearest: int32[:]
+    progress: float32[:]
+    ended: uint8[:]
 
 
 def build(c: Any) -> dict[str, Any]:
     """Close the kernels over the constants."""
-    moved, squared_distance, reward, seen = agent_functions(c)
+    move, place, squared_distance, reward, seen = agent_functions(c)
     threads, envs_per_block, auto_reset = c.THREADS, c.ENVS_PER_BLOCK, c.AUTO_RESET
-    n_agents, n_features, n_starts = c.N_AGENTS, c.N_FEATURES, c.N_STARTS
+    n_agents, n_features = c.N_AGENTS, c.N_FEATURES
     episode_length, full = c.EPISODE_LENGTH, c.USE_FULL_OBSERVATION
 
     runner = n_agents - 1
@@ -26,201 +38,156 @@ def build(c: Any) -> dict[str, Any]:
     length = np.float32(episode_length)
 
     @cuda.jit(device=True)
-    def clear(approached, nearest, local):
-        """Forget who is near. Afterwards the block waits."""
-        for each in range(bins):
-            approached[local, each] = FAR
-        nearest[local] = n_agents
+    def shared_memory():
+        return Block(
+            cuda.shared.array((envs_per_block, bins), int32),
+            cuda.shared.array(envs_per_block, int32),
+            cuda.shared.array(envs_per_block, int32),
+            cuda.shared.array(envs_per_block, float32),
+            cuda.shared.array(envs_per_block, uint8),
+        )
 
     @cuda.jit(device=True)
-    def approach(approached, n_envs, loc_x, loc_y):
+    def clear(block, local):
+        """Forget who is near. Afterwards the block waits."""
+        for each in range(bins):
+            block.approached[local, each] = FAR
+        block.nearest[local] = n_agents
+
+    @cuda.jit(device=True)
+    def approach(block, positions, n_envs):
         """Find how near taggers are. Afterwards the block waits."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs and agent != runner:
-                cuda.atomic.min(approached, (local, agent % bins), squared_distance(loc_x, loc_y, env, agent))
+                cuda.atomic.min(block.approached, (local, agent % bins), squared_distance(positions, env, agent))
 
     @cuda.jit(device=True)
-    def settle(approached, distance, local):
+    def settle(block, local):
         """Find how near the nearest one is. Afterwards the block waits."""
         least = int32(FAR)
         for each in range(bins):
-            least = min(least, approached[local, each])
-        distance[local] = least
+            least = min(least, block.approached[local, each])
+        block.distance[local] = least
 
     @cuda.jit(device=True)
-    def name_nearest(distance, nearest, n_envs, loc_x, loc_y):
+    def name_nearest(block, positions, n_envs):
         """Find who that is, the lowest id among equals. Afterwards the block waits."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             is_tagger = env < n_envs and agent != runner
-            if is_tagger and squared_distance(loc_x, loc_y, env, agent) == distance[local]:
-                cuda.atomic.min(nearest, local, int32(agent))
+            if is_tagger and squared_distance(positions, env, agent) == block.distance[local]:
+                cuda.atomic.min(block.nearest, local, int32(agent))
 
     @cuda.jit(device=True)
-    def observe(nearest, progress, ended, n_envs, restarted, loc_x, loc_y, observations, final_observations):
+    def observe(block, positions, results, restarted, n_envs):
         """Write the rows of every environment, or only of those that restarted."""
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
             local, self = row // n_agents, row % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
-            if env < n_envs and not (restarted and ended[local] == 0):
-                is_final = auto_reset and not restarted and ended[local] != 0
+            if env < n_envs and not (restarted and block.ended[local] == 0):
+                is_final = auto_reset and not restarted and block.ended[local] != 0
                 for column in range(cuda.threadIdx.x % lanes, n_features, lanes):
-                    value = seen(progress[local], nearest[local], env, loc_x, loc_y, self, column)
+                    value = seen(block.progress[local], block.nearest[local], env, positions, self, column)
                     if is_final:
-                        final_observations[env, self, column] = value
+                        results.final_observations[env, self, column] = value
                     else:
-                        observations[env, self, column] = value
+                        results.observations[env, self, column] = value
 
     @cuda.jit(device=True)
-    def any_ended(ended, n_envs):
-        """Tell, to all threads of the block alike, whether an environment of it ended."""
-        found = False
-        for local in range(envs_per_block):
-            if cuda.blockIdx.x * envs_per_block + local < n_envs and ended[local] != 0:
-                found = True
-        return found
-
-    @cuda.jit(device=True)
-    def start(
-        approached, distance, nearest, progress, ended, n_envs,
-        loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_,
-    ):  # fmt: skip
+    def start(block, positions, starts, clock, n_envs):
         """Start the next episode of the environments of this block that ended; the block has waited before."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
-            if env < n_envs and ended[local] != 0:
-                row = pool_row(_episode_[env], env, _reset_seed_[0], _reset_seed_[1], n_starts)
-                loc_x[env, agent] = loc_x_reset_pool[row, agent]
-                loc_y[env, agent] = loc_y_reset_pool[row, agent]
+            if env < n_envs and block.ended[local] != 0:
+                place(env, agent, positions, starts, clock)
         cuda.syncthreads()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
-            if env < n_envs and ended[local] != 0:
-                _timestep_[env] = 0
-                _episode_[env] += 1
-                progress[local] = ZERO
-                clear(approached, nearest, local)
+            if env < n_envs and block.ended[local] != 0:
+                clock.timestep[env] = 0
+                clock.episode[env] += 1
+                block.progress[local] = ZERO
+                clear(block, local)
         cuda.syncthreads()
         if not full:
             # Of environments that go on the same minima are taken once more.
-            approach(approached, n_envs, loc_x, loc_y)
+            approach(block, positions, n_envs)
             cuda.syncthreads()
             for local in range(cuda.threadIdx.x, envs_per_block, threads):
-                settle(approached, distance, local)
+                settle(block, local)
             cuda.syncthreads()
-            name_nearest(distance, nearest, n_envs, loc_x, loc_y)
+            name_nearest(block, positions, n_envs)
             cuda.syncthreads()
 
     @cuda.jit
     def step(
-        loc_x: int32[:, :],
-        loc_y: int32[:, :],
-        loc_x_reset_pool: int32[:, :],
-        loc_y_reset_pool: int32[:, :],
+        positions: Positions,
+        starts: Starts,
         sampled_actions: int32[:, :, :],
-        rewards: float32[:, :],
-        observations: float32[:, :, :],
-        final_observations: float32[:, :, :],
-        terminated: int32[:],
-        truncated: int32[:],
-        _done_: int32[:],
-        _timestep_: int32[:],
-        _episode_: int32[:],
-        _reset_seed_: int32[:],
+        clock: Clock,
+        results: Results,
         n_envs: int32,
     ):
-        approached = cuda.shared.array((envs_per_block, bins), int32)
-        distance = cuda.shared.array(envs_per_block, int32)
-        nearest = cuda.shared.array(envs_per_block, int32)
-        progress = cuda.shared.array(envs_per_block, float32)
-        ended = cuda.shared.array(envs_per_block, uint8)
+        block = shared_memory()
 
-        # move: until the score the rewards hold what the wall costs
+        # move
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                timestep = _timestep_[env] + 1
-                _timestep_[env] = timestep
-                progress[local] = float32(timestep) / length
-                ended[local] = timestep >= episode_length
-                clear(approached, nearest, local)
+                timestep = clock.timestep[env] + 1
+                clock.timestep[env] = timestep
+                block.progress[local] = float32(timestep) / length
+                block.ended[local] = timestep >= episode_length
+                clear(block, local)
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                x, y, cost = moved(loc_x[env, agent], loc_y[env, agent], sampled_actions[env, agent, 0])
-                loc_x[env, agent] = x
-                loc_y[env, agent] = y
-                rewards[env, agent] = cost
+                move(env, agent, positions, sampled_actions, results.rewards)
         cuda.syncthreads()
-        approach(approached, n_envs, loc_x, loc_y)
+        approach(block, positions, n_envs)
         cuda.syncthreads()
 
         # score
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                settle(approached, distance, local)
-                is_tagged, out_of_time = distance[local] == 0, ended[local] != 0
-                terminated[env] = is_tagged
-                truncated[env] = out_of_time and not is_tagged
-                _done_[env] = is_tagged or out_of_time
-                ended[local] = is_tagged or out_of_time
+                settle(block, local)
+                is_tagged, out_of_time = block.distance[local] == 0, block.ended[local] != 0
+                conclude(env, is_tagged, out_of_time, clock, results)
+                block.ended[local] = is_tagged or out_of_time
         cuda.syncthreads()
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                rewards[env, agent] += reward(agent, distance[local] == 0)
+                results.rewards[env, agent] += reward(agent, block.distance[local] == 0)
         if not full:
-            name_nearest(distance, nearest, n_envs, loc_x, loc_y)
+            name_nearest(block, positions, n_envs)
         cuda.syncthreads()
 
-        observe(nearest, progress, ended, n_envs, False, loc_x, loc_y, observations, final_observations)
-        if auto_reset and any_ended(ended, n_envs):
+        observe(block, positions, results, False, n_envs)
+        if auto_reset and any_ended(block.ended, n_envs):
             cuda.syncthreads()  # the old cells have been observed
-            start(
-                approached, distance, nearest, progress, ended, n_envs,
-                loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_,
-            )  # fmt: skip
-            observe(nearest, progress, ended, n_envs, True, loc_x, loc_y, observations, final_observations)
+            start(block, positions, starts, clock, n_envs)
+            observe(block, positions, results, True, n_envs)
 
     @cuda.jit
-    def reset(
-        loc_x: int32[:, :],
-        loc_y: int32[:, :],
-        loc_x_reset_pool: int32[:, :],
-        loc_y_reset_pool: int32[:, :],
-        observations: float32[:, :, :],
-        _done_: int32[:],
-        _timestep_: int32[:],
-        _episode_: int32[:],
-        _reset_seed_: int32[:],
-        force: int32,
-        n_envs: int32,
-    ):
-        approached = cuda.shared.array((envs_per_block, bins), int32)
-        distance = cuda.shared.array(envs_per_block, int32)
-        nearest = cuda.shared.array(envs_per_block, int32)
-        progress = cuda.shared.array(envs_per_block, float32)
-        ended = cuda.shared.array(envs_per_block, uint8)
-
+    def reset(positions: Positions, starts: Starts, clock: Clock, results: Results, force: int32, n_envs: int32):
+        block = shared_memory()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                clear(approached, nearest, local)
-                ended[local] = force != 0 or _done_[env] != 0
-                _done_[env] = 0
+                clear(block, local)
+                block.ended[local] = force != 0 or clock.done[env] != 0
+                clock.done[env] = 0
         cuda.syncthreads()
-        if any_ended(ended, n_envs):
-            start(
-                approached, distance, nearest, progress, ended, n_envs,
-                loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_,
-            )  # fmt: skip
-            observe(nearest, progress, ended, n_envs, True, loc_x, loc_y, observations, observations)
+        if any_ended(block.ended, n_envs):
+            start(block, positions, starts, clock, n_envs)
+            observe(block, positions, results, True, n_envs)
 
     return {"step": step, "reset": reset}

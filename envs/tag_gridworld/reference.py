@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.tag_gridworld.arrays import Positions, Starts
+from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.rng import pool_row
 
 Floats = NDArray[np.float32]
@@ -22,79 +24,37 @@ Flags = NDArray[np.bool_]
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Close the kernels over the constants ``c``."""
 
-    def step(
-        loc_x: Ints,
-        loc_y: Ints,
-        loc_x_reset_pool: Ints,
-        loc_y_reset_pool: Ints,
-        sampled_actions: Ints,
-        rewards: Floats,
-        observations: Floats,
-        final_observations: Floats,
-        terminated: Ints,
-        truncated: Ints,
-        _done_: Ints,
-        _timestep_: Ints,
-        _episode_: Ints,
-        _reset_seed_: Ints,
-        n_envs: int,
-    ) -> None:
-        hits_wall = move(c, loc_x, loc_y, sampled_actions[..., 0])
-        distance, nearest = approach(loc_x, loc_y)
+    def step(positions: Positions, starts: Starts, sampled_actions: Ints, clock: Clock, results: Results) -> None:
+        hits_wall = move(c, *positions, sampled_actions[..., 0])
+        distance, nearest = approach(*positions)
         is_tagged = distance == 0
-        rewards[:] = score(c, hits_wall, is_tagged)
-        _timestep_ += 1
-        terminated[:] = is_tagged
-        truncated[:] = (_timestep_ >= c.EPISODE_LENGTH) & ~is_tagged
-        _done_[:] = terminated | truncated
-        observe(c, loc_x, loc_y, nearest, _timestep_, observations)
-        if c.AUTO_RESET and _done_.any():
-            ended = np.flatnonzero(_done_)
-            final_observations[ended] = observations[ended]
-            restart(
-                ended, loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, observations, _timestep_, _episode_,
-                _reset_seed_,
-            )  # fmt: skip
+        results.rewards[:] = score(c, hits_wall, is_tagged)
+        clock.timestep[:] += 1
+        results.terminated[:] = is_tagged
+        results.truncated[:] = (clock.timestep >= c.EPISODE_LENGTH) & ~is_tagged
+        clock.done[:] = results.terminated | results.truncated
+        observe(c, *positions, nearest, clock.timestep, results.observations)
+        if c.AUTO_RESET and clock.done.any():
+            ended = np.flatnonzero(clock.done)
+            results.final_observations[ended] = results.observations[ended]
+            restart(ended, positions, starts, clock, results)
 
-    def reset(
-        loc_x: Ints,
-        loc_y: Ints,
-        loc_x_reset_pool: Ints,
-        loc_y_reset_pool: Ints,
-        observations: Floats,
-        _done_: Ints,
-        _timestep_: Ints,
-        _episode_: Ints,
-        _reset_seed_: Ints,
-        force: int,
-        n_envs: int,
-    ) -> None:
-        ended = np.flatnonzero((_done_ != 0) | (force != 0))
-        _done_[ended] = 0
-        restart(
-            ended, loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, observations, _timestep_, _episode_, _reset_seed_
-        )
+    def reset(positions: Positions, starts: Starts, clock: Clock, results: Results, force: int) -> None:
+        ended = np.flatnonzero((clock.done != 0) | (force != 0))
+        clock.done[ended] = 0
+        restart(ended, positions, starts, clock, results)
 
-    def restart(
-        envs: NDArray[np.intp],
-        loc_x: Ints,
-        loc_y: Ints,
-        loc_x_reset_pool: Ints,
-        loc_y_reset_pool: Ints,
-        observations: Floats,
-        _timestep_: Ints,
-        _episode_: Ints,
-        _reset_seed_: Ints,
-    ) -> None:
-        low, high = _reset_seed_
-        row = pool_row(_episode_[envs], envs, low, high, c.N_STARTS)  # row 0 where there is one start
-        loc_x[envs], loc_y[envs] = loc_x_reset_pool[row], loc_y_reset_pool[row]
-        _timestep_[envs] = 0
-        _episode_[envs] += 1
-        x, y = loc_x[envs], loc_y[envs]
-        seen = np.empty((len(envs), *observations.shape[1:]), np.float32)
-        observe(c, x, y, approach(x, y)[1], _timestep_[envs], seen)
-        observations[envs] = seen
+    def restart(envs: NDArray[np.intp], positions: Positions, starts: Starts, clock: Clock, results: Results) -> None:
+        low, high = clock.reset_seed
+        row = pool_row(clock.episode[envs], envs, low, high, c.N_STARTS)  # row 0 where there is one start
+        for cells, pool in zip(positions, starts, strict=True):
+            cells[envs] = pool[row]
+        clock.timestep[envs] = 0
+        clock.episode[envs] += 1
+        x, y = (cells[envs] for cells in positions)
+        seen = np.empty((len(envs), *results.observations.shape[1:]), np.float32)
+        observe(c, x, y, approach(x, y)[1], clock.timestep[envs], seen)
+        results.observations[envs] = seen
 
     return {"step": step, "reset": reset}
 

@@ -14,8 +14,6 @@ import torch
 from envs.tag_continuous import TagContinuous
 from tests.agreement import step_from_same_state
 from tests.support import OTHER_BACKENDS, is_simulated
-from warpdrive_min.backends.base import read_annotations
-from warpdrive_min.backends.cuda_c import signatures
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import environment_constants, push_environment, seed_resets
 from warpdrive_min.errors import CompileError, ConfigError
@@ -162,27 +160,3 @@ def test_too_many_agents_are_refused(backend):
     functions = CUDAFunctionManager(env.num_agents, 1, backend=backend)
     with pytest.raises((CompileError, ConfigError), match="48 KiB, 24 bytes an agent"):
         functions.load(env.kernel_sources, environment_constants(env))
-
-
-def test_languages_take_the_same_parameters():
-    """Each kernel has the same parameters in the same order in all three languages."""
-    env = TagContinuous()
-    constants = {**environment_constants(env), "N_AGENTS": 11, "THREADS": 32, "ENVS_PER_BLOCK": 2, "BLOCKS_PER_ENV": 1}
-    cuda_c = signatures(env.kernel_sources["cuda_c"].read_text(), constants, "kernel.cu")
-    assert sorted(cuda_c) == ["reset", "step"]
-    python = {language: _build(env.kernel_sources[language], constants) for language in ("numpy", "numba")}
-    for name, signature in cuda_c.items():
-        want = [parameter.name for parameter in signature.parameters]
-        for language, kernels in python.items():
-            assert kernels[name] == want, f"{language} {name}"
-
-
-def _build(module: str, constants: dict[str, Any]) -> dict[str, list[str]]:
-    from warpdrive_min.backends.base import build_module
-
-    pytest.importorskip("numba")
-    found = {}
-    for name, kernel in build_module(module, constants).items():
-        function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
-        found[name] = [parameter.name for parameter in read_annotations(function)]
-    return found

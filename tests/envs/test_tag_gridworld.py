@@ -35,7 +35,7 @@ def started(backend: str = "cpu", n_envs: int = 1, **config: Any) -> EnvWrapper:
     wrapper = EnvWrapper(
         TagGridWorld(**config), num_envs=n_envs, env_backend=backend, seed=config.get("seed", 0), **options
     )
-    assert wrapper.env.is_crowd == (options.get("blocks_per_env", 1) > 1 and backend != "cpu")
+    assert wrapper.env.is_spread == (options.get("blocks_per_env", 1) > 1 and backend != "cpu")
     wrapper.reset_all_envs()
     return wrapper
 

@@ -10,10 +10,7 @@ import pytest
 from envs.tag_gridworld import TagGridWorld
 from tests.envs.test_tag_gridworld import started
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
-from warpdrive_min.backends.base import build_module, read_annotations
-from warpdrive_min.backends.cuda_c import signatures
 from warpdrive_min.consistency import Agreement, step_by_step
-from warpdrive_min.environment import environment_constants
 from warpdrive_min.policies import random_policy
 
 here = pytest.mark.parametrize("backend", BACKENDS_HERE)
@@ -217,32 +214,7 @@ def test_blocks_share_an_environment_only_where_asked():
         (2, "numpy", 1),
     ]:
         assert env.settle_blocks(asked, language) == want
-        assert env.is_crowd == bool(env.kernel_sequences(auto_reset=True)) == (want > 1)
-        name = "crowd.cu" if want > 1 else "kernel.cu"
+        assert env.is_spread == bool(env.kernel_sequences(auto_reset=True)) == (want > 1)
+        name = "spread.cu" if want > 1 else "kernel.cu"
         assert env.kernel_sources["cuda_c"].name == name
     assert set(env.get_data_dictionary()) == {"loc_x", "loc_y", "loc_x_reset_pool", "loc_y_reset_pool"}
-
-
-# ------------------------------------------------------------------ sources
-
-
-@pytest.mark.parametrize(
-    ("blocks", "languages", "names"),
-    [
-        (1, ["numpy", "numba"], ["reset", "step"]),
-        (2, ["numba"], ["approach", "move", "name_nearest", "observe", "start"]),
-    ],
-)
-def test_languages_take_the_same_parameters(blocks, languages, names):
-    """Each kernel has the same parameters in the same order in all its languages."""
-    pytest.importorskip("numba")
-    env = TagGridWorld()
-    env.settle_blocks(blocks, "cuda_c")
-    constants = {**environment_constants(env), "THREADS": 32, "ENVS_PER_BLOCK": 2, "BLOCKS_PER_ENV": blocks}
-    cuda_c = signatures(env.kernel_sources["cuda_c"].read_text(), constants, "kernel.cu")
-    assert sorted(cuda_c) == names
-    for language in languages:
-        for name, kernel in build_module(env.kernel_sources[language], constants).items():
-            function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
-            names = [parameter.name for parameter in read_annotations(function)]
-            assert names == [parameter.name for parameter in cuda_c[name].parameters], f"{language} {name}"

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32
 
-from warpdrive_min.kernels.core_numba import philox, pool_row, uniform
+from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.core_numba import conclude, philox, pool_row, uniform
 from warpdrive_min.rng import STREAM_START
 
 ONE, TWO = np.float32(1), np.float32(2)
@@ -37,17 +38,10 @@ def kernels(
     @cuda.jit
     def step(
         state: float32[:, :, :],
-        sampled_actions,  # int32 or float32, as the environment's action space says
-        observations: float32[:, :, :],
-        final_observations: float32[:, :, :],
-        rewards: float32[:, :],
-        _timestep_: int32[:],
-        _done_: int32[:],
-        terminated: int32[:],
-        truncated: int32[:],
-        _episode_: int32[:],
-        _reset_seed_: int32[:],
         state_reset_pool: float32[:, :, :],
+        sampled_actions,  # int32 or float32, as the environment's action space says
+        clock: Clock,
+        results: Results,
         n_envs: int32,
     ):
         """Step every environment; with AUTO_RESET, go on to the next episode where one ended."""
@@ -55,49 +49,44 @@ def kernels(
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
                 s, seen, reward, is_terminal = outcome(load(state, env), sampled_actions[env, 0, 0])
-                timestep = _timestep_[env] + 1
-                out_of_time = timestep >= episode_length and not is_terminal
-                done = is_terminal or out_of_time
-                rewards[env, 0] = reward
-                terminated[env] = is_terminal
-                truncated[env] = out_of_time
-                _done_[env] = done
-                if auto_reset and done:
-                    store(final_observations, env, seen)
-                    s = start(env, _episode_[env], _reset_seed_, state_reset_pool)
+                timestep = clock.timestep[env] + 1
+                out_of_time = timestep >= episode_length
+                results.rewards[env, 0] = reward
+                conclude(env, is_terminal, out_of_time, clock, results)
+                if auto_reset and (is_terminal or out_of_time):
+                    store(results.final_observations, env, seen)
+                    s = start(env, clock, state_reset_pool)
                     seen = observe(s)
-                    _episode_[env] += 1
+                    clock.episode[env] += 1
                     timestep = 0
-                _timestep_[env] = timestep
+                clock.timestep[env] = timestep
                 store(state, env, s)
-                store(observations, env, seen)
+                store(results.observations, env, seen)
 
     @cuda.jit
     def reset(
         state: float32[:, :, :],
-        observations: float32[:, :, :],
-        _timestep_: int32[:],
-        _done_: int32[:],
-        _episode_: int32[:],
-        _reset_seed_: int32[:],
         state_reset_pool: float32[:, :, :],
+        clock: Clock,
+        results: Results,
         force: int32,
         n_envs: int32,
     ):
         """Restart the finished environments, or all."""
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
-            if env < n_envs and (_done_[env] != 0 or force != 0):
-                s = start(env, _episode_[env], _reset_seed_, state_reset_pool)
+            if env < n_envs and (clock.done[env] != 0 or force != 0):
+                s = start(env, clock, state_reset_pool)
                 store(state, env, s)
-                store(observations, env, observe(s))
-                _episode_[env] += 1
-                _timestep_[env] = 0
-                _done_[env] = 0
+                store(results.observations, env, observe(s))
+                clock.episode[env] += 1
+                clock.timestep[env] = 0
+                clock.done[env] = 0
 
     @cuda.jit(device=True)
-    def start(env, episode, seed, pool):
+    def start(env, clock, pool):
         """Return the start of an environment's next episode: a row of the pool, or one that is drawn."""
+        episode, seed = clock.episode[env], clock.reset_seed
         if pool_size >= 1:
             return load(pool, pool_row(episode, env, seed[0], seed[1], pool_size) if pool_size >= 2 else 0)
         return draw_start(philox(episode, env, 0, STREAM_START, seed[0], seed[1]))

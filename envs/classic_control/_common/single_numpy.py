@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.rng import STREAM_START, philox, pool_row, uniform
 
 
@@ -28,69 +29,39 @@ def kernels(
         draw_start: Returns a state from the four words of an episode.
     """
 
-    def step(
-        state: Any,
-        sampled_actions: Any,
-        observations: Any,
-        final_observations: Any,
-        rewards: Any,
-        _timestep_: Any,
-        _done_: Any,
-        terminated: Any,
-        truncated: Any,
-        _episode_: Any,
-        _reset_seed_: Any,
-        state_reset_pool: Any,
-    ) -> None:
+    def step(state: Any, state_reset_pool: Any, sampled_actions: Any, clock: Clock, results: Results) -> None:
         """Step every environment; with AUTO_RESET, go on to the next episode where one ended."""
         moved, seen, reward, is_terminal = outcome(np.ascontiguousarray(state[:, 0].T), sampled_actions[:, 0, 0])
         store(state, EVERY, moved)
-        store(observations, EVERY, seen)
-        rewards[:, 0] = reward
-        _timestep_ += 1
-        terminated[:] = is_terminal
-        truncated[:] = (_timestep_ >= c.EPISODE_LENGTH) & (terminated == 0)
-        _done_[:] = terminated | truncated
-        if c.AUTO_RESET and _done_.any():
-            envs = np.flatnonzero(_done_)
-            final_observations[envs] = observations[envs]
-            restart(envs, state, observations, _timestep_, _episode_, _reset_seed_, state_reset_pool)
+        store(results.observations, EVERY, seen)
+        results.rewards[:, 0] = reward
+        clock.timestep[:] += 1
+        results.terminated[:] = is_terminal
+        results.truncated[:] = (clock.timestep >= c.EPISODE_LENGTH) & (results.terminated == 0)
+        clock.done[:] = results.terminated | results.truncated
+        if c.AUTO_RESET and clock.done.any():
+            envs = np.flatnonzero(clock.done)
+            results.final_observations[envs] = results.observations[envs]
+            restart(envs, state, state_reset_pool, clock, results)
 
-    def reset(
-        state: Any,
-        observations: Any,
-        _timestep_: Any,
-        _done_: Any,
-        _episode_: Any,
-        _reset_seed_: Any,
-        state_reset_pool: Any,
-        force: int,
-    ) -> None:
+    def reset(state: Any, state_reset_pool: Any, clock: Clock, results: Results, force: int) -> None:
         """Restart the finished environments, or all."""
-        envs = np.flatnonzero(_done_ | force)
-        restart(envs, state, observations, _timestep_, _episode_, _reset_seed_, state_reset_pool)
-        _done_[envs] = 0
+        envs = np.flatnonzero(clock.done | force)
+        restart(envs, state, state_reset_pool, clock, results)
+        clock.done[envs] = 0
 
-    def restart(
-        envs: Any,
-        state: Any,
-        observations: Any,
-        _timestep_: Any,
-        _episode_: Any,
-        _reset_seed_: Any,
-        state_reset_pool: Any,
-    ) -> None:
+    def restart(envs: Any, state: Any, pool: Any, clock: Clock, results: Results) -> None:
         """Put the named environments at the start of their next episode: a row of the pool, or one that is drawn."""
-        episode, (low, high) = _episode_[envs], _reset_seed_
+        episode, (low, high) = clock.episode[envs], clock.reset_seed
         if c.RESET_POOL_SIZE >= 2:
-            state[envs] = state_reset_pool[pool_row(episode, envs, low, high, c.RESET_POOL_SIZE)]
+            state[envs] = pool[pool_row(episode, envs, low, high, c.RESET_POOL_SIZE)]
         elif c.RESET_POOL_SIZE == 1:
-            state[envs] = state_reset_pool[0]
+            state[envs] = pool[0]
         else:
             store(state, envs, draw_start(philox(episode, envs, 0, STREAM_START, low, high)))
-        store(observations, envs, observe(state[envs, 0].T))
-        _episode_[envs] += 1
-        _timestep_[envs] = 0
+        store(results.observations, envs, observe(state[envs, 0].T))
+        clock.episode[envs] += 1
+        clock.timestep[envs] = 0
 
     return {"step": step, "reset": reset}
 

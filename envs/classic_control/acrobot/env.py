@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.acrobot.scene import draw
-from warpdrive_min.backends.base import Language, Source
-from warpdrive_min.environment import Array, Arrays
+from warpdrive_min.environment import Array, Arrays, sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
@@ -124,11 +121,7 @@ class Acrobot(SingleAgent):
 
     name = "Acrobot"
     tolerance = 1e-4
-    kernel_sources: Mapping[Language, Source] = {
-        "numpy": "envs.classic_control.acrobot.reference",
-        "cuda_c": Path(__file__).with_name("kernel.cu"),
-        "numba": "envs.classic_control.acrobot.kernel_numba",
-    }
+    kernel_sources = sources_in(__package__)
     config: AcrobotConfig
     n_state, n_features = 4, 6
     state_period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.cartpole.scene import draw
-from warpdrive_min.backends.base import Language, Source
-from warpdrive_min.environment import Array, Arrays
+from warpdrive_min.environment import Array, Arrays, sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
@@ -82,11 +79,7 @@ class CartPole(SingleAgent):
     """
 
     name = "CartPole"
-    kernel_sources: Mapping[Language, Source] = {
-        "numpy": "envs.classic_control.cartpole.reference",
-        "cuda_c": Path(__file__).with_name("kernel.cu"),
-        "numba": "envs.classic_control.cartpole.kernel_numba",
-    }
+    kernel_sources = sources_in(__package__)
     config: CartPoleConfig
     n_state = n_features = 4
 

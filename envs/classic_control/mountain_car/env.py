@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from envs.classic_control._common.valley import ValleyCar, ValleyConfig
 from envs.classic_control.mountain_car.scene import draw
-from warpdrive_min.backends.base import Language, Source
+from warpdrive_min.environment import sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
@@ -50,11 +48,7 @@ class MountainCar(ValleyCar):
     """
 
     name = "MountainCar"
-    kernel_sources: Mapping[Language, Source] = {
-        "numpy": "envs.classic_control.mountain_car.reference",
-        "cuda_c": Path(__file__).with_name("kernel.cu"),
-        "numba": "envs.classic_control.mountain_car.kernel_numba",
-    }
+    kernel_sources = sources_in(__package__)
     config: MountainCarConfig
 
     def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:

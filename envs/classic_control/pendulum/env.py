@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.pendulum.scene import draw
-from warpdrive_min.backends.base import Language, Source
-from warpdrive_min.environment import Array
+from warpdrive_min.environment import Array, sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
 
@@ -86,11 +83,7 @@ class Pendulum(SingleAgent):
 
     name = "Pendulum"
     tolerance = 5e-5
-    kernel_sources: Mapping[Language, Source] = {
-        "numpy": "envs.classic_control.pendulum.reference",
-        "cuda_c": Path(__file__).with_name("kernel.cu"),
-        "numba": "envs.classic_control.pendulum.kernel_numba",
-    }
+    kernel_sources = sources_in(__package__)
     config: PendulumConfig
     n_state, n_features = 2, 3
     state_period = (2 * math.pi, 0.0)

@@ -206,8 +206,8 @@ def test_kernels_for_many_agents_are_chosen_by_size_or_request(n_agents, search,
     """From 257 agents on, for a grid of cells, and for several blocks."""
     env = TagContinuous(**config(n_agents, neighbor_search=search))
     blocks = env.settle_blocks(asked, language)
-    assert (env.is_crowd, blocks) == want
-    assert bool(env.kernel_sequences(auto_reset=True)) == env.is_crowd
+    assert (env.is_spread, blocks) == want
+    assert bool(env.kernel_sequences(auto_reset=True)) == env.is_spread
 
 
 def test_workspace_grows_with_the_agents_not_with_their_square():

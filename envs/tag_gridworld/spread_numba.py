@@ -1,4 +1,4 @@
-"""Tag GridWorld whose blocks share an environment, in Numba: kernels and layout as in crowd.cu."""
+"""Tag GridWorld whose blocks share an environment, in Numba: kernels and layout as in spread.cu."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from envs.tag_gridworld.agent_numba import FAR, agent_functions
-from warpdrive_min.kernels.core_numba import pool_row
+from envs.tag_gridworld.arrays import Nearest, Positions, Starts
+from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.core_numba import conclude
 
 
 def build(c: Any) -> dict[str, Any]:
     """Close the kernels over the constants."""
-    moved, squared_distance, reward, seen = agent_functions(c)
+    move_agent, start_agent, squared_distance, reward, seen = agent_functions(c)
     threads, blocks_per_env, auto_reset = c.THREADS, c.BLOCKS_PER_ENV, c.AUTO_RESET
-    n_agents, n_features, n_starts, episode_length = c.N_AGENTS, c.N_FEATURES, c.N_STARTS, c.EPISODE_LENGTH
+    n_agents, n_features, episode_length = c.N_AGENTS, c.N_FEATURES, c.EPISODE_LENGTH
     runner = n_agents - 1
     share = -(-n_agents // blocks_per_env)  # agents of a block
     lanes = math.gcd(32 if n_features > 16 else 8, threads)  # threads that write one row
@@ -24,35 +26,23 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def move(
-        loc_x: int32[:, :],
-        loc_y: int32[:, :],
+        positions: Positions,
+        nearest: Nearest,
         sampled_actions: int32[:, :, :],
         rewards: float32[:, :],
-        nearest_distance: int32[:],
-        nearest_tagger: int32[:],
         _timestep_: int32[:],
         n_envs: int32,
     ):
         env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
         for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
-            x, y, cost = moved(loc_x[env, agent], loc_y[env, agent], sampled_actions[env, agent, 0])
-            loc_x[env, agent] = x
-            loc_y[env, agent] = y
-            rewards[env, agent] = cost
+            move_agent(env, agent, positions, sampled_actions, rewards)
             if agent == runner:
                 _timestep_[env] += 1
-                nearest_distance[env] = FAR
-                nearest_tagger[env] = n_agents
+                nearest.nearest_distance[env] = FAR
+                nearest.nearest_tagger[env] = n_agents
 
     @cuda.jit
-    def approach(
-        loc_x: int32[:, :],
-        loc_y: int32[:, :],
-        nearest_distance: int32[:],
-        restarts: int32[:],
-        restarted: int32,
-        n_envs: int32,
-    ):
+    def approach(positions: Positions, nearest: Nearest, restarts: int32[:], restarted: int32, n_envs: int32):
         """Find how near the nearest tagger is: the least of each block first, so that blocks, not threads, queue up."""
         least = cuda.shared.array(1, int32)
         env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
@@ -63,23 +53,15 @@ def build(c: Any) -> dict[str, Any]:
             own = int32(FAR)
             for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
                 if agent != runner:
-                    own = min(own, squared_distance(loc_x, loc_y, env, agent))
+                    own = min(own, squared_distance(positions, env, agent))
             if own != FAR:
                 cuda.atomic.min(least, 0, own)
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
-                cuda.atomic.min(nearest_distance, env, least[0])
+                cuda.atomic.min(nearest.nearest_distance, env, least[0])
 
     @cuda.jit
-    def name_nearest(
-        loc_x: int32[:, :],
-        loc_y: int32[:, :],
-        nearest_distance: int32[:],
-        nearest_tagger: int32[:],
-        restarts: int32[:],
-        restarted: int32,
-        n_envs: int32,
-    ):
+    def name_nearest(positions: Positions, nearest: Nearest, restarts: int32[:], restarted: int32, n_envs: int32):
         """Find who that is, the lowest id among equals, likewise; with partial observations."""
         lowest = cuda.shared.array(1, int32)
         env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
@@ -88,26 +70,18 @@ def build(c: Any) -> dict[str, Any]:
                 lowest[0] = n_agents
             cuda.syncthreads()
             for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
-                if agent != runner and squared_distance(loc_x, loc_y, env, agent) == nearest_distance[env]:
+                if agent != runner and squared_distance(positions, env, agent) == nearest.nearest_distance[env]:
                     cuda.atomic.min(lowest, 0, int32(agent))
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
-                cuda.atomic.min(nearest_tagger, env, lowest[0])
+                cuda.atomic.min(nearest.nearest_tagger, env, lowest[0])
 
     @cuda.jit
     def observe(
-        loc_x: int32[:, :],
-        loc_y: int32[:, :],
-        nearest_distance: int32[:],
-        nearest_tagger: int32[:],
-        rewards: float32[:, :],
-        observations: float32[:, :, :],
-        final_observations: float32[:, :, :],
-        terminated: int32[:],
-        truncated: int32[:],
-        _done_: int32[:],
-        _timestep_: int32[:],
-        _episode_: int32[:],
+        positions: Positions,
+        nearest: Nearest,
+        clock: Clock,
+        results: Results,
         restarts: int32[:],
         restarted: int32,
         clears_done: int32,
@@ -116,59 +90,49 @@ def build(c: Any) -> dict[str, Any]:
         """Write the rows, and after a move the rewards and flags; the last kernel of a restart."""
         env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
         if restarted == 0 or restarts[env] != 0:
-            is_tagged, out_of_time = nearest_distance[env] == 0, _timestep_[env] >= episode_length
-            progress = float32(_timestep_[env]) / length
+            is_tagged, out_of_time = nearest.nearest_distance[env] == 0, clock.timestep[env] >= episode_length
+            progress = float32(clock.timestep[env]) / length
             is_final = auto_reset and restarted == 0 and (is_tagged or out_of_time)
             lane = cuda.threadIdx.x % lanes
             for self in range(first + cuda.threadIdx.x // lanes, min(first + share, n_agents), threads // lanes):
                 for column in range(lane, n_features, lanes):
-                    value = seen(progress, nearest_tagger[env], env, loc_x, loc_y, self, column)
+                    value = seen(progress, nearest.nearest_tagger[env], env, positions, self, column)
                     if is_final:
-                        final_observations[env, self, column] = value
+                        results.final_observations[env, self, column] = value
                     else:
-                        observations[env, self, column] = value
+                        results.observations[env, self, column] = value
                 if restarted == 0 and lane == 0:
-                    rewards[env, self] += reward(self, is_tagged)
+                    results.rewards[env, self] += reward(self, is_tagged)
             if first == 0 and cuda.threadIdx.x == 0:
                 if restarted != 0:
-                    _episode_[env] += 1
+                    clock.episode[env] += 1
                     if clears_done != 0:
-                        _done_[env] = 0
+                        clock.done[env] = 0
                 else:
-                    terminated[env] = is_tagged
-                    truncated[env] = out_of_time and not is_tagged
-                    _done_[env] = is_tagged or out_of_time
+                    conclude(env, is_tagged, out_of_time, clock, results)
 
     @cuda.jit
     def start(
-        loc_x: int32[:, :],
-        loc_y: int32[:, :],
-        loc_x_reset_pool: int32[:, :],
-        loc_y_reset_pool: int32[:, :],
-        nearest_distance: int32[:],
-        nearest_tagger: int32[:],
-        _done_: int32[:],
-        _timestep_: int32[:],
-        _episode_: int32[:],
-        _reset_seed_: int32[:],
+        positions: Positions,
+        starts: Starts,
+        nearest: Nearest,
+        clock: Clock,
         restarts: int32[:],
         force: int32,
         n_envs: int32,
     ):
         """Put the agents of environments that ended, or of all, at their start; note which for what follows."""
         env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
-        ends = force != 0 or _done_[env] != 0
+        ends = force != 0 or clock.done[env] != 0
         for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
             if agent == runner:
                 restarts[env] = ends
             if ends:
-                row = pool_row(_episode_[env], env, _reset_seed_[0], _reset_seed_[1], n_starts)
-                loc_x[env, agent] = loc_x_reset_pool[row, agent]
-                loc_y[env, agent] = loc_y_reset_pool[row, agent]
+                start_agent(env, agent, positions, starts, clock)
                 if agent == runner:
-                    _timestep_[env] = 0
-                    nearest_distance[env] = FAR
-                    nearest_tagger[env] = n_agents
+                    clock.timestep[env] = 0
+                    nearest.nearest_distance[env] = FAR
+                    nearest.nearest_tagger[env] = n_agents
 
     kernels = (move, approach, name_nearest, observe, start)
     return {kernel.__name__: kernel for kernel in kernels}
