@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from warpdrive_min.constants import Constants
+from warpdrive_min.dialect import weights
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
@@ -181,7 +182,7 @@ class _BuiltIn(ModelBaseFullyConnected):
 
     def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Tensor]:  # type: ignore[override]
         """Return a copy of the weights under WarpDrive's names."""
-        return models.to_warpdrive_state_dict(self.core)
+        return weights.to_warpdrive_state_dict(self.core)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Copy weights under WarpDrive's names into the network, in place.
@@ -189,7 +190,7 @@ class _BuiltIn(ModelBaseFullyConnected):
         Raises:
             DataError: A name is missing or too many, or a shape differs, be it ``strict`` or not.
         """
-        models.load_warpdrive_state_dict(self.core, state_dict)
+        weights.load_warpdrive_state_dict(self.core, state_dict)
 
 
 class FullyConnected(_BuiltIn):

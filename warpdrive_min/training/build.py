@@ -15,12 +15,7 @@ from warpdrive_min.training import checkpoint
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.fused import is_supported, missing
-from warpdrive_min.training.models import (
-    create_actor,
-    create_actor_critic,
-    create_critic,
-    load_warpdrive_state_dict,
-)
+from warpdrive_min.training.models import create_actor, create_actor_critic, create_critic
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.schedules import ParamScheduler, Schedule
 
@@ -37,6 +32,8 @@ ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
     },
 }
 """Algorithms by ``trainer.compat`` and name: module and class."""
+WARPDRIVE_WEIGHTS: Final = "warpdrive_min.dialect.weights:load_warpdrive_state_dict"
+"""Loader of WarpDrive's files: module and function."""
 
 MODEL_SEED, SAMPLER_SEED, RESET_SEED, ALGORITHM_SEED = range(4)
 """Uses of a run's seed; see `derived_seed`."""
@@ -109,7 +106,7 @@ def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
         DataError: A state_dict has no such tensors, or of other shapes.
     """
     if Path(file).is_file():
-        load_warpdrive_state_dict(model, torch.load(file, map_location="cpu", weights_only=True))
+        resolve_name(WARPDRIVE_WEIGHTS)(model, torch.load(file, map_location="cpu", weights_only=True))
         return
     tensors, _ = checkpoint.load(file)
     saved = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Networks: what a policy computes from observations, the table of models by name, and WarpDrive's weights.
+"""Networks: what a policy computes from observations, and the table of models by name.
 
 A model is built with ``(n_features, space, config)`` on the CPU and works on observations ``(..., n_features)`` of any
 leading shape. Nothing in it synchronises, so it can be captured. Masks of actions are applied outside of models.
@@ -11,7 +11,7 @@ import importlib.util
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import torch
 from torch import nn
 
-from warpdrive_min.errors import ConfigError, DataError, known
+from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused import perceptron
 from warpdrive_min.training.fused.columns import split
@@ -415,63 +415,3 @@ def initialise(model: nn.Module, method: str | None) -> None:
                     nn.init.orthogonal_(rows, gain)
             if method == "orthogonal":
                 nn.init.zeros_(module.bias)
-
-
-# ------------------------------------------------------------------ WarpDrive's weights
-
-
-def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy weights that WarpDrive has saved into a model of this module, in place; synchronises from another device.
-
-    The model's `log_std`, which WarpDrive has not, stays as it is.
-
-    Args:
-        model: With the sizes of WarpDrive's model.
-        state: ``fc.<i>.0``, ``policy_head.<j>`` (``policy_head`` of a box) and ``vf_head``, each with ``.weight`` and
-            ``.bias``; all may begin with ``module.``.
-
-    Raises:
-        DataError: A key is missing or left over, or a tensor has another shape; the model is unchanged then.
-        ConfigError: The model has two trunks, and WarpDrive's have one.
-    """
-    given = {key.removeprefix("module."): tensor for key, tensor in state.items()}
-    views = _warpdrive_views(model)
-    for problem, keys in (("has no", views.keys() - given.keys()), ("has too much:", given.keys() - views.keys())):
-        if keys:
-            raise DataError(f"WarpDrive's weights: the file {problem} {known(keys)}; the model has {known(views)}")
-    for key, view in views.items():
-        if given[key].shape != view.shape:
-            raise DataError(
-                f"WarpDrive's weights: {key} must be of shape {tuple(view.shape)} (got {tuple(given[key].shape)}); "
-                "the model must have the sizes of the one that was saved"
-            )
-    for key, view in views.items():
-        view.copy_(given[key])
-
-
-def to_warpdrive_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of a model's weights under WarpDrive's names, without `log_std`; on the model's device.
-
-    Raises:
-        ConfigError: The model has two trunks, and WarpDrive's have one.
-    """
-    return {key: view.clone() for key, view in _warpdrive_views(model).items()}
-
-
-def _warpdrive_views(model: nn.Module) -> dict[str, Tensor]:
-    """Return views of a model's live weights by WarpDrive's names, which give each discrete type a head."""
-    views: dict[str, Tensor] = {}
-    model = model.module if isinstance(model, Adapted) else model
-    for key, tensor in model.state_dict().items():
-        owner, _, kind = key.rpartition(".")
-        if key.startswith("value_fc."):
-            raise ConfigError(
-                "WarpDrive's weights: policy and value share one trunk there (got a model with two); "
-                "set model.shared to true"
-            )
-        module = model.get_submodule(owner)
-        if isinstance(module, PolicyHead) and not module.is_continuous:
-            views |= {f"{owner}.{j}.{kind}": part for j, part in enumerate(torch.split(tensor, module.sizes))}
-        elif not (isinstance(model, ActorCritic) and key == "log_std"):
-            views[key] = tensor
-    return views

@@ -1,0 +1,63 @@
+"""Weights under WarpDrive's names: its files have a head for each action type, and no `log_std`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from warpdrive_min.errors import DataError, known, require
+from warpdrive_min.training.models import ActorCritic, Adapted, PolicyHead
+
+
+def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy weights that WarpDrive has saved into a model of this module, in place; synchronises from another device.
+
+    The model's `log_std`, which WarpDrive has not, stays as it is.
+
+    Args:
+        model: With the sizes of WarpDrive's model.
+        state: ``fc.<i>.0``, ``policy_head.<j>`` (``policy_head`` of a box) and ``vf_head``, each with ``.weight`` and
+            ``.bias``; all may begin with ``module.``.
+
+    Raises:
+        DataError: A key is missing or left over, or a tensor has another shape; the model is unchanged then.
+        ConfigError: The model has two trunks, and WarpDrive's have one.
+    """
+    given = {key.removeprefix("module."): tensor for key, tensor in state.items()}
+    views = _warpdrive_views(model)
+    for problem, keys in (("has no", views.keys() - given.keys()), ("has too much:", given.keys() - views.keys())):
+        if keys:
+            raise DataError(f"WarpDrive's weights: the file {problem} {known(keys)}; the model has {known(views)}")
+    for key, view in views.items():
+        shape, there = tuple(view.shape), tuple(given[key].shape)
+        do = "the model must have the sizes of the one that was saved"
+        require(shape == there, "WarpDrive's weights", f"{key} must be of shape {shape}", there, do, DataError)
+    for key, view in views.items():
+        view.copy_(given[key])
+
+
+def to_warpdrive_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of a model's weights under WarpDrive's names, without `log_std`; on the model's device.
+
+    Raises:
+        ConfigError: The model has two trunks, and WarpDrive's have one.
+    """
+    return {key: view.clone() for key, view in _warpdrive_views(model).items()}
+
+
+def _warpdrive_views(model: nn.Module) -> dict[str, Tensor]:
+    """Return views of a model's live weights by WarpDrive's names, which give each discrete type a head."""
+    views: dict[str, Tensor] = {}
+    model = model.module if isinstance(model, Adapted) else model
+    has_two = any(key.startswith("value_fc.") for key in model.state_dict())
+    require(not has_two, "WarpDrive's weights", "policy and value share one trunk there", do="set model.shared to true")
+    for key, tensor in model.state_dict().items():
+        owner, _, kind = key.rpartition(".")
+        module = model.get_submodule(owner)
+        if isinstance(module, PolicyHead) and not module.is_continuous:
+            views |= {f"{owner}.{j}.{kind}": part for j, part in enumerate(torch.split(tensor, module.sizes))}
+        elif not (isinstance(model, ActorCritic) and key == "log_std"):
+            views[key] = tensor
+    return views
