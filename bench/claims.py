@@ -19,13 +19,13 @@ from rich.table import Table
 from bench import isolated, sweep
 from bench.case import Point, point_name
 from bench.cases import CASES
-from bench.cases.learn_case import SEEDS
 from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
 from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
 from bench.record import Context, Record, RecordError, read_all
 from bench.report import Cell, ClaimRow, Claims
 from bench.sets import RECORDS, newest_sets, published_records
 from bench.show.labels import number
+from bench.workloads.learn import SEEDS
 from warpdrive_min.backends import availability
 
 ABOUT: Final = 0.1

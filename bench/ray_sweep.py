@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from bench import sweep
 from bench.case import point_name
-from bench.cases.environments import ON_GPU
 from bench.machine import sources_hash
 from bench.measure import Ranks
 from bench.record import Context, Measurement, Record, Status
 from bench.sweep import Job
+from bench.workloads.shared import ON_GPU
 from warpdrive_min.backends import BACKENDS, Availability
 
 log = logging.getLogger(__name__)

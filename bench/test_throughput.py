@@ -14,8 +14,8 @@ import torch
 
 from bench.case import Case, Point, Skip, point_name
 from bench.cases import CASES
-from bench.cases.environments import ON_GPU
 from bench.measure import PLANS, Timed, refuse_simulator, stopwatch_for
+from bench.workloads.shared import ON_GPU
 
 PLAN: Final = PLANS["default"]
 

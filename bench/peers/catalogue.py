@@ -10,7 +10,7 @@ import torch
 
 from bench.anchors import ANCHORS, JAX, SEPARATE, WARPDRIVE
 from bench.case import Point, Preset
-from bench.cases.environments import FULLY_OBSERVED_AGENTS
+from bench.workloads.shared import FULLY_OBSERVED_AGENTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.case import Check
-from bench.cases.environments import SEED, env_config
+from bench.workloads.shared import SEED, env_config
 from envs import ENVS
 from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import difference

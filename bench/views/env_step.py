@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.cases.environments import FULLY_OBSERVED_AGENTS
 from bench.record import Metric, Record
 from bench.show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from bench.show.columns import Column, MakeTable, Table, axis, backend, derived, interval, measured, over
@@ -23,6 +22,7 @@ from bench.show.labels import (
 )
 from bench.show.records import baselines, by, grouped, joules, latest, metric, plain, size, times_baseline
 from bench.show.tables import JOULES, over_baseline
+from bench.workloads.shared import FULLY_OBSERVED_AGENTS
 
 # ------------------------------------------------------------------ tables
 

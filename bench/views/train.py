@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bench.anchors import JAX, SOURCES, WARPDRIVE, anchor
-from bench.cases.environments import ON_GPU
-from bench.cases.scaling_case import efficiencies
 from bench.record import Metric, Record
 from bench.show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, bars, rows
 from bench.show.columns import Column, MakeTable, Table, axis, backend, derived, interval, measured
 from bench.show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text, size_and_run, three_digits
 from bench.show.records import by, grouped, latest, metric, rate_of
 from bench.show.tables import NOTHING, over_baseline, paper_points
+from bench.workloads.scaling import efficiencies
+from bench.workloads.shared import ON_GPU
 
 REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
 

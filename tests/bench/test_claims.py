@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from bench import cli
 from bench.anchors import ANCHORS
 from bench.cases import CASES
-from bench.cases.environments import env_config
-from bench.cases.learn_case import SEEDS, TASKS
 from bench.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
 from bench.judge import Filter
 from bench.ledger import CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
 from bench.record import Metric, read_all
+from bench.workloads.learn import SEEDS, TASKS
+from bench.workloads.shared import env_config
 from envs import ENVS
 from tests.bench.test_plots import point, record
 from warpdrive_min import EnvWrapper

@@ -1,28 +1,21 @@
-"""The case `memory`: bytes by hand, and what fits into what is free."""
+"""Memory of environments: bytes by hand, and what fits into what is free."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from bench.cases import memory_case as memory
-from bench.plots import paint
-from bench.record import Metric, Record
-from bench.views.startup import memory as memory_chart
+from bench.workloads import memory
 from envs import ENVS
-from tests.bench.builders import record
 
 CARTPOLE = {"env": "cartpole", "backend": "host", "n_envs": 100, "n_agents": 1}
 
 
 def test_cartpoles_bytes_are_those_worked_by_hand():
     """State 16, observations and the last ones 16 each, and seven numbers of 4 bytes: 76 for an environment."""
-    trial = memory.memory(CARTPOLE)
-    assert trial.check().passed
-    course = trial.run()
-    assert course.metrics["bytes_per_env"].value == 3 * 16 + 7 * 4
-    assert course.curve is None
-    assert "stepped_envs" in course.unread
+    got = memory.memory(CARTPOLE).run()
+    assert got.metrics["bytes_per_env"].value == 3 * 16 + 7 * 4
+    assert "stepped_envs" in got.unread
 
 
 def test_as_many_fit_as_memory_is_free_for(monkeypatch):
@@ -30,29 +23,29 @@ def test_as_many_fit_as_memory_is_free_for(monkeypatch):
     monkeypatch.setattr(memory, "used_bytes", lambda point, backend, n: 1_000 + 76 * n)
     for free, want in ((1_000 + 76 * 5, 5), (1_000 + 76 * 6 - 1, 5), (10**15, memory.MOST_ENVS)):
         monkeypatch.setattr(memory, "free_bytes", lambda point, backend, free=free: free)
-        course = memory.memory(CARTPOLE).run()
-        assert course.metrics["largest_n_envs"].value == want
-        assert course.notes["fixed_bytes"] == 1_000
+        got = memory.memory(CARTPOLE).run()
+        assert got.metrics["largest_n_envs"].value == want
+        assert got.notes["fixed_bytes"] == 1_000
 
 
 def test_memory_that_is_not_declared_is_refused(monkeypatch):
     """One byte more than the shapes say fails the point on a CPU."""
     whole = memory.used_bytes
-    trial = memory.memory(CARTPOLE)
-    assert trial.check().passed
+    workload = memory.memory(CARTPOLE)
+    assert workload.check().passed
     monkeypatch.setattr(memory, "used_bytes", lambda *point: whole(*point) + 1)
-    assert not trial.check().passed
+    assert not workload.check().passed
 
 
 def test_more_agents_take_more():
     """Twice the agents of Tag Continuous take about twice the bytes; of each agent they stay."""
-    courses = [memory.memory({**CARTPOLE, "env": "tag_continuous", "n_agents": n}).run() for n in (20, 40)]
-    few, many = (course.metrics["bytes_per_agent"].value for course in courses)
+    runs = [memory.memory({**CARTPOLE, "env": "tag_continuous", "n_agents": n}).run() for n in (20, 40)]
+    few, many = (got.metrics["bytes_per_agent"].value for got in runs)
     assert many == pytest.approx(few, rel=0.1)
 
 
 def test_points_have_every_environment():
-    """Each environment is there on each backend; from preset full on with up to 10,000 agents."""
+    """Each environment is there; from preset full on with up to 10,000 agents."""
     points = memory.memory_points("full")
     assert {point["env"] for point in points} == set(ENVS)
     assert max(point["n_agents"] for point in points) == 10_000
@@ -63,23 +56,7 @@ def test_points_have_every_environment():
 def test_nine_tenths_of_what_fits_start_and_step():
     """On a GPU the figure is put to the test."""
     torch.cuda.empty_cache()
-    point = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 100, "n_agents": 110}
-    trial = memory.memory(point)
-    assert trial.check().passed
-    course = trial.run()
-    assert course.notes["stepped_envs"] == int(0.9 * course.metrics["largest_n_envs"].value)
-
-
-def test_bytes_are_drawn_over_agents():
-    """An environment of two sizes gets a panel, one of a single size none."""
-
-    def measured(env: str, n_agents: int, value: float) -> Record:
-        metric = Metric(value=value, unit="bytes", direction="lower", low=value, high=value)
-        point = {"env": env, "backend": "host", "n_envs": 10, "n_agents": n_agents}
-        return record(case="memory", scope="memory", point=point, metrics={"bytes_per_env": metric})
-
-    found = [measured("tag_continuous", 5, 100.0), measured("tag_continuous", 10, 200.0), measured("cartpole", 1, 76.0)]
-    (axes,) = paint(memory_chart(found)).axes
-    (line,) = axes.get_lines()
-    assert (list(line.get_xdata()), list(line.get_ydata())) == ([5, 10], [100.0, 200.0])
-    assert not memory_chart(found[2:]).panels
+    workload = memory.memory({"env": "tag_continuous", "backend": "pycuda", "n_envs": 100, "n_agents": 110})
+    assert workload.check().passed
+    got = workload.run()
+    assert got.notes["stepped_envs"] == int(0.9 * got.metrics["largest_n_envs"].value)

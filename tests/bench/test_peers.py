@@ -18,7 +18,6 @@ from bench import cli, documents
 from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.case import Case, Skip
 from bench.cases import CASES
-from bench.cases.train_case import settings
 from bench.measure import PLANS, Timed
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
@@ -30,6 +29,7 @@ from bench.record import Context, read
 from bench.stats import Ratio, log_ratios
 from bench.verdicts.turns import by_quad
 from bench.verdicts.worker import Side
+from bench.workloads.train import settings
 from envs import ENVS
 from tests.bench.fakes import FakeWatch, timed
 from warpdrive_min.training.config import RunConfig

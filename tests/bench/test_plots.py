@@ -13,11 +13,11 @@ from matplotlib.image import imread
 
 from bench import plots
 from bench.anchors import ANCHORS
-from bench.cases.train_case import _point as training_point
 from bench.plots import charts, paint
 from bench.record import Curve, Metric, Record
 from bench.show.records import by_machine, latest
 from bench.views import env_step, train
+from bench.workloads.train import training_point
 from tests.bench.builders import point, record
 
 
@@ -219,7 +219,7 @@ def test_training_is_drawn_beside_the_reference():
     small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
 
     def trained(backend: str, rate: float, axes: dict, **more) -> Record:
-        where = training_point(backend, **axes, **more)
+        where = training_point(backend=backend, **axes, **more)
         return record(rate, case="train", scope="train", mode=where["mode"], threads=None, point=where)
 
     records = [

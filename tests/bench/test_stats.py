@@ -10,6 +10,8 @@ import pytest
 from bench.stats import (
     Ratio,
     holm,
+    interquartile_band,
+    interquartile_mean,
     log_ratios,
     smallest_detectable,
     student_cdf,
@@ -154,3 +156,21 @@ def test_widened_ratio_adds_noise_in_quadrature():
     assert math.log(wide.high) == pytest.approx(0.05)
     assert math.log(wide.low) == pytest.approx(-0.05)
     assert wide.error == pytest.approx(0.05 / t)
+
+
+# ------------------------------------------------------------------ over seeds
+
+
+def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
+    """Of five values the middle three count, of four the middle two, of three all."""
+    assert interquartile_mean(np.array([100.0, 1.0, 2.0, 3.0, -50.0])) == 2
+    assert interquartile_mean(np.array([9.0, 1.0, 3.0, -7.0])) == 2
+    assert interquartile_mean(np.array([0.0, 1.0, 5.0])) == 2
+
+
+def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
+    """Where all seeds agree so do all resamples; where they differ the interval is around the mean."""
+    values = np.stack([np.full(5, 3.0), np.array([1.0, 2.0, 3.0, 4.0, 5.0])], axis=1)
+    low, high = interquartile_band(values)
+    assert (low[0], high[0]) == (3, 3)
+    assert 1 <= low[1] < interquartile_mean(values)[1] == 3 < high[1] <= 5

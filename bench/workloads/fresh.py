@@ -1,4 +1,4 @@
-"""What `startup` does in a process of its own: ``python -P bench/cases/fresh.py JSON FOLDER``, timed part by part.
+"""Work of `startup` in a process of its own: ``python -P bench/workloads/fresh.py JSON FOLDER``, timed part by part.
 
 Nothing but the standard library is imported before the clock starts, which is checked. JSON is the
 point, and FOLDER gets ``parts.json``, the seconds of each part, and ``arrays.npz``, what it all came to.
@@ -55,8 +55,8 @@ def _allocate(backend: Any) -> None:
 
 def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
     """Build the environments, start them, build what draws, and step once."""
-    from bench.cases.env_case import build_env  # noqa: PLC0415
-    from bench.cases.environments import SEED  # noqa: PLC0415
+    from bench.workloads.env_step import build_env  # noqa: PLC0415
+    from bench.workloads.shared import SEED  # noqa: PLC0415
     from warpdrive_min.policies import random_policy  # noqa: PLC0415
 
     def done(work: Callable[[], Any]) -> Callable[[], Any]:
@@ -79,7 +79,7 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
     """Build a trainer, play and learn once eagerly, and a second time, on a GPU out of the graphs it captures."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
-    from bench.cases.rollout_case import player  # noqa: PLC0415
+    from bench.workloads.train import player  # noqa: PLC0415
 
     def iterate() -> None:
         trainer.iterate()

@@ -1,4 +1,4 @@
-"""The case `memory`: what an environment needs of it, and how many environments fit."""
+"""Memory that an environment needs, and how many environments fit: `memory`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, Final
 
 import torch
 
-from bench.case import Check, Facts, Point, Preset
-from bench.cases.env_case import env_step_sizes, start_env
-from bench.cases.environments import ON_GPU, available
+from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import Once
 from bench.record import Measurement, Metric
+from bench.workloads.env_step import env_step_sizes, place, start_env
+from bench.workloads.shared import ON_GPU, available
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
 
 SLACK_BYTES: Final = 1 << 20
-"""On a GPU: of what is no array and does not grow, such as constants that a kernel has got there."""
+"""Bytes on a GPU of what is no array and does not grow, such as constants that a kernel has got there."""
 REQUESTED: Final = "requested_bytes.all.current"
-"""What torch's allocator is asked for, before it rounds up, by up to 1 MiB an array: that would drown the slope."""
+"""Bytes torch's allocator is asked for, before it rounds up, by up to 1 MiB an array: that would drown the slope."""
 FILLED: Final = 0.9
 """Share of the environments that fit, by which that is verified on a GPU."""
 MOST_ENVS: Final = 2**31 - 1
@@ -145,7 +145,7 @@ def memory_points(preset: Preset) -> list[Point]:
     else:
         sizes = sorted(key for key in env_step_sizes("full") if preset == "full" or key[1] <= 1_000)
     return [
-        {"env": env, "backend": backend, "n_envs": counted_envs(backend, n_agents), "n_agents": n_agents}
+        place(env, backend, counted_envs(backend, n_agents), n_agents)
         for env, n_agents in sizes
         for backend in (BACKENDS if preset == "full" else [name for name in BACKENDS if name != "numba"])
     ]
@@ -154,3 +154,14 @@ def memory_points(preset: Preset) -> list[Point]:
 def counted_envs(backend: str, n_agents: int) -> int:
     """Return how many environments are started: of a million agents on a GPU, on a CPU of ten thousand."""
     return max(1, (1_000_000 if backend in ON_GPU else 10_000) // n_agents)
+
+
+MEMORY: Final = Case(
+    name="memory",
+    title="what an environment needs of memory, and how many fit",
+    scope="memory",
+    version=1,
+    workload=Once,
+    points=memory_points,
+    setup=memory,
+)

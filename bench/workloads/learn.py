@@ -1,4 +1,4 @@
-"""The case `learn`: training from a seed until the policy is good enough, and its learning curve."""
+"""Training from a seed until the policy is good enough, and its learning curve: `learn`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import copy
 import math
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from bench.case import Check, Facts, Point, Preset
-from bench.cases.environments import ON_GPU, available
-from bench.cases.training import Settings, WatchedTrainer, counterpart, cpu_threads, shipped
+from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import Once
 from bench.record import Curve, Measurement, Metric
+from bench.workloads.shared import ON_CPU, ON_GPU, available, counterpart, default_mode, torch_threads
+from bench.workloads.train import Settings, WatchedTrainer, shipped
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row
@@ -62,7 +62,7 @@ its tuned DDPG without noise. Of the Tag environments well beyond what play at r
 """
 
 
-class Student(WatchedTrainer):
+class LearningRun(WatchedTrainer):
     """A trainer that stops where one of its policies is good enough.
 
     What counts is `Trainer.recent_return`: the first episodes to end are the short ones, of which some environments
@@ -104,7 +104,7 @@ def learn(point: Point) -> Once:
     """Train until the learner reaches the threshold, or to the end of the run."""
     backend = available(point["backend"])
     learner = point["learner"]
-    trainer = Student(point["env"], settings(point), learner, point["threshold"])
+    trainer = LearningRun(point["env"], settings(point), learner, point["threshold"])
     is_greedy = len(trainer.groups) == 1  # who plays at random must go on to do so
 
     def score() -> evaluation.Score:
@@ -139,9 +139,7 @@ def learn(point: Point) -> Once:
     return Once(
         run=run,
         check=lambda: same_return(trainer, learner, is_greedy),
-        facts=Facts(
-            mode="graph" if backend.captures_graphs else "eager", device=backend.device, threads=cpu_threads(trainer)
-        ),
+        facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
     )
 
 
@@ -215,45 +213,42 @@ def _scored(score: evaluation.Score) -> Metric:
 
 # ------------------------------------------------------------------ points
 
+MANY_ENVS: Final = 2_048
+MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
+"""Environments of CartPole on a GPU; those of PPO as PureJaxRL was measured on it, which multiplies in TF32 there."""
+
 
 def learn_points(preset: Preset) -> list[Point]:
     """Return CartPole from one seed; from preset paper on every task from all seeds, also in more environments.
 
-    All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has the crowded ones.
+    All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of environments.
     """
     if preset == "smoke":
         easy = Task(env="cartpole", algorithm="PPO", threshold=40.0)
-        return [_point(easy, backend, 0) for backend in ("cpu", "host")]
+        return [task_point(easy, backend, 0) for backend in ON_CPU]
     if preset == "default":
         (task,) = (task for task in TASKS if (task.env, task.algorithm) == ("cartpole", "PPO"))
-        return [_point(task, backend, SEEDS[0]) for backend in ("cpu", "host", *ON_GPU)]
-    points: list[Point] = [
-        _point(task, backend, seed) for task in TASKS for backend in ("host", *ON_GPU) for seed in SEEDS
-    ]
+        return [task_point(task, backend, SEEDS[0]) for backend in (*ON_CPU, *ON_GPU)]
+    points = [task_point(task, backend, seed) for task in TASKS for backend in ("host", *ON_GPU) for seed in SEEDS]
     cartpole = [task for task in TASKS if task.env == "cartpole"]
-    points += [_point(task, "cpu", seed) for task in cartpole for seed in SEEDS]
-    crowded = [
-        (task, n_envs, more)
+    points += [task_point(task, "cpu", seed) for task in cartpole for seed in SEEDS]
+    many: list[tuple[Task, int, dict[str, str]]] = [
+        (task, n_envs, precision)
         for task in cartpole
-        for n_envs in CROWDED[task.algorithm]
-        if preset == "full" or n_envs == CROWD
-        for more in ({}, {"precision": "tf32"})
+        for n_envs in (MANY_ENVS, *(MORE_ENVS[task.algorithm] if preset == "full" else ()))
+        for precision in ({}, {"precision": "tf32"})
     ]
-    crowded += [(task, CROWD, {}) for task in TASKS if task.env == "acrobot"]
+    many += [(task, MANY_ENVS, {}) for task in TASKS if task.env == "acrobot"]
     return points + [
-        {**_point(task, backend, seed, n_envs), **more}
-        for task, n_envs, more in crowded
+        task_point(task, backend, seed, n_envs) | precision
+        for task, n_envs, precision in many
         for backend in ON_GPU
         for seed in SEEDS
     ]
 
 
-CROWD: Final = 2_048
-CROWDED: Final = {"A2C": (CROWD, 16_384), "PPO": (CROWD, 16_384, 65_536)}
-"""Environments of CartPole on a GPU; those of PPO as PureJaxRL was measured on it, which multiplies in TF32 there."""
-
-
-def _point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> Point:
+def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, Any]:
+    """Return the point of a task; in as many environments as its run config has, if not told otherwise."""
     return {
         "env": task.env,
         "backend": backend,
@@ -263,3 +258,14 @@ def _point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> Po
         "threshold": task.threshold,
         "seed": seed,
     }
+
+
+LEARN: Final = Case(
+    name="learn",
+    title="train from a seed until the mean return reaches a threshold",
+    scope="learn",
+    version=1,
+    workload=Once,
+    points=learn_points,
+    setup=learn,
+)

@@ -1,4 +1,4 @@
-"""The case `startup`: from a fresh process to the first step, or to a trainer that learns at full speed."""
+"""From a fresh process to the first step, or to a trainer that learns at full speed: `startup`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from bench.case import Check, Facts, Point, Preset
-from bench.cases.env_case import start_env
-from bench.cases.environments import ON_GPU, SEED, available
-from bench.cases.fresh import FIRST_UPDATE, observed
-from bench.cases.rollout_case import player
-from bench.cases.training import counterpart
+from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import ColdStart
+from bench.workloads.env_step import place, start_env
+from bench.workloads.fresh import FIRST_UPDATE, observed
+from bench.workloads.shared import SEED, Arrays, available, counterpart, errors, torch_threads
+from bench.workloads.train import player, training_point, twin_of
 from warpdrive_min import BACKENDS
 from warpdrive_min.policies import random_policy
 
@@ -32,16 +30,13 @@ FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"
 COLD: Final = "cold"
 
-Arrays = Mapping[str, Any]
-"""What a process came to, NumPy arrays by name."""
-
 
 class StartError(RuntimeError):
     """A process that was to be timed has failed."""
 
 
 class Starter:
-    """Starts the processes of one point and keeps what they came to until it is checked.
+    """ColdStart the processes of one point and keeps what they came to until it is checked.
 
     Args:
         point: The point; ``cache`` says whether each process finds the folder of compiled code empty, or as the first
@@ -112,7 +107,7 @@ def startup(point: Point) -> ColdStart:
     expected, oracle = (first_update if point["until"] == FIRST_UPDATE else first_step)(point)
 
     def check() -> Check:
-        error = max(apart(expected, seen) for seen in starter.take())
+        error = max(max(errors(expected, arrays).values()) for arrays in starter.take())
         return Check(
             passed=error == 0,
             max_error=error,
@@ -126,19 +121,11 @@ def startup(point: Point) -> ColdStart:
         facts=Facts(
             mode="graph" if point["until"] == FIRST_UPDATE and backend.captures_graphs else "eager",
             device=backend.device,
-            threads=None if backend.device.type == "cuda" else max(torch.get_num_threads(), backend.threads or 1),
+            threads=torch_threads(backend),
             work={"starts": 1},
             notes={"floats": "exact"},
         ),
     )
-
-
-def apart(want: Arrays, got: Arrays) -> float:
-    """Return the largest difference of arrays of the same names; infinite where a name or a shape differs."""
-    if want.keys() != got.keys() or any(want[name].shape != got[name].shape for name in want):
-        return float("inf")
-    errors = (np.abs(want[name].astype(np.float64) - got[name]).max() for name in want)
-    return float(max(np.nan_to_num(error, nan=np.inf) for error in errors))
 
 
 def first_step(point: Point) -> tuple[Arrays, str]:
@@ -152,11 +139,9 @@ def first_step(point: Point) -> tuple[Arrays, str]:
 
 def first_update(point: Point) -> tuple[Arrays, str]:
     """Return the arrays and weights after two iterations: on a GPU eagerly, on a CPU on another backend."""
-    on_gpu = point["backend"] in ON_GPU
-    other = {**point, "mode": "eager"} if on_gpu else {**point, "backend": counterpart(point["backend"])}
+    other = twin_of(point)
     trainer = player(other, exact=True)
-    for _ in range(2):
-        trainer.iterate()
+    trainer.iterate_times(2)
     arrays = {**observed(trainer.wrapper), "weights": trainer.weights().numpy()}
     return arrays, f"two iterations on {other['backend']}, {other['mode']}"
 
@@ -170,32 +155,36 @@ def startup_points(preset: Preset) -> list[Point]:
     From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
     """
     if preset == "smoke":
-        return [_first_step("cartpole", 16, 1, "cpu", COLD), _first_update("cartpole", 8, 1, "host", n_steps=8)]
+        return [
+            first_step_point("cartpole", 16, 1, "cpu", COLD),
+            first_update_point("cartpole", 8, 1, "host", n_steps=8),
+        ]
     sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset in ("full", "paper") else [])
     points = [
-        _first_step(*size, backend, cache)
+        first_step_point(*size, backend, cache)
         for size in sizes
         for backend in BACKENDS
         for cache in ((COLD, CACHED) if BACKENDS[backend].language == "cuda_c" else (COLD,))
     ]
-    return points + [_first_update(*size, backend) for size in sizes for backend in BACKENDS]
+    return points + [first_update_point(*size, backend) for size in sizes for backend in BACKENDS]
 
 
-def _first_step(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
-    sizes = {"n_envs": n_envs, "n_agents": n_agents}
-    return {"until": FIRST_STEP, "env": env, "backend": backend, **sizes, "cache": cache}
+def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
+    """Return the point of the way to the first step."""
+    return {"until": FIRST_STEP} | place(env, backend, n_envs, n_agents, cache=cache)
 
 
-def _first_update(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
-    return {
-        "until": FIRST_UPDATE,
-        "env": env,
-        "backend": backend,
-        "n_envs": n_envs,
-        "n_agents": n_agents,
-        "n_steps": n_steps,
-        "network": "256-256" if env == "tag_continuous" else "32-32",
-        "precision": "fp32",
-        "mode": "graph" if backend in ON_GPU else "eager",
-        "cache": CACHED,
-    }
+def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
+    """Return the point of the way to the first update, with compiled code."""
+    return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
+
+
+STARTUP: Final = Case(
+    name="startup",
+    title="from a fresh process to the first step, or to a trainer that has learned and is captured",
+    scope="startup",
+    version=1,
+    workload=ColdStart,
+    points=startup_points,
+    setup=startup,
+)

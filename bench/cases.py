@@ -1,0 +1,32 @@
+"""All benchmarks: a new one is a file in `workloads` and a line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.case import Case
+from bench.workloads import env_step, kernels, learn, memory, scaling, startup, train
+
+CASES: Final[dict[str, Case]] = {
+    case.name: case
+    for case in (
+        env_step.ENV_STEP,
+        env_step.GRAPH,
+        env_step.NEIGHBOR_SEARCH,
+        env_step.PUBLISHED,
+        kernels.SAMPLER,
+        env_step.STEP,
+        kernels.RESET,
+        kernels.RETURN_SCAN,
+        kernels.SHUFFLE,
+        kernels.RECORD,
+        kernels.LAUNCH,
+        train.ROLLOUT,
+        train.TRAIN,
+        scaling.SCALING,
+        learn.LEARN,
+        startup.STARTUP,
+        memory.MEMORY,
+    )
+}
+"""Benchmarks by name; whatever measures, judges or shows reads them here."""

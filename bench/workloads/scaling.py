@@ -1,0 +1,212 @@
+"""Iterations of a trainer in several ranks of one host, with as much work for each of them: `scaling`.
+
+It is also the program of a rank, which torchrun starts: ``python -m bench.workloads.scaling JSON FILE``. JSON says the
+point, how much is measured, and how many threads of the CPU a rank has; the first rank writes to FILE.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from pydantic import TypeAdapter
+from torch import distributed
+
+from bench.case import Case, Facts, Point, Preset, Skip
+from bench.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
+from bench.record import Measurement, Record
+from bench.workloads.shared import ON_GPU, Repeated, available, timed
+from bench.workloads.train import (
+    Comparison,
+    WatchedTrainer,
+    learned,
+    learning_check,
+    settings,
+    training_point,
+    twin_check,
+)
+from warpdrive_min.training.distributed import joined, launch
+from warpdrive_min.training.ranks import World, as_bytes
+
+PROGRAM: Final = "bench.workloads.scaling"
+REPORT: Final = "report.json"
+ON_GPUS: Final = (1, 2, 4, 8)
+"""Ranks, each with a GPU of its own."""
+ON_THREADS: Final = (1, 2)
+"""Ranks on a CPU, each with the same share of its threads, however many there are."""
+
+
+def scaling(point: Point) -> Ranks:
+    """Train in as many processes as the point says, each with environments of its own and all of the weights.
+
+    Raises:
+        Skip: The backend is not there, or there are too few GPUs, or one alone, which has nothing to be compared with.
+    """
+    backend = available(point["backend"])
+    n_ranks, on_gpu = point["n_ranks"], backend.captures_graphs
+    n_gpus = torch.cuda.device_count() if on_gpu else 0
+    if on_gpu and n_gpus < max(2, n_ranks):
+        why = "one for each rank" if n_ranks > 1 else "to compare one with; `train` has the point of one alone"
+        raise Skip(f"scaling: needs {max(2, n_ranks)} GPUs, {why} (got {n_gpus}); run it on a host with more")
+    threads = 1 if on_gpu else max(1, torch.get_num_threads() // max(ON_THREADS))
+    env_steps = point["n_envs"] * point["n_steps"] * n_ranks
+    return Ranks(
+        run=lambda plan: start(point, plan, threads),
+        facts=Facts(
+            mode=point["mode"],
+            device=torch.device("cuda" if on_gpu else "cpu"),  # the ranks have them; this process touches none
+            threads=None if on_gpu else threads * n_ranks,
+            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+        ),
+    )
+
+
+def start(point: Point, plan: Plan, threads: int) -> Measurement:
+    """Start the ranks of a point, wait for them, and return what the first one has written.
+
+    Args:
+        point: The point.
+        plan: How much is measured.
+        threads: CPU threads of torch in each rank.
+
+    Raises:
+        TrainingError: A rank has failed; what it said is on standard error.
+    """
+    with tempfile.TemporaryDirectory(prefix="warpdrive-scaling-") as folder:
+        report = Path(folder, REPORT)
+        task = {"point": dict(point), "plan": asdict(plan), "threads": threads}
+        launch(point["n_ranks"], [json.dumps(task), str(report)], point["backend"], module=PROGRAM)
+        return TypeAdapter(Measurement).validate_json(report.read_text())
+
+
+# ------------------------------------------------------------------ in a rank
+
+
+def main(task: str, file: str) -> None:
+    """Train as a rank, and if it is the first one write what all have come to."""
+    asked = json.loads(task)
+    with joined(asked["point"]["backend"]) as world:
+        torch.set_num_threads(asked["threads"])
+        report = train_as_rank(asked["point"], Plan(**asked["plan"]), world)
+        if world.is_first:
+            Path(file).write_bytes(TypeAdapter(Measurement).dump_json(report))
+
+
+def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
+    """Set up, check, time and check again; returns the same times on all ranks."""
+    trainer = WatchedTrainer(point["env"], settings(point))
+    backend = trainer.wrapper.backend
+    notes = trainer.split()
+    check = learning_check(trainer, twin_check(point, learned) if world.size == 1 else rank_check(trainer, world))
+    iterations = timed(backend, Repeated(trainer.iterate, 1, point["mode"]), check, work={}, threads=None)
+    timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
+    before = check()  # a failure that the first rank alone sees must not stop it alone
+    timer.settle(plan)
+    measurement = timer.measurement(plan)
+    after = check()
+    if backend.device.type == "cuda":
+        notes["peak_bytes"] = torch.cuda.max_memory_allocated()
+    return replace(measurement, before=before, after=after, notes=notes | measurement.notes)
+
+
+class SlowestRank:
+    """A stopwatch that starts on all ranks together, and of which all get the time of the slowest one.
+
+    So they also decide alike how long they warm up and how many samples they take.
+    """
+
+    def __init__(self, own: Stopwatch, world: World, device: torch.device) -> None:
+        self._own, self._world, self._device = own, world, device
+
+    def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
+        """Time a block."""
+        self._world.wait()
+        wall, device = self._own.time(block)
+        slowest = torch.tensor([wall, device or 0], dtype=torch.int64, device=self._device)
+        if self._world.size > 1:
+            distributed.all_reduce(slowest, distributed.ReduceOp.MAX)
+        wall, on_device = slowest.tolist()
+        return wall, None if device is None else on_device
+
+
+def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
+    """Return a comparison of the weights of all ranks, which only the first rank makes.
+
+    They differ as numbers, or infinitely if in their bits alone.
+    """
+
+    def compare() -> tuple[float, str]:
+        gathered = world.gathered({"weights": trainer.weights().to(trainer.wrapper.backend.device)})
+        error = 0.0
+        if gathered is not None:
+            ours, others = gathered["weights"][:1], gathered["weights"][1:]
+            if not torch.equal(as_bytes(others.contiguous()), as_bytes(ours.expand_as(others).contiguous())):
+                error = float((others - ours).abs().max()) or float("inf")
+        return error, f"the weights of {world.size} ranks, to the bit"
+
+    return compare
+
+
+# ------------------------------------------------------------------ records
+
+
+def efficiencies(records: Iterable[Record]) -> dict[int, float]:
+    """Return rate(n) / (n * rate(1)) of each record, by its `id`; of those with one rank in the same run."""
+    found = list(records)
+    alone = {_place(record): _rate(record) for record in found if record.point["n_ranks"] == 1}
+    return {
+        id(record): _rate(record) / (int(record.point["n_ranks"]) * alone[_place(record)])
+        for record in found
+        if _place(record) in alone
+    }
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    axes = sorted((axis, value) for axis, value in record.point.items() if axis != "n_ranks")
+    return (record.run_id, *axes)
+
+
+def _rate(record: Record) -> float:
+    return (record.metrics or {})["env_steps_per_s"].value
+
+
+# ------------------------------------------------------------------ points
+
+
+def scaling_points(preset: Preset) -> list[Point]:
+    """Return CartPole in one and two ranks on the CPU; beyond smoke also both tags on 1, 2, 4 and 8 GPUs."""
+    if preset == "smoke":
+        return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
+    points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
+    for backend in ON_GPU:
+        for n in ON_GPUS:
+            points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
+            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50)
+            points.append({**tag, "precision": "tf32"})
+    return points
+
+
+def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
+    """Return a point of A2C in so many ranks, each of these sizes."""
+    place = {"env": env, "backend": backend, "n_ranks": n_ranks}
+    return place | training_point(env, backend, **sizes, algorithm="A2C")
+
+
+SCALING: Final = Case(
+    name="scaling",
+    title="train in several ranks of one host, with as many environments in each",
+    scope="train",
+    version=1,
+    workload=Ranks,
+    points=scaling_points,
+    setup=scaling,
+)
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,227 @@
+"""Common parts of workloads: environments' configs, backends, repeated work, arrays held against an oracle, pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from bench.case import Check, Facts, Mode, Point, Preset, Skip
+from bench.measure import Timed
+from warpdrive_min import BACKENDS, capture
+from warpdrive_min.backends import Backend
+from warpdrive_min.consistency import difference
+
+SEED: Final = 274880
+"""Seed of all cases that have no axis of seeds."""
+
+ON_CPU: Final = ("cpu", "host")
+ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
+EPISODE_LENGTHS: Final = {
+    "cartpole": 500,
+    "mountain_car": 500,
+    "continuous_mountain_car": 1_000,
+    "acrobot": 500,
+    "pendulum": 500,
+}
+"""Steps of an episode in environments of one agent, as in WarpDrive's run configs."""
+FULLY_OBSERVED_AGENTS: Final = 110
+"""Agents up to which those of Tag GridWorld observe all others; above, the observations would fill the memory."""
+
+
+def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers: int | None = None) -> dict[str, Any]:
+    """Return the config of a benchmarked environment: that of the published run configs.
+
+    Args:
+        env: Its name in `ENVS`.
+        n_agents: All of them.
+        neighbor_search: Of Tag Continuous.
+        n_taggers: Of Tag Continuous; None: one in eleven agents.
+    """
+    if env in EPISODE_LENGTHS:
+        return {"episode_length": EPISODE_LENGTHS[env]}
+    if env == "tag_gridworld":
+        return {
+            "num_taggers": n_agents - 1,
+            "grid_length": 100,
+            "episode_length": 100,
+            "wall_hit_penalty": 0.1,
+            "tag_penalty_for_runner": 5.0,
+            "use_full_observation": n_agents <= FULLY_OBSERVED_AGENTS,
+            "seed": 20,
+        }
+    n_taggers = n_taggers or max(1, n_agents // 11)
+    return {
+        "num_taggers": n_taggers,
+        "num_runners": n_agents - n_taggers,
+        "grid_length": 20.0,
+        "episode_length": 500,
+        "max_acceleration": 0.1,
+        "min_acceleration": -0.1,
+        "max_turn": 2.356,
+        "min_turn": -2.356,
+        "num_acceleration_levels": 20,
+        "num_turn_levels": 20,
+        "use_full_observation": False,
+        "num_other_agents_observed": min(10, n_agents - 1),
+        "neighbor_search": neighbor_search,
+        "tagging_distance": 0.02,
+        "tag_reward_for_tagger": 10.0,
+        "tag_penalty_for_runner": -10.0,
+        "end_of_game_reward_for_runner": 1.0,
+        "seed": SEED,
+    }
+
+
+# ------------------------------------------------------------------ backends
+
+
+def available(name: str) -> Backend:
+    """Return the backend, or skip the point with the reason and what to install."""
+    state = BACKENDS[name].availability()
+    if not state.available:
+        raise Skip(f"{name}: {state}")
+    return BACKENDS[name]
+
+
+def counterpart(backend: str) -> str:
+    """Return the backend of the CPU that another one is held against: NumPy, and C++ for NumPy itself.
+
+    Raises:
+        Skip: It cannot run here.
+    """
+    return available("host" if backend == "cpu" else "cpu").name
+
+
+def default_mode(backend: str) -> Mode:
+    """Return ``graph`` on a GPU, else ``eager``."""
+    return "graph" if backend in ON_GPU else "eager"
+
+
+def torch_threads(backend: Backend) -> int | None:
+    """Return the threads of torch's own operations, which the environments' kernels have too; None on a GPU."""
+    return torch.get_num_threads() if backend.device.type == "cpu" else None
+
+
+# ------------------------------------------------------------------ repeated work
+
+GRAPH_STEPS: Final = 50
+"""Steps in a captured graph; long enough that its launch costs nothing."""
+EAGER_STEPS: Final = 4
+"""Steps of a run on a CPU: one Philox block serves four draws, so that every run costs the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Work that a run does several times."""
+
+    run: Callable[[], None]
+    """Enqueues all of it."""
+    n: int
+    """How many times."""
+    mode: Mode
+
+
+def repeated(backend: Backend, work: Callable[[], object], mode: Mode | None = None, n: int | None = None) -> Repeated:
+    """Do the work once, so that all is compiled, and return it many times over.
+
+    Args:
+        backend: That it runs on.
+        work: Enqueues the same launches each time.
+        mode: As one graph or eagerly; None: as a graph where there are graphs.
+        n: How many times; None: `GRAPH_STEPS` where there are graphs, also if they are not used, else `EAGER_STEPS`.
+    """
+    n = n or (GRAPH_STEPS if backend.captures_graphs else EAGER_STEPS)
+    mode = mode or ("graph" if backend.captures_graphs else "eager")
+
+    def run() -> None:
+        for _ in range(n):
+            work()
+
+    work()
+    return Repeated(capture(backend, run) if mode == "graph" else run, n, mode)
+
+
+def timed(
+    backend: Backend,
+    repeats: Repeated,
+    check: Callable[[], Check],
+    *,
+    work: Mapping[str, int],
+    threads: int | None,
+    n_bytes: int = 0,
+    n_ops: int = 0,
+    notes: Mapping[str, Any] | None = None,
+) -> Timed:
+    """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition."""
+    return Timed(
+        run=repeats.run,
+        synchronize=backend.synchronize,
+        check=check,
+        facts=Facts(
+            mode=repeats.mode,
+            device=backend.device,
+            threads=threads,
+            work={kind: amount * repeats.n for kind, amount in work.items()},
+            bytes_per_run=n_bytes * repeats.n,
+            ops_per_run=n_ops * repeats.n,
+            notes=notes or {},
+        ),
+    )
+
+
+# ------------------------------------------------------------------ what holds it against an oracle
+
+Arrays = Mapping[str, Any]
+"""NumPy arrays, or tensors on the CPU, by name."""
+
+
+def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """Return the largest difference of each wanted array; infinite if absent, not a number or of another shape.
+
+    Args:
+        want: Arrays of an oracle.
+        got: Arrays that are held against them.
+        periods: Of arrays of angles, by name.
+    """
+    found = {}
+    for name, array in want.items():
+        one, two = np.asarray(array), np.asarray(got.get(name, ()))
+        is_alike = name in got and one.shape == two.shape
+        found[name] = difference(one, two, (periods or {}).get(name, 0.0)).error if is_alike else float("inf")
+    return found
+
+
+# ------------------------------------------------------------------ pairs
+
+
+Pairs = list[tuple[Point, Point]]
+"""Base and other of each ratio."""
+
+
+def pairs_over(points: Sequence[Point], axis: str, base: Any, ignored: Collection[str] = ()) -> Pairs:
+    """Return pairs of points that differ in one axis alone, of which the base has a given value.
+
+    Args:
+        points: All that there are.
+        axis: In which they differ; unless it is the backend, both are on a GPU or none.
+        base: Value of the base on that axis.
+        ignored: Other axes in which they may differ.
+    """
+
+    def place(point: Point) -> tuple[Any, ...]:
+        same = sorted((name, value) for name, value in point.items() if name not in (axis, *ignored))
+        return (axis == "backend" or point["backend"] in ON_GPU, *same)
+
+    bases = {place(point): point for point in points if point[axis] == base}
+    return [(bases[place(point)], point) for point in points if point[axis] != base and place(point) in bases]
+
+
+def over(
+    points: Callable[[Preset], Sequence[Point]], axis: str, base: str, ignored: Collection[str] = ()
+) -> Callable[[Preset], Pairs]:
+    """Return `pairs_over` of the points of each preset."""
+    return lambda preset: pairs_over(points(preset), axis, base, ignored)

@@ -1,0 +1,464 @@
+"""Policies that play, and trainers that learn from it, as a user runs them: `rollout`, `train`."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from bench.anchors import ANCHORS, SEPARATE
+from bench.case import Case, Check, Point, Preset
+from bench.measure import Timed
+from bench.workloads.env_step import place
+from bench.workloads.shared import (
+    ON_CPU,
+    ON_GPU,
+    SEED,
+    Arrays,
+    Repeated,
+    available,
+    counterpart,
+    default_mode,
+    env_config,
+    errors,
+    over,
+    repeated,
+    timed,
+    torch_threads,
+)
+from envs import ENVS
+from warpdrive_min import EnvWrapper
+from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
+from warpdrive_min.training.config import PolicyConfig, RunConfig
+from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.trainer import Trainer
+
+NETWORKS: Final[dict[str, dict[str, Any]]] = {
+    "32-32": {"fc_dims": [32, 32]},
+    "64-64": {"fc_dims": [64, 64]},
+    "256-256": {"fc_dims": [256, 256]},
+    SEPARATE: {"fc_dims": [64, 64], "activation": "tanh", "shared": False, "init_method": "orthogonal"},
+}
+"""Keys of the networks by their name on the axis; what they leave out is as in the run config."""
+SPLIT_OVER: Final = 3
+"""Iterations from which the shares of rollout and update are taken."""
+NO_CHECKPOINTS: Final = 10**9
+"""Iterations to the first one."""
+
+Settings = dict[str, Any]
+"""A run config as a mapping, which a case changes before it becomes one again."""
+
+
+# ------------------------------------------------------------------ trainers
+
+
+@cache
+def shipped(env: str, name: str) -> RunConfig:
+    """Return a run config that lies beside an environment, ``run_config<name>.yaml``."""
+    return RunConfig.load(Path(inspect.getfile(ENVS[env])).with_name(f"run_config{name}.yaml"))
+
+
+def settings(point: Point) -> Settings:
+    """Return the run of a point: the shipped one of its environment and algorithm, in other sizes."""
+    changed = shipped(point["env"], "_ppo" if point["algorithm"] == "PPO" else "").to_dict()
+    changed["env"] = env_config(point["env"], point["n_agents"], n_taggers=point.get("n_taggers"))
+    changed["trainer"] |= {
+        "num_envs": point["n_envs"],
+        "num_episodes": point["n_envs"] * point["n_steps"],
+        "train_batch_size": point["n_envs"] * point["n_steps"],
+        "env_backend": point["backend"],
+        "seed": SEED,
+        "precision": point["precision"],
+        "mode": point["mode"],
+    }
+    for policy in changed["policy"].values():
+        policy["algorithm"] = point["algorithm"]
+        if point["algorithm"] == "DDPG":  # learns from as many rows as it played, which is what WarpDrive does
+            policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
+        model = policy["model"]
+        for network in (model["actor"], model["critic"]) if "actor" in model else (model,):
+            network |= NETWORKS[point["network"]]
+            if "fused" in point:
+                network["fused"] = point["fused"]
+    return changed
+
+
+class WatchedTrainer(Trainer):
+    """A trainer that keeps its rows of metrics and leaves no file behind.
+
+    Args:
+        env: Name of the environment in `ENVS`.
+        settings: The run.
+        exact: Floats of the environment are bit-identical on every backend.
+    """
+
+    def __init__(self, env: str, settings: Mapping[str, Any], *, exact: bool = False) -> None:
+        folder = tempfile.mkdtemp(prefix="warpdrive-bench-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        saving = settings["saving"] | {"basedir": folder, "sinks": (), "model_params_save_freq": NO_CHECKPOINTS}
+        config = RunConfig.from_dict({**settings, "saving": saving})
+        wrapper = EnvWrapper(
+            ENVS[env](**config.env),
+            num_envs=config.trainer.num_envs,
+            env_backend=config.trainer.env_backend,
+            seed=config.trainer.seed or 0,
+            auto_reset=True,
+            exact=exact,
+        )
+        self.rows: list[tuple[float, Row]] = []
+        """Rows of metrics, each with the time at which it was there, s of the clock."""
+        super().__init__(wrapper, config, verbose=False)
+
+    def log_metrics(self) -> Row:
+        """Keep the row."""
+        row = super().log_metrics()
+        self.rows.append((time.perf_counter(), row))
+        return row
+
+    def weights(self) -> torch.Tensor:
+        """Return a copy of all weights of the policies that learn, one after the other, on the CPU."""
+        learning = [group for group in self.groups.values() if group.algorithm is not None]
+        models = [model for group in learning for model in group.models.values()]
+        return torch.cat([weight.detach().flatten().cpu() for model in models for weight in model.parameters()])
+
+    def iterate_times(self, n: int) -> None:
+        """Play and learn some times; enqueues."""
+        for _ in range(n):
+            self.iterate()
+
+    def split(self) -> dict[str, float]:
+        """Iterate until both phases are captured, and measure how long each takes: ``rollout_s``, ``update_s``."""
+        self.iterate_times(2)  # both phases have run eagerly, and are captured
+        self.log_metrics()
+        self.iterate_times(SPLIT_OVER)
+        row = self.log_metrics()
+        shares = {name: row[name] / SPLIT_OVER for name in ("rollout_s", "update_s")}
+        return shares | {"capture_s": self.capture_s}
+
+
+def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
+    """Return the trainer of a point, whose rollout is its own and whose policies are as they start."""
+    return WatchedTrainer(point["env"], settings({**point, "algorithm": "A2C"}), exact=exact)
+
+
+def plays(trainer: WatchedTrainer, mode: Any) -> Repeated:
+    """Return one rollout of a trainer as a run."""
+    return repeated(trainer.wrapper.backend, trainer.collect, mode, n=1)
+
+
+# ------------------------------------------------------------------ workloads
+
+
+def rollout(point: Point) -> Timed:
+    """Let the policies play every step of a rollout and keep what could be learned from, in one graph or eagerly."""
+    backend = available(point["backend"])
+    trainer = player(point)
+    rollouts = plays(trainer, point["mode"])
+    env_steps = trainer.config.trainer.train_batch_size
+    return timed(
+        backend,
+        rollouts,
+        rollout_check(point, trainer, rollouts.run),
+        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+        threads=torch_threads(backend),
+        n_bytes=least_bytes(trainer),
+        n_ops=least_ops(trainer, learns=False) if point["precision"] == "fp32" else 0,
+        notes={"steps_per_run": point["n_steps"]},
+    )
+
+
+def train(point: Point) -> Timed:
+    """Play a rollout and learn from it, in one CUDA graph each or eagerly."""
+    backend = available(point["backend"])
+    on_gpu = backend.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    trainer = WatchedTrainer(point["env"], settings(point))
+    notes = trainer.split()
+    if on_gpu:
+        notes["peak_bytes"] = torch.cuda.max_memory_allocated()
+    env_steps = trainer.config.trainer.train_batch_size
+    return timed(
+        backend,
+        Repeated(trainer.iterate, 1, point["mode"]),
+        learning_check(trainer, twin_check(point, learned)),
+        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+        threads=torch_threads(backend),
+        n_bytes=least_bytes(trainer),
+        n_ops=least_ops(trainer) if point["precision"] == "fp32" else 0,
+        notes=notes,
+    )
+
+
+# ------------------------------------------------------------------ checks
+
+TWIN_ENVS: Final = 8
+TWIN_STEPS: Final = 16
+TWIN_ITERATIONS: Final = 3
+"""The first is eager everywhere, the second is captured, the third is a replay."""
+
+Comparison = Callable[[], tuple[float, str]]
+"""Returns how far two runs are apart that must be the same to the bit, and what they are."""
+
+
+def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Comparison:
+    """Return a comparison of a small run with its twin, which is made from its second call on.
+
+    The first call is before the timing: another trainer in the process makes each launch out of a CUDA graph slower,
+    for good (ADR 0014). It raises Skip where the backend of the twin cannot run.
+
+    Args:
+        point: Whose sizes are made small.
+        run: Plays and learns, `TWIN_ITERATIONS` times; returns what it came to.
+    """
+    calls = 0
+
+    def compare() -> tuple[float, str]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            return 0.0, "none before the timing, which another trainer would slow down"
+        small = {**point, "n_envs": TWIN_ENVS, "n_steps": min(TWIN_STEPS, point["n_steps"])}
+        twin = twin_of(small)
+        which = f"{twin['backend']}, {twin['mode']}, exact floats"
+        error = max(errors(run(twin), run(small)).values())
+        return error, f"{TWIN_ITERATIONS} iterations of {TWIN_ENVS} environments against {which}: to the bit"
+
+    return compare
+
+
+def twin_of(point: Point) -> Point:
+    """Return the point that must come to the same: on a GPU in the other mode, on a CPU on another backend.
+
+    Raises:
+        Skip: That backend cannot run here.
+    """
+    if point["backend"] in ON_GPU:
+        return {**point, "mode": "eager" if point["mode"] == "graph" else "graph"}
+    return {**point, "backend": counterpart(point["backend"])}
+
+
+def learned(point: Point) -> Arrays:
+    """Return the weights that some iterations teach."""
+    trainer = WatchedTrainer(point["env"], settings(point), exact=True)
+    trainer.iterate_times(TWIN_ITERATIONS)
+    return {"weights": trainer.weights()}
+
+
+def played(point: Point) -> Arrays:
+    """Return where the environments are after some rollouts, and the weights that the last one teaches."""
+    trainer = player(point, exact=True)
+    rollouts = plays(trainer, point["mode"])  # has played once
+    for _ in range(TWIN_ITERATIONS - 1):
+        rollouts.run()
+    trainer.update()
+    data = trainer.wrapper.cuda_data_manager
+    names = (Constants.OBSERVATIONS, Constants.ACTIONS, Constants.REWARDS, EPISODE, TIMESTEP)
+    return {name: data.tensor(name).cpu() for name in names} | {"weights": trainer.weights()}
+
+
+def learning_check(trainer: WatchedTrainer, compare: Comparison) -> Callable[[], Check]:
+    """Return the check of a trainer: its weights and metrics stay finite and move, and a comparison finds no error.
+
+    The check raises TrainingError for metrics that are not finite.
+    """
+    last = trainer.weights()
+
+    def check() -> Check:
+        nonlocal last
+        trainer.iterate()
+        trainer.log_metrics()
+        before, last = last, trainer.weights()
+        moved = float((last - before).abs().max())
+        error, oracle = compare()
+        return Check(
+            passed=error == 0 and 0 < moved < float("inf"),
+            max_error=error,
+            oracle=oracle,
+            detail=f"weights moved by up to {moved:.3g} in an iteration",
+        )
+
+    return check
+
+
+def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Callable[[], Check]:
+    """Return the check of a rollout: it plays all its steps to finite numbers, and a twin plays and learns the same."""
+    data = trainer.wrapper.cuda_data_manager
+    compare = twin_check(point, played)
+
+    def check() -> Check:
+        episode, timestep = (data.tensor(name).clone() for name in (EPISODE, TIMESTEP))
+        data.tensor(Constants.REWARDS).fill_(torch.nan)
+        run()
+        goes_on = data.tensor(EPISODE) == episode
+        n_played = (data.tensor(TIMESTEP) - timestep)[goes_on]
+        # Some episodes are over; where none goes on, each was restarted, of which the episodes' numbers tell.
+        is_whole = bool((n_played == point["n_steps"]).all())
+        is_finite = all(
+            bool(torch.isfinite(data.tensor(name).sum())) for name in (Constants.OBSERVATIONS, Constants.REWARDS)
+        )
+        error, oracle = compare()
+        return Check(
+            passed=is_finite and is_whole and error == 0,
+            max_error=error,
+            oracle=oracle,
+            detail=f"{len(n_played)} episodes took all {point['n_steps']} steps: {is_whole}; finite: {is_finite}",
+        )
+
+    return check
+
+
+# ------------------------------------------------------------------ what it must cost
+
+
+def least_bytes(trainer: WatchedTrainer) -> int:
+    """Return bytes that an iteration must move: what the steps do, and observations written and read once.
+
+    A policy that goes through them several times, or for the value too, reads them again.
+    """
+    observed = sum(group.arrays.n_agents * group.arrays.n_features * 4 * 2 for group in trainer.groups.values())
+    return int(trainer.config.trainer.train_batch_size * (trainer.wrapper.env.bytes_per_step + observed))
+
+
+def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
+    """Return multiplications with additions that an iteration must do: each weight once a row, twice more to learn.
+
+    Gradients of what a layer is fed with, and what happens between the layers, come on top.
+
+    Args:
+        trainer: The trainer.
+        learns: An update follows the rollout.
+    """
+    total = 0
+    for group in trainer.groups.values():
+        n_rows = trainer.config.trainer.train_batch_size * group.arrays.n_agents
+        total += n_rows * n_weights(group.acting)
+        if learns and group.algorithm is not None:
+            total += 2 * rows_learned(group.config, n_rows) * sum(map(n_weights, group.models.values()))
+    return total
+
+
+def n_weights(model: torch.nn.Module) -> int:
+    """Return how many weights a model has that rows are multiplied with."""
+    return sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
+
+
+def rows_learned(policy: PolicyConfig, n_rows: int) -> int:
+    """Return how many rows go through a policy's networks in an update, of a rollout with ``n_rows``."""
+    if policy.algorithm == "DDPG":
+        return policy.batch_size * policy.updates_per_iteration
+    return n_rows * (policy.n_epochs if policy.algorithm == "PPO" else 1)
+
+
+# ------------------------------------------------------------------ points
+
+
+def training_point(
+    env: str,
+    backend: str,
+    n_envs: int,
+    n_agents: int,
+    n_steps: int,
+    *,
+    network: str = "",
+    precision: str = "fp32",
+    mode: str = "",
+    **first: Any,
+) -> dict[str, Any]:
+    """Return a point of a trainer; ``algorithm`` stands before the network, and other axes behind the mode."""
+    network = network or ("256-256" if env == "tag_continuous" else "32-32")
+    algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
+    how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
+    return place(env, backend, n_envs, n_agents, n_steps=n_steps, **algorithm, **how, **first)
+
+
+ROLLOUT_SIZES: Final = (
+    ("cartpole", 100, 1, 100),
+    ("cartpole", 10_000, 1, 100),
+    ("cartpole", 100_000, 1, 50),
+    ("tag_gridworld", 2_000, 5, 100),
+    ("tag_continuous", 100, 110, 50),
+    ("tag_continuous", 2_000, 110, 50),
+)
+"""Environment, number of environments, agents of each, and steps, on a GPU."""
+LARGEST: Final = (ROLLOUT_SIZES[2], ROLLOUT_SIZES[3], ROLLOUT_SIZES[5])
+
+
+def rollout_points(preset: Preset) -> list[Point]:
+    """Return CartPole on the CPU; beyond smoke also Tag Continuous there, and on a GPU three environments.
+
+    The largest of each on `pycuda` also in other precisions and eagerly, and that of CartPole with a wider network.
+    """
+
+    def point(backend: str, size: tuple[str, int, int, int], **how: Any) -> Point:
+        env, n_envs, n_agents, n_steps = size
+        return training_point(env, backend, n_envs, n_agents, n_steps, **how)
+
+    if preset == "smoke":
+        return [point(backend, ("cartpole", 16, 1, 8)) for backend in ON_CPU]
+    points = [point(backend, ("cartpole", n_envs, 1, 100)) for backend in ON_CPU for n_envs in (100, 1_000)]
+    points += [point(backend, ("tag_continuous", 10, 110, 50)) for backend in ON_CPU]
+    points += [point(backend, size) for size in ROLLOUT_SIZES for backend in ON_GPU]
+    hows: tuple[dict[str, str], ...] = ({"precision": "tf32"}, {"precision": "bf16"}, {"mode": "eager"})
+    points += [point("pycuda", size, **how) for size in LARGEST for how in hows]
+    return [*points, point("pycuda", LARGEST[0], network="256-256")]
+
+
+VARIED: Final = {("cartpole", 16_384, "PPO"), ("tag_continuous", 2_000, "A2C")}
+"""Points that presets below full show in bfloat16, without graphs, and on torch's own kernels too."""
+
+
+def train_points(preset: Preset) -> list[Point]:
+    """Return a small CartPole on the CPU; from preset default on also all points that others were measured on."""
+
+    def cartpole(backend: str, n_envs: int, n_steps: int, algorithm: str) -> Point:
+        return training_point("cartpole", backend, n_envs, 1, n_steps, algorithm=algorithm)
+
+    if preset == "smoke":
+        return [cartpole("cpu", 16, 32, "A2C"), cartpole("host", 16, 32, "PPO")]
+    points = [
+        cartpole(backend, n_envs, 100, algorithm)
+        for backend in ON_CPU
+        for n_envs in (100, 1_000)
+        for algorithm in ("A2C", "PPO")
+    ]
+    points += [training_point(backend=backend, **anchor.axes) for anchor in ANCHORS for backend in ON_GPU]
+    axes = [{"backend": "pycuda", **anchor.axes} for anchor in ANCHORS]
+    multiplying = [each for each in axes if each["env"] == "tag_continuous" or each["algorithm"] == "PPO"]
+    varied = [each for each in axes if (each["env"], each["n_envs"], each["algorithm"]) in VARIED]
+    points += [training_point(**each, precision="tf32") for each in (axes if preset == "full" else multiplying)]
+    hows: tuple[dict[str, Any], ...] = ({"precision": "bf16"}, {"mode": "eager"}, {"fused": False})
+    for how in hows:
+        points += [training_point(**each, **how) for each in (axes if preset == "full" else varied)]
+    return points
+
+
+# ------------------------------------------------------------------ cases
+
+ROLLOUT: Final = Case(
+    name="rollout",
+    title="let the policies play and keep what could be learned from",
+    scope="rollout",
+    version=1,
+    workload=Timed,
+    points=rollout_points,
+    setup=rollout,
+    pairs=over(rollout_points, "backend", "cpu", ignored={"mode"}),
+)
+TRAIN: Final = Case(
+    name="train",
+    title="play a rollout of the policies and learn from it",
+    scope="train",
+    version=1,
+    workload=Timed,
+    points=train_points,
+    setup=train,
+)

@@ -1,0 +1,178 @@
+"""Rollouts and training: shipped runs in other sizes, held against a twin to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.anchors import ANCHORS, anchor
+from bench.workloads import train
+from bench.workloads.train import WatchedTrainer, shipped, training_point
+from warpdrive_min.constants import TIMESTEP
+from warpdrive_min.errors import TrainingError
+from warpdrive_min.training.config import RunConfig
+
+WEIGHTS = 4 * 32 + 32 * 32 + 32 * 2 + 32
+"""Weights of CartPole's 32-32 network, which a row meets once."""
+
+
+def point(backend="host", env="cartpole", n_agents=1, **axes) -> dict:
+    """Return 4 environments of 8 steps."""
+    return training_point(env, backend, 4, n_agents, 8, algorithm="A2C", **axes)
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return WatchedTrainer("cartpole", train.settings(point()))
+
+
+# ------------------------------------------------------------------ training
+
+
+def test_run_is_one_iteration_of_the_trainer():
+    """A run does as many steps as it declares, and its parts took time; without a graph no capture did."""
+    workload = train.train(point())
+    assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
+    trainer = workload.run.__self__
+    before = trainer.env_steps
+    workload.run()
+    assert trainer.env_steps == before + 32
+    assert min(workload.facts.notes[name] for name in ("rollout_s", "update_s")) > 0
+    assert workload.facts.notes["capture_s"] == 0
+
+
+def test_twin_is_made_after_the_timing_alone():
+    """The first check has none, for another trainer would slow the timing down; each one after it has."""
+    points = []
+    compare = train.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
+    assert compare()[0] == 0
+    assert not points
+    assert compare() == (1.0, "3 iterations of 8 environments against host, eager, exact floats: to the bit")
+    twin, small = points
+    assert twin | {"backend": "cpu"} == small
+    assert (small["n_envs"], small["n_steps"]) == (8, 8)
+    assert train.twin_of(point("pycuda")) == point("pycuda", mode="eager")
+
+
+@pytest.mark.parametrize(
+    ("after", "error", "is_right"),
+    [
+        ([1.0, 2.5], 0.0, True),
+        ([1.0, 2.5], 1e-9, False),
+        ([1.0, 2.0], 0.0, False),
+        ([float("nan"), 2.0], 0.0, False),
+        ([1.0, float("inf")], 0.0, False),
+    ],
+)
+def test_training_that_is_wrong_is_refused(after, error, is_right):
+    """Weights must move, stay finite, and be those of the twin to the bit."""
+
+    class Moved:
+        weight = torch.tensor([1.0, 2.0])
+
+        def iterate(self) -> None:
+            self.weight = torch.tensor(after)
+
+        def log_metrics(self) -> None: ...
+
+        def weights(self) -> torch.Tensor:
+            return self.weight
+
+    assert train.learning_check(Moved(), lambda: (error, "by hand"))().passed == is_right
+
+
+def test_weights_that_are_not_finite_are_refused():
+    """A network that has become NaN ends the check with an error."""
+    broken = WatchedTrainer("cartpole", train.settings(point()))
+    with torch.no_grad():
+        next(broken.groups["shared"].acting.parameters()).fill_(float("nan"))
+    with pytest.raises(TrainingError):
+        train.learning_check(broken, lambda: (0.0, "by hand"))()
+
+
+@pytest.mark.parametrize(
+    ("env", "n_agents", "algorithm", "network"),
+    [
+        ("cartpole", 1, "PPO", "32-32"),
+        ("pendulum", 1, "DDPG", "64-64"),
+        ("tag_gridworld", 5, "A2C", "32-32"),
+        ("tag_continuous", 22, "PPO", "32-32"),
+    ],
+)
+def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
+    """Minibatches, a replay buffer and two policies too give the same weights on both backends of the CPU."""
+    of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
+    compare = train.twin_check(of_both, train.learned)
+    compare()
+    error, oracle = compare()
+    assert error == 0
+    assert "against cpu" in oracle
+
+
+def test_twins_have_learned():
+    """Weights after the iterations of a twin are not those of the start."""
+    start = WatchedTrainer("cartpole", train.settings(point()), exact=True).weights()
+    assert (start - train.learned(point())["weights"]).abs().max() > 0
+
+
+def test_settings_are_the_shipped_ones_in_other_sizes():
+    """What the axes do not say is as the run config says it."""
+    config = RunConfig.from_dict(train.settings(point(network="256-256")))
+    own, want = config.policy["shared"], shipped("cartpole", "").policy["shared"]
+    assert (own.lr, own.entropy_coeff, own.gamma) == (want.lr, want.entropy_coeff, want.gamma)
+    assert own.model.fc_dims == (256, 256)
+    assert (config.trainer.num_envs, config.trainer.train_batch_size) == (4, 32)
+
+
+@pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
+def test_point_of_every_reference_is_a_run(each):
+    """Where others were measured, our run config is whole, of their sizes, and finds their figure again."""
+    ours = training_point(backend="pycuda", **each.axes)
+    config = RunConfig.from_dict(train.settings(ours))
+    assert config.trainer.train_batch_size == each.n_envs * each.n_steps
+    assert {policy.algorithm for policy in config.policy.values()} == {each.algorithm}
+    assert anchor(ours) is each
+    if each.n_taggers is not None:
+        assert config.env["num_taggers"] == each.n_taggers
+        assert config.env["num_runners"] == each.n_agents - each.n_taggers
+    points = train.train_points("default")
+    assert {**ours, "backend": "numba"} in points
+    assert ours in points
+
+
+def test_least_operations_are_those_of_the_weights(trainer):
+    """A row meets each weight once to act, twice to learn."""
+    assert train.least_ops(trainer) == 32 * WEIGHTS * 3
+    assert train.least_ops(trainer, learns=False) == 32 * WEIGHTS
+    assert train.least_bytes(trainer) == 32 * (trainer.wrapper.env.bytes_per_step + 2 * 4 * 4)
+
+
+# ------------------------------------------------------------------ rollouts
+
+
+@pytest.mark.parametrize(
+    ("n_played", "rewards", "error", "is_right"),
+    [(8, 1.0, 0.0, True), (7, 1.0, 0.0, False), (0, 1.0, 0.0, False), (8, None, 0.0, False), (8, 1.0, 1e-9, False)],
+    ids=["right", "a step less", "no step", "no rewards", "another twin"],
+)
+def test_rollout_is_whole_and_finite(monkeypatch, n_played, rewards, error, is_right):
+    """However fast it is: seven of eight steps are no rollout, nor is one without rewards, nor one unlike its twin."""
+    monkeypatch.setattr(train, "twin_check", lambda *_: lambda: (error, "by hand"))
+    trainer = train.player(point())
+    data = trainer.wrapper.cuda_data_manager
+
+    def run() -> None:
+        if rewards is not None:
+            data.tensor("rewards").fill_(rewards)
+        data.tensor(TIMESTEP).add_(n_played)
+
+    assert train.rollout_check(point(), trainer, run)().passed == is_right
+
+
+def test_rollout_points_have_all_axes():
+    """Beyond smoke there are networks, precisions and modes, each on the same axes."""
+    points = train.rollout_points("default")
+    assert {each["precision"] for each in points} == {"fp32", "tf32", "bf16"}
+    assert {each["mode"] for each in points} == {"eager", "graph"}
+    assert {each["network"] for each in points} == {"32-32", "256-256"}
+    assert {each.keys() == points[0].keys() for each in points} == {True}

@@ -1,0 +1,210 @@
+"""All workloads: their points, what they measure, and whether their checks find what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.case import Preset, point_name
+from bench.cases import CASES
+from bench.measure import Plan, Ranks, Timed
+from bench.workloads import env_step, kernels
+from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
+from bench.workloads.shared import EAGER_STEPS, ON_CPU, ON_GPU, errors
+from warpdrive_min import BACKENDS
+from warpdrive_min.backends.host import HostKernel
+from warpdrive_min.errors import WarpDriveError
+
+TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_starts=1, watch_s=0.0)
+PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
+
+
+def smoke_points():
+    """Return all smoke points, but of cases that train or start processes one on each device."""
+    for case in CASES.values():
+        points = list(case.points("smoke"))
+        if case.scope in ("rollout", "train", "learn", "startup"):
+            on_gpu = [] if case.workload is Ranks else ON_GPU
+            points = points[:1] + [{**points[0], "backend": backend, "mode": "graph"} for backend in on_gpu]
+        for point in points:
+            marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
+            yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
+
+
+@pytest.mark.parametrize(("case", "point"), list(smoke_points()))
+def test_smoke_point_is_measured_and_right(case, point, monkeypatch):
+    """A point is right before and after it is measured, by the kind of workload that its case declares."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    workload = case.setup(point)
+    assert type(workload) is case.workload
+    got = workload.measure(TINY)
+    assert got.fault is None
+    assert got.before.passed
+    assert got.after.passed
+    assert min(metric.value for metric in got.metrics.values()) > 0
+    assert workload.facts.threads is None or workload.facts.threads >= 1
+    if case.workload is Timed:
+        assert workload.facts.mode == point.get("mode", workload.facts.mode)
+        assert min(workload.facts.work.values()) >= 1
+        assert len(got.samples_ns) == 3
+
+
+ON_HOST = [
+    pytest.param(case, next(point for point in case.points("smoke") if point["backend"] == "host"), id=case.name)
+    for case in CASES.values()
+    if case.workload is Timed
+]
+
+
+@pytest.mark.parametrize(("case", "point"), ON_HOST)
+def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
+    """However fast: where launches of a backend leave the arrays as they are, its points fail their checks."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    prepare, is_broken = HostKernel.prepare, False
+
+    def breakable(*arguments):
+        launch = prepare(*arguments)
+        return lambda: None if is_broken else launch()
+
+    monkeypatch.setattr(HostKernel, "prepare", breakable)
+    workload = case.setup(point)
+    is_broken = True
+    try:
+        fault = workload.measure(TINY).fault
+    except WarpDriveError as error:
+        fault = str(error)
+    assert fault
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("has_gpu", [True, False])
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch):
+    """No point stands twice; beyond smoke there are all backends, and torch once on each device; pairs are points."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    points = case.points(preset)
+    places = {tuple(point.items()) for point in points}
+    assert len(places) == len(points) > 0
+    backends = {point["backend"] for point in points}
+    assert backends <= set(BACKENDS)
+    if preset != "smoke" and case.name != "neighbor_search" and case.scope in ("kernel", "env"):
+        assert backends == set(BACKENDS)
+    of_torch = [point for point in points if str(point.get("implementation")).startswith("torch")]
+    assert {point["backend"] for point in of_torch} <= {"cpu", "pycuda"}
+    pairs = case.pairs(preset)
+    assert case.workload is Timed or not pairs
+    for pair in pairs:
+        assert pair[0] != pair[1]
+        assert {tuple(point.items()) for point in pair} <= places
+    assert len({tuple(map(str, pair)) for pair in pairs}) == len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("case", "base", "other"),
+    [
+        ("env_step", {"env": "tag_continuous", "n_envs": 100, "backend": "cpu"}, {"backend": "pycuda"}),
+        ("env_step", {"env": "tag_gridworld", "n_agents": 5, "n_envs": 100}, {"n_envs": 2_000, "backend": "pycuda"}),
+        ("graph", {"mode": "eager"}, {"mode": "graph"}),
+        ("neighbor_search", {"neighbor_search": "all_pairs"}, {"neighbor_search": "grid"}),
+        ("published", {"n_agents": 105, "backend": "host"}, {"backend": "pycuda"}),
+        ("sampler", {"implementation": "torch.Categorical"}, {"implementation": OURS, "backend": "pycuda"}),
+        ("return_scan", {"implementation": "torch loop"}, {"implementation": OURS, "backend": "numba"}),
+        ("rollout", {"env": "cartpole", "backend": "cpu"}, {"backend": "host"}),
+    ],
+)
+def test_ratios_that_are_shown_have_pairs(case, base, other):
+    """What a table, a figure or a claim divides by, and what it divides."""
+    assert any(
+        base.items() <= first.items() and {**base, **other}.items() <= second.items()
+        for first, second in CASES[case].pairs("full")
+    )
+
+
+@pytest.mark.parametrize("got", [{}, {"a": [0.0] * 3}, {"a": [0.0, float("nan")]}])
+def test_arrays_that_are_missing_or_not_numbers_differ(got):
+    """No name, another shape, and NaN are infinitely far off."""
+    assert errors({"a": torch.zeros(2)}, got) == {"a": float("inf")}
+    assert errors({"a": torch.tensor([0.0, 6.0])}, {"a": [0.5, 0.5]}, {"a": 6.0}) == {"a": 0.5}
+
+
+# ------------------------------------------------------------------ steps
+
+
+def test_step_alone_draws_nothing(monkeypatch):
+    """Many steps take the actions of one draw; with draws there is one for each."""
+    draws = []
+    monkeypatch.setattr(env_step, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
+    point = {"env": "cartpole", "backend": "host", "n_envs": 8, "n_agents": 1}
+    alone = env_step.step(point)
+    n_before = len(draws)
+    alone.run()
+    assert len(draws) == n_before
+    env_step.env_step(point).run()
+    assert len(draws) >= n_before + EAGER_STEPS
+    assert alone.facts.work == {"env_steps": 8 * EAGER_STEPS, "agent_steps": 8 * EAGER_STEPS}
+
+
+# ------------------------------------------------------------------ kernels
+
+
+def test_all_scans_sum_up_to_the_end_of_the_episode():
+    """Nothing follows an end, and the value of what comes last follows the last step."""
+    played = Played(
+        rewards=torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None],
+        terminated=torch.zeros(4, 1, dtype=torch.int32),
+        truncated=torch.tensor([0, 1, 0, 0], dtype=torch.int32)[:, None],
+        last_values=torch.tensor([[10.0]]),
+        returns=torch.zeros(4, 1, 1),
+    )
+    last = 4 + GAMMA * 10
+    want = [1 + GAMMA * 2, 2, 3 + GAMMA * last, last]
+    assert kernels.returns_in_float64(played).flatten().tolist() == pytest.approx(want, rel=1e-6)
+    for set_up in SCANNERS.values():
+        played.returns.zero_()
+        set_up(BACKENDS["cpu"], played)()
+        assert played.returns.flatten().tolist() == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("n_filled", [0, 3])
+def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
+    """Rows that are not written, whatever was there before, fail the point."""
+
+    def lazy(backend, played):
+        return lambda: played.returns[:n_filled].copy_(kernels.returns_in_float64(played)[:n_filled])
+
+    monkeypatch.setitem(SCANNERS, OURS, lazy)
+    point = {"implementation": OURS, "backend": "cpu", "n_steps": 8, "n_envs": 4, "n_agents": 1}
+    assert not CASES["return_scan"].setup(point).check().passed
+
+
+@pytest.mark.parametrize("wrong", [[0, 1, 2, 2] * 25, list(range(100))], ids=["twice", "always the same"])
+def test_shuffle_that_is_none_is_refused(monkeypatch, wrong):
+    """An index that comes twice fails the point, and so does a permutation that does not change."""
+    monkeypatch.setattr(torch, "randperm", lambda n, out: out.copy_(torch.tensor(wrong)))
+    point = {"implementation": "torch.randperm", "backend": "cpu", "n_indices": 100}
+    assert not CASES["shuffle"].setup(point).check().passed
+
+
+def test_sampler_with_wrong_frequencies_is_refused(monkeypatch):
+    """Two actions of which only the first is drawn are many standard errors off."""
+    monkeypatch.setattr(torch, "multinomial", lambda rows, n, out: out.zero_())
+    point = {"implementation": "torch.multinomial", "backend": "cpu", "n_envs": 8, "n_agents": 1, "n_actions": 2}
+    check = CASES["sampler"].setup(point).check()
+    assert not check.passed
+    assert check.max_error > 6
+
+
+def test_record_of_several_agents_has_truncated_episodes():
+    """Tag Continuous keeps last observations too, and counts the steps of all agents."""
+    point = {"implementation": OURS, "backend": "host", "env": "tag_continuous", "n_envs": 4, "n_agents": 5}
+    workload = CASES["record"].setup(point)
+    assert workload.facts.work == {"env_steps": 4 * EAGER_STEPS, "agent_steps": 20 * EAGER_STEPS}
+    assert workload.check().passed
+
+
+def test_numpy_is_measured_up_to_seconds_a_step():
+    """Its points are those whose pairs of agents it can take; all other backends have every size."""
+    points = CASES["env_step"].points("full")
+    pairs = {(point["backend"] == "cpu", point["n_envs"] * point["n_agents"] ** 2) for point in points}
+    assert max(n for is_numpy, n in pairs if is_numpy) <= env_step.NUMPY_PAIRS < max(n for _, n in pairs)
+    assert {point["backend"] for point in points} == {*ON_CPU, *ON_GPU}
