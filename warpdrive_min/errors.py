@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Self
-
-NOTHING: Final = object()
-"""No value of `require` to show."""
+from typing import Any, Self
 
 
 class WarpDriveError(Exception):
@@ -16,18 +13,18 @@ class WarpDriveError(Exception):
     """Thing that breaks a rule: a setting or argument, with the names around it and dots."""
     rule: str = ""
     """Rule, as the end of a sentence that ``what`` begins: "must be at least 1"."""
-    got: Any = None
-    """Value that broke it."""
+    got: Any = ...
+    """Value that broke it; ``...``: none to show."""
     do: str = ""
     """Advice; "": none."""
 
     @classmethod
-    def of(cls, what: str, rule: str, got: Any = NOTHING, do: str = "", who: str = "") -> Self:
+    def of(cls, what: str, rule: str, got: Any = ..., do: str = "", who: str = "") -> Self:
         """Make the error of a broken rule: ``who what: rule (got value); what to do``."""
         value = repr(got) if isinstance(got, str) else str(got)
-        shown = "" if got is NOTHING else f" (got {value})"
+        shown = "" if got is ... else f" (got {value})"
         error = cls(f"{who} {what}".strip() + f": {rule}{shown}" + (f"; {do}" if do else ""))
-        error.what, error.rule, error.got, error.do = what, rule, None if got is NOTHING else got, do
+        error.what, error.rule, error.got, error.do = what, rule, got, do
         return error
 
 
@@ -73,7 +70,7 @@ def known(names: Iterable[str]) -> str:
 
 
 def require(
-    holds: object, what: str, rule: str, got: Any = NOTHING, do: str = "", error: type[WarpDriveError] = ConfigError
+    holds: object, what: str, rule: str, got: Any = ..., do: str = "", error: type[WarpDriveError] = ConfigError
 ) -> None:
     """Raise an error, by default a `ConfigError`, unless a rule holds; the other arguments are its parts."""
     if not holds:

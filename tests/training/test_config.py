@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
+import math
 import pickle
 import re
 import sys
-from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -159,10 +158,9 @@ def test_yaml_numbers_with_exponents_are_numbers(tmp_path):
     assert config.trainer.num_episodes == 10**6
     assert isinstance(config.trainer.num_episodes, int)
     path.write_text('policy: {p: {gamma: "1e-3"}}')
-    with pytest.raises(
-        ConfigError, match=r"policy\.p\.gamma: must be a finite number \(got '1e-3'\); write it without"
-    ):
+    with pytest.raises(ConfigError) as caught:
         RunConfig.load(path)
+    assert (caught.value.what, caught.value.got) == ("policy.p.gamma", "1e-3")
 
 
 def test_numpy_numbers_become_plain():
@@ -196,104 +194,128 @@ def test_config_comes_back_from_its_dict(n_envs, n_steps, algorithm, rate, width
 
 REFUSED = {
     # unknown keys
-    "section": (run(trainr={}), r"trainr: is not a key .*; did you mean trainer\?"),
-    "key": (run(trainer={"num_env": 5}), r"trainer\.num_env: is not a key .*num_envs.*; did you mean num_envs\?"),
-    "far key": (run(saving={"zzz": 5}), r"saving\.zzz: is not a key \(known are basedir, .*\); leave it out"),
-    "policy key": (run({"gama": 0.9}), r"policy\.p\.gama: is not a key .*; did you mean gamma\?"),
-    "model key": (run({"model": {"fc_dim": [1]}}), r"policy\.p\.model\.fc_dim: .*; did you mean fc_dims\?"),
-    "actor key": (run({**DDPG, "model": {"actor": {"w": 1}}}), r"policy\.p\.model\.actor\.w: is not a key"),
-    "sampler key": (run(sampler={"params": {"std": 1}}), r"sampler\.params\.std: .*; did you mean stddev\?"),
-    "number as key": (run(trainer={1: 2}), r"trainer\.1: is not a key"),
+    "section": (run(trainr={}), "trainr", ...),
+    "key": (run(trainer={"num_env": 5}), "trainer.num_env", ...),
+    "far key": (run(saving={"zzz": 5}), "saving.zzz", ...),
+    "policy key": (run({"gama": 0.9}), "policy.p.gama", ...),
+    "model key": (run({"model": {"fc_dim": [1]}}), "policy.p.model.fc_dim", ...),
+    "actor key": (run({**DDPG, "model": {"actor": {"w": 1}}}), "policy.p.model.actor.w", ...),
+    "sampler key": (run(sampler={"params": {"std": 1}}), "sampler.params.std", ...),
+    "number as key": (run(trainer={1: 2}), "trainer.1", ...),
     # types
-    "string": (
-        run(trainer={"num_envs": "10"}),
-        r"trainer\.num_envs: must be an integer \(got '10'\); write it without",
-    ),
-    "word": (run({"lr": "fast"}), r"policy\.p\.lr: must be a finite number or a list of .* \(got 'fast'\)$"),
-    "fraction": (run(trainer={"num_envs": 2.5}), r"trainer\.num_envs: must be an integer \(got 2\.5\)"),
-    "bool for number": (run(trainer={"seed": True}), r"trainer\.seed: must be null or an integer \(got True\)"),
-    "number for bool": (run({"to_train": 1}), r"policy\.p\.to_train: must be true or false \(got 1\)"),
-    "null": (run({"gamma": None}), r"policy\.p\.gamma: must be a finite number \(got None\)"),
-    "not finite": (run({"gamma": float("nan")}), r"policy\.p\.gamma: must be a finite number \(got nan\)"),
-    "no mapping": (run(trainer=5), r"trainer: must be a mapping, as TrainerConfig \(got 5\)"),
-    "widths": (run({"model": {"fc_dims": 64}}), r"policy\.p\.model\.fc_dims: must be a list, each entry an integer"),
-    "choice": (run({"algorithm": "ppo"}), r"policy\.p\.algorithm: must be one of A2C, PPO, DDPG \(got 'ppo'\)"),
-    "sink": (run(saving={"sinks": ["xml"]}), r"saving\.sinks: must be a list, each entry one of jsonl, csv"),
-    "points": (run({"lr": [[5, 1], [2, 1]]}), r"policy\.p\.lr: .* in the order of time .*\(got \[\[5, 1\]"),
-    "env": (run(env={"a": {1}}), r"env: must hold numbers, strings, lists and mappings only.*set is not JSON"),
-    "env keys": (run(env={1: 2}), r"env: must be a mapping of names"),
+    "string": (run(trainer={"num_envs": "10"}), "trainer.num_envs", "10"),
+    "word": (run({"lr": "fast"}), "policy.p.lr", "fast"),
+    "fraction": (run(trainer={"num_envs": 2.5}), "trainer.num_envs", 2.5),
+    "bool for number": (run(trainer={"seed": True}), "trainer.seed", True),
+    "number for bool": (run({"to_train": 1}), "policy.p.to_train", 1),
+    "null": (run({"gamma": None}), "policy.p.gamma", None),
+    "not finite": (run({"gamma": float("nan")}), "policy.p.gamma", math.nan),
+    "no mapping": (run(trainer=5), "trainer", 5),
+    "widths": (run({"model": {"fc_dims": 64}}), "policy.p.model.fc_dims", 64),
+    "choice": (run({"algorithm": "ppo"}), "policy.p.algorithm", "ppo"),
+    "sink": (run(saving={"sinks": ["xml"]}), "saving.sinks", ["xml"]),
+    "points": (run({"lr": [[5, 1], [2, 1]]}), "policy.p.lr", [[5, 1], [2, 1]]),
+    "env": (run(env={"a": {1}}), "env", {"a": {1}}),
+    "env keys": (run(env={1: 2}), "env", 1),
     # rules
-    "no policy": ({}, r"policy: must name at least one"),
-    "policy folder": ({"policy": {"..": {}}}, r"policy: must be named by letters"),
-    "policy name": ({"policy": {"a/b": {}}}, r"policy: must be named by letters.*\(got 'a/b'\)"),
-    "num_gpus": (run(trainer={"num_gpus": 0}), r"trainer\.num_gpus: must be at least 1 \(got 0\)"),
-    "num_envs": (run(trainer={"num_envs": 0}), r"trainer\.num_envs: must be at least 1 \(got 0\)"),
-    "num_episodes": (run(trainer={"num_episodes": -1}), r"trainer\.num_episodes: must be at least 1 \(got -1\)"),
-    "n_step": (run(trainer={"n_step": 0}), r"trainer\.n_step: must be at least 1"),
-    "max_rows": (run(trainer={"max_rows": 0}), r"trainer\.max_rows: must be at least 1"),
-    "seed": (run(trainer={"seed": 2**63}), r"trainer\.seed: must be from 0 to 2\^63 - 1"),
-    "backend": (run(trainer={"env_backend": "tpu"}), r"trainer\.env_backend: must be one of cpu, host, numba, pycuda"),
-    "ratio": (run(trainer={"neg_pos_env_ratio": 0}), r"trainer\.neg_pos_env_ratio: must be positive, or -1 for all"),
-    "precision": (run(trainer={"precision": "fp8"}), r"trainer\.precision: must be one of fp32, tf32, bf16"),
-    "mode": (run(trainer={"mode": "fast"}), r"trainer\.mode: must be one of auto, graph, eager"),
-    "compat": (run(trainer={"compat": "rllib"}), r"trainer\.compat: must be null or one of warpdrive"),
-    "stop_return": (run(trainer={"stop_return": {"q": 1}}), r"trainer\.stop_return: .*\(got q\); known are p"),
-    "batch": (
-        run(trainer={"num_envs": 100, "train_batch_size": 250}),
-        r"trainer\.train_batch_size: must be a multiple of num_envs = 100 \(got 250\); take 200 or 300",
-    ),
-    "small batch": (
-        run(trainer={"num_envs": 100, "train_batch_size": 50}),
-        r"trainer\.train_batch_size: must be a multiple of num_envs = 100 \(got 50\); take 100$",
-    ),
-    "minibatches": (
-        run({"algorithm": "PPO", "n_minibatches": 7}),
-        r"policy\.p\.n_minibatches: must divide train_batch_size = 10000 \(got 7\); take 5 or 8",
-    ),
-    "tau": (run({"algorithm": "DDPG"}), r"policy\.p\.tau: must be given for DDPG \(got None\)"),
-    "tau 0": (run({**DDPG, "tau": 0}), r"policy\.p\.tau: must be above 0 and at most 1 \(got 0\)"),
-    "clip_param": (run({"clip_param": 1.5}), r"policy\.p\.clip_param: must be above 0 and at most 1"),
-    "gamma": (run({"gamma": 1.1}), r"policy\.p\.gamma: must be from 0 to 1 \(got 1\.1\)"),
-    "gae_lambda": (run({"gae_lambda": -0.1}), r"policy\.p\.gae_lambda: must be from 0 to 1"),
-    "lr": (run({"lr": [[0, 0.1], [9, -0.1]]}), r"policy\.p\.lr: must not be negative"),
-    "actor lr": (run({**DDPG, "lr": {"actor": -1}}), r"policy\.p\.lr\.actor: must not be negative"),
-    "two lr": (run({"lr": {"actor": 1}}), r"policy\.p\.lr: must be one schedule for algorithm A2C"),
-    "entropy": (run({"entropy_coeff": -0.1}), r"policy\.p\.entropy_coeff: must not be negative"),
-    "norm": (run({"max_grad_norm": 0}), r"policy\.p\.max_grad_norm: must be positive"),
-    "target_kl": (run({"target_kl": 0}), r"policy\.p\.target_kl: must be positive"),
-    "adam_eps": (run({"adam_eps": 0}), r"policy\.p\.adam_eps: must be positive"),
-    "n_epochs": (run({"n_epochs": 0}), r"policy\.p\.n_epochs: must be at least 1"),
-    "learning_starts": (run({"learning_starts": -1}), r"policy\.p\.learning_starts: must not be negative"),
-    "width": (run({"model": {"fc_dims": [64, 0]}}), r"policy\.p\.model\.fc_dims: must be positive \(got \(64, 0\)\)"),
-    "no layer": (run({"model": {"fc_dims": []}}), r"policy\.p\.model\.fc_dims: must have a hidden layer"),
+    "no policy": ({}, "policy", {}),
+    "policy folder": ({"policy": {"..": {}}}, "policy", ".."),
+    "policy name": ({"policy": {"a/b": {}}}, "policy", "a/b"),
+    "num_gpus": (run(trainer={"num_gpus": 0}), "trainer.num_gpus", 0),
+    "num_envs": (run(trainer={"num_envs": 0}), "trainer.num_envs", 0),
+    "num_episodes": (run(trainer={"num_episodes": -1}), "trainer.num_episodes", -1),
+    "n_step": (run(trainer={"n_step": 0}), "trainer.n_step", 0),
+    "max_rows": (run(trainer={"max_rows": 0}), "trainer.max_rows", 0),
+    "seed": (run(trainer={"seed": 2**63}), "trainer.seed", 9223372036854775808),
+    "backend": (run(trainer={"env_backend": "tpu"}), "trainer.env_backend", "tpu"),
+    "ratio": (run(trainer={"neg_pos_env_ratio": 0}), "trainer.neg_pos_env_ratio", 0.0),
+    "precision": (run(trainer={"precision": "fp8"}), "trainer.precision", "fp8"),
+    "mode": (run(trainer={"mode": "fast"}), "trainer.mode", "fast"),
+    "compat": (run(trainer={"compat": "rllib"}), "trainer.compat", "rllib"),
+    "stop_return": (run(trainer={"stop_return": {"q": 1}}), "trainer.stop_return", "q"),
+    "batch": (run(trainer={"num_envs": 100, "train_batch_size": 250}), "trainer.train_batch_size", 250),
+    "small batch": (run(trainer={"num_envs": 100, "train_batch_size": 50}), "trainer.train_batch_size", 50),
+    "minibatches": (run({"algorithm": "PPO", "n_minibatches": 7}), "policy.p.n_minibatches", 7),
+    "tau": (run({"algorithm": "DDPG"}), "policy.p.tau", None),
+    "tau 0": (run({**DDPG, "tau": 0}), "policy.p.tau", 0),
+    "clip_param": (run({"clip_param": 1.5}), "policy.p.clip_param", 1.5),
+    "gamma": (run({"gamma": 1.1}), "policy.p.gamma", 1.1),
+    "gae_lambda": (run({"gae_lambda": -0.1}), "policy.p.gae_lambda", -0.1),
+    "lr": (run({"lr": [[0, 0.1], [9, -0.1]]}), "policy.p.lr", [[0, 0.1], [9, -0.1]]),
+    "actor lr": (run({**DDPG, "lr": {"actor": -1}}), "policy.p.lr.actor", -1),
+    "two lr": (run({"lr": {"actor": 1}}), "policy.p.lr", LearningRates(actor=1, critic=0.0001)),
+    "entropy": (run({"entropy_coeff": -0.1}), "policy.p.entropy_coeff", -0.1),
+    "norm": (run({"max_grad_norm": 0}), "policy.p.max_grad_norm", 0),
+    "target_kl": (run({"target_kl": 0}), "policy.p.target_kl", 0),
+    "adam_eps": (run({"adam_eps": 0}), "policy.p.adam_eps", 0),
+    "n_epochs": (run({"n_epochs": 0}), "policy.p.n_epochs", 0),
+    "learning_starts": (run({"learning_starts": -1}), "policy.p.learning_starts", -1),
+    "width": (run({"model": {"fc_dims": [64, 0]}}), "policy.p.model.fc_dims", [64, 0]),
+    "no layer": (run({"model": {"fc_dims": []}}), "policy.p.model.fc_dims", []),
     "actor file": (
         run({**DDPG, "model": {"actor": {"model_ckpt_filepath": "a"}}}),
-        r"policy\.p\.model\.actor\.model_ckpt_filepath: must be .*; name it in model\.model_ckpt_filepath\.actor",
+        "policy.p.model.actor.model_ckpt_filepath",
+        "a",
     ),
-    "damping": (run(sampler={"params": {"damping": [[0, 2]]}}), r"sampler\.params\.damping: must be at most 1"),
-    "scale": (run(sampler={"params": {"scale": -1}}), r"sampler\.params\.scale: must not be negative"),
-    "keep_last": (run(saving={"keep_last": 0}), r"saving\.keep_last: must be at least 1"),
-    "basedir": (run(saving={"basedir": ""}), r"saving\.basedir: must not be empty"),
-    "sinks": (run(saving={"sinks": ["csv", "csv"]}), r"saving\.sinks: must name each only once"),
+    "damping": (run(sampler={"params": {"damping": [[0, 2]]}}), "sampler.params.damping", [[0, 2]]),
+    "scale": (run(sampler={"params": {"scale": -1}}), "sampler.params.scale", -1),
+    "keep_last": (run(saving={"keep_last": 0}), "saving.keep_last", 0),
+    "basedir": (run(saving={"basedir": ""}), "saving.basedir", ""),
+    "sinks": (run(saving={"sinks": ["csv", "csv"]}), "saving.sinks", ("csv", "csv")),
 }
-"""Mappings and what is said of them."""
+"""Mappings, the key that is named and the value that is shown; ``...``: none."""
 
 
-@pytest.mark.parametrize(("mapping", "message"), REFUSED.values(), ids=REFUSED)
-def test_broken_rule_is_an_error_that_names_the_key(mapping, message):
-    """The place in the file, the rule, what was there, and what to do."""
-    with pytest.raises(ConfigError, match=f"^run config {message}"):
+@pytest.mark.parametrize(("mapping", "key", "got"), REFUSED.values(), ids=REFUSED)
+def test_broken_rule_is_an_error_that_names_the_key(mapping, key, got):
+    """The place in the file, the rule and what was there."""
+    with pytest.raises(ConfigError, match=f"^run config {re.escape(key)}: (must|is) ") as caught:
         RunConfig.from_dict(mapping)
+    assert (caught.value.what, str(caught.value.got)) == (key, str(got))
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=2)))
-@settings(deadline=None, max_examples=40)
-def test_whatever_stands_at_a_key_is_read_or_refused(value):
-    """No other error comes from a value of any type, at any key."""
-    for section, cls in (("trainer", TrainerConfig), ("saving", SavingConfig)):
-        for field in fields(cls):
-            with contextlib.suppress(ConfigError):
-                RunConfig.from_dict(run(**{section: {field.name: value}}))
+@pytest.mark.parametrize(
+    ("name", "do"),
+    {
+        "section": "did you mean trainer?",
+        "actor key": "leave it out",
+        "string": "write it without quotes",
+        "batch": "take 200 or 300",
+        "small batch": "take 100",
+        "minibatches": "take 5 or 8",
+        "actor file": "name it in model.model_ckpt_filepath.actor",
+    }.items(),
+)
+def test_error_says_what_to_do(name, do):
+    """The nearest key, the nearest numbers, or another place."""
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_dict(REFUSED[name][0])
+    assert caught.value.do.startswith(do)
+
+
+SCALARS = st.sampled_from([None, True, 0, 1, -1, 2.5, 1e3, math.nan, 2**63, "", "1", "A2C", "csv", np.float32(0.5)])
+SECTIONS = {"trainer": TrainerConfig, "saving": SavingConfig, "policy.p": PolicyConfig, "policy.p.model": ModelConfig}
+
+
+@given(st.sampled_from(sorted(SECTIONS)), st.data())
+@settings(deadline=None, max_examples=200)
+def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
+    """What is read comes back from its dict, by way of JSON; an error names the key, or one of its own."""
+    key = data.draw(st.sampled_from(sorted(SECTIONS[section].model_fields)))
+    points = st.lists(st.lists(SCALARS, max_size=2), max_size=2)
+    value = data.draw(SCALARS | points | st.dictionaries(st.sampled_from(["actor", "p"]), SCALARS, max_size=2))
+    mapping: dict = {key: value}
+    for name in reversed(section.split(".")):
+        mapping = {name: mapping}
+    mapping = {"policy": {"p": {}}} | mapping
+    what = ""
+    try:
+        config = RunConfig.from_dict(mapping)
+        assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    except ConfigError as error:
+        what = error.what
+    # A number of environments does not divide the batch, and DDPG has other keys: then the error is about those.
+    assert what.startswith((f"{section}.{key}", "trainer.train_batch_size", "policy.p.")) or not what
 
 
 def test_error_survives_the_way_between_processes():
@@ -303,20 +325,34 @@ def test_error_survives_the_way_between_processes():
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_rules_hold_for_objects_too():
-    """Configs that Python makes or replaces, where the name of the policy is not known; they cannot be changed."""
-    with pytest.raises(ConfigError, match=r"^run config trainer\.num_envs: must be at least 1 \(got 0\)"):
-        TrainerConfig(num_envs=0)
-    with pytest.raises(ConfigError, match=r"^run config policy\.gamma: must be from 0 to 1 \(got 2\)"):
-        replace(PolicyConfig(), gamma=2)
-    with pytest.raises(ConfigError, match=r"policy\.model: must be an ActorCriticConfig for algorithm DDPG"):
-        PolicyConfig(algorithm="DDPG", tau=0.1)
-    with pytest.raises(ConfigError, match=r"policy\.model: must be a ModelConfig for algorithm PPO"):
-        PolicyConfig(algorithm="PPO", model=ActorCriticConfig())
-    with pytest.raises(ConfigError, match=r"policy: must be a mapping of names, each value a mapping, as PolicyConfig"):
-        RunConfig(policy={"p": {}})
-    with pytest.raises(FrozenInstanceError):
-        PolicyConfig().gamma = 0.5
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: TrainerConfig(num_envs=0), "trainer.num_envs"),
+        (lambda: PolicyConfig().replace(gamma=2), "policy.gamma"),
+        (lambda: PolicyConfig(algorithm="DDPG", tau=0.1, model=ModelConfig()), "policy.model"),
+        (lambda: PolicyConfig(algorithm="PPO", model=ActorCriticConfig()), "policy.model"),
+        (lambda: RunConfig(policy={"p": 3}), "policy.p"),
+    ],
+)
+def test_rules_hold_for_objects_too(make, key):
+    """Configs that Python makes or replaces, where the name of the policy is not known."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.what == key
+
+
+def test_config_is_not_changed():
+    """No field can be set; a changed copy shares its sections, a section given stays the same object."""
+    policy = PolicyConfig()
+    with pytest.raises(ValueError, match="frozen"):
+        policy.gamma = 0.5
+    config = RunConfig(policy={"p": policy})
+    assert config.policy["p"] is policy
+    changed = config.replace(name="x")
+    assert (changed.name, config.name) == ("x", "")
+    assert changed.trainer is config.trainer
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 
 
 def test_warpdrives_rule_has_no_minibatches():
@@ -357,10 +393,9 @@ def test_episodes_make_iterations():
     """3 episodes of 50 steps fill 100-step batches once, with a rest; 20 steps fill none, which takes 5 episodes."""
     config = RunConfig.from_dict(run(trainer={"num_episodes": 3, "train_batch_size": 100}))
     assert [config.n_iterations(length) for length in (34, 50, 100, 1_000)] == [1, 1, 3, 30]
-    with pytest.raises(
-        ConfigError, match=r"trainer\.num_episodes: must fill a batch.* 100 \(got 60\); take at least 5"
-    ):
+    with pytest.raises(ConfigError) as caught:
         config.n_iterations(20)
+    assert (caught.value.what, caught.value.got, caught.value.do) == ("trainer.num_episodes", 60, "take at least 5")
 
 
 def test_weight_files_are_those_that_are_named():
@@ -404,7 +439,7 @@ def test_page_has_every_key_with_its_default():
     """In the order of the code, and no other."""
     rows = rows_of_page()
     got = {heading: [key for where, key, _ in rows if where == heading] for heading in TABLES}
-    assert got == {heading: [field.name for field in fields(cls)] for heading, cls in TABLES.items()}
+    assert got == {heading: list(cls.model_fields) for heading, cls in TABLES.items()}
     for heading, key, default in rows:
         if default is not None:
             want = TABLES[heading]().to_dict()[key] if heading != "Top level" else {"name": "", "env": {}}[key]

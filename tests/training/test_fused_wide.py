@@ -9,9 +9,9 @@ import torch
 
 from tests.training import fused_support  # noqa: F401  (before Triton is imported)
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.config import precision as within
 from warpdrive_min.training.fused import wide as module
 from warpdrive_min.training.fused.wide import wide
-from warpdrive_min.training.precision import precision as within
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BOUNDS = {"tf32": 3e-3, "bf16": 3e-2}

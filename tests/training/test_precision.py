@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.training.builders import everything, make_run
-from warpdrive_min.training.precision import precision
+from warpdrive_min.training.config import precision
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.schedules import ParamScheduler, is_number, is_schedule
+from warpdrive_min.training.config import ParamScheduler, is_number, is_schedule
 
 
 def test_schedule_is_a_straight_line_between_its_points():

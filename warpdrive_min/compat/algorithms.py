@@ -13,7 +13,7 @@ from warpdrive_min.errors import BackendUnavailable
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.returns import ReturnScan
-from warpdrive_min.training.schedules import ParamScheduler, Schedule
+from warpdrive_min.training.config import ParamScheduler, Schedule
 
 Tensor = torch.Tensor
 Metrics = dict[str, float]

@@ -27,7 +27,6 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import AgentArrays, get_flattened_obs_size
 from warpdrive_min.training.config import ActorModelConfig, CriticModelConfig, ModelConfig, PolicyConfig
 from warpdrive_min.training.rollout import empty_observation
-from warpdrive_min.training.sections import read
 
 Tensor = torch.Tensor
 Policies = Mapping[str, Sequence[Hashable]]
@@ -176,7 +175,7 @@ class _BuiltIn(ModelBaseFullyConnected):
             include_value_head=False,
         )
         if core is None:
-            config = read(self.config_type, model_config)
+            config = self.config_type.read(model_config)
             core = type(self).build(self.flattened_obs_size, self.space, config)
         self.core = core
 

@@ -6,7 +6,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.schedules import ParamScheduler, Schedule
+from warpdrive_min.training.config import ParamScheduler, Schedule
 
 __all__ = ["LRScheduler", "ParamScheduler"]
 

@@ -453,7 +453,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
         parts = [key for key in ("actor", "critic") if isinstance(model.get(key), dict)]
         for section in [model[key] for key in parts] or [model]:
             if section.get("type", "fully_connected") not in BUILT_IN:
-                for key in section.keys() - ModelConfig.types({}).keys():
+                for key in section.keys() - ModelConfig.model_fields.keys():
                     del section[key]
         config["policy"][name] = policy
     return RunConfig.from_dict(config)

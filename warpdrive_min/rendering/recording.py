@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from warpdrive_min.config import Config
 from warpdrive_min.constants import DONE, RESET_SEED, TIMESTEP, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, known
@@ -149,8 +150,10 @@ def _episode(wrapper: EnvWrapper, env_id: int, buffer: torch.Tensor, views: Mapp
 
 
 def _config(env: Any) -> dict[str, Any]:
-    """Return an environment's config as JSON has it; {} if it has no dataclass ``config``."""
+    """Return an environment's config as JSON has it; {} if it has no `Config` or dataclass as ``config``."""
     config = getattr(env, "config", None)
+    if isinstance(config, Config):
+        return config.to_dict()
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return {}
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=_plain))

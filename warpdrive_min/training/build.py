@@ -13,11 +13,10 @@ import torch
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.arrays import AgentArrays
-from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.config import ActorCriticConfig, ParamScheduler, PolicyConfig, RunConfig, Schedule
 from warpdrive_min.training.fused import is_supported, missing
 from warpdrive_min.training.models import create_actor, create_actor_critic, create_critic
 from warpdrive_min.training.policies import PolicyGroup
-from warpdrive_min.training.schedules import ParamScheduler, Schedule
 
 ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
     None: {

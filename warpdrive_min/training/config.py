@@ -1,28 +1,43 @@
-"""Run configs: what is trained, how, and what is kept of it, as `run_config.yaml` says it.
+"""Run configs: training, its policies and what is kept of a run, as `run_config.yaml` says it.
 
 Key by key in `docs/run_config.md`. Time in schedules is counted in steps of all environments together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field, PlainValidator, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from warpdrive_min.backends import BACKENDS
-from warpdrive_min.errors import ConfigError, known
-from warpdrive_min.training.precision import Precision
-from warpdrive_min.training.schedules import ParamScheduler, Schedule
-from warpdrive_min.training.sections import RuleError, Section, read
+from warpdrive_min.config import (
+    AS_TUPLE,
+    NULL_IS_EMPTY,
+    Config,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitFloat,
+)
+from warpdrive_min.errors import ConfigError, known, require
 
 Algorithm = Literal["A2C", "PPO", "DDPG"]
 Activation = Literal["relu", "tanh", "elu", "silu", "gelu"]
 InitMethod = Literal["xavier", "orthogonal"]
 Mode = Literal["auto", "graph", "eager"]
+Precision = Literal["fp32", "tf32", "bf16"]
 Sink = Literal["jsonl", "csv", "tensorboard", "wandb"]
 
 OFF: Final = -1
@@ -31,29 +46,128 @@ MAX_SEED: Final = 2**63 - 1
 NAME: Final = re.compile(r"\w[\w.-]*")
 """Name of a policy; files and metrics are named after it."""
 EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
-"""A number with an exponent, in YAML."""
+"""Number with an exponent, in YAML."""
 INSTALL: Final = 'pip install "warpdrive-min[train]"'
 
+# ------------------------------------------------------------------ schedules
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerConfig(Section):
+Points = Sequence[Sequence[float]]
+"""``[timestep, value]`` in the order of time; lists, as YAML and JSON have them."""
+SCHEDULE_RULE: Final = "must be a number, or a list of [timestep, value] in the order of time"
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is an integer or float, of Python's or NumPy's, and finite; true and false are none."""
+    is_real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
+
+
+def is_schedule(value: Any) -> bool:
+    """Tell whether a value is a finite number, or a list of ``[timestep, value]`` in the order of time."""
+    if not isinstance(value, list):
+        return is_number(value)
+    are_points = all(isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in value)
+    return bool(value) and are_points and all(first[0] <= second[0] for first, second in pairwise(value))
+
+
+class ParamScheduler:
+    """Number by timestep: linear between the points of its schedule, constant before and after them.
+
+    Two points at one timestep are a step.
+
+    Raises:
+        ConfigError: The schedule is neither a number nor a list of ``[timestep, value]`` in the order of time.
+    """
+
+    def __init__(self, schedule: float | Points) -> None:
+        require(is_schedule(schedule), "schedule", SCHEDULE_RULE, schedule)
+        points = schedule if isinstance(schedule, Sequence) else [[0, schedule]]
+        self.schedule = schedule
+        self.type = "piecewise_linear" if isinstance(schedule, Sequence) else "constant"
+        self._times, self.values = zip(*points, strict=True)
+        """`values`: those of the points, between which all others lie."""
+
+    def get_param_value(self, timestep: int) -> float:
+        """Return the value at a timestep.
+
+        Raises:
+            ConfigError: The timestep is negative.
+        """
+        require(timestep >= 0, "schedule.timestep", "must not be negative", timestep)
+        return float(np.interp(timestep, self._times, self.values))
+
+
+def _schedule(given: Any, low: float = -math.inf, high: float = math.inf) -> Any:
+    if not is_schedule(given):
+        raise PydanticCustomError("float_type", SCHEDULE_RULE)
+    values = ParamScheduler(given).values
+    if min(values) < low:
+        raise PydanticCustomError("schedule_low", "must not be negative")
+    if max(values) > high:
+        raise PydanticCustomError("schedule_high", f"must be at most {high:g}")
+    return given
+
+
+Schedule = Annotated[float | Points, PlainValidator(_schedule)]
+"""Constant, or points between which the value is linear."""
+NonNegativeSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0))]
+UnitSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=1))]
+
+# ------------------------------------------------------------------ precision
+
+
+def present(device: torch.device) -> Precision:
+    """Return the precision that holds now."""
+    if torch.is_autocast_enabled(device.type):
+        return "bf16"
+    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+@contextlib.contextmanager
+def precision(name: Precision, device: torch.device) -> Iterator[None]:
+    """Multiply matrices in a precision within the block; what is captured there keeps it.
+
+    Weights, moments, losses and returns are float32 always.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    try:
+        # No cache of cast weights: a captured graph must cast them anew in each replay.
+        with torch.autocast(device.type, torch.bfloat16, enabled=name == "bf16", cache_enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# ------------------------------------------------------------------ sections
+
+
+Name = Annotated[str, Field(min_length=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Section(Config):
+    WHO: ClassVar[str] = "run config"
+
+
+class TrainerConfig(_Section):
     """How all policies are trained together; counts of environments and steps are those of one GPU."""
 
     PLACE: ClassVar[str] = "trainer"
 
-    num_gpus: int = 1
+    num_gpus: PositiveInt = 1
     """Processes that train together, each with environments of its own on a GPU of its own."""
-    num_envs: int = 10
+    num_envs: PositiveInt = 10
     """Environments."""
-    num_episodes: int = 10_000
+    num_episodes: PositiveInt = 10_000
     """Episodes of full length, over all environments, after which training ends."""
-    train_batch_size: int = 10_000
+    train_batch_size: PositiveInt = 10_000
     """Steps, over all environments, from which a policy learns at a time; a multiple of ``num_envs``."""
     env_backend: str = "pycuda"
     """Backend of the environments."""
-    seed: int | None = None
+    seed: Annotated[NonNegativeInt, Field(le=MAX_SEED)] | None = None
     """Seed of starts, actions, weights and minibatches; None: from the clock."""
-    n_step: int = 1
+    n_step: PositiveInt = 1
     """Rewards, steps, that DDPG sums before it asks the critic."""
     neg_pos_env_ratio: float = OFF
     """Environments without a success that A2C and PPO learn from, for each one with; -1: all."""
@@ -67,13 +181,10 @@ class TrainerConfig(Section):
     """Mean return at which training stops, of the latest episodes, enough for one in each environment; None: never."""
     compat: Literal["warpdrive"] | None = None
     """Learn by WarpDrive's rule: its returns, to which a time limit is an end, and one update for each batch."""
-    max_rows: int | None = 2**20
+    max_rows: PositiveInt | None = 2**20
     """Rows (step, environment, agent) that go through a model at a time; gradients add up. None: all."""
 
     def _check(self) -> None:
-        for key in ("num_gpus", "num_envs", "num_episodes", "train_batch_size", "n_step", "max_rows"):
-            self._require(key, getattr(self, key) is None or getattr(self, key) >= 1, "must be at least 1")
-        self._require("seed", 0 <= (self.seed or 0) <= MAX_SEED, "must be from 0 to 2^63 - 1")
         self._require("env_backend", self.env_backend in BACKENDS, f"must be one of {', '.join(BACKENDS)}")
         self._require(
             "neg_pos_env_ratio",
@@ -90,15 +201,14 @@ class TrainerConfig(Section):
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig(Section):
+class ModelConfig(_Section):
     """The network of a policy."""
 
     PLACE: ClassVar[str] = "policy.model"
 
     type: str = "fully_connected"
     """Name of the model in the model factory."""
-    fc_dims: tuple[int, ...] = (64, 64)
+    fc_dims: Annotated[tuple[PositiveInt, ...], Field(min_length=1), AS_TUPLE] = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "relu"
     """After each hidden layer."""
@@ -119,12 +229,7 @@ class ModelConfig(Section):
     model_ckpt_filepath: str = ""
     """Checkpoint to take weights from at the start, or WarpDrive's file of them; "": none."""
 
-    def _check(self) -> None:
-        self._require("fc_dims", bool(self.fc_dims), "must have a hidden layer")
-        self._require("fc_dims", min(self.fc_dims) >= 1, "must be positive")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ActorModelConfig(ModelConfig):
     """The network of DDPG that acts."""
 
@@ -134,7 +239,6 @@ class ActorModelConfig(ModelConfig):
     """Name of the model in the model factory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CriticModelConfig(ModelConfig):
     """The network of DDPG that values observations with actions."""
 
@@ -144,8 +248,7 @@ class CriticModelConfig(ModelConfig):
     """Name of the model in the model factory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ActorCriticFiles(Section):
+class ActorCriticFiles(_Section):
     """Checkpoints, or WarpDrive's files, to take the weights of DDPG from at the start; "": none."""
 
     PLACE: ClassVar[str] = "policy.model.model_ckpt_filepath"
@@ -156,47 +259,36 @@ class ActorCriticFiles(Section):
     """Of the critic."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ActorCriticConfig(Section):
+class ActorCriticConfig(_Section):
     """The two networks of DDPG."""
 
     PLACE: ClassVar[str] = "policy.model"
 
-    actor: ActorModelConfig = field(default_factory=ActorModelConfig)
+    actor: ActorModelConfig = ActorModelConfig()
     """Acts."""
-    critic: CriticModelConfig = field(default_factory=CriticModelConfig)
+    critic: CriticModelConfig = CriticModelConfig()
     """Values observations with actions."""
-    model_ckpt_filepath: ActorCriticFiles = field(default_factory=ActorCriticFiles)
+    model_ckpt_filepath: ActorCriticFiles = ActorCriticFiles()
     """Where to take weights from at the start."""
 
     def _check(self) -> None:
         for key, network in (("actor", self.actor), ("critic", self.critic)):
-            if network.model_ckpt_filepath:
-                raise RuleError(
-                    self.PLACE,
-                    f"{key}.model_ckpt_filepath",
-                    f'must be "" (got {network.model_ckpt_filepath!r}); name it in model.model_ckpt_filepath.{key}',
-                )
+            file, do = network.model_ckpt_filepath, f"name it in model.model_ckpt_filepath.{key}"
+            require(not file, f"{key}.model_ckpt_filepath", 'must be ""', file, do)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LearningRates(Section):
+class LearningRates(_Section):
     """Learning rates of DDPG, one for each network."""
 
     PLACE: ClassVar[str] = "policy.lr"
 
-    actor: Schedule = 1e-4
+    actor: NonNegativeSchedule = 1e-4
     """Of the actor."""
-    critic: Schedule = 1e-4
+    critic: NonNegativeSchedule = 1e-4
     """Of the critic."""
 
-    def _check(self) -> None:
-        for key in ("actor", "critic"):
-            self._require(key, _lowest(getattr(self, key)) >= 0, "must not be negative")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyConfig(Section):
+class PolicyConfig(_Section):
     """How one policy learns."""
 
     PLACE: ClassVar[str] = "policy"
@@ -205,71 +297,62 @@ class PolicyConfig(Section):
     """Learn; False: only act."""
     algorithm: Algorithm = "A2C"
     """By which it learns."""
-    vf_loss_coeff: Schedule = 0.01
+    vf_loss_coeff: NonNegativeSchedule = 0.01
     """Weight of the squared error of the value in the loss."""
-    entropy_coeff: Schedule = 0.05
+    entropy_coeff: NonNegativeSchedule = 0.05
     """Weight of the entropy in the loss."""
     clip_grad_norm: bool = True
     """Shorten gradients longer than ``max_grad_norm``."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: PositiveFloat = 0.5
     """Norm of the whole gradient."""
     normalize_advantage: bool = False
     """Shift and scale the advantages of a batch to mean 0, standard deviation 1."""
     normalize_return: bool = False
     """Likewise the returns."""
-    clip_param: float = 0.2
+    clip_param: PositiveShare = 0.2
     """How far PPO lets the probability of an action change in ratio before its gradient stops."""
-    gamma: float = 0.98
+    gamma: UnitFloat = 0.98
     """Weight of the next step's reward, relative to that of this one."""
-    lr: Schedule | LearningRates = 1e-4
+    lr: NonNegativeSchedule | LearningRates = 1e-4
     """Learning rate of Adam; DDPG may have one for each network."""
-    tau: float | None = None
+    tau: PositiveShare | None = None
     """Share of the online networks that DDPG's targets take over with each update; DDPG needs it."""
-    gae_lambda: float | None = None
+    gae_lambda: UnitFloat | None = None
     """Decay of temporal differences in the advantage; None: 1 (returns alone) for A2C, 0.95 for PPO."""
-    n_epochs: int = 4
+    n_epochs: PositiveInt = 4
     """Times that PPO goes through a batch."""
-    n_minibatches: int = 4
+    n_minibatches: PositiveInt = 4
     """Parts that PPO cuts a batch into, an update each; divides ``train_batch_size``."""
-    value_clip: float | None = None
+    value_clip: PositiveFloat | None = None
     """How far PPO lets a value move before its gradient stops; None: any way."""
-    target_kl: float | None = None
+    target_kl: PositiveFloat | None = None
     """Divergence from the policy that played, nats, at 1.5 times which PPO leaves a batch; None: never."""
-    adam_eps: float = 1e-8
+    adam_eps: PositiveFloat = 1e-8
     """Added to the root of Adam's second moment."""
-    buffer_size: int = 1_000_000
+    buffer_size: PositiveInt = 1_000_000
     """Transitions that DDPG remembers, of environments and agents; a rollout must fit."""
-    batch_size: int = 256
+    batch_size: PositiveInt = 256
     """Transitions of an update of DDPG."""
-    updates_per_iteration: int = 1
+    updates_per_iteration: PositiveInt = 1
     """Updates of DDPG after each rollout."""
-    learning_starts: int = 0
+    learning_starts: NonNegativeInt = 0
     """Transitions that DDPG remembers before its first update."""
     noise: Literal["ou", "gaussian"] = "ou"
     """How DDPG explores: by an Ornstein-Uhlenbeck process, or by independent draws."""
-    model: ModelConfig | ActorCriticConfig = field(default_factory=ModelConfig)
+    model: ModelConfig | ActorCriticConfig = Field(default_factory=lambda given: _model_config(given)())
     """The network; of DDPG both, an `ActorCriticConfig`."""
 
+    @field_validator("lr", mode="before")
     @classmethod
-    def types(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the type of each key: that of ``model`` follows from the algorithm."""
-        model = ActorCriticConfig if given.get("algorithm") == "DDPG" else ModelConfig
-        return {**super(PolicyConfig, cls).types(given), "model": model}
+    def _read_lr(cls, given: Any) -> Any:
+        return LearningRates.read(given) if isinstance(given, Mapping) else given
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _read_model(cls, given: Any, info: ValidationInfo) -> Any:
+        return given if isinstance(given, Config) else _model_config(info.data).read(given)
 
     def _check(self) -> None:
-        for key in ("vf_loss_coeff", "entropy_coeff"):
-            self._require(key, _lowest(getattr(self, key)) >= 0, "must not be negative")
-        for key in ("max_grad_norm", "value_clip", "target_kl", "adam_eps"):
-            self._require(key, getattr(self, key) is None or getattr(self, key) > 0, "must be positive")
-        for key in ("gamma", "gae_lambda"):
-            self._require(key, 0 <= (getattr(self, key) or 0) <= 1, "must be from 0 to 1")
-        for key in ("clip_param", "tau"):
-            self._require(
-                key, getattr(self, key) is None or 0 < getattr(self, key) <= 1, "must be above 0 and at most 1"
-            )
-        for key in ("n_epochs", "n_minibatches", "buffer_size", "batch_size", "updates_per_iteration"):
-            self._require(key, getattr(self, key) >= 1, "must be at least 1")
-        self._require("learning_starts", self.learning_starts >= 0, "must not be negative")
         if self.algorithm == "DDPG":
             self._require("tau", self.tau is not None, "must be given for DDPG", "0.05 is WarpDrive's")
             rule = "must be an ActorCriticConfig for algorithm DDPG, which has two networks"
@@ -278,8 +361,6 @@ class PolicyConfig(Section):
             why = f"for algorithm {self.algorithm}, which has one network"
             self._require("model", isinstance(self.model, ModelConfig), f"must be a ModelConfig {why}")
             self._require("lr", not isinstance(self.lr, LearningRates), f"must be one schedule {why}")
-        if not isinstance(self.lr, LearningRates):
-            self._require("lr", _lowest(self.lr) >= 0, "must not be negative")
 
     @property
     def models(self) -> dict[str, ModelConfig]:
@@ -307,25 +388,19 @@ class PolicyConfig(Section):
         return cast(Schedule, getattr(given, part) if isinstance(given, LearningRates) else given)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SamplerParams(Section):
+class SamplerParams(_Section):
     """The noise around continuous actions of DDPG: ``noise = (1 - damping) * noise + stddev * normal``."""
 
     PLACE: ClassVar[str] = "sampler.params"
 
-    damping: Schedule = 0.15
+    damping: UnitSchedule = 0.15
     """Share of the noise that a step takes away; of Ornstein-Uhlenbeck noise."""
-    stddev: Schedule = 0.2
+    stddev: NonNegativeSchedule = 0.2
     """Spread of what a step adds, before ``scale``."""
-    scale: Schedule = 1.0
+    scale: NonNegativeSchedule = 1.0
     """Factor of the noise in the action, in the unit of the action; 0: none."""
     use_argmax: bool = False
     """Take the likeliest action, or the mean, of every policy while it trains."""
-
-    def _check(self) -> None:
-        for key in ("damping", "stddev", "scale"):
-            self._require(key, _lowest(getattr(self, key)) >= 0, "must not be negative")
-        self._require("damping", max(ParamScheduler(self.damping).values) <= 1, "must be at most 1")
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -333,62 +408,55 @@ class SamplerParams(Section):
         return {"damping": self.damping, "stddev": self.stddev, "scale": self.scale}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SamplerConfig(Section):
+class SamplerConfig(_Section):
     """How actions are drawn in training."""
 
     PLACE: ClassVar[str] = "sampler"
 
-    params: SamplerParams = field(default_factory=SamplerParams)
+    params: SamplerParams = SamplerParams()
     """Keywords of the draw."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SavingConfig(Section):
+class SavingConfig(_Section):
     """What is kept of a run, where and how often."""
 
     PLACE: ClassVar[str] = "saving"
 
-    metrics_log_freq: int = 100
+    metrics_log_freq: PositiveInt = 100
     """Iterations from one line of metrics to the next."""
-    model_params_save_freq: int = 1_000
+    model_params_save_freq: PositiveInt = 1_000
     """Iterations from one checkpoint to the next."""
-    basedir: str = "/tmp"
+    basedir: Name = "/tmp"
     """Folder of all runs."""
-    name: str = "default"
+    name: Name = "default"
     """Folder in it, of runs of one kind."""
-    tag: str = "experiment"
+    tag: Name = "experiment"
     """Folder in that, of runs of one purpose."""
-    keep_last: int = 3
+    keep_last: PositiveInt = 3
     """Checkpoints that are kept, the latest ones."""
     keep_best: bool = True
     """Keep also that of the best mean episodic return."""
-    sinks: tuple[Sink, ...] = ("jsonl",)
+    sinks: Annotated[tuple[Sink, ...], AS_TUPLE] = ("jsonl",)
     """Where metrics go."""
 
     def _check(self) -> None:
-        for key in ("metrics_log_freq", "model_params_save_freq", "keep_last"):
-            self._require(key, getattr(self, key) >= 1, "must be at least 1")
-        for key in ("basedir", "name", "tag"):
-            self._require(key, bool(getattr(self, key)), "must not be empty")
         self._require("sinks", len(set(self.sinks)) == len(self.sinks), "must name each only once")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig(Section):
+class RunConfig(_Section):
     """A run: the environment, the trainer, the policies, how actions are drawn and what is saved."""
 
     name: str = ""
     """Name of the environment, by which the command line finds it; "": it is given otherwise."""
-    env: dict[str, Any] = field(default_factory=dict)
+    env: Annotated[dict[str, Any], NULL_IS_EMPTY] = Field(default_factory=dict)
     """Keyword arguments of the environment."""
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    trainer: TrainerConfig = TrainerConfig()
     """What all policies share."""
-    policy: dict[str, PolicyConfig] = field(default_factory=dict)
+    policy: Annotated[dict[str, PolicyConfig], NULL_IS_EMPTY] = Field(default_factory=dict)
     """The policies by name, at least one."""
-    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    sampler: SamplerConfig = SamplerConfig()
     """How actions are drawn."""
-    saving: SavingConfig = field(default_factory=SavingConfig)
+    saving: SavingConfig = SavingConfig()
     """What is kept."""
 
     @classmethod
@@ -409,9 +477,9 @@ class RunConfig(Section):
         Raises:
             ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken; says where.
         """
-        if not isinstance(mapping, Mapping):
-            raise ConfigError(f"run config: must be a mapping with keys {known(cls.types({}))} (got {mapping!r})")
-        return read(cls, mapping)
+        is_mapping = isinstance(mapping, Mapping)
+        require(is_mapping, "run config", f"must be a mapping with keys {known(cls.model_fields)}", mapping)
+        return cls.read(mapping)
 
     @classmethod
     def load(cls, path: str | Path) -> RunConfig:
@@ -442,31 +510,25 @@ class RunConfig(Section):
         """
         size, n_steps = self.trainer.train_batch_size, self.trainer.num_episodes * episode_length
         if n_steps < size:
-            raise RuleError(
-                "",
-                "trainer.num_episodes",
-                f"must fill a batch, num_episodes * episode_length >= train_batch_size = {size} (got {n_steps}); "
-                f"take at least {-(-size // episode_length)}",
-            )
+            rule = f"must fill a batch, num_episodes * episode_length >= train_batch_size = {size}"
+            do = f"take at least {-(-size // episode_length)}"
+            raise ConfigError.of("trainer.num_episodes", rule, n_steps, do, self.WHO)
         return n_steps // size
 
     def _check(self) -> None:
         try:
-            json.dumps(self.to_dict()["env"])
+            json.dumps(self.env)
         except (TypeError, ValueError) as error:
             self._require("env", False, "must hold numbers, strings, lists and mappings only, to be saved", str(error))
-        self._require("policy", bool(self.policy), "must name at least one", "for all agents alike: policy.shared")
+        self._require("policy", self.policy, "must name at least one", "for all agents alike: policy.shared")
         for name, policy in self.policy.items():
-            if not NAME.fullmatch(name):
-                what = f"must be named by letters, digits, '_', then '-' and '.' too (got {name!r}); it names files"
-                raise RuleError("", "policy", what)
+            rule = "must be named by letters, digits, '_', then '-' and '.' too"
+            require(NAME.fullmatch(name), "policy", rule, name, "it names files")
             self._check_batch(name, policy)
-        if isinstance(self.trainer.stop_return, Mapping) and (unknown := self.trainer.stop_return.keys() - self.policy):
-            raise RuleError(
-                "",
-                "trainer.stop_return",
-                f"must name policies of the run (got {known(unknown)}); known are {known(self.policy)}",
-            )
+        wanted = self.trainer.stop_return
+        unknown = wanted.keys() - self.policy.keys() if isinstance(wanted, Mapping) else set()
+        rule = f"must name policies of the run, which are {known(self.policy)}"
+        require(not unknown, "trainer.stop_return", rule, known(unknown))
 
     def _check_batch(self, name: str, policy: PolicyConfig) -> None:
         """Check what a policy does with a batch against its size."""
@@ -474,12 +536,10 @@ class RunConfig(Section):
         if policy.algorithm == "PPO" and self.trainer.compat is None and size % n_parts:
             below = next(n for n in range(n_parts, 0, -1) if size % n == 0)
             above = next((n for n in range(n_parts, size) if size % n == 0), size)
-            raise RuleError(
-                "",
-                f"policy.{name}.n_minibatches",
-                f"must divide train_batch_size = {size} (got {n_parts}); take {below} or {above}",
-            )
+            rule, do = f"must divide train_batch_size = {size}", f"take {below} or {above}"
+            raise ConfigError.of(f"policy.{name}.n_minibatches", rule, n_parts, do)
 
 
-def _lowest(schedule: Schedule) -> float:
-    return float(min(ParamScheduler(schedule).values))
+def _model_config(policy: Mapping[str, Any]) -> type[ModelConfig | ActorCriticConfig]:
+    """Return the kind of the network, which follows from the algorithm."""
+    return ActorCriticConfig if policy.get("algorithm") == "DDPG" else ModelConfig

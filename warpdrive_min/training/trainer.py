@@ -32,7 +32,7 @@ from warpdrive_min.training.build import (
     noise_schedules,
 )
 from warpdrive_min.training.captured import Captured
-from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.metrics import (
     STEPS_PER_S,
     RecentReturns,
@@ -44,7 +44,6 @@ from warpdrive_min.training.metrics import (
     read,
 )
 from warpdrive_min.training.policies import PolicyGroup, Tensors, action_samplers, is_weight, steps_into_buffer
-from warpdrive_min.training.precision import precision
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
 

@@ -12,9 +12,8 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.algorithms.replay import ReplayBuffer
-from warpdrive_min.training.config import TrainerConfig
+from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.policies import PolicyGroup
-from warpdrive_min.training.precision import precision
 from warpdrive_min.training.rollout import RolloutBuffer
 
 Tensor = torch.Tensor

@@ -14,8 +14,8 @@ from functools import cache
 import torch
 
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.config import present
 from warpdrive_min.training.fused import narrow, wide
-from warpdrive_min.training.precision import present
 
 ACTIVATIONS = ("relu", "tanh")
 """Activations that the kernels have."""

@@ -1,0 +1,151 @@
+"""Base of all configs, of runs and of environments: frozen pydantic models whose errors name the key.
+
+A field's annotation says what it takes. Types are strict: no string is a number, and true is none. Taken beside the
+type itself: NumPy's scalars and arrays, 1e6 for an integer, a list for a tuple, null for a section with its defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Self
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from warpdrive_min.errors import ConfigError, known
+
+
+def _whole(given: Any) -> Any:
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+Int = Annotated[int, BeforeValidator(_whole)]
+PositiveInt = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+NonNegativeInt = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+NonPositiveFloat = Annotated[float, Field(le=0)]
+UnitFloat = Annotated[float, Field(ge=0, le=1)]
+"""Number from 0 to 1."""
+AS_TUPLE = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
+"""Annotation of tuples, which YAML and JSON write as lists."""
+NULL_IS_EMPTY = BeforeValidator(lambda given: {} if given is None else given)
+"""Annotation of mappings."""
+
+NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
+NUMBER_TYPES: Final = ("int_type", "float_type")
+"""pydantic's words for a value that should be a number."""
+QUOTED: Final = "write it without quotes; PyYAML alone takes 1e-3 for a string: write 1.0e-3, or use RunConfig.load"
+
+
+class Config(BaseModel):
+    """Base of configs and of their sections; a key that is left out has the field's default.
+
+    Raises:
+        ConfigError: A key is unknown, a value is of another type than its field, or a rule is broken; ``what`` is the
+            key, with those of the sections around it.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    WHO: ClassVar[str] = ""
+    """Word before the place in errors."""
+    PLACE: ClassVar[str] = ""
+    """Place of a section that is made by itself, for errors."""
+
+    def __init__(self, /, **given: Any) -> None:
+        try:
+            self.__pydantic_validator__.validate_python(given, self_instance=self)
+        except ValidationError as error:
+            raise _config_error(error, given, self.WHO, self.PLACE) from None
+
+    # As pydantic's own: sections within others are then made without a call of it, and all errors reach the outermost.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Self:
+        """Make a config of a mapping, which is copied and left as it is; places in errors begin with its keys.
+
+        Raises:
+            ConfigError: As of the class.
+        """
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise _config_error(error, given, cls.WHO, "") from None
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a config with some keys changed, checked as any.
+
+        Raises:
+            ConfigError: As of the class.
+        """
+        return type(self)(**{**dict(self), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the config as dicts, lists and scalars of Python, all keys given; `read` takes it back."""
+        values: dict[str, Any] = plain(self.model_dump(warnings=False))
+        return values
+
+    def _check(self) -> None:
+        """Raise `ConfigError` where a rule about several keys is broken, or one that no annotation says."""
+
+    def _require(self, key: str, holds: object, rule: str, do: str = "") -> None:
+        """Raise `ConfigError` unless a rule about a key of this config holds."""
+        if not holds:
+            raise ConfigError.of(key, rule, getattr(self, key), do)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            return given
+        for key in given:
+            if key not in cls.model_fields:
+                near = difflib.get_close_matches(str(key), cls.model_fields, n=1)
+                do = f"did you mean {near[0]}?" if near else "leave it out"
+                raise ConfigError.of(str(key), f"is not a key (known are {known(cls.model_fields)})", do=do)
+        return {key: plain(value) for key, value in given.items()}
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self._check()
+        return self
+
+
+def plain(given: Any) -> Any:
+    """Copy mappings and lists, with Python's numbers in place of NumPy's; configs in them stay themselves."""
+    if isinstance(given, Mapping):
+        return {key: plain(value) for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [plain(value) for value in given]
+    return given.tolist() if isinstance(given, np.ndarray | np.generic) else given
+
+
+def _config_error(error: ValidationError, given: Any, who: str, place: str) -> ConfigError:
+    """Return the first error of pydantic as ours, about the key at which it stands."""
+    first = error.errors(include_url=False)[0]
+    path, cause = first["loc"], first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        keys, rule, got, do = [*path, cause.what], cause.rule, cause.got, cause.do
+    elif path[-1:] == ("[key]",):
+        keys, rule, got, do = [*path[:-2]], "must have strings as keys", first["input"], ""
+    else:
+        keys, got = _innermost_key(path, given)
+        rule = re.sub(r"^\w+ should ", "must ", first["msg"]).replace("valid tuple", "list")
+        do = QUOTED if first["type"] in NUMBER_TYPES and isinstance(got, str) and NUMBER.fullmatch(got) else ""
+    return ConfigError.of(".".join(str(key) for key in (place, *keys) if key != ""), rule, got, do, who)
+
+
+def _innermost_key(path: tuple[int | str, ...], given: Any) -> tuple[list[int | str], Any]:
+    """Return the part of a path that is keys of mappings, without pydantic's marks and entries of lists; its value."""
+    keys: list[int | str] = []
+    for part in path:
+        if not isinstance(given, Mapping) or part not in given:
+            break
+        keys, given = [*keys, part], given[part]
+    return (keys, given) if keys or not path else ([*path], ...)
