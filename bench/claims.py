@@ -21,9 +21,9 @@ from bench.case import Point, point_name
 from bench.cases import CASES
 from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
 from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
-from bench.record import Context, Record, RecordError, read_all
+from bench.record import Comparison, Context, Record, RecordError, read_all, read_comparisons
 from bench.report import Cell, ClaimRow, Claims
-from bench.sets import RECORDS, newest_sets, published_records
+from bench.sets import newest_sets, published_records
 from bench.show.labels import number
 from bench.workloads.learn import SEEDS
 from warpdrive_min.backends import availability
@@ -91,13 +91,14 @@ def _finite(value: float) -> float | None:
 # ------------------------------------------------------------------ judging
 
 
-def judge(claim: Claim, records: Sequence[Record]) -> Judged:
+def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Judged:
     """Hold a claim against the newest evidence that fits.
 
     Only what was measured on the claim's hardware decides a rate or a time. A ratio between two things on one machine
     is decided on any, which stands beside it.
     """
-    estimate = claim.query.estimate(_not_before(claim.made_by, evidence(records))) if claim.query else None
+    shown = _not_before(claim.made_by, evidence(records))
+    estimate = claim.query.estimate(shown, comparisons) if claim.query else None
     region = _region(claim)
 
     def judged(verdict: Verdict, *reasons: str) -> Judged:
@@ -303,13 +304,13 @@ def counts(judged: Sequence[Judged]) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in get_args(Verdict) if found[verdict]}
 
 
-def for_report(records: Sequence[Record]) -> Claims:
+def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims:
     """Hold the whole ledger against the records of a report; our own claims are those of the published records.
 
     Raises:
         RecordError: A published record breaks the schema.
     """
-    judged = [judge(claim, records) for claim in (*CLAIMS, *own_claims(published()))]
+    judged = [judge(claim, records, comparisons) for claim in (*CLAIMS, *own_claims(published()))]
     return Claims(counts=counts(judged), rows=[row(each) for each in judged])
 
 
@@ -383,7 +384,7 @@ def published() -> list[Record]:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
     archive = [sweep.SWEEPS] if sweep.SWEEPS.is_dir() else []
-    return read_all([*archive, *(folder / RECORDS for folder in newest_sets())], cut=[])
+    return read_all([*archive, *newest_sets()], cut=[])
 
 
 def claims(
@@ -397,7 +398,8 @@ def claims(
     """Hold every claim about speed and learning, WarpDrive's and our own, against records."""
     try:
         ours = published()
-        shown = read_all(published_records(), cut=[]) if records is None else read_all(records)
+        paths, cut = (published_records(), list[str]()) if records is None else (records, None)
+        shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
     except (RecordError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
@@ -407,7 +409,7 @@ def claims(
         raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
     if run:
         shown = [*shown, *measure_now(ledger, out)]
-    judged = [judge(claim, shown) for claim in ledger]
+    judged = [judge(claim, shown, comparisons) for claim in ledger]
     if as_json:
         typer.echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
     elif markdown:

@@ -25,7 +25,7 @@ from bench.gate import GateCommand, gate
 from bench.paper import paper
 from bench.peers.command import peers
 from bench.publish import publish
-from bench.record import Context, Record, RecordError, read_all
+from bench.record import Context, Record, RecordError, read_all, read_comparisons
 from bench.reproduce import reproduce
 from bench.sets import published_records
 from bench.show.records import by_machine
@@ -216,8 +216,9 @@ def report_(
     """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
     cut: list[str] = []
     try:
-        found = read_all(records or published_records(), cut)
-        page = report.html(found, for_report(found))
+        paths = records or published_records()
+        found = read_all(paths, cut)
+        page = report.html(found, for_report(found, read_comparisons(paths, [])))
     except (RecordError, OSError, report.ReportError) as error:
         _say(str(error))
         raise typer.Exit(1) from error

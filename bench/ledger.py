@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bench import anchors
 from bench.judge import Estimate, Filter
-from bench.record import Metric, Record
+from bench.record import Comparison, Metric, Record
 from bench.stats import median, median_interval
 
 FILE: Final = Path(__file__).with_name("claims.toml")
@@ -61,8 +61,13 @@ class Query(_Model):
         """Decides a claim on another machine than the claim's own, as a ratio on one machine does."""
         return self.quantity not in ("Rate", "Learned")
 
-    def estimate(self, records: Sequence[Record]) -> Estimate | None:
-        """Return what the newest run shows that has all it needs, for seeds that reach the one with most of them."""
+    def estimate(self, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Estimate | None:
+        """Return what the newest comparison of its points shows, else the newest run that has all it needs.
+
+        For seeds that reach it is the run with most of them.
+        """
+        if self.quantity == "Ratio" and (compared := self._compared(records, comparisons)):
+            return compared
         bases = self.over.by_run(records) if self.over else {}
         shown = []
         for run_id, of_run in self.of.by_run(records).items():
@@ -75,6 +80,25 @@ class Query(_Model):
         if self.quantity == "Reached":
             return max(shown, key=lambda estimate: len(estimate.records), default=None)
         return shown[0] if shown else None
+
+    def _compared(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
+        """Return the newest ratio of rates of two points that were measured in turns; a rate is one over a time."""
+        assert self.over is not None, "a ratio has a base"
+        by_id = {record.id: record for record in records if self.metric == _rate_of_time(record)}
+        estimates = []
+        for each in comparisons:
+            a, b = by_id.get(each.a), by_id.get(each.b)
+            if a is None or b is None:
+                continue
+            ratio, n_rounds = each.ratio(), len(each.log_ratios)
+            value, low, high = ratio.value, ratio.low, ratio.high
+            if self.of.fits(b) and self.over.fits(a):
+                a, b, value, low, high = b, a, 1 / value, 1 / high, 1 / low
+            if self.of.fits(a) and self.over.fits(b):
+                note = f"in turns, {n_rounds} rounds of new processes" if n_rounds > 1 else "in turns, one round"
+                figures = {"value": value / self.per, "low": low / self.per, "high": high / self.per}
+                estimates.append(Estimate(**figures, records=(a, b), note=note))
+        return max(estimates, key=lambda estimate: estimate.records[0].started_at, default=None)
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
         top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)
@@ -131,6 +155,11 @@ class Query(_Model):
             records=tuple(seeds),
             note="; ".join(filter(None, notes)),
         )
+
+
+def _rate_of_time(record: Record) -> str:
+    """Name the rate whose inverse is the time that comparisons are of: that of the first kind of work."""
+    return f"{next(iter(record.work_per_run or {}), '')}_per_s"
 
 
 def _traffic(record: Record) -> Estimate | None:

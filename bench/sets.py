@@ -107,7 +107,7 @@ def newest_sets(root: Path = RESULTS) -> list[Path]:
 
 
 def published_records(root: Path = RESULTS) -> list[Path]:
-    """Return the files and folders of records that documents show: those of the newest sets, else the archive.
+    """Return the folders of records that documents show: the newest sets, else the archive.
 
     Raises:
         SetError: A set is not as its manifest says.
@@ -116,4 +116,4 @@ def published_records(root: Path = RESULTS) -> list[Path]:
     for folder in sets:
         verify(folder)
     archive = (root / SWEEPS.name, root / PEERS.name)
-    return [folder / RECORDS for folder in sets] or [folder for folder in archive if folder.is_dir()]
+    return sets or [folder for folder in archive if folder.is_dir()]

@@ -17,7 +17,7 @@ from bench.cases import CASES
 from bench.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
 from bench.judge import Filter
 from bench.ledger import CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
-from bench.record import Metric, read_all
+from bench.record import Comparison, Metric, read_all
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
 from envs import ENVS
@@ -153,6 +153,26 @@ def test_ratio_is_of_one_run_and_names_its_baseline():
     assert (seen.value, seen.low, seen.high) == pytest.approx((10, 9 / 1.1, 11 / 0.9))
     assert judged.verdict == "holds"
     assert "cpu, 1 thread of some CPU" in judged.why
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
+    """Turns in which the CPU takes 8 times as long go before two records of a newer run; which it was is said."""
+    work = {"env_steps": 1_000}
+    fast = on_gpu(1e7, run_id="turns-a", work_per_run=work)
+    slow = record(1e6, point=point("cpu", 100), run_id="turns-b", work_per_run=work)
+    change = {"run_id": "newer", "started_at": "2030"}
+    newer = [each.model_copy(update={**change, "id": each.id[::-1]}) for each in (fast, slow)]
+    rounds = [[math.log(8)] * 3] * 4
+    compared = Comparison.of(fast, slow, rounds)
+    if is_turned:
+        compared = Comparison.of(slow, fast, [[-each for each in turns] for turns in rounds])
+    ratio = Query(quantity="Ratio", of=FAST, over=SLOW, per=2)
+    seen = ratio.estimate([fast, slow, *newer], [compared])
+    assert (seen.value, seen.low, seen.high) == pytest.approx((4, 4, 4))
+    assert seen.records == (fast, slow)
+    assert seen.note == "in turns, 4 rounds of new processes"
+    assert ratio.estimate([fast, *newer], [compared]).run_id == "newer", "a comparison needs both of its records"
 
 
 def test_efficiency_is_the_ratio_over_what_was_put_in():

@@ -59,7 +59,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     assert {RECORDS, "tables.md"} < set(manifest.files)
     assert any(re.fullmatch(r"figures/.*\.svg", name) for name in manifest.files)
     assert "backend pycuda" in manifest.skipped
-    assert published_records(tmp_path) == [folder / RECORDS]
+    assert published_records(tmp_path) == [folder]
     again = here()
     assert (again.exit_code, "is finished, since" in again.output) == (0, True)
 
