@@ -282,7 +282,7 @@ def checkout(tmp_path):
     git = ["git", "-C", str(root), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
     subprocess.run([*git, "init", "--quiet"], check=True)
     for name in ("first", "second"):
-        (root / "bench" / "cases" / "__init__.py").write_text(FAKE_CASES.replace("NAME", name))
+        (root / "bench" / "cases.py").write_text(FAKE_CASES.replace("NAME", name))
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "--quiet", "--no-gpg-sign", "-m", name], check=True)
         subprocess.run([*git, "tag", name], check=True)
