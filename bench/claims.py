@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from bench import isolated, sweep
 from bench.case import Point, point_name
@@ -22,8 +20,9 @@ from bench.cases import CASES
 from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
 from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
 from bench.record import Comparison, Context, Record, RecordError, read_all, read_comparisons
-from bench.report import Cell, ClaimRow, Claims
 from bench.sets import newest_sets, published_records
+from bench.show import render
+from bench.show.columns import Column, Table
 from bench.show.labels import number
 from bench.workloads.learn import SEEDS
 from warpdrive_min.backends import availability
@@ -295,8 +294,6 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
 
 # ------------------------------------------------------------------ showing
 
-HEAD: Final = ("source", "claim", "claimed", "on", "measured here", "x claimed", "verdict", "why")
-
 
 def counts(judged: Sequence[Judged]) -> dict[str, int]:
     """Return how often each verdict was given, what is decided first; no verdict that was not given."""
@@ -304,35 +301,44 @@ def counts(judged: Sequence[Judged]) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in get_args(Verdict) if found[verdict]}
 
 
-def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims:
-    """Hold the whole ledger against the records of a report; our own claims are those of the published records.
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Judged claims for a page: how often each verdict was given, and the table of all."""
+
+    counts: Mapping[str, int]
+    table: Table[Judged]
+
+
+def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims | None:
+    """Hold the whole ledger against the records of a report; None if nothing was measured of any claim.
+
+    Our own claims are those of the published records.
 
     Raises:
         RecordError: A published record breaks the schema.
     """
     judged = [judge(claim, records, comparisons) for claim in (*CLAIMS, *own_claims(published()))]
-    return Claims(counts=counts(judged), rows=[row(each) for each in judged])
+    if not any(each.estimate for each in judged):
+        return None
+    return Claims(counts(judged), Table(columns=ON_A_PAGE, rows=judged))
 
 
-def row(judged: Judged) -> ClaimRow:
-    """Return what a table shows of a claim."""
-    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
-    return ClaimRow(
-        name=claim.name,
-        source=claim.source,
-        link=LINKS.get(claim.source, ""),
-        setup=claim.says,
-        hardware=claim.hardware,
-        claimed=Cell(_claimed(claim), claim.low),
-        measured=Cell(_with_interval(estimate.value, *estimate.interval), estimate.value) if estimate else Cell(""),
-        ratio=Cell(_with_interval(*ratio), ratio[0]) if ratio else Cell(""),
-        verdict=judged.verdict,
-        why=judged.why,
-        run=estimate.run_id if estimate else "",
-    )
+def as_tables(judged: Sequence[Judged]) -> list[Table[Judged]]:
+    """Return a table for each source, for a terminal; the set-ups are in the other formats."""
+    sources = dict.fromkeys(each.subject.source for each in judged)
+    return [
+        Table(title=source, columns=ON_A_TERMINAL, rows=[each for each in judged if each.subject.source == source])
+        for source in sources
+    ]
 
 
-def _claimed(claim: Claim) -> str:
+def as_markdown(judged: Sequence[Judged]) -> str:
+    """Return the table for documents."""
+    return render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged))
+
+
+def _claimed(judged: Judged) -> str:
+    claim = judged.subject
     if claim.made_by:
         return f"{number(claim.low)} {claim.unit}"
     if claim.high is not None:
@@ -341,38 +347,54 @@ def _claimed(claim: Claim) -> str:
     return f"{words} {number(claim.low)} {claim.unit}"
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
-    middle, below, above = (number(each) if math.isfinite(each) else "no bound" for each in (value, low, high))
+def _measured(judged: Judged) -> tuple[float, float, float] | None:
+    return (judged.estimate.value, *judged.estimate.interval) if judged.estimate else None
+
+
+def _with_interval(found: tuple[float, float, float] | None) -> str:
+    if found is None:
+        return ""
+    middle, below, above = (number(each) if math.isfinite(each) else "no bound" for each in found)
     return middle if below == above else f"{middle} ({below} to {above})"
 
 
-def as_tables(judged: Sequence[Judged]) -> list[Table]:
-    """Return a table for each source, for a terminal; the set-ups are in the other formats."""
-    tables: dict[str, Table] = {}
-    for each in map(row, judged):
-        if (table := tables.get(each.source)) is None:
-            table = Table(title=each.source, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
-            for column, width in (("claim", 44), ("claimed", 24), ("measured here", 26), ("x claimed", 26)):
-                table.add_column(column, width=width, overflow="fold")
-            table.add_column("verdict", width=19)
-            table.add_column("why")
-            tables[each.source] = table
-        cells = (each.name, each.claimed.text, each.measured.text, each.ratio.text, each.verdict, each.why)
-        table.add_row(*map(escape, cells))
-    return list(tables.values())
+def _figure(name: str, value: Callable[[Judged], tuple[float, float, float] | None]) -> Column[Judged]:
+    return Column(name, lambda each: _with_interval(value(each)), lambda each: (value(each) or (None,))[0])
 
 
-def as_markdown(judged: Sequence[Judged]) -> str:
-    """Return the table for documents."""
-    lines = [HEAD, ("---",) * len(HEAD), *map(_cells, map(row, judged))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _cells(each: ClaimRow) -> tuple[str, ...]:
-    """Return the cells of a claim under `HEAD`."""
-    figures = (each.measured.text, each.ratio.text)
-    what = f"{each.name}: {each.setup}"
-    return each.source, what, each.claimed.text, each.hardware, *figures, each.verdict, each.why
+NAME: Final[Column[Judged]] = Column("claim", lambda each: each.subject.name, is_long=True)
+CLAIMED: Final[Column[Judged]] = Column("claimed", _claimed, lambda each: each.subject.low)
+MEASURED: Final = _figure("measured", _measured)
+RATIO: Final = _figure("measured / claimed", times_claimed)
+VERDICT: Final[Column[Judged]] = Column("verdict", lambda each: each.verdict, is_choice=True)
+WHY: Final[Column[Judged]] = Column("why", lambda each: each.why, is_long=True)
+ON: Final[Column[Judged]] = Column("claimed on", lambda each: each.subject.hardware, is_choice=True)
+SOURCE: Final[Column[Judged]] = Column(
+    "source", lambda each: each.subject.source, is_choice=True, link=lambda each: LINKS.get(each.subject.source, "")
+)
+ON_A_PAGE: Final[Sequence[Column[Judged]]] = (
+    *(NAME, VERDICT, CLAIMED, MEASURED, RATIO, WHY),
+    Column("set-up", lambda each: each.subject.says, is_long=True),
+    *(ON, SOURCE),
+    Column("run", lambda each: each.estimate.run_id if each.estimate else "", is_choice=True),
+)
+IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
+    SOURCE,
+    Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
+    CLAIMED,
+    replace(ON, name="on"),
+    replace(MEASURED, name="measured here"),
+    replace(RATIO, name="x claimed"),
+    *(VERDICT, WHY),
+)
+ON_A_TERMINAL: Final = (
+    replace(NAME, width=44),
+    replace(CLAIMED, value=None, width=24),
+    replace(MEASURED, value=None, name="measured here", width=26),
+    replace(RATIO, value=None, name="x claimed", width=26),
+    replace(VERDICT, width=19),
+    WHY,
+)
 
 
 def published() -> list[Record]:
@@ -419,5 +441,5 @@ def claims(
         if console.width < (wide := 200):
             console = Console(width=wide)  # the tables need it; a narrower terminal wraps
         for table in as_tables(judged):
-            console.print(table)
+            console.print(render.terminal(table))
         console.print(", ".join(f"{verdict}: {n}" for verdict, n in counts(judged).items()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,24 +13,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import documents, isolated, plots, ray_sweep, report, sweep
+from bench import documents, isolated, plots, ray_sweep, sweep
 from bench.calibrate import calibrate
 from bench.case import PresetName, point_name
 from bench.cases import CASES
-from bench.claims import claims, for_report
+from bench.claims import claims
 from bench.doctor import doctor
 from bench.export import export
 from bench.gate import GateCommand, gate
 from bench.paper import paper
 from bench.peers.command import peers
 from bench.publish import publish
-from bench.record import Context, Record, RecordError, read_all, read_comparisons
+from bench.record import Context, Record, read_all
+from bench.report import report
 from bench.reproduce import reproduce
-from bench.sets import published_records
 from bench.show.records import by_machine
 from bench.verdicts.compare import compare
 from warpdrive_min.backends import Availability, availability
-from warpdrive_min.files import write_atomically
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
@@ -49,13 +47,6 @@ app.command("publish")(publish)
 console = Console()
 if console.width < (wide := 200):
     console = Console(width=wide)  # the tables need it; a narrower terminal wraps
-
-
-class Style(StrEnum):
-    """Where the figures go."""
-
-    paper = "paper"
-    slides = "slides"
 
 
 Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
@@ -185,47 +176,8 @@ def _with_progress(todo: list[sweep.Job], context: Context, file: Path, runner: 
     return records
 
 
-@app.command()
-def plot(
-    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
-    out: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
-) -> None:
-    """Draw the figures of each machine from its records; measures nothing."""
-    cut: list[str] = []
-    try:
-        found = read_all(records or published_records(), cut)
-        groups = by_machine(record for record in found if record.is_evidence)
-        if not groups:
-            raise plots.PlotError("plot: no record is measured and right; run `python -m bench run` first")
-        paths = [path for name, group in groups.items() for path in plots.draw(group, out, style.value, stem=name)]
-    except (RecordError, plots.PlotError) as error:
-        _say(str(error))
-        raise typer.Exit(1) from error
-    for line in cut:
-        _say(f"left out: {line}")
-    for path in paths:
-        _say(f"figure: {path}")
-
-
-@app.command("report")
-def report_(
-    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = report.OUT,
-) -> None:
-    """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
-    cut: list[str] = []
-    try:
-        paths = records or published_records()
-        found = read_all(paths, cut)
-        page = report.html(found, for_report(found, read_comparisons(paths, [])))
-    except (RecordError, OSError, report.ReportError) as error:
-        _say(str(error))
-        raise typer.Exit(1) from error
-    for line in cut:
-        _say(f"left out: {line}")
-    write_atomically(out, page)
-    _say(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
+app.command("plot")(plots.plot)
+app.command("report")(report)
 
 
 @app.command("list")

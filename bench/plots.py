@@ -5,19 +5,23 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import matplotlib as mpl
 import numpy as np
+import typer
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from bench import sweep
 from bench.cases import CASES
-from bench.record import Record
+from bench.record import Record, RecordError, read_all
+from bench.sets import published_records
 from bench.show import across
 from bench.show.charts import Chart, Panel, Series
 from bench.show.labels import commit_label, machine_label, notes
@@ -25,7 +29,6 @@ from bench.show.records import by_machine, measured_alone
 from bench.views import CHARTS
 from warpdrive_min.files import replacing
 
-Style = Literal["paper", "slides"]
 STYLES: Final = Path(__file__).parent / "show" / "styles"
 FORMATS: Final = ("png", "pdf", "svg")
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
@@ -49,8 +52,37 @@ PAPER_FONT: Final = 8
 """Font size that these widths are for, pt; figures of a larger one grow with it."""
 
 
+class Style(StrEnum):
+    """Where the figures go."""
+
+    paper = "paper"
+    slides = "slides"
+
+
 class PlotError(ValueError):
     """There is nothing that may be drawn."""
+
+
+def plot(
+    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
+    style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
+    out: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
+) -> None:
+    """Draw the figures of each machine from its records; measures nothing."""
+    cut: list[str] = []
+    try:
+        found = read_all(records or published_records(), cut)
+        groups = by_machine(record for record in found if record.is_evidence)
+        if not groups:
+            raise PlotError("plot: no record is measured and right; run `python -m bench run` first")
+        paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name)]
+    except (RecordError, PlotError) as error:
+        typer.echo(str(error))
+        raise typer.Exit(1) from error
+    for line in cut:
+        typer.echo(f"left out: {line}")
+    for path in paths:
+        typer.echo(f"figure: {path}")
 
 
 def charts(records: Iterable[Record]) -> list[Chart]:
@@ -65,7 +97,7 @@ def charts(records: Iterable[Record]) -> list[Chart]:
     return [chart for chart in made if chart.panels]
 
 
-def draw(records: Iterable[Record], out: Path, style: Style = "paper", stem: str | None = None) -> list[Path]:
+def draw(records: Iterable[Record], out: Path, style: Style = Style.paper, stem: str | None = None) -> list[Path]:
     """Draw every figure for which there is evidence, each as PNG, PDF and SVG, and return the paths.
 
     Of a point that was measured several times the latest record is drawn.

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from bench.anchors import SOURCES
+from bench.claims import Claims, for_report
 from bench.plots import charts
-from bench.record import Record
+from bench.record import Record, RecordError, read_all, read_comparisons
+from bench.sets import published_records
 from bench.show.charts import Chart, DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import commit_label, digits, machine_label, notes
 from bench.show.records import by_machine
 from bench.show.render import template
 from bench.show.tables import hardware, headline, points
+from warpdrive_min.files import write_atomically
 
 OUT: Final = Path("results/report.html")
 
@@ -26,13 +30,31 @@ class ReportError(ValueError):
     """There is nothing that may be reported."""
 
 
+def report(
+    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = OUT,
+) -> None:
+    """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
+    cut: list[str] = []
+    try:
+        paths = records or published_records()
+        found = read_all(paths, cut)
+        page = html(found, for_report(found, read_comparisons(paths, [])))
+    except (RecordError, OSError, ReportError) as error:
+        typer.echo(str(error))
+        raise typer.Exit(1) from error
+    for line in cut:
+        typer.echo(f"left out: {line}")
+    write_atomically(out, page)
+    typer.echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
+
+
 def html(records: Sequence[Record], claims: Claims | None = None) -> str:
     """Return the page; the same records and claims give the same page.
 
     Args:
         records: Of any number of machines.
-        claims: Verdicts on the same records. If nothing was measured of any of them, the page is without them, as it
-            is without a figure that no record fills. Else all are shown, also those that are open.
+        claims: Verdicts on the same records; None: the page is without them.
 
     Raises:
         ReportError: No record is evidence.
@@ -43,7 +65,7 @@ def html(records: Sequence[Record], claims: Claims | None = None) -> str:
     drawn = {figure["id"]: figure.pop("drawn") for machine in machines for figure in machine["figures"]}
     text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return template("report.html", autoescape=True, lstrip_blocks=True).render(
-        claims=claims if claims and any(each.measured.text for each in claims.rows) else None,
+        claims=claims,
         machines=machines,
         drawn=text,
         sources=SOURCES,
@@ -156,65 +178,3 @@ def _command(preset: str, case: str, envs: Sequence[str]) -> list[str]:
     of_bench = ["peers", "--preset", preset] if case == "peer" else ["run", "--preset", preset, "--case", case]
     each = ("--where", "env={}") if case == "peer" else ("--env", "{}")
     return ["python", "-m", "bench", *of_bench, *(word.format(env) for env in envs for word in each)]
-
-
-# ------------------------------------------------------------------ claims
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A text with the number that it is sorted by."""
-
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClaimRow:
-    """A claim beside what was measured of it, in words."""
-
-    name: str
-    source: str
-    link: str
-    """Address of the source; empty: it has none."""
-    setup: str
-    """What exactly was claimed."""
-    hardware: str
-    """That of the source."""
-    claimed: Cell
-    measured: Cell
-    """With its interval; empty: nothing was measured."""
-    ratio: Cell
-    """Measured over claimed."""
-    verdict: str
-    why: str
-    """What decided, or why nothing could."""
-    run: str
-    """The sweep that measured it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claims:
-    """What was judged: how often each verdict was given, and every claim."""
-
-    counts: Mapping[str, int]
-    rows: Sequence[ClaimRow]
-
-    @property
-    def table(self) -> Table[ClaimRow]:
-        """Every claim beside what was measured."""
-        return Table(columns=CLAIM, rows=self.rows)
-
-
-CLAIM: Final[tuple[Column[ClaimRow], ...]] = (
-    Column("claim", lambda row: row.name, is_long=True),
-    Column("verdict", lambda row: row.verdict, is_choice=True),
-    Column("claimed", lambda row: row.claimed.text, lambda row: row.claimed.value),
-    Column("measured", lambda row: row.measured.text, lambda row: row.measured.value),
-    Column("measured / claimed", lambda row: row.ratio.text, lambda row: row.ratio.value),
-    Column("why", lambda row: row.why, is_long=True),
-    Column("set-up", lambda row: row.setup, is_long=True),
-    Column("claimed on", lambda row: row.hardware, is_choice=True),
-    Column("source", lambda row: row.source, is_choice=True, link=lambda row: row.link),
-    Column("run", lambda row: row.run, is_choice=True),
-)

@@ -29,6 +29,8 @@ class Column(Generic[Row]):
     is_code: bool = False
     is_long: bool = False
     """Sentences, which may break."""
+    width: int | None = None
+    """Letters on a terminal, where a longer cell is folded."""
     link: Callable[[Row], str] | None = None
     """Address behind a cell; empty: none."""
 

@@ -37,7 +37,13 @@ def terminal(table: Table[Any]) -> rich_table.Table:
         padding=(0, 1),
     )
     for column in table.columns:
-        made.add_column(escape_markup(column.name), justify="right" if column.is_number else "left", no_wrap=True)
+        made.add_column(
+            escape_markup(column.name),
+            justify="right" if column.is_number else "left",
+            width=column.width,
+            overflow="fold",
+            no_wrap=not (column.width or column.is_long),
+        )
     for cells in table.cells:
         made.add_row(*map(escape_markup, cells))
     return made
