@@ -36,6 +36,7 @@ PARTS = (
     "export",
     "claims",
     "records",
+    "points",
     "help",
     "names",
     "draws",

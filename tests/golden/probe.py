@@ -209,6 +209,21 @@ def records(inputs: Path, out: Path) -> None:
         write(out / "selftest" / f"{file.stem}.txt", run("bench", "gate", "--selftest", "--records", str(file)))
 
 
+def points(inputs: Path, out: Path) -> None:
+    """Write the points of each preset of each case, as they are beside a GPU and without one."""
+    import torch
+
+    from bench.cases import CASES
+
+    for place, has_gpu in (("gpu", True), ("cpu", False)):
+        torch.cuda.is_available = lambda has_gpu=has_gpu: has_gpu
+        for case in CASES.values():
+            write(out / f"{case.name}.txt", f"{case.name}, scope {case.scope}, version {case.version}\n")
+            for preset in ("smoke", "default", "full", "paper"):
+                lines = [json.dumps(dict(point)) for point in case.points(preset)]
+                write(out / place / preset / f"{case.name}.jsonl", "\n".join(lines) + "\n")
+
+
 def help_(inputs: Path, out: Path) -> None:
     """Print the help of every command."""
     for module in ("bench", "warpdrive_min"):
@@ -525,6 +540,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "export": export,
     "claims": claims,
     "records": records,
+    "points": points,
     "help": help_,
     "names": names,
     "weights": weights,
