@@ -63,20 +63,19 @@ def examine(root: Path = Path("/")) -> list[Finding]:
     Args:
         root: Folder that stands for ``/`` where Linux tells of the CPU.
     """
-    return [
-        *_simulator(),
-        *_backends(),
-        *_compilers(),
-        *_settings(),
-        *_cpu(root),
-        *_gpus(),
-        *_git(),
-        *_disk(),
-        *_cases(),
-    ]
+    software = [*_simulator(), *_backends(), *_compilers(), *_settings()]
+    return [*software, *_cpu(root), *_gpus(), *_git(), *_disk(), *_cases()]
 
 
 # ------------------------------------------------------------------ software
+
+Choice = tuple[Any, Level, str] | tuple[Any, Level, str, str]
+"""Condition, level, words, and an advice."""
+
+
+def first(topic: str, *choices: Choice) -> Finding:
+    """Return the finding of the first choice whose condition holds."""
+    return next(Finding(topic, level, says, *do) for holds, level, says, *do in choices if holds)
 
 
 def _simulator() -> Iterator[Finding]:
@@ -91,26 +90,24 @@ def _simulator() -> Iterator[Finding]:
 
 def _backends() -> Iterator[Finding]:
     for name, state in availability().items():
-        if state.available:
-            yield Finding(f"backend {name}", "ok", str(state))
-        else:
-            yield Finding(f"backend {name}", "note", f"not available: {state.reason}", state.install)
+        lacks = f"not available: {state.reason}"
+        yield first(f"backend {name}", (state.available, "ok", str(state)), (True, "note", lacks, state.install))
 
 
 def _compilers() -> Iterator[Finding]:
-    compiler = cuda_c.cpu_compiler()
-    if compiler is None:
-        yield Finding("C++ compiler", "note", "found none, so no compiled baseline", "install g++ or clang++")
-    elif openmp_flags(compiler):
-        yield Finding("C++ compiler", "ok", cuda_c.compiler_version(compiler))
-    else:
-        version = cuda_c.compiler_version(compiler)
-        yield Finding("C++ compiler", "note", f"{version} builds without OpenMP: `host` has one thread", "install g++")
-    gpu_compiler = cuda_c.gpu_compiler()
-    if gpu_compiler is None:
-        yield Finding("CUDA compiler", "note", "found neither NVRTC nor nvcc", 'pip install "warpdrive-min[pycuda]"')
-    else:
-        yield Finding("CUDA compiler", "ok", gpu_compiler)
+    compiler, gpu_compiler = cuda_c.cpu_compiler(), cuda_c.gpu_compiler()
+    version = cuda_c.compiler_version(compiler) if compiler else ""
+    yield first(
+        "C++ compiler",
+        (compiler is None, "note", "found none, so no compiled baseline", "install g++ or clang++"),
+        (compiler and openmp_flags(compiler), "ok", version),
+        (True, "note", f"{version} builds without OpenMP: `host` has one thread", "install g++"),
+    )
+    yield first(
+        "CUDA compiler",
+        (gpu_compiler, "ok", str(gpu_compiler)),
+        (True, "note", "found neither NVRTC nor nvcc", 'pip install "warpdrive-min[pycuda]"'),
+    )
 
 
 MISLEADING: Final = {
@@ -123,72 +120,73 @@ MISLEADING: Final = {
 
 
 def _settings() -> Iterator[Finding]:
-    found = (machine.settings() or "").split()
-    for setting in found:
+    settings = (machine.settings() or "").split()
+    for setting in settings:
         name, _, value = setting.partition("=")
-        if name in MISLEADING and value != "0":
-            yield Finding("settings", "problem", f"{setting}: {MISLEADING[name]}", f"unset {name}")
-        else:
-            yield Finding("settings", "note", f"{setting}, which records keep: figures with and without it differ")
-    if not found:
+        yield first(
+            "settings",
+            (value != "0" and name in MISLEADING, "problem", f"{setting}: {MISLEADING.get(name)}", f"unset {name}"),
+            (True, "note", f"{setting}, which records keep: figures with and without it differ"),
+        )
+    if not settings:
         yield Finding("settings", "ok", "none of the environment's that decide a figure")
 
 
 def _git() -> Iterator[Finding]:
     state = machine.git_state(machine.ROOT)
-    if state["sha"] is None:
-        yield Finding("git", "note", f"records will have no commit ({state['unread']})", "name it in $BENCH_GIT_SHA")
-    elif state["dirty"] is None:
-        yield Finding("git", "ok", f"$BENCH_GIT_SHA says {state['sha']}; whether there are changes is unknown")
-    elif state["dirty"]:
-        says = f"{state['sha'][:7]} with changes of the code: nobody else can repeat its figures"
-        yield Finding("git", "note", says, "commit before you measure what is published")
-    else:
-        yield Finding("git", "ok", f"{state['sha'][:7]}, no changes of the code")
+    sha, dirty, unread = state["sha"], state["dirty"], state.get("unread")
+    changed = f"{str(sha)[:7]} with changes of the code: nobody else can repeat its figures"
+    yield first(
+        "git",
+        (sha is None, "note", f"records will have no commit ({unread})", "name it in $BENCH_GIT_SHA"),
+        (dirty is None, "ok", f"$BENCH_GIT_SHA says {sha}; whether there are changes is unknown"),
+        (dirty, "note", changed, "commit before you measure what is published"),
+        (True, "ok", f"{str(sha)[:7]}, no changes of the code"),
+    )
 
 
 def _disk() -> Iterator[Finding]:
-    for topic, folder in (("cache of kernels", cache.folder()), ("folder of records", sweep.SWEEPS)):
+    for topic, folder, elsewhere in (
+        ("cache of kernels", cache.folder(), "set $WARPDRIVE_MIN_CACHE"),
+        ("folder of records", sweep.SWEEPS, "name another one with --out"),
+    ):
         there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
         free = shutil.disk_usage(there).free
-        if not os.access(there, os.W_OK):
-            do = "set $WARPDRIVE_MIN_CACHE" if topic == "cache of kernels" else "name another one with --out"
-            yield Finding(topic, "problem", "cannot be written to", do)
-        elif free < CACHE_BYTES:
-            yield Finding(topic, "note", f"{free / 2**30:.2f} GiB free", "make room")
-        else:
-            yield Finding(topic, "ok", f"{free / 2**30:.0f} GiB free")
+        yield first(
+            topic,
+            (not os.access(there, os.W_OK), "problem", "cannot be written to", elsewhere),
+            (free < CACHE_BYTES, "note", f"{free / 2**30:.2f} GiB free", "make room"),
+            (True, "ok", f"{free / 2**30:.0f} GiB free"),
+        )
 
 
 def _cases() -> Iterator[Finding]:
     states = availability()
     for case in CASES.values():
         wanted = [str(point.get("backend")) for point in case.points("default")]
-        here = sum(name not in states or states[name].available for name in wanted)
         missing = sorted({name for name in wanted if name in states and not states[name].available})
+        here = sum(name not in missing for name in wanted)
         says = f"{here} of the {len(wanted)} points of preset default can be measured"
-        if missing:
-            yield Finding(f"case {case.name}", "note", f"{says}; the others need {', '.join(missing)}")
-        else:
-            yield Finding(f"case {case.name}", "ok", says)
+        needs = f"{says}; the others need {', '.join(missing)}"
+        yield first(f"case {case.name}", (missing, "note", needs), (True, "ok", says))
 
 
 # ------------------------------------------------------------------ CPU
 
 
 def _cpu(root: Path) -> Iterator[Finding]:
-    seen = machine.fingerprint(torch.device("cpu"))
-    cores, limit = seen["cores"], seen["cpu_limit"]
-    threads = torch.get_num_threads()
-    yield Finding("CPU", "ok", f"{seen['cpu']}, {cores} cores, {threads} threads")
-    if limit is None or limit >= cores:
-        yield Finding("container limit", "ok", "none below the cores")
-    elif threads <= limit:
-        yield Finding("container limit", "ok", f"{limit:g} of {cores} cores")
-    else:
-        says = f"{threads} threads in a container of {limit:g} cores are halted for parts of each period"
-        yield Finding("container limit", "problem", says, f"set OMP_NUM_THREADS={max(1, int(limit))}")
-    yield from _load(min(cores, limit or cores))
+    here = machine.fingerprint(torch.device("cpu"))
+    cores, threads = here["cores"], torch.get_num_threads()
+    limit = min(cores, here["cpu_limit"] or cores)
+    yield Finding("CPU", "ok", f"{here['cpu']}, {cores} cores, {threads} threads")
+    halted = f"{threads} threads in a container of {limit:g} cores are halted for parts of each period"
+    yield first(
+        "container limit",
+        (limit == cores, "ok", "none below the cores"),
+        (threads <= limit, "ok", f"{limit:g} of {cores} cores"),
+        (True, "problem", halted, f"set OMP_NUM_THREADS={max(1, int(limit))}"),
+    )
+    yield from _load(limit)
     yield from _governor(root)
     yield from _turbo(root)
 
@@ -196,36 +194,38 @@ def _cpu(root: Path) -> Iterator[Finding]:
 def _load(cores: float) -> Iterator[Finding]:
     load = os.getloadavg()[0]
     says = f"{load:.2f} processes ran or waited in the last minute, for {cores:g} cores"
-    if load > LOAD_HIGH * cores:
-        yield Finding("load", "problem", f"{says}: times of `cpu` and `host` would mislead", "wait, or end what runs")
-    elif load > LOAD_NOTED * cores:
-        yield Finding("load", "note", says, "wait, for figures that are published")
-    else:
-        yield Finding("load", "ok", says)
+    misleads = f"{says}: times of `cpu` and `host` would mislead"
+    yield first(
+        "load",
+        (load > LOAD_HIGH * cores, "problem", misleads, "wait, or end what runs"),
+        (load > LOAD_NOTED * cores, "note", says, "wait, for figures that are published"),
+        (True, "ok", says),
+    )
 
 
 def _governor(root: Path) -> Iterator[Finding]:
     files = root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
-    governors = sorted({text for file in files if (text := _text(file))})
-    if not governors:
-        yield Finding("CPU governor", "note", "cannot be read, as in most virtual machines: clocks are the host's")
-    elif governors == ["performance"]:
-        yield Finding("CPU governor", "ok", "performance")
-    else:
-        says = f"{', '.join(governors)}: clocks follow the load, so short points on the CPU come out slower"
-        yield Finding("CPU governor", "note", says, "sudo cpupower frequency-set -g performance")
+    names = ", ".join(sorted({text for file in files if (text := _text(file))}))
+    slower = f"{names}: clocks follow the load, so short points on the CPU come out slower"
+    yield first(
+        "CPU governor",
+        (not names, "note", "cannot be read, as in most virtual machines: clocks are the host's"),
+        (names == "performance", "ok", names),
+        (True, "note", slower, "sudo cpupower frequency-set -g performance"),
+    )
 
 
 def _turbo(root: Path) -> Iterator[Finding]:
     cpu = root / "sys/devices/system/cpu"
     no_turbo, boost = _text(cpu / "intel_pstate/no_turbo"), _text(cpu / "cpufreq/boost")
-    if no_turbo is None and boost is None:
-        yield Finding("CPU turbo", "note", "cannot be read")
-    elif no_turbo == "0" or (no_turbo is None and boost == "1"):
-        says = "on: clocks depend on temperature and on how many cores work"
-        yield Finding("CPU turbo", "note", says, "compare A B B A, not figures of two days")
-    else:
-        yield Finding("CPU turbo", "ok", "off")
+    says = "on: clocks depend on temperature and on how many cores work"
+    is_on = no_turbo == "0" or (no_turbo is None and boost == "1")
+    yield first(
+        "CPU turbo",
+        (no_turbo is None and boost is None, "note", "cannot be read"),
+        (is_on, "note", says, "compare A B B A, not figures of two days"),
+        (True, "ok", "off"),
+    )
 
 
 def _text(file: Path) -> str | None:
@@ -245,8 +245,7 @@ def _gpus() -> Iterator[Finding]:
         yield Finding("GPU", "note", f"none ({build}); `cpu` and `host` can be measured", do)
         return
     for index in range(torch.cuda.device_count()):
-        device = torch.device("cuda", index)
-        topic = f"GPU {index}"
+        device, topic = torch.device("cuda", index), f"GPU {index}"
         try:
             with nvml.opened(device) as (library, handle):
                 yield Finding(topic, "ok", torch.cuda.get_device_properties(device).name)
@@ -257,80 +256,75 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _with_nvml(topic: str, library: Any, handle: Any) -> Iterator[Finding]:
-    parts: dict[str, Callable[[Any, Any], Finding]] = {
-        "processes": _processes,
-        "throttling": _throttling,
-        "clocks": _clocks,
-        "temperature": _temperature,
-        "MIG": _mig,
-        "persistence": _persistence,
-        "GPM": _gpm,
-        "energy counter": _energy,
-    }
-    for name, look in parts.items():
+    for name, choices in PARTS.items():
         try:
-            seen = look(library, handle)
+            yield first(f"{topic} {name}", *choices(library, handle))
         except Exception as error:  # noqa: BLE001  (what one GPU lacks or loses, the others may have)
             yield Finding(f"{topic} {name}", "note", f"cannot be read: {error or type(error).__name__}")
-        else:
-            yield Finding(f"{topic} {name}", seen.level, seen.says, seen.do)
 
 
-def _processes(library: Any, handle: Any) -> Finding:
-    others = [each for each in library.nvmlDeviceGetComputeRunningProcesses(handle) if each.pid != os.getpid()]
-    if others:
-        says = f"{len(others)} beside this one: records will be marked as contended and kept out of gates"
-        return Finding("", "problem", says, "wait for them, or choose another GPU with CUDA_VISIBLE_DEVICES")
-    return Finding("", "ok", "no other one that can be seen")
+def _processes(library: Any, handle: Any) -> Iterator[Choice]:
+    n_others = sum(each.pid != os.getpid() for each in library.nvmlDeviceGetComputeRunningProcesses(handle))
+    says = f"{n_others} beside this one: records will be marked as contended and kept out of gates"
+    yield n_others, "problem", says, "wait for them, or choose another GPU with CUDA_VISIBLE_DEVICES"
+    yield True, "ok", "no other one that can be seen"
 
 
-def _throttling(library: Any, handle: Any) -> Finding:
+def _throttling(library: Any, handle: Any) -> Iterator[Choice]:
     names = nvml.names_of(library, nvml.clock_reasons(library, handle))
     slowed = [name for name in names if name not in nvml.NOT_THROTTLED]
-    if slowed:
-        return Finding("", "problem", f"slowed down now by {', '.join(slowed)}", "let it cool, and look at its power")
-    return Finding("", "ok", "not now" + (f" ({', '.join(names)})" if names else ""))
+    yield slowed, "problem", f"slowed down now by {', '.join(slowed)}", "let it cool, and look at its power"
+    yield True, "ok", "not now" + (f" ({', '.join(names)})" if names else "")
 
 
-def _clocks(library: Any, handle: Any) -> Finding:
+def _clocks(library: Any, handle: Any) -> Iterator[Choice]:
     clock = library.NVML_CLOCK_SM
     now, most = library.nvmlDeviceGetClockInfo(handle, clock), library.nvmlDeviceGetMaxClockInfo(handle, clock)
+    is_held = "application clocks" in nvml.names_of(library, nvml.clock_reasons(library, handle))
     says = f"SM {now} of at most {most} MHz"
-    if "application clocks" in nvml.names_of(library, nvml.clock_reasons(library, handle)):
-        return Finding("", "ok", f"{says}, held by application clocks")
-    return Finding("", "note", f"{says}, not held as far as NVML tells", "compare A B B A; clocks are never set here")
+    yield is_held, "ok", f"{says}, held by application clocks"
+    yield True, "note", f"{says}, not held as far as NVML tells", "compare A B B A; clocks are never set here"
 
 
-def _temperature(library: Any, handle: Any) -> Finding:
+def _temperature(library: Any, handle: Any) -> Iterator[Choice]:
     degrees = library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)
-    if degrees >= HOT_C:
-        return Finding("", "note", f"{degrees} degrees Celsius: it may slow down", "let it cool")
-    return Finding("", "ok", f"{degrees} degrees Celsius")
+    yield degrees >= HOT_C, "note", f"{degrees} degrees Celsius: it may slow down", "let it cool"
+    yield True, "ok", f"{degrees} degrees Celsius"
 
 
-def _mig(library: Any, handle: Any) -> Finding:
+def _mig(library: Any, handle: Any) -> Iterator[Choice]:
     current, _ = library.nvmlDeviceGetMigMode(handle)
-    if current:
-        return Finding("", "note", "on: figures are of a slice, and utilisation and GPM cannot be read of it")
-    return Finding("", "ok", "off")
+    yield current, "note", "on: figures are of a slice, and utilisation and GPM cannot be read of it"
+    yield True, "ok", "off"
 
 
-def _persistence(library: Any, handle: Any) -> Finding:
-    if library.nvmlDeviceGetPersistenceMode(handle):
-        return Finding("", "ok", "on")
+def _persistence(library: Any, handle: Any) -> Iterator[Choice]:
+    yield library.nvmlDeviceGetPersistenceMode(handle), "ok", "on"
     says = "off: the driver starts anew for each process, which counts as set-up time"
-    return Finding("", "note", says, "sudo nvidia-smi -pm 1")
+    yield True, "note", says, "sudo nvidia-smi -pm 1"
 
 
-def _gpm(library: Any, handle: Any) -> Finding:
+def _gpm(library: Any, handle: Any) -> Iterator[Choice]:
     library.nvmlGpmSampleFree(nvml.gpm_sample(library, handle))
-    return Finding("", "ok", "occupancy, DRAM bandwidth and PCIe bytes can be read")
+    yield True, "ok", "occupancy, DRAM bandwidth and PCIe bytes can be read"
 
 
-def _energy(library: Any, handle: Any) -> Finding:
+def _energy(library: Any, handle: Any) -> Iterator[Choice]:
     period = nvml.energy_period_s(lambda: int(library.nvmlDeviceGetTotalEnergyConsumption(handle)))
-    if period is None:
-        return Finding("", "note", "moves less than twice a second: joules are not to be trusted")
-    error = 2 * period / nvml.ENERGY_WINDOW_S
-    says = f"moves every {1e3 * period:.0f} ms: joules over {nvml.ENERGY_WINDOW_S:g} s are right within {error:.1%}"
-    return Finding("", "ok" if error <= 0.05 else "note", says)
+    yield period is None, "note", "moves less than twice a second: joules are not to be trusted"
+    error = 2 * (period or 0.0) / nvml.ENERGY_WINDOW_S
+    says = f"moves every {1e3 * (period or 0.0):.0f} ms: joules over {nvml.ENERGY_WINDOW_S:g} s are right within"
+    yield True, "ok" if error <= 0.05 else "note", f"{says} {error:.1%}"
+
+
+PARTS: Final[dict[str, Callable[[Any, Any], Iterator[Choice]]]] = {
+    "processes": _processes,
+    "throttling": _throttling,
+    "clocks": _clocks,
+    "temperature": _temperature,
+    "MIG": _mig,
+    "persistence": _persistence,
+    "GPM": _gpm,
+    "energy counter": _energy,
+}
+"""Choices of what NVML tells of a GPU."""
