@@ -1,77 +1,250 @@
-"""What the environments of one agent share."""
+"""The equations of classic control against examples worked by hand, and what each environment has for itself.
+
+What all of them share is in `test_single_agent.py`.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 
 import numpy as np
 import pytest
+import torch
 
-from envs import ENVS
-from envs.classic_control._common.single import SingleAgent
-from warpdrive_min import EnvWrapper
-from warpdrive_min.errors import ConfigError
+from tests.envs.builders import BOTTOM, SINGLE, read, reads, started, step, write
+from tests.support import BACKENDS_HERE
+from warpdrive_min.consistency import EnvironmentCPUvsGPU, difference
+from warpdrive_min.spaces import Box
 
-SINGLE = {name: env for name, env in ENVS.items() if issubclass(env, SingleAgent)}
-every_environment = pytest.mark.parametrize("name", SINGLE)
+everywhere = pytest.mark.parametrize("backend", BACKENDS_HERE)
+cars = pytest.mark.parametrize("car", ["mountain_car", "continuous_mountain_car"])
 
-
-def test_there_are_five_of_them():
-    """The folders of classic control are the environments of one agent."""
-    import envs.classic_control
-
-    folders = {path.parent.name for path in Path(envs.classic_control.__file__).parent.glob("[!_]*/env.py")}
-    assert set(SINGLE) == folders
-    assert len(folders) == 5
+# ------------------------------------------------------------------ CartPole
 
 
-@every_environment
-def test_whole_numbers_are_compiled_in_as_floats(name):
-    """A config with 1 for 1.0, as YAML gives it, has float constants: an int would make Numba compute in float64."""
-    default = SINGLE[name]().config
-    fields = [field for field in default.__dataclass_fields__ if isinstance(getattr(default, field), float)]
-    whole = {field: round(getattr(default, field)) for field in fields if round(getattr(default, field)) > 0}
-    assert whole, "the config must have a whole number"
-    env = SINGLE[name](**whole)
-    assert {type(getattr(env.config, field)) for field in whole} == {int}
-    constants = env.get_constants()
-    assert {key for key, value in constants.items() if not isinstance(value, float)} == {"RESET_POOL_SIZE"}
+def test_cartpole_is_pushed_as_worked_by_hand():
+    """From rest, a push to the right moves the cart right and tips the pole left by the worked amounts."""
+    wrapper = started("cartpole", states=[[0, 0, 0, 0]])
+    step(wrapper, 1)
+    push = 10 / 1.1  # N / kg: force over total mass; sine and angular velocity are 0
+    theta_acc = -push / (0.5 * (4 / 3 - 0.1 / 1.1))
+    x_acc = push - 0.05 * theta_acc / 1.1
+    np.testing.assert_allclose(read(wrapper, "state")[0, 0], [0, 0.02 * x_acc, 0, 0.02 * theta_acc], rtol=1e-6)
+    assert reads(wrapper, "rewards", "_timestep_", "_done_") == [[[1]], [1], [0]]
 
 
-@every_environment
-def test_config_names_the_broken_rule_of_a_shared_key(name):
-    """Every environment checks the keys that all of them have, under its own name."""
-    with pytest.raises(ConfigError, match=rf"^{name}\.episode_length: must be positive \(got 0\)"):
-        SINGLE[name](episode_length=0)
-    with pytest.raises(ConfigError, match=rf"^{name}\.reset_pool_size: must not be negative \(got -2\); 0 draws"):
-        SINGLE[name](reset_pool_size=-2)
+# ------------------------------------------------------------------ the mountain cars
 
 
-@every_environment
-def test_bytes_per_step_are_those_of_the_arrays(name):
-    """A step reads and writes state and step counter, reads actions, and writes observation, reward and three flags."""
-    wrapper = EnvWrapper(SINGLE[name](), num_envs=1)
-    wrapper.reset()
-    sizes = {key: wrapper.cuda_data_manager.pull_data_from_device(key).nbytes for key in (*READ, *WRITTEN)}
-    assert wrapper.env.bytes_per_step == sum(sizes[key] for key in READ) + sum(sizes[key] for key in WRITTEN)
+def test_mountain_car_follows_the_equations_worked_by_hand():
+    """The motor alone moves the car at the bottom, gravity alone where the slope is steepest; each at its size."""
+    states = [(BOTTOM, 0)] * 3 + [(0, 0), (-math.pi / 3, 0), (-math.pi / 3, 0.07)]
+    wrapper = started("mountain_car", states=states)
+    step(wrapper, [0, 1, 2, 1, 1, 2])
+    velocity = np.array([-0.001, 0, 0.001, -0.0025, 0.0025, 0.07])  # the last one is at its limit
+    position = np.array(states)[:, 0] + velocity
+    np.testing.assert_allclose(read(wrapper, "state")[:, 0], np.stack([position, velocity], 1), atol=1e-7)
+    np.testing.assert_array_equal(read(wrapper, "rewards"), np.full((6, 1), -1))
+    assert reads(wrapper, "_timestep_", "_done_") == [[1] * 6, [0] * 6]
 
 
-READ = ("state", "sampled_actions", "_timestep_")
-WRITTEN = ("state", "_timestep_", "observations", "rewards", "terminated", "truncated", "_done_")
+def test_continuous_car_takes_a_number():
+    """The action space is a box of one number, and the array of actions holds float32."""
+    wrapper = started("continuous_mountain_car", 2)
+    assert wrapper.env.action_space == {0: Box(-1, 1, (1,))}
+    actions = wrapper.cuda_data_manager.tensor("sampled_actions")
+    assert (actions.shape, actions.dtype) == ((2, 1, 1), torch.float32)
 
 
-@every_environment
-@pytest.mark.parametrize("size", [0, 1, 4])
-def test_pool_has_a_row_at_least_and_is_drawn_by_its_seed(name, size):
-    """A pool has as many rows as asked, one where none is drawn from; its first row does not depend on how many."""
-    pools = []
-    for n_rows, seed in ((size, 3), (size, 3), (7, 3), (size, 4)):
-        env = SINGLE[name](reset_pool_size=n_rows, seed=seed)
-        feed = env.get_data_dictionary() if n_rows < 2 else env.get_reset_pool_dictionary()
-        pools.append(feed["state_reset_pool"]["data"])
-    pool, again, longer, other = pools
-    assert pool.shape == (max(1, size), 1, SINGLE[name].n_state)
-    assert pool.dtype == np.float32
-    np.testing.assert_array_equal(pool, again)
-    np.testing.assert_array_equal(pool[0], longer[0])
-    assert (pool != other).any()
+@everywhere
+def test_push_is_clipped_and_its_cost_is_not(backend):
+    """Beyond 1 the push stays the same while the cost grows with the square of the action."""
+    wrapper = started("continuous_mountain_car", backend=backend, states=[(BOTTOM, 0)] * 5)
+    step(wrapper, [-3, -1, 0.5, 1, 2])
+    want = 0.0015 * np.array([-1, -1, 0.5, 1, 1])
+    np.testing.assert_allclose(read(wrapper, "state")[:, 0, 1], want, atol=1e-8)
+    np.testing.assert_allclose(read(wrapper, "rewards")[:, 0], [-0.9, -0.1, -0.025, -0.1, -0.4], rtol=1e-6)
+
+
+@everywhere
+def test_goal_pays_once_less_the_cost_of_the_action(backend):
+    """Who reaches the goal gets 100, less the cost of the action; who is cut off gets nothing for it."""
+    states = [(0.44, 0.03), (BOTTOM, 0)]
+    wrapper = started("continuous_mountain_car", backend=backend, states=states, episode_length=1)
+    step(wrapper, [1.5, 0])
+    np.testing.assert_allclose(read(wrapper, "rewards")[:, 0], [100 - 0.225, 0], rtol=1e-6)
+
+
+@cars
+def test_wall_stops_the_car_and_the_right_end_does_not(car):
+    """On the left the car stands still at -1.2 m; on the right it is held at 0.6 m and keeps its velocity."""
+    wrapper = started(car, states=[(-1.19, -0.07), (0.59, 0.05)], auto_reset=False)
+    step(wrapper, 1)
+    (wall, stopped), (end, moving) = read(wrapper, "state")[:, 0]
+    assert (wall, stopped, end) == (np.float32(-1.2), 0, np.float32(0.6))
+    assert moving > 0.04
+    step(wrapper, 1)
+    assert read(wrapper, "state")[0, 0, 1] > 0  # the slope pushes it off again
+
+
+@cars
+@pytest.mark.parametrize(("goal_velocity", "want"), [(0.04, [0, 1, 0]), (0, [1, 1, 0])])
+def test_goal_needs_its_velocity(car, goal_velocity, want):
+    """With a goal velocity, a slow car at the goal goes on and a fast one has arrived; going back it never has."""
+    states = [(0.49, 0.02), (0.49, 0.06), (0.59, -0.01)]
+    wrapper = started(car, states=states, auto_reset=False, goal_velocity=goal_velocity)
+    step(wrapper, 1)
+    assert reads(wrapper, "terminated") == [want]
+
+
+@cars
+def test_rounding_decides_for_cars_at_the_goal_and_at_the_wall_alone(car):
+    """In doubt are rows within a hair of the goal, of its velocity behind it, and of the wall."""
+    rows = {
+        (0.5000004, 0.02): True,
+        (0.4999996, 0.02): True,
+        (0.52, 4e-7): True,
+        (-1.1999995, -0.05): True,
+        (0.502, 0.02): False,
+        (0.3, 0): False,
+        (-1.19, 0): False,
+    }
+    assert in_doubt(SINGLE[car](goal_position=0.5), list(rows)) == list(rows.values())
+
+
+def in_doubt(env, states) -> list[bool]:
+    """Return for which environments rounding decides; it does so for no agent alone."""
+    envs, agents = env.rounding_decides({}, {"state": np.array(states, np.float32)[:, None]})
+    assert agents.shape == (len(states), 1)
+    assert not agents.any()
+    return envs.tolist()
+
+
+# ------------------------------------------------------------------ Acrobot
+
+
+def test_torque_accelerates_the_hanging_links_as_worked_by_hand():
+    """Hanging at rest only the inertia matters: 4.5, 1.75 and 1.25 kg m^2 give the accelerations of 1 N m."""
+    wrapper = started("acrobot", states=[[0, 0, 0, 0]], time_step=1e-3)
+    step(wrapper, 2)
+    acc_2 = 1 / (1.25 - 1.75**2 / 4.5)
+    acc_1 = -1.75 * acc_2 / 4.5
+    want = [acc_1 * 1e-6 / 2, acc_2 * 1e-6 / 2, acc_1 * 1e-3, acc_2 * 1e-3]
+    np.testing.assert_allclose(read(wrapper, "state")[0, 0], want, rtol=1e-5)
+    np.testing.assert_allclose(read(wrapper, "observations")[0, 0], [1, 0, 1, 0, *want[2:]], atol=1e-6)
+    assert reads(wrapper, "rewards", "_done_") == [[[-1]], [0]]
+
+
+def test_free_links_keep_their_energy():
+    """Without torque kinetic and potential energy, written down from Lagrange's function, add up to the same."""
+    spread = np.array([math.pi, math.pi, 4.0, 6.0])
+    states = np.random.default_rng(1).uniform(-spread, spread, (50, 4))
+    wrapper = started("acrobot", states=states, auto_reset=False, time_step=0.01)
+    first = energy(read(wrapper, "state"))
+    turned = np.zeros(50)
+    for _ in range(200):
+        step(wrapper, 1)
+        turned += np.abs(read(wrapper, "state")[:, 0, 2]) * 0.01
+    assert turned.min() > 1, "every environment must swing by more than 1 rad"
+    np.testing.assert_allclose(energy(read(wrapper, "state")), first, atol=2e-3)  # of some 30 J; Runge-Kutta's error
+
+
+def energy(state: np.ndarray) -> np.ndarray:
+    """Energy in J: rods of 1 kg and 1 m with inertia 1 kg m^2 about their middles."""
+    angle_1, angle_2, velocity_1, velocity_2 = state[:, 0].astype(np.float64).T
+    both = velocity_1 + velocity_2
+    # Squared speeds of the two centres of mass; the second one is at the end of link 1 and half of link 2.
+    first = (0.5 * velocity_1) ** 2
+    second = velocity_1**2 + (0.5 * both) ** 2 + velocity_1 * both * np.cos(angle_2)
+    height = -0.5 * np.cos(angle_1) - np.cos(angle_1) - 0.5 * np.cos(angle_1 + angle_2)
+    return 0.5 * (first + second + velocity_1**2 + both**2) + 9.8 * height
+
+
+@everywhere
+def test_angles_wrap_and_velocities_are_bounded(backend):
+    """Turning over the top an angle comes back on the other side, by as many turns as it takes; speeds stop growing."""
+    # Without gravity and with the links in line nothing accelerates the joints.
+    states = [[3.0, 0, 2, 0], [-3.0, 0, -2, 0], [40.0, 0, 0, 0], [0, 0, 20, 0]]
+    wrapper = started("acrobot", backend=backend, states=states, auto_reset=False, gravity=0.0, torque=0.0)
+    step(wrapper, 2)
+    want = [3.4 - 2 * math.pi, 2 * math.pi - 3.4, 40 - 12 * math.pi, 4 - 2 * math.pi]
+    state = read(wrapper, "state")[:, 0]
+    np.testing.assert_allclose(state[:, 0], want, atol=5e-6)
+    np.testing.assert_allclose(state[:, 2], [2, -2, 0, 4 * math.pi], rtol=1e-6)
+
+
+def test_links_have_the_lengths_that_the_goal_is_measured_with():
+    """Half as long links reach 1 m upright and no more, so only a lower goal ends the episode."""
+    short = {"link_length_1": 0.5, "link_length_2": 0.5, "time_step": 1e-4}
+    for goal_height, is_over in ((1.01, 0), (0.99, 1)):
+        wrapper = started("acrobot", states=[[math.pi, 0, 0, 0]], goal_height=goal_height, **short)
+        step(wrapper, 0)
+        assert reads(wrapper, "terminated") == [[is_over]]
+
+
+def test_rounding_decides_for_links_at_the_goals_height_alone():
+    """A tip within a hair of the goal puts its environment in doubt; others, and angles about to wrap, do not."""
+    leaning = 2 * math.pi / 3  # 60 degrees from upright: 0.5 m each
+    states = [[leaning, leaning, 0, 0], [math.pi, 0, 0, 0], [math.pi, -math.pi, 0, 0]]
+    assert in_doubt(SINGLE["acrobot"](), states) == [True, False, False]
+
+
+# ------------------------------------------------------------------ Pendulum
+
+
+@everywhere
+def test_pendulum_follows_the_equations_worked_by_hand(backend):
+    """Five states and torques give the worked angles, velocities and rewards."""
+    half, turn = math.pi / 2, 2 * math.pi
+    angle, velocity, torque, new_velocity, reward = np.array(
+        [
+            [0, 0, 0, 0, 0],  # upright, at rest: the best there is
+            [half, 0, 3, 1.05, -(half**2 + 0.004)],  # (15 + 3 * 2) * 0.05: the torque is clipped to 2
+            [half, 7.5, 0, 8, -(half**2 + 5.625)],  # 8.25, bounded
+            [turn + half, 0, -2, 0.45, -(half**2 + 0.004)],  # a turn further the angle costs the same
+            [-half, -7.5, -5, -8, -(half**2 + 5.625 + 0.004)],
+        ]
+    ).T
+    wrapper = started("pendulum", backend=backend, states=np.stack([angle, velocity], 1))
+    step(wrapper, torque)
+    new_angle = angle + 0.05 * new_velocity
+    np.testing.assert_allclose(read(wrapper, "rewards")[:, 0], reward, rtol=1e-6)
+    want = np.stack([np.cos(new_angle), np.sin(new_angle), new_velocity], 1)
+    np.testing.assert_allclose(read(wrapper, "observations")[:, 0], want, atol=1e-6)
+    state, period = np.stack([new_angle, new_velocity], 1), np.array([turn, 0.0])
+    assert difference(state, read(wrapper, "state")[:, 0], period).error < 1e-6
+    np.testing.assert_array_equal(read(wrapper, "sampled_actions")[:, 0, 0], torque)
+
+
+def test_free_rod_keeps_its_energy():
+    """Without torque kinetic and potential energy of a rod released 1 rad off upright add up to the same."""
+    wrapper = started("pendulum", states=[[1.0, 0.0]], time_step=1e-3, auto_reset=False)
+    energies, angles = [], []
+    for _ in range(2000):
+        step(wrapper, 0)
+        angle, velocity = read(wrapper, "state")[0, 0].astype(np.float64)
+        energies.append((velocity**2 / 3 + 10 * math.cos(angle)) / 2)  # J: inertia 1/3 kg m^2, 10 N at 0.5 m
+        angles.append(angle % (2 * math.pi))
+    assert max(angles) > math.pi + 1, "the rod must swing through"
+    np.testing.assert_allclose(energies, 5 * math.cos(1), atol=0.02)  # Euler's error, of the order of the time step
+
+
+def test_many_turns_lose_no_accuracy():
+    """Pushed around for 5,000 steps, some 300 turns, the rod is where it is when the angle is kept in float64."""
+    wrapper = started("pendulum", states=[[0.5, 8.0]], episode_length=10_000, gravity=0.0, exact=True)
+    write(wrapper, "sampled_actions", 0)
+    for _ in range(5000):
+        wrapper.step()  # without gravity and torque 0.4 rad a step
+    angle, state = 0.5 + 5000 * 0.4, read(wrapper, "state")[0, 0]
+    assert abs(state[0]) <= math.pi + 0.4
+    # Measured 1e-5; a float32 that grew to 2,000 rad would be off by 0.085.
+    np.testing.assert_allclose([math.cos(state[0]), math.sin(state[0])], [math.cos(angle), math.sin(angle)], atol=1e-4)
+
+
+def test_consistency_checker_draws_torques():
+    """WarpDrive's checker runs an environment with continuous actions, here to the bit."""
+    configs = {"short": {"episode_length": 20}}
+    checker = EnvironmentCPUvsGPU(
+        dual_mode_env_class=SINGLE["pendulum"], env_configs=configs, gpu_env_backend="host", exact=True
+    )
+    assert checker.test_env_reset_and_step(seed=1) == 0

@@ -1,0 +1,148 @@
+"""Started wrappers of environments of one agent, and short ways to write and read their arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from envs import ENVS
+from envs.classic_control._common.single import SingleAgent
+from warpdrive_min import EnvWrapper
+
+SINGLE = {name: env for name, env in ENVS.items() if issubclass(env, SingleAgent)}
+"""The environments of one agent."""
+BOTTOM = -math.pi / 6
+"""Place in the valley where nothing but the motor pushes, m: there cos(3 x) is 0."""
+
+
+def started(env, n_envs=1, *, backend="cpu", states=None, exact=False, auto_reset=True, **config) -> EnvWrapper:
+    """Return a started wrapper of an environment, given by its name, its copies at ``states`` if there are some."""
+    n_envs = n_envs if states is None else len(states)
+    env = ENVS[env](**config)
+    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, exact=exact, auto_reset=auto_reset, seed=3)
+    wrapper.reset()
+    if states is not None:
+        write(wrapper, "state", np.asarray(states)[:, None])
+    return wrapper
+
+
+def write(wrapper: EnvWrapper, name: str, values: Any) -> None:
+    """Write an array of all copies; what has fewer axes goes to each of them."""
+    tensor = wrapper.cuda_data_manager.tensor(name)
+    tensor.copy_(torch.as_tensor(np.asarray(values), dtype=tensor.dtype).expand(tensor.shape))
+
+
+def read(wrapper: EnvWrapper, name: str) -> np.ndarray:
+    """Return an array of all copies."""
+    return wrapper.cuda_data_manager.pull_data_from_device(name)
+
+
+def reads(wrapper: EnvWrapper, *names: str) -> list[Any]:
+    """Return some arrays as lists."""
+    return [read(wrapper, name).tolist() for name in names]
+
+
+def step(wrapper: EnvWrapper, actions: Any) -> None:
+    """Step with one action for each copy, or the same one for all."""
+    shape = wrapper.cuda_data_manager.get_shape("sampled_actions")
+    write(wrapper, "sampled_actions", np.resize(actions, shape))
+    wrapper.step()
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """Return the bits of an array of 32 bits, so that a NaN equals itself."""
+    return array.view(np.int32)
+
+
+def turning(*angles: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what makes an observation of a state: cosine and sine of its angles, and the rest as it is."""
+
+    def observe(state: np.ndarray) -> np.ndarray:
+        pairs = [each(state[:, angle]) for angle in angles for each in (np.cos, np.sin)]
+        return np.stack([*pairs, *np.delete(state, angles, 1).T], 1)
+
+    return observe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What the tests of every environment of one agent need to know of it."""
+
+    gymnasium: str
+    """Module and class of the same environment in Gymnasium."""
+    tolerance: float
+    """Largest error of one step of float32 from the same state; of rewards ten times that."""
+    spread: np.ndarray
+    """Least and largest state, from among which episodes soon end, wrap, or hit a wall; ``(2, n_state)``."""
+    starts: np.ndarray
+    """Least and largest start, ``(2, n_state)``."""
+    last: tuple[float, ...] | None
+    """State from which the next step terminates; None: nothing does."""
+    quiet: float = 0.0
+    """Action with which an episode goes on from a start."""
+    draw: Callable[[np.random.Generator, int], np.ndarray]
+    """Draws actions, of a box also beyond its bounds."""
+    observe: Callable[[np.ndarray], np.ndarray] = field(default=lambda state: state)
+    """Makes observations of states."""
+
+
+def choices(n: int) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """Return what draws from so many choices."""
+    return lambda generator, size: generator.integers(0, n, size)
+
+
+def numbers(bound: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """Return what draws numbers within plus or minus a bound."""
+    return lambda generator, size: generator.uniform(-bound, bound, size)
+
+
+def within(*bounds: float) -> np.ndarray:
+    """Return a range around 0 as its two ends."""
+    return np.array([bounds, bounds]) * [[-1], [1]]
+
+
+VALLEY: dict[str, Any] = {
+    "tolerance": 1e-5,
+    "spread": np.array([[-1.2, -0.07], [0.6, 0.07]]),
+    "starts": np.array([[-0.6, 0], [-0.4, 0]]),
+    "last": (0.49, 0.06),
+    "quiet": 1.0,
+}
+SUBJECTS = {
+    "cartpole": Subject(
+        gymnasium="cartpole:CartPoleEnv",
+        tolerance=1e-5,
+        spread=within(2.4, 2, 0.2, 2),
+        starts=within(0.05, 0.05, 0.05, 0.05),
+        last=(3, 0, 0, 0),
+        draw=choices(2),
+    ),
+    "mountain_car": Subject(gymnasium="mountain_car:MountainCarEnv", **VALLEY, draw=choices(3)),
+    "continuous_mountain_car": Subject(
+        gymnasium="continuous_mountain_car:Continuous_MountainCarEnv", **VALLEY, draw=numbers(2)
+    ),
+    "acrobot": Subject(
+        gymnasium="acrobot:AcrobotEnv",
+        tolerance=1e-5,
+        spread=within(math.pi, math.pi, 4, 6),
+        starts=within(0.1, 0.1, 0.1, 0.1),
+        last=(math.pi, 0, 0, 0),
+        quiet=1.0,
+        draw=choices(3),
+        observe=turning(0, 1),
+    ),
+    "pendulum": Subject(
+        gymnasium="pendulum:PendulumEnv",
+        tolerance=5e-6,
+        spread=within(math.pi, 8),
+        starts=within(math.pi, 1),
+        last=None,
+        draw=numbers(3),
+        observe=turning(0),
+    ),
+}
