@@ -28,7 +28,7 @@ class Anchor(BaseModel):
     n_envs: int
     n_agents: int
     n_taggers: int | None = None
-    """Of Tag Continuous."""
+    """Taggers of Tag Continuous."""
     n_steps: int
     algorithm: str
     network: str
@@ -38,7 +38,7 @@ class Anchor(BaseModel):
     backend: str = ""
     """Backend of WarpDrive's environments, the faster one of each size."""
     note: str = ""
-    """How theirs was measured, where that is not as the others were."""
+    """Way in which theirs was measured, where that is not as the others were."""
 
     @property
     def axes(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class NoiseFloor(_Model):
 
 
 class Calibration(_Model):
-    """What is known of one machine."""
+    """Noise of one machine, as it was calibrated."""
 
     schema_version: int = SCHEMA
     machine: dict[str, Any]

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 Point = Mapping[str, Any]
 """Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
 Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
-"""What is timed; figures of different scopes never mix."""
+"""Kind of work that is timed; figures of different scopes never mix."""
 Mode = Literal["eager", "graph", "fused"]
 """Way in which the work is launched; "fused": a peer compiles all of it into one program."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 
 class PresetName(StrEnum):
-    """How much to measure; `Preset` as a command line takes it."""
+    """Amount of measuring; `Preset` as a command line takes it."""
 
     smoke = "smoke"
     default = "default"

@@ -40,7 +40,7 @@ class Finding:
     """`note`: figures hold, with a limit; `problem`: figures would mislead, or cannot be made."""
     says: str
     do: str = ""
-    """What to do about it; empty where nothing is to be done."""
+    """Advice; empty where nothing is to be done."""
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:

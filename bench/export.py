@@ -169,7 +169,7 @@ def bencher(shown: Sequence[Cost]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 NANOSECONDS: Final[Mapping[str, float]] = {"ns": 1.0, "s": 1e9}
-"""Of one unit of time."""
+"""Seconds of one unit of time."""
 
 
 # ------------------------------------------------------------------ ASV

@@ -195,7 +195,7 @@ def git_state(root: Path) -> dict[str, Any]:
 
 
 CODE = ("warpdrive_min", "envs", "bench", "pyproject.toml")
-"""What decides a figure; records and documents may change."""
+"""Files that decide a figure; records and documents may change."""
 
 
 def dependencies_hash() -> str:

@@ -32,7 +32,7 @@ class MeasureError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measuring."""
 
     sample_s: float = 0.02
     """Least length of a sample, s."""
@@ -49,7 +49,7 @@ class Plan:
     n_starts: int = 20
     """Samples of a point each of whose samples is a process of its own."""
     watch_s: float = 5.5
-    """How long the device is watched while it repeats a point, s; from 5 s on energy is read too."""
+    """Time for which the device is watched while it repeats a point, s; from 5 s on energy is read too."""
 
 
 PLANS: Final[dict[Preset, Plan]] = {

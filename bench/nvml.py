@@ -49,7 +49,7 @@ Series = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What was seen of the GPU; a field that could not be read is None, and `unread` says why."""
+    """Telemetry of the GPU; a field that could not be read is None, and `unread` says why."""
 
     samples: int
     duration_s: float
@@ -66,7 +66,7 @@ class Telemetry:
     contended: bool | None
     """Another process used the GPU."""
     other_processes: int | None
-    """How many others did, at most at once."""
+    """Most other processes at once."""
     gpm: dict[str, float] | None
     reading_s: Series
     """What one sample of all the above took in the sampler's thread."""

@@ -1,4 +1,4 @@
-"""What a paper needs, made from records: figures, LaTeX tables, a paragraph on the method, and a manifest of it all."""
+"""Material of a paper, made from records: figures, LaTeX tables, a paragraph on the method, and a manifest."""
 
 from __future__ import annotations
 

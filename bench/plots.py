@@ -34,12 +34,12 @@ FORMATS: Final = ("png", "pdf", "svg")
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
 """Width of so many columns of panels: of one and of two columns of LaTeX's `article`, the narrowest usual ones, in."""
 HEIGHT_IN: Final = {2: 2.1, 3: 1.85}
-"""Of a panel of a figure with up to so many columns, in."""
+"""Width of a panel of a figure with up to so many columns, in."""
 LEGEND_COLUMNS: Final = 4
 """At most."""
 LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
-"""That a line in the legend takes the place of."""
+"""Points that one line of the legend stands for."""
 TITLE_LETTERS_AN_INCH: Final = 13
 """Of a panel's title, with the labels of the axis beside it."""
 FOOTER_LETTERS_AN_INCH: Final = 25

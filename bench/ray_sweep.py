@@ -27,7 +27,7 @@ from warpdrive_min.backends import BACKENDS, Availability
 log = logging.getLogger(__name__)
 
 RETRIES: Final = 3
-"""How often a point whose worker or node died is sent out again."""
+"""Times that a point whose worker or node died is sent out again."""
 KNOCK_S: Final = 5.0
 """Longest time in which the head of a cluster must answer, s."""
 REFRESH_S: Final = 2.0
@@ -87,7 +87,7 @@ def _knock(address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a node offers."""
+    """Resources of a node."""
 
     id: str
     address: str

@@ -25,7 +25,7 @@ EPISODE: Final = "_episode_"
 RESET_SEED: Final = "_reset_seed_"
 """Low and high word of the seed of starts and pools, (2,) int32."""
 LOG_MASK: Final = "_log_mask_"
-"""Which rows of the log are valid, (episode_length + 1,) int32."""
+"""Mask of the valid rows of the log, (episode_length + 1,) int32."""
 
 AT_RESET: Final = "_at_reset"
 """Suffix of the saved copy that a reset restores."""

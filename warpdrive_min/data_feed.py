@@ -1,4 +1,4 @@
-"""What an environment gives the data manager: named arrays and scalars, each with its attributes."""
+"""Data that an environment gives the data manager: named arrays and scalars, each with its attributes."""
 
 from __future__ import annotations
 

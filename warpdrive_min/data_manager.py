@@ -23,7 +23,7 @@ Scalar = np.int32 | np.float32
 Value = TypeVar("Value")
 
 NARROWED = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
-"""What a device array becomes: kernels are 32 bits wide."""
+"""Type of an array on the device: kernels are 32 bits wide."""
 
 
 class CUDADataManager:

@@ -1,4 +1,4 @@
-"""What an environment is to the core: its arrays, its constants, its kernels, and WarpDrive's Python contract."""
+"""The environment, as the core sees it: its arrays, its constants, its kernels, and WarpDrive's Python contract."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Transition = tuple[Observations, dict[Hashable, float], dict[str, bool], dict[st
 
 
 class PythonEnvironment(Protocol):
-    """What `EnvWrapper` asks of every environment: one environment in dicts keyed by agent, on the CPU."""
+    """Interface of every environment for `EnvWrapper`: one environment in dicts keyed by agent, on the CPU."""
 
     name: str
     num_agents: int

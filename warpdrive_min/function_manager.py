@@ -26,7 +26,7 @@ MAX_THREADS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
-    """How environments are laid over blocks and threads."""
+    """Layout of environments over blocks and threads."""
 
     threads: int
     envs_per_block: int

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 STREAM_START: Final = 1
 """Random starts of episodes."""
 STREAM_POOL: Final = 2
-"""Which row of a reset pool starts an episode."""
+"""Stream of the row of a reset pool that starts an episode."""
 STREAM_SHUFFLE: Final = 3
 """Keys of permutations."""
 STREAM_REPLAY: Final = 4

@@ -71,7 +71,7 @@ class ActionArray:
 
 
 class Flags(NamedTuple):
-    """What the kernel of discrete actions is compiled for."""
+    """Sizes that the kernel of discrete actions is compiled for."""
 
     logits: bool
     masked: bool
@@ -81,7 +81,7 @@ class Flags(NamedTuple):
 
 
 class NoiseFlags(NamedTuple):
-    """What the kernels of continuous actions are compiled for; only that of `sample_gaussian` asks."""
+    """Sizes that the kernels of continuous actions are compiled for; only that of `sample_gaussian` asks."""
 
     argmax: bool = False
     log_prob: bool = False

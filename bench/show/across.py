@@ -154,7 +154,7 @@ def history(records: Sequence[Record]) -> Chart:
 
 
 Runs = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Mapping[str, Record]]]
-"""Of each point, by backend, the record of each run."""
+"""Records of each run, by point and backend."""
 
 
 def _largest(runs: Runs) -> Runs:

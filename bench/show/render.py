@@ -84,7 +84,7 @@ TYPESET: Final = (
     (r"(?<=\d) (?=[kMGT]\b|\\%)", lambda m: r"\,"),
     (r"(?<=\d) x\b|(?<=\w) x(?= \d)", lambda m: r"\,$\times$"),
 )
-"""How numbers are set: powers of ten, minus signs, and a narrow space before a unit."""
+"""Style of numbers: powers of ten, minus signs, and a narrow space before a unit."""
 
 
 def _power(digits: str, exponent: str) -> str:

@@ -28,7 +28,7 @@ CHECKED_ERRORS: Final = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What is to be learned."""
+    """Task that is learned."""
 
     env: str
     algorithm: str

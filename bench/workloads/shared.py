@@ -121,7 +121,7 @@ class Repeated:
     run: Callable[[], None]
     """Enqueues all of it."""
     n: int
-    """How many times."""
+    """Number of repetitions."""
     mode: Mode
 
 

@@ -1,4 +1,4 @@
-"""What one agent does, however agents are laid out: shared by kernel_numba.py and spread_numba.py, as agent.cuh."""
+"""Step of one agent, for every layout of agents: shared by kernel_numba.py and spread_numba.py, as agent.cuh."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ class TagContinuousConfig:
     episode_length: int = 100
     """Steps after which an episode is cut off."""
     starting_location_x: Sequence[float] | None = None
-    """Where each agent starts, length; None: as ``start`` says."""
+    """Start of each agent, length; None: as ``start`` says."""
     starting_location_y: Sequence[float] | None = None
-    """Where each agent starts, length; None: as ``start`` says."""
+    """Start of each agent, length; None: as ``start`` says."""
     starting_directions: Sequence[float] | None = None
     """Where each agent heads at the start, rad; None: as ``start`` says."""
     start: Start = "random"

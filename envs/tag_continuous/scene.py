@@ -1,4 +1,4 @@
-"""How Tag Continuous is drawn: who tags, who runs, who is out, where they head and where they came from."""
+"""Scene of Tag Continuous: who tags, who runs, who is out, where they head and where they came from."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.core_numba import bits, clip, conclude, float_of_bits
 
 ID_BITS: Final = 16
-"""Of a key: squared distance above, the id below."""
+"""Bits of the id, the lower part of a key; the squared distance is above."""
 
 
 def build(c: Any) -> dict[str, Any]:

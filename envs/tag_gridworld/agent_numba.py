@@ -1,4 +1,4 @@
-"""What one agent does and sees, however agents are laid out: for kernel_numba.py and spread_numba.py, as agent.cuh."""
+"""Step and observation of one agent, in every layout: for kernel_numba.py and spread_numba.py, as agent.cuh."""
 
 from __future__ import annotations
 

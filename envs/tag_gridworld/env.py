@@ -53,7 +53,7 @@ class TagGridWorldConfig:
     tag_penalty_for_runner: float = 2.0
     """Subtracted from the runner's reward when it is tagged."""
     step_cost_for_tagger: float = 0.01
-    """What a step without a tag costs every tagger and earns the runner."""
+    """Reward that a step without a tag costs every tagger and earns the runner."""
     use_full_observation: bool = True
     """Observe all agents; False: a tagger observes the runner, and the runner the nearest tagger."""
 
@@ -259,7 +259,7 @@ class TagGridWorld(Environment):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """What a trainer reads and writes."""
+        """Arrays that a trainer reads and writes."""
         feed = DataFeed()
         row = np.zeros((self.num_agents, self.config.n_features), np.float32)
         feed.add_data("observations", row, per_env=True)

@@ -1,4 +1,4 @@
-"""How Tag GridWorld is drawn: the cells, the taggers, the runner, and where they came from."""
+"""Scene of Tag GridWorld: the cells, the taggers, the runner, and where they came from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TRAIL = 6
 """Frames."""
 MAX_LINES = 101
-"""Of the grid in a direction; more would be one grey area."""
+"""Most lines of the grid in a direction; more would be one grey area."""
 
 
 def draw(config: TagGridWorldConfig, episode: Episode) -> Scene:

@@ -1,4 +1,4 @@
-"""What a backend is: it builds the kernels of one language and enqueues them on one device."""
+"""The interface of a backend: it builds the kernels of one language and enqueues them on one device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Launch = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a backend can run on this machine, or why not and what to install."""
+    """Availability of a backend on this machine, or why not and what to install."""
 
     available: bool
     reason: str = ""

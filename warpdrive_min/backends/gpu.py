@@ -1,4 +1,4 @@
-"""What both GPU backends ask of torch: is there a GPU, and which stream is current."""
+"""Questions of both GPU backends to torch: is there a GPU, and which stream is current."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bridges share: the copies of an environment as batched tensors, with actions, seeds and restarts."""
+"""Parts that the bridges share: the copies of an environment as batched tensors, with actions, seeds and restarts."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ with needed_by(__name__, "torchrl"):
     from torchrl.envs import EnvBase  # type: ignore[import-untyped]
 
 GROUP = "agents"
-"""Where the entries of several agents lie."""
+"""Group that holds the entries of several agents."""
 
 
 class TorchRLEnv(EnvBase):  # type: ignore[misc]

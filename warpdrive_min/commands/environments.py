@@ -1,4 +1,4 @@
-"""What the commands share: how they find environments, read KEY=VALUE, choose a backend, and talk."""
+"""Parts that the commands share: finding environments, reading KEY=VALUE, choosing a backend, and messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in the order in which the first available one is taken."""
 PYTHON: Final = {"True": True, "False": False, "None": None}
 PREFIX: Final = "single_"
-"""Of the names of environments of one agent in WarpDrive's run configs."""
+"""Prefix of the names of environments of one agent in WarpDrive's run configs."""
 
 console = Console()
 

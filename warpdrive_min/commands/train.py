@@ -41,7 +41,7 @@ from warpdrive_min.training.trainer import Trainer
 LATEST: Final = "latest"
 PROGRAM: Final = "python -m warpdrive_min"
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
-"""What a person or a scheduler of jobs sends to end a run."""
+"""Signals by which a person or a scheduler of jobs ends a run."""
 
 
 def train(
@@ -113,7 +113,7 @@ def _known() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for."""
+    """Arguments of the command."""
 
     env_name: str
     """In the table of environments."""

@@ -383,7 +383,7 @@ class TrainerDDPG(TrainerBase):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a script is about to train."""
+    """The run that a script is about to train."""
 
     wrapper: EnvWrapper
     config: RunConfig
@@ -473,7 +473,7 @@ def _is_greedy(who: str, sample_params: Mapping[str, Any]) -> bool:
 
 @dataclass(slots=True)
 class PerfStats:
-    """How long a run has taken, up to its last line of metrics."""
+    """Times of a run, up to its last line of metrics."""
 
     iters: int = 0
     steps: int = 0

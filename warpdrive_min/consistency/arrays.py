@@ -1,4 +1,4 @@
-"""How far two arrays are apart, and whether that is near enough."""
+"""Distance of two arrays, and the rule by which it is near enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training keeps of one step, in NumPy: the rule of `record.cu`, over all environments at once."""
+"""Recording of one step of training, in NumPy: the rule of `record.cu`, over all environments at once."""
 
 from __future__ import annotations
 

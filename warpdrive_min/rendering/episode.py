@@ -19,7 +19,7 @@ from warpdrive_min.files import replacing
 Array = npt.NDArray[Any]
 
 FOLDER = "arrays/"
-"""Where the arrays are in a file, so that none can have the name of the rest."""
+"""Prefix of the arrays in a file, so that none can have the name of the rest."""
 ABOUT = "about"
 
 
@@ -36,7 +36,7 @@ class Episode:
     seed: int
     """Seed of its starts."""
     env_id: int
-    """Which of the copies it was."""
+    """Index of the copy."""
     episode_length: int
     """Steps after which an episode is cut off."""
     arrays: Mapping[str, Array]

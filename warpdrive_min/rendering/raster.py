@@ -41,11 +41,11 @@ INSTALL: Final = 'pip install "warpdrive-min[render]"'
 LIGHT: Final = 0
 DPI: Final = 100
 WIDTH: Final = 560
-"""Of a picture, pixels; even, as MP4 needs."""
+"""Size of a picture, pixels; even, as MP4 needs."""
 MARGIN: Final = 20
 """Around the world, pixels."""
 LINE_HEIGHT: Final = 20
-"""Of a line of text, pixels."""
+"""Height of a line of text, pixels."""
 MAX_HEIGHT: Final = 640
 """Of the world, pixels."""
 LEGEND_COLUMNS: Final = 4

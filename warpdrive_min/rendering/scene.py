@@ -1,4 +1,4 @@
-"""What is drawn of an episode, stated once for every output: layers of shapes in world coordinates.
+"""Drawing of an episode, stated once for every output: layers of shapes in world coordinates.
 
 World coordinates have x to the right and y up; NaN means "not there". The first axis of a layer's arrays is the frame,
 and has one entry where nothing changes.
@@ -69,7 +69,7 @@ class Markers:
     y: Array
     """As ``x``."""
     angle: Array | None = None
-    """Where they point, rad from the x axis to the y axis, as ``x``; None: as the outline does."""
+    """Direction, rad from the x axis to the y axis, as ``x``; None: as the outline does."""
     colour: Colour = "ink"
     fill: Fill = "solid"
     size: float = 6.0

@@ -41,7 +41,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 Sink = Literal["jsonl", "csv", "tensorboard", "wandb"]
 
 OFF: Final = -1
-"""Of `TrainerConfig.neg_pos_env_ratio`."""
+"""Value of `TrainerConfig.neg_pos_env_ratio` that turns it off."""
 MAX_SEED: Final = 2**63 - 1
 NAME: Final = re.compile(r"\w[\w.-]*")
 """Name of a policy; files and metrics are named after it."""
@@ -151,7 +151,7 @@ class _Section(Config):
 
 
 class TrainerConfig(_Section):
-    """How all policies are trained together; counts of environments and steps are those of one GPU."""
+    """Settings of the trainer, for all policies together; counts of environments and steps are those of one GPU."""
 
     PLACE: ClassVar[str] = "trainer"
 

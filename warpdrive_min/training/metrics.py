@@ -1,4 +1,4 @@
-"""What a run logs: rows of numbers, read from the device at once, checked, and written to sinks.
+"""Metrics of a run: rows of numbers, read from the device at once, checked, and written to sinks.
 
 A row is ``{"iteration": ..., "env_steps": ..., "seconds": ..., "steps_per_s": ..., "<policy>/<metric>": ...}``.
 """
@@ -29,9 +29,9 @@ Row = Mapping[str, float | int]
 STEPS_PER_S: Final = "steps_per_s"
 """Steps of all environments together since the last row, 1/s."""
 EPISODIC_RETURN: Final = "mean_episodic_return"
-"""Of a policy: mean over the episodes that ended since the last row of its agents' rewards, summed; NaN: none ended."""
+"""Mean over episodes since the last row of the rewards of a policy's agents, summed; NaN: no episode ended."""
 GRADIENT_NORM: Final = "gradient_norm"
-"""Of a policy: norm before it is clipped; DDPG has one of each network, with its name after this."""
+"""Norm of a policy's gradient before it is clipped; DDPG has one of each network, with its name after this."""
 SKIPPED_STEPS: Final = "n_skipped_steps"
 """Of a policy: steps of its optimisers that were not taken since the gradient was not finite."""
 ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"

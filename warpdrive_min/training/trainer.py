@@ -119,14 +119,14 @@ class Trainer:
         self._last_return: float | None = None
         self._recent = RecentReturns(env_wrapper.n_envs * env_wrapper.episode_length * self.world.size)
         self.recent_return: dict[str, float | None] = {}
-        """Of each policy, over the latest rows of metrics in which all environments had time for a whole episode."""
+        """Mean return by policy, over the latest rows in which all environments had time for a whole episode."""
         self.has_reached_return = False
         """Training has stopped because its policies reached ``trainer.stop_return``."""
         self._start_environments()
         self._build()
         runs = Path(saving.basedir, saving.name, saving.tag)
         self.folder = runs / (str(folder) if folder else str(self.world.agreed(unused_number(runs))))
-        """Where the run leaves its settings, metrics and checkpoints."""
+        """Folder of the run's settings, metrics and checkpoints."""
         self._verbose = verbose and self.world.is_first
         self._sinks: list[Sink] | None = None
         self._started = time.perf_counter()

@@ -15,7 +15,7 @@ LEAST_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a backend steps so many environments."""
+    """Rate at which a backend steps so many environments."""
 
     backend: str
     n_envs: int

@@ -25,9 +25,9 @@ from warpdrive_min.validation.subject import Array, Arrays, Case, Trace, draw_ac
 TERMINATED: Final = "terminated"
 TRUNCATED: Final = "truncated"
 OUTPUTS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED, TIMESTEP, EPISODE)
-"""What an environment's user sees of a step; the other arrays are state, or scratch that nobody need reset."""
+"""Arrays that an environment's user sees of a step; the other arrays are state, or scratch that nobody need reset."""
 NOT_RESET: Final = (Constants.REWARDS, Constants.ACTIONS, TERMINATED, TRUNCATED, FINAL_OBSERVATIONS)
-"""What a reset leaves as the last step wrote it."""
+"""Arrays that a reset leaves as the last step wrote it."""
 SANITIZER: Final = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9")
 PATIENCE_S: Final = 600
 """After so long a process that exercises the kernels counts as hung."""

@@ -1,4 +1,4 @@
-"""What is checked: an environment class, found by path or name, with a config on a backend."""
+"""The subject of a validation: an environment class, found by path or name, with a config on a backend."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What environments of classic control share."""
+"""Parts that the environments of classic control share."""

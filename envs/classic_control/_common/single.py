@@ -1,4 +1,4 @@
-"""What environments of one agent share: keys of their config, their arrays, and the pool of starts."""
+"""Parts that environments of one agent share: keys of their config, their arrays, and the pool of starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warpdrive_min.spaces import Box, Discrete
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleConfig:
-    """What the configs of all environments of one agent have."""
+    """Config keys of all environments of one agent."""
 
     environment: ClassVar[str]
     """Name of the environment in messages."""

@@ -17,7 +17,7 @@ HAIR: Final = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValleyConfig(SingleConfig):
-    """What the configs of both cars share; the height of the valley is sin(3 x) in shape, its bottom at -pi / 6 m."""
+    """Config keys that both cars share; the height of the valley is sin(3 x) in shape, its bottom at -pi / 6 m."""
 
     positive: ClassVar[tuple[str, ...]] = ("max_speed",)
 

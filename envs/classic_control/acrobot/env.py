@@ -55,7 +55,7 @@ class AcrobotConfig(SingleConfig):
     link_moi: float = 1.0
     """Moment of inertia of each link about its centre of mass, kg m^2."""
     torque: float = 1.0
-    """Of the driven joint, N m."""
+    """Torque of the driven joint, N m."""
     max_velocity_1: float = 4 * math.pi
     """Bound of the first joint's velocity, rad/s."""
     max_velocity_2: float = 9 * math.pi
@@ -80,7 +80,7 @@ class AcrobotConfig(SingleConfig):
 
     @property
     def coupling(self) -> float:
-        """What the cosine of the second angle adds to the inertia that couples the joints, kg m^2."""
+        """Inertia that the cosine of the second angle adds to that which couples the joints, kg m^2."""
         return self.link_mass_2 * self.link_length_1 * self.link_com_2
 
     @property

@@ -1,4 +1,4 @@
-"""How Acrobot is drawn: two links that hang from a joint, and the height that the tip must reach."""
+"""Scene of Acrobot: two links that hang from a joint, and the height that the tip must reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How CartPole is drawn: the cart on its track, the pole, and the bounds that end an episode."""
+"""Scene of CartPole: the cart on its track, the pole, and the bounds that end an episode."""
 
 from __future__ import annotations
 

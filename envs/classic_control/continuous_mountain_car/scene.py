@@ -1,4 +1,4 @@
-"""How ContinuousMountainCar is drawn: as MountainCar, with a push of any strength."""
+"""Scene of ContinuousMountainCar: as MountainCar, with a push of any strength."""
 
 from __future__ import annotations
 

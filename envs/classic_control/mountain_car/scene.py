@@ -1,4 +1,4 @@
-"""How a car in a valley is drawn: the hill, the goal, the car on its wheels, and its push."""
+"""Scene of a car in a valley: the hill, the goal, the car on its wheels, and its push."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envs.classic_control._common.valley import ValleyConfig
 
 LENGTH, HEIGHT, WHEEL = 0.16, 0.06, 0.03
-"""Of the car, in the unit of its position; the dynamics have a point."""
+"""Size of the car, in the unit of its position; the dynamics have a point."""
 
 
 def draw(config: ValleyConfig, episode: Episode, push: NDArray[Any]) -> Scene:

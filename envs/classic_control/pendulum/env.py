@@ -32,9 +32,9 @@ class PendulumConfig(SingleConfig):
     gravity: float = 10.0
     """m/s^2; WarpDrive has 9.81."""
     mass: float = 1.0
-    """Of the rod, kg."""
+    """Mass of the rod, kg."""
     length: float = 1.0
-    """Of the rod, m."""
+    """Length of the rod, m."""
     max_velocity: float = 8.0
     """Bound of the angular velocity, rad/s."""
     max_torque: float = 2.0

@@ -1,4 +1,4 @@
-"""How Pendulum is drawn: the rod about its pivot, and the torque on it."""
+"""Scene of Pendulum: the rod about its pivot, and the torque on it."""
 
 from __future__ import annotations
 

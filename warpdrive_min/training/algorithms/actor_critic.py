@@ -77,7 +77,7 @@ class ActorCriticAlgorithm(abc.ABC):
 
     clips_actions: ClassVar[bool] = True
     default_lambda: ClassVar[float]
-    """Of generalised advantages, where the config names none."""
+    """Lambda of generalised advantages, where the config names none."""
     is_clipped: ClassVar[bool]
     """The policy's term is the clipped surrogate, and values may be clipped; else it is the policy gradient."""
 

@@ -1,4 +1,4 @@
-"""What training minimises and reports: pure functions of tensors, differentiable, and fit for a CUDA graph.
+"""Losses and figures of training: pure functions of tensors, differentiable, and fit for a CUDA graph.
 
 They take batches of any leading shape, mostly ``(n_steps, n_envs, n_agents)``, enqueue without synchronising, and check
 nothing. Those of policies and values return a term for each row, so that a batch can be passed through in parts; the

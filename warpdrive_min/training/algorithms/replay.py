@@ -20,7 +20,7 @@ MAX_COUNT: Final = 2**31 - 1
 
 
 class Transitions(NamedTuple):
-    """What single agents did and what came of it within n steps, float32: a row each."""
+    """Transitions of single agents over n steps, float32: a row each."""
 
     observations: Tensor
     """(rows, n_features)."""

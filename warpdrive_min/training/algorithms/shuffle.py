@@ -30,7 +30,7 @@ class RandomIndices:
         self._functions.load(core_sources("shuffle"))
         device = self._functions.backend.device
         self.indices = torch.zeros(n, dtype=torch.int32, device=device)
-        """What was drawn last, (n,) int32; static."""
+        """Permutation drawn last, (n,) int32; static."""
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
         """Draws so far, (1,) int32."""
         self.seed = torch.tensor(seed_words(seed), dtype=torch.int32).to(device)
