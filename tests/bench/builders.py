@@ -1,7 +1,15 @@
-"""Builders of what the benchmark's tests are about: records."""
+"""Builders of what the benchmark's tests are about: records, and a GPU that is faked."""
 
 from __future__ import annotations
 
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bench import nvml
 from bench.case import Check
 from bench.record import Checks, Metric, Record
 
@@ -60,3 +68,81 @@ def two_backends() -> list[Record]:
         for backend, of_backend in rates.items()
         for n_envs, rate in zip((1, 100, 10_000), of_backend, strict=True)
     ]
+
+
+class FakeNvml:
+    """A GPU at 1,500 MHz and 300 W whose energy counter has the given readings, mJ; stands in for `pynvml`."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_SUCCESS = 0
+    nvmlClocksEventReasonSwPowerCap = 4
+    nvmlClocksEventReasonHwThermalSlowdown = 64
+
+    def __init__(self) -> None:
+        self.energy = iter([1_000_000, 2_500_000])
+        self.reasons = [0, 4, 4, 68]
+        self.pids = [os.getpid()]
+        self.degrees = 50
+        self.has_gpm = True
+        self.gpm_status: dict[int, int] = {}
+        self.gpm_samples = self.opened = self.samples = 0
+        self.fails_after: int | None = None
+        for index, name in enumerate(nvml.GPM.values()):
+            setattr(self, f"NVML_GPM_METRIC_{name}", index)
+        readings = {
+            "Count": lambda: 2,
+            "HandleByIndex": lambda index: index,
+            "UUID": lambda handle: ["GPU-other", "GPU-mine"][handle],
+            "MemoryInfo": lambda handle: SimpleNamespace(used=2**30),
+            "ClockInfo": lambda handle, kind: {1: 1500, 2: 3000}[kind],
+            "PowerUsage": lambda handle: 300_000,
+            "Temperature": lambda handle, kind: self.degrees,
+            "TotalEnergyConsumption": lambda handle: next(self.energy),
+            "CurrentClocksEventReasons": lambda handle: self.reasons[min(self.samples, len(self.reasons)) - 1],
+            "ComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=pid) for pid in self.pids],
+        }
+        for name, reading in readings.items():
+            setattr(self, f"nvmlDeviceGet{name}", reading)
+
+    @classmethod
+    def installed(cls, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+        """Return one that is found as `pynvml`, whose second device is torch's."""
+        fake = cls()
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        properties = SimpleNamespace(uuid="mine", name="NVIDIA H200")
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        return fake
+
+    def nvmlInit(self):
+        self.opened += 1
+
+    def nvmlShutdown(self):
+        self.opened -= 1
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        assert handle == 1, "the device is found by UUID, not by index"
+        self.samples += 1
+        if self.fails_after is not None and self.samples > self.fails_after:
+            raise RuntimeError("GPU is lost")
+        return SimpleNamespace(gpu=90 + self.samples % 2)
+
+    def nvmlGpmQueryDeviceSupport(self, handle):
+        return SimpleNamespace(isSupportedDevice=self.has_gpm)
+
+    def nvmlGpmSampleAlloc(self):
+        self.gpm_samples += 1
+        return object()
+
+    def nvmlGpmSampleGet(self, handle, sample): ...
+
+    def nvmlGpmSampleFree(self, sample):
+        self.gpm_samples -= 1
+
+    def c_nvmlGpmMetricsGet_t(self):
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=None, value=0.0) for _ in nvml.GPM])
+
+    def nvmlGpmMetricsGet(self, request):
+        for metric in request.metrics:
+            metric.nvmlReturn = self.gpm_status.get(metric.metricId, 0)
+            metric.value = 0.0 if metric.nvmlReturn else 10.0 * metric.metricId

@@ -13,44 +13,23 @@ import torch
 from typer.testing import CliRunner
 
 from bench import cli, doctor, nvml
-from tests.bench.test_nvml import FakeNvml
+from tests.bench.builders import FakeNvml
 
 runner = CliRunner()
 
 
-class HealthyNvml(FakeNvml):
-    """A cool GPU of its own, whose energy counter moves at each reading."""
-
-    nvmlClocksEventReasonGpuIdle = 1
-    nvmlClocksEventReasonApplicationsClocksSetting = 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pids, self.reasons, self.samples = [], [1], 1
-        self.degrees, self.mig, self.persistence = 40, 0, 1
-        self.energy = iter(range(10**9))
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
-        return 1980
-
-    def nvmlDeviceGetTemperature(self, handle, kind):
-        return self.degrees
-
-    def nvmlDeviceGetMigMode(self, handle):
-        return [self.mig, self.mig]
-
-    def nvmlDeviceGetPersistenceMode(self, handle):
-        return self.persistence
-
-
 @pytest.fixture
-def gpu(monkeypatch) -> HealthyNvml:
-    fake = HealthyNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
+def gpu(monkeypatch) -> FakeNvml:
+    """Lend a cool GPU of its own, whose energy counter moves at each reading."""
+    fake = FakeNvml.installed(monkeypatch)
+    fake.pids, fake.reasons, fake.samples, fake.degrees, fake.energy = [], [1], 1, 40, iter(range(10**9))
+    fake.nvmlClocksEventReasonGpuIdle, fake.nvmlClocksEventReasonApplicationsClocksSetting = 1, 2
+    fake.mig, fake.persistence = 0, 1
+    fake.nvmlDeviceGetMaxClockInfo = lambda handle, kind: 1980
+    fake.nvmlDeviceGetMigMode = lambda handle: [fake.mig, fake.mig]
+    fake.nvmlDeviceGetPersistenceMode = lambda handle: fake.persistence
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    properties = SimpleNamespace(uuid="mine", name="NVIDIA H200")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(nvml, "energy_period_s", lambda read: 0.1 if read() is not None else None)
     return fake
 

@@ -13,104 +13,22 @@ import torch
 
 from bench import nvml
 from bench.measure import Timer
+from tests.bench.builders import FakeNvml
 from tests.bench.fakes import FakeWatch, timed
 
 DEVICE = torch.device("cuda", 0)
 
 
-class FakeNvml:
-    """A GPU at 1,500 MHz and 300 W whose energy counter has the given readings, mJ."""
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    NVML_GPM_METRICS_GET_VERSION = 1
-    NVML_SUCCESS = 0
-    nvmlClocksEventReasonSwPowerCap = 4
-    nvmlClocksEventReasonHwThermalSlowdown = 64
-
-    def __init__(self) -> None:
-        self.energy = iter([1_000_000, 2_500_000])
-        self.reasons = [0, 4, 4, 68]
-        self.pids = [os.getpid()]
-        self.has_gpm = True
-        self.gpm_status = {}
-        self.gpm_samples = 0
-        self.opened = 0
-        self.samples = 0
-        self.fails_after: int | None = None
-        for index, name in enumerate(nvml.GPM.values()):
-            setattr(self, f"NVML_GPM_METRIC_{name}", index)
-
-    def nvmlInit(self):
-        self.opened += 1
-
-    def nvmlShutdown(self):
-        self.opened -= 1
-
-    def nvmlDeviceGetCount(self):
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):
-        return ["GPU-other", "GPU-mine"][handle]
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        assert handle == 1, "the device is found by UUID, not by index"
-        self.samples += 1
-        if self.fails_after is not None and self.samples > self.fails_after:
-            raise RuntimeError("GPU is lost")
-        return SimpleNamespace(gpu=90 + self.samples % 2)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(used=2**30)
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):
-        return {1: 1500, 2: 3000}[kind]
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return 300_000
-
-    def nvmlDeviceGetTemperature(self, handle, kind):
-        return 50
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return next(self.energy)
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
-        return self.reasons[min(self.samples, len(self.reasons)) - 1]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return [SimpleNamespace(pid=pid) for pid in self.pids]
-
-    def nvmlGpmQueryDeviceSupport(self, handle):
-        return SimpleNamespace(isSupportedDevice=self.has_gpm)
-
-    def nvmlGpmSampleAlloc(self):
-        self.gpm_samples += 1
-        return object()
-
-    def nvmlGpmSampleGet(self, handle, sample):
-        pass
-
-    def nvmlGpmSampleFree(self, sample):
-        self.gpm_samples -= 1
-
-    def c_nvmlGpmMetricsGet_t(self):
-        return SimpleNamespace(metrics=[SimpleNamespace(metricId=None, value=0.0) for _ in nvml.GPM])
-
-    def nvmlGpmMetricsGet(self, request):
-        for metric in request.metrics:
-            metric.nvmlReturn = self.gpm_status.get(metric.metricId, 0)
-            metric.value = 0.0 if metric.nvmlReturn else 10.0 * metric.metricId
+@pytest.fixture
+def fake(monkeypatch) -> FakeNvml:
+    return FakeNvml.installed(monkeypatch)
 
 
 @pytest.fixture
-def fake(monkeypatch) -> FakeNvml:
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="mine"))
-    return fake
+def long_enough(monkeypatch):
+    """Let every window be long enough for joules and GPM metrics."""
+    monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
+    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
 
 
 def watch(fake: FakeNvml, samples: int = 4) -> nvml.Sampler:
@@ -121,10 +39,8 @@ def watch(fake: FakeNvml, samples: int = 4) -> nvml.Sampler:
     return sampler
 
 
-def test_device_is_found_and_summarised(fake, monkeypatch):
+def test_device_is_found_and_summarised(fake, long_enough):
     """Series have mean, min and max; throttling its share of the samples; long windows joules and GPM metrics."""
-    monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
-    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
     got = watch(fake).telemetry
     assert got.sm_clock_mhz == {"mean": 1500, "min": 1500, "max": 1500}
     assert got.power_w["mean"] == 300
@@ -168,19 +84,16 @@ def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
     assert got.power_w is not None
 
 
-def test_metric_that_fails_is_not_taken_for_zero(fake, monkeypatch):
+def test_metric_that_fails_is_not_taken_for_zero(fake, long_enough):
     """NVML reports failures of single GPM metrics beside their values: those are left out, with the reason."""
-    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
     fake.gpm_status = {list(nvml.GPM).index("dram_bandwidth_percent"): 3}
     got = watch(fake).telemetry
     assert set(got.gpm) == set(nvml.GPM) - {"dram_bandwidth_percent"}
     assert got.unread["gpm.dram_bandwidth_percent"] == "NVML answers 3"
 
 
-def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, monkeypatch):
+def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, long_enough):
     """A GPU that is gone from one moment to the next leaves the samples before, and reasons for the rest."""
-    monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
-    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
 
     def lost(*arguments):
         fake.samples += 1
@@ -189,7 +102,7 @@ def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, monkeypatch):
     with nvml.Sampler(DEVICE, period_s=0.001) as sampler:
         while fake.samples < 2:
             time.sleep(0.001)
-        for name in dir(FakeNvml):
+        for name in dir(fake):
             if name.startswith(("nvmlDeviceGet", "nvmlGpm", "nvmlShutdown")):
                 setattr(fake, name, lost)
         while "contended" not in sampler._unread:  # the last one that a sample reads
@@ -240,9 +153,8 @@ def test_own_process_under_another_number_is_not_foreign(fake):
     assert "containers hide them" in got.unread["contended"]
 
 
-def test_counter_that_goes_back_gives_no_joules(fake, monkeypatch):
+def test_counter_that_goes_back_gives_no_joules(fake, long_enough):
     """An energy counter that was set back in between is a reason, not a negative number."""
-    monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
     fake.energy = iter([1000, 0])
     got = watch(fake).telemetry
     assert got.energy_j is None
@@ -266,9 +178,8 @@ def test_throttling_leaves_out_what_is_no_trouble():
     assert nvml.throttling({"throttle_reasons": None}) == nvml.throttling(None) == {}
 
 
-def test_bytes_over_the_bus_are_per_unit_of_work(fake, monkeypatch):
+def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
     """(received + sent) MiB/s times the window over the work done in it; unknown without GPM."""
-    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
     got = watch(fake).telemetry
     rate = got.gpm["pcie_received_mib_per_s"] + got.gpm["pcie_sent_mib_per_s"]
     assert rate == 70
@@ -277,9 +188,8 @@ def test_bytes_over_the_bus_are_per_unit_of_work(fake, monkeypatch):
     assert nvml.pcie_bytes_per(watch(fake).telemetry, 1000) is None
 
 
-def test_watching_a_point_counts_its_work_and_its_cost(fake, monkeypatch):
+def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
     """Five samples of two runs of 1,000 steps, each a tenth slower than unwatched, under the sampler."""
-    monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
     clock = FakeWatch(lambda run: 55e6)
     timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
     timer.runs = 2
