@@ -19,17 +19,16 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from bench import sweep
+from bench import compare, sweep
 from bench.case import Point, PresetName
+from bench.compare import say
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import key, machine_mismatches
 from bench.machine import kind
+from bench.pairs import WORKING_TREE, Pair, measure_revisions
 from bench.record import Record, append
 from bench.stats import median, smallest_detectable
-from bench.verdicts import compare, turns
-from bench.verdicts.compare import say
-from bench.verdicts.pairing import Pair
-from bench.verdicts.worker import SideError
+from bench.worker import WorkerError
 from warpdrive_min.files import write_atomically
 
 CALIBRATIONS: Final = sweep.RESULTS / "calibration"
@@ -202,8 +201,8 @@ def calibrate(
             raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
         for index in range(rounds):
             say(f"round {index + 1} of {rounds}")
-            both = turns.WORKING_TREE, turns.WORKING_TREE
-            seen = turns.measure_revisions(points, both, preset.value, f"{run_id}-{index}", say)
+            both = WORKING_TREE, WORKING_TREE
+            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say)
             pairs.append(seen.pairs)
             told |= dict.fromkeys([f"left out: {each}" for each in seen.skipped])
             told |= dict.fromkeys([f"failed: {each}" for each in seen.failed])
@@ -224,7 +223,7 @@ def calibrate(
     except CompareError as error:
         say(str(error))
         raise typer.Exit(error.code) from error
-    except SideError as error:
+    except WorkerError as error:
         say(str(error))
         raise typer.Exit(5) from error
     if any(each.startswith("failed") for each in told):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import typer
 from rich.console import Console
 
-from bench import isolated, sweep
+from bench import sweep
 from bench.case import Point, point_name
 from bench.cases import CASES
 from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
@@ -24,6 +24,7 @@ from bench.sets import newest_sets, published_records
 from bench.show import render
 from bench.show.columns import Column, Table
 from bench.show.labels import number
+from bench.worker import run_points
 from bench.workloads.learn import SEEDS
 from warpdrive_min.backends import availability
 
@@ -283,7 +284,7 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     context = Context.here("default")
     file = out / f"{context.run_id}.jsonl"
     measured = []
-    for record in sweep.run(todo, context, file, isolated.run_points):
+    for record in sweep.run(todo, context, file, run_points):
         measured.append(record)
         reason = f": {record.reason}" if record.reason else ""
         name = point_name(record.case, record.point)

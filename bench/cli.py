@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import documents, isolated, plots, ray_sweep, sweep
+from bench import documents, plots, ray_sweep, sweep
 from bench.calibrate import calibrate
 from bench.case import PresetName, point_name
 from bench.cases import CASES
 from bench.claims import claims
+from bench.compare import compare
 from bench.doctor import doctor
 from bench.export import export
 from bench.gate import GateCommand, gate
@@ -28,7 +29,7 @@ from bench.record import Context, Record, read_all
 from bench.report import report
 from bench.reproduce import reproduce
 from bench.show.records import by_machine
-from bench.verdicts.compare import compare
+from bench.worker import run_points
 from warpdrive_min.backends import Availability, availability
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
@@ -132,7 +133,7 @@ def _show(records: list[Record]) -> None:
 def _place(ray: str | None) -> Iterator[tuple[Mapping[str, Availability], sweep.Runner]]:
     """Lend what runs points, here or on a cluster, with the backends there."""
     if ray is None:
-        yield availability(), isolated.run_points
+        yield availability(), run_points
         return
     try:
         with ray_sweep.connected(ray) as cluster:

@@ -22,17 +22,17 @@ from rich import box
 from rich.table import Table
 from typer.core import TyperCommand
 
-from bench import calibrate, isolated, sweep
+from bench import calibrate, compare, sweep
 from bench.calibrate import CALIBRATIONS, Calibration
 from bench.case import PresetName, point_name
 from bench.cases import CASES
+from bench.compare import paired_up, say
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
+from bench.pairs import WORKING_TREE, Pair, measure_revisions, unit_ns
 from bench.record import Context, Record, append, read_all, selected
 from bench.stats import CONFIDENCE, holm, median, smallest_detectable
-from bench.verdicts import compare, turns
-from bench.verdicts.compare import say
-from bench.verdicts.pairing import Pair, paired_up, samples
+from bench.worker import run_points
 from warpdrive_min.files import write_atomically
 
 THRESHOLD: Final = 0.03
@@ -268,7 +268,7 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
         raise NotComparable(f"gate: {'; '.join(differ)}")
     todo = [sweep.Job(CASES[record.case], record.point) for record in wanted if record.case in CASES]
     records = []
-    for record in sweep.run(todo, context, file, isolated.run_points):
+    for record in sweep.run(todo, context, file, run_points):
         records.append(record)
         say(f"{len(records)}/{len(todo)} {name_of(record)}: {record.status}")
     return records
@@ -311,11 +311,13 @@ def from_revision(report: Report, choice: Choice) -> None:
         )
 
     def measured(some: Sequence[Any]) -> list[Pair]:
-        run_id, sides = compare.new_run_id(), (report.baseline, turns.WORKING_TREE)
-        seen = turns.measure_revisions(some, sides, choice.preset.value, run_id, say)
+        run_id, sides = compare.new_run_id(), (report.baseline, WORKING_TREE)
+        seen = measure_revisions(some, sides, choice.preset.value, run_id, say)
         for pair in seen.pairs:
             append(choice.out / f"{run_id}-a.jsonl", pair.a)
             append(choice.out / f"{run_id}-b.jsonl", pair.b)
+            if pair.comparison:
+                append(choice.out / f"{run_id}-comparisons.jsonl", pair.comparison)
         report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
         report.add("broken", *seen.failed)
         return seen.pairs
@@ -441,7 +443,7 @@ def render_markdown(report: Report) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     assert row.estimate is not None
-    before, now = (f"{median(samples(record)):.4g}" for record in row.estimate.records)
+    before, now = (f"{median(unit_ns(record)):.4g}" for record in row.estimate.records)
     return row.subject, before, now, row.slower, f"{row.limit:.2%}", f"{row.p:.2g}", row.verdict
 
 
@@ -528,14 +530,15 @@ def slowed_down(
 
 
 def _injected(record: Record, by: float, calibration: Calibration | None, random: np.random.Generator) -> Pair:
-    times = np.asarray(samples(record))
+    times = np.asarray(record.samples_ns)
     noise = calibration.of(record) if calibration else None
     run = noise.run if noise else 0.0
 
-    def drawn(slower: float) -> tuple[float, ...]:
-        return tuple((random.choice(times, len(times)) * math.exp(random.normal(0, run)) * (1 + slower)).tolist())
+    def drawn(slower: float) -> Record:
+        samples_ns = random.choice(times, len(times)) * math.exp(random.normal(0, run)) * (1 + slower)
+        return record.model_copy(update={"samples_ns": samples_ns.tolist()})
 
-    return Pair(name=name_of(record), a=record, b=record, times_a=drawn(0.0), times_b=drawn(by), in_turns=False)
+    return Pair(name=name_of(record), a=drawn(0.0), b=drawn(by))
 
 
 def selftest_table(outcomes: Outcomes, threshold: float) -> Table:

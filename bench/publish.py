@@ -15,14 +15,14 @@ from typing import Annotated, Final
 
 import typer
 
-from bench import doctor, documents, isolated, machine, plots, sets, sweep
+from bench import doctor, documents, machine, plots, sets, sweep
 from bench.case import PresetName, point_name
 from bench.judge import key, machine_mismatches, name_of
-from bench.peers import pairing
+from bench.peers import sides
 from bench.peers.command import chosen, interpreters
 from bench.record import Context, Record, append, read
-from bench.sets import RECORDS, Manifest
-from bench.verdicts.worker import Side
+from bench.sets import COMPARISONS, RECORDS, Manifest
+from bench.worker import run_points
 from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
 
@@ -191,7 +191,7 @@ def run_sweep(publication: Publication) -> Iterator[str]:
         yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
 
 
-RUNNER: sweep.Runner = isolated.run_points
+RUNNER: sweep.Runner = run_points
 """Way in which points are run."""
 
 
@@ -201,11 +201,12 @@ def run_peers(publication: Publication) -> Iterator[str]:
     todo = [
         job for job in chosen(publication.context.preset, [], []) if ("peer", *sorted(job.point.items())) not in done
     ]
-    run = pairing.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
-    ours = Side()
+    run = sides.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
     for index, job in enumerate(todo, start=1):
-        records = pairing.measure(job, run, ours)
+        records, comparison = sides.measure(job, run)
         publication.add(*records)
+        if comparison:
+            append(publication.folder / COMPARISONS, comparison)
         yield f"{index}/{len(todo)} {point_name('peer', job.point)}: {records[0].status}"
 
 

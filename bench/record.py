@@ -442,7 +442,7 @@ def read(path: Path, cut: list[str] | None = None) -> list[Record]:
     Raises:
         RecordError: A whole line breaks the schema, or cuts are not asked for and there is one.
     """
-    return [_parsed(Record, fields, where) for fields, where in _lines(path, cut) if "log_ratios" not in fields]
+    return [parsed(Record, fields, where) for fields, where in _lines(path, cut) if "log_ratios" not in fields]
 
 
 def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
@@ -453,7 +453,7 @@ def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> lis
     """
     files = _files(paths)
     found = [
-        _parsed(Comparison, fields, where)
+        parsed(Comparison, fields, where)
         for file in files
         for fields, where in _lines(file, cut)
         if "log_ratios" in fields
@@ -503,7 +503,8 @@ def _lines(path: Path, cut: list[str] | None) -> Iterator[tuple[dict[str, Any], 
 Line = TypeVar("Line", Record, Comparison)
 
 
-def _parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
+def parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
+    """Return the record or comparison of a JSON object; raises RecordError, which names the place."""
     version = fields.pop("schema", None)
     if version not in READABLE:
         known = " or ".join(map(str, READABLE))

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench import isolated, machine, sweep
+from bench import machine, sweep
 from bench.cases import CASES
 from bench.judge import disturbed, name_of, position
 from bench.machine import CODE
 from bench.record import Context, Metric, Record, RecordError, append, read_all
+from bench.worker import run_point
 
 TOLERANCE: Final = 0.1
 """Share by which a figure may differ: what the same point's did between two published sweeps of the same GPU."""
@@ -125,7 +126,7 @@ def repeat(record: Record, context: Context, tolerance: float, out: Path | None 
         commit = record.git.get("sha") or "of the record, which it does not name,"
         reason = f"{why_not}; check out commit {commit} and run `{record.command}`"
         return Repetition(name=name_of(record), verdict=BROKEN, reasons=(reason,), differs={})
-    here = isolated.run_point(sweep.Job(case, record.point), context)
+    here = run_point(sweep.Job(case, record.point), context)
     if out is not None:
         append(out, here)
     return compare(record, here, tolerance)

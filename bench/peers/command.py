@@ -13,9 +13,8 @@ from rich.console import Console
 from bench import documents, sweep
 from bench.case import Preset, PresetName, passes
 from bench.peers.catalogue import PEERS, PeerJob
-from bench.peers.pairing import Run, measure
+from bench.peers.sides import Run, measure
 from bench.record import Context, Record, append
-from bench.verdicts.worker import Side
 from warpdrive_min import BACKENDS
 
 WIDE: Final = 220
@@ -44,11 +43,13 @@ def peers(
     context = Context.here(preset.value)
     run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend)
     file = out / f"{context.run_id}.jsonl"
-    records, ours = [], Side()
+    records: list[Record] = []
     for index, job in enumerate(todo, start=1):
-        found = measure(job, run, ours)
+        found, comparison = measure(job, run)
         for record in found:
             append(file, record)
+        if comparison:
+            append(out / f"{context.run_id}-comparisons.jsonl", comparison)
         records += found
         _say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
     documents.show([record for record in records if record.case == "peer"], _console())

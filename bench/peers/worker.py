@@ -1,28 +1,30 @@
-"""A peer's process: ``python worker.py DESCRIPTOR`` in its own interpreter, which need not have anything of ours.
+"""A peer's process: ``python worker.py SOCKET`` in its own interpreter, which need not have anything of ours.
 
-It gets requests on standard input and answers through a file descriptor, a JSON object a line each way. Whatever the
-peer prints goes elsewhere.
+It answers requests over a socket that it inherits by its number, JSON objects framed by `multiprocessing.connection`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import json
-import os
 import platform
 import sys
 import time
 from importlib import metadata
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-METHODS = ("set_up", "time", "trace")
 
 
 class Peer:
     """A point of a peer in this process."""
+
+    def device(self, adapter: str) -> dict[str, Any]:
+        """Import the peer and return the kind of device that it runs on: ``cpu`` or ``cuda``."""
+        return {"device": _adapter(adapter).device()}
 
     def set_up(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
         """Import the peer and make a point ready; returns what the work is, and the versions that do it."""
@@ -83,21 +85,18 @@ def _hash(package: str) -> str | None:
     return f"sources {digest.hexdigest()[:12]}"
 
 
-def serve(replies_to: int) -> None:
-    """Answer requests until there are no more."""
+def serve(connection: Connection) -> None:
+    """Answer requests until one says that it was the last."""
     peer = Peer()
-    with os.fdopen(replies_to, "w") as replies:
-        for line in sys.stdin:
-            request = json.loads(line)
-            assert request["method"] in METHODS, f"no such method: {request['method']}"
-            try:
-                reply = getattr(peer, request["method"])(**request["arguments"])
-            except Exception as error:  # noqa: BLE001  (whatever breaks a peer is told to who asked)
-                kind = "Unavailable" if isinstance(error, ImportError) else type(error).__name__
-                reply = {"error": kind, "message": f"{error}"}
-            replies.write(json.dumps(reply) + "\n")
-            replies.flush()
+    while request := json.loads(connection.recv_bytes()):
+        try:
+            reply = getattr(peer, request["method"])(**request["arguments"])
+        except Exception as error:  # noqa: BLE001  (whatever breaks a peer is told to who asked)
+            kind = "Unavailable" if isinstance(error, ImportError) else type(error).__name__
+            reply = {"error": kind, "message": f"{error}"}
+        connection.send_bytes(json.dumps(reply).encode())
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    with contextlib.suppress(EOFError):  # who asks is gone
+        serve(Connection(int(sys.argv[1])))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench.machine import kind
-from bench.record import Metric, Record
+from bench.record import ALONE, Metric, Record
 from bench.show.labels import ENV_NAME
 
 
@@ -22,7 +22,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:
     """Leave out what was measured in turns with another side; it counts beside that one."""
-    return [record for record in records if "taken" not in record.notes]
+    return [record for record in records if record.case == "peer" or record.taken == ALONE]
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli
+from bench import cli, compare, pairs
 from bench.calibrate import noise, read, store
 from bench.errors import NotComparable
 from bench.stats import smallest_detectable
-from bench.verdicts import compare, turns
-from bench.verdicts.worker import Side
+from bench.worker import Server
 from tests.bench.fakes import case, cycle
 from tests.bench.fakes import timed as fake_timed
 from tests.bench.test_compare import pair_of
@@ -118,10 +117,10 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
 
     @contextmanager
     def sides(*names):
-        assert names == (turns.WORKING_TREE, turns.WORKING_TREE)
-        yield [Side({"fake": fake}) for _ in names]
+        assert names == (pairs.WORKING_TREE, pairs.WORKING_TREE)
+        yield [lambda: nullcontext(Server({"fake": fake})) for _ in names]
 
-    monkeypatch.setattr(turns, "revisions", sides)
+    monkeypatch.setattr(pairs, "revisions", sides)
     monkeypatch.setattr(compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
     folders = ["--out", str(tmp_path / "calibration"), "--records", str(tmp_path / "records")]
     got = runner.invoke(cli.app, ["calibrate", "--preset", "smoke", "--rounds", "2", *folders])

@@ -126,7 +126,7 @@ def test_peers_stand_beside_ours_of_the_same_turns() -> None:
         )
 
     found = [peer("slow", 1e6, 2.5e6), peer("quick", 4e6, 2e6)]
-    found += [record(point=point("pycuda", 1000), notes={"taken": "in turns with a peer"})]
+    found += [record(point=point("pycuda", 1000), taken="in turns with a peer")]
     (panel,) = chart(found, "peers").panels
     assert (panel.title, panel.ticks) == (
         "CartPole, random actions",

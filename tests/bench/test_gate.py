@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, gate, isolated, machine, sweep
+from bench import cli, gate, machine, pairs, sweep
 from bench.calibrate import Calibration, NoiseFloor
+from bench.case import passes
 from bench.gate import INJECTED, Code, Report, from_records, judge, render_annotations, slowed_down
 from bench.judge import Evidence, name_of
+from bench.pairs import unit_ns
 from bench.record import Context, Record, append, read
-from bench.verdicts.compare import passes
-from bench.verdicts.pairing import samples
-from bench.verdicts.worker import Side
+from bench.worker import Server, run_points
 from tests.bench.fakes import case, cycle, timed
 from tests.bench.test_compare import pair_of
 from tests.bench.test_plots import point, record
@@ -264,7 +264,7 @@ def test_threshold_is_never_below_the_smallest_detectable(h200):
     outcomes = {}
     for slower in (0.0, 0.05, 0.2):
         ((now,), (before,)) = (again(h200[:1], seed, by) for seed, by in ((8, slower), (9, 0.0)))
-        pair = pair_of(samples(before), samples(now), case=now.case, point=now.point, preset=now.preset)
+        pair = pair_of(unit_ns(before), unit_ns(now), case=now.case, point=now.point, preset=now.preset)
         (row,) = judge([pair], 0.03, calibration)
         assert row.limit >= 0.08
         outcomes[slower] = row.verdict
@@ -311,7 +311,7 @@ def test_gate_measures_the_baseline_again(tmp_path, monkeypatch):
     """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     todo = sweep.jobs("smoke", {"case": ["env_step"], "backend": ["host"], "env": ["cartpole"]})
-    for _ in sweep.run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", isolated.run_points):
+    for _ in sweep.run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
         pass
     got = run_gate(tmp_path, "--baseline", str(tmp_path / "baseline.jsonl"), "--where", "env=cartpole")
     assert got.exit_code in (Code.OK, Code.REGRESSION, Code.INCONCLUSIVE), got.output
@@ -331,25 +331,26 @@ def test_regression_against_a_revision_is_there_in_new_processes_too(slower, cod
 
     class Watch:
         def __init__(self, scale):
-            self.lengths = cycle([1e6 * scale, 1.001e6 * scale, 0.999e6 * scale])
+            self.lengths = cycle([3e6 * scale, 3.003e6 * scale, 2.997e6 * scale])
 
         def time(self, block):
             return round(self.lengths(0)), None
 
     @contextmanager
     def sides(*names):
-        scales = {"main": 1.0, ".": slower[len(started) // 2]}
+        scales = {"main": 1.0, ".": slower[len(started)]}
         started.append(names)
-        yield [Side({"fake": case(lambda _, s=scales[name]: timed(stopwatch=Watch(s)), 1)}) for name in names]
+        fakes = [case(lambda _, scale=scales[name]: timed(stopwatch=Watch(scale)), 1) for name in names]
+        yield [lambda each=each: nullcontext(Server({"fake": each})) for each in fakes]
 
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    monkeypatch.setattr(gate.turns, "revisions", sides)
+    monkeypatch.setattr(pairs, "revisions", sides)
     monkeypatch.setattr(gate.compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
     got = run_gate(tmp_path, "--baseline", "main", "--preset", "smoke")
     assert got.exit_code == code, got.output
-    assert started == [("main", "."), (".", "main")] * (1 if code == Code.OK else 2)
-    assert ("in new processes +" in got.output) == (code != Code.OK)
-    assert len(list((tmp_path / "out").glob("*.jsonl"))) == len(started)
+    assert started == [("main", ".")] * (1 if code == Code.OK else 2)
+    assert ("; in new processes " in got.output) == (code != Code.OK)
+    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 3 * len(started)
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])

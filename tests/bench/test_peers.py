@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import stat
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -16,22 +18,19 @@ from typer.testing import CliRunner
 
 from bench import cli, documents
 from bench.anchors import JAX, WARPDRIVE, anchor
-from bench.case import Case, Skip
 from bench.cases import CASES
-from bench.measure import PLANS, Timed
+from bench.measure import PLANS
+from bench.pairs import TURNS
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
-from bench.peers.pairing import Run, measure
-from bench.peers.process import PeerError, PeerProcess
+from bench.peers.sides import Run, ask, measure, started
 from bench.peers.theirs.gymnasium import IDS, prepare
-from bench.record import Context, read
-from bench.stats import Ratio, log_ratios
-from bench.verdicts.turns import by_quad
-from bench.verdicts.worker import Side
+from bench.record import Context, Record, read_all, read_comparisons
+from bench.worker import Server, WorkerError
 from bench.workloads.train import settings
 from envs import ENVS
-from tests.bench.fakes import FakeWatch, timed
+from tests.bench.fakes import FakeWatch, case, timed
 from warpdrive_min.training.config import RunConfig
 
 runner = CliRunner()
@@ -227,34 +226,27 @@ def smoke(name: str) -> PeerJob:
 
 
 def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
+    """Return a smoke run beside ours on a fake clock: 1,000 steps take 1 ms."""
     return Run(
         context=Context.here("smoke", run_id="test"),
         pythons={"": sys.executable, **pythons},
         timeout_s=timeout_s,
         backend="cpu",
+        ours=lambda: contextlib.nullcontext(Server({"env_step": OURS, "train": replace(OURS, name="train")})),
     )
 
 
-def ours(run_ns: float = 1e6) -> Side:
-    """Return our side on a fake clock: 1,000 steps take 1 ms."""
-    watch = FakeWatch(lambda run: run_ns)
-    cases = {
-        name: Case(
-            name=name,
-            title="a fake",
-            workload=Timed,
-            scope=scope,
-            version=1,
-            points=lambda preset: [],
-            setup=lambda point: timed(watch.run, stopwatch=watch),
-        )
-        for name, scope in (("env_step", "env"), ("train", "train"))
-    }
-    return Side(cases)
+def our_setup(point):
+    watch = FakeWatch(lambda run: 1e6)
+    return timed(watch.run, stopwatch=watch)
 
 
-def process(name: str, timeout_s: float = 60.0, python: str = sys.executable) -> PeerProcess:
-    return PeerProcess(name, PEERS[name].install, python, timeout_s)
+OURS = case(our_setup, name="env_step")
+
+
+def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
+    """Return the records of a peer, and of ours beside it if it came to that."""
+    return measure(job, run or a_run())[0]
 
 
 # ------------------------------------------------------------------ the command
@@ -267,24 +259,21 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     arguments += ["--backend", "cpu", "--python", f"envpool={dying}", "--out", str(tmp_path / "out")]
     result = runner.invoke(cli.app, arguments)
     assert result.exit_code == 1, result.output
-    (file,) = (tmp_path / "out").glob("*.jsonl")
-    theirs, mine, dead = read(file)
+    theirs, mine, dead = read_all([tmp_path / "out"])
+    (comparison,) = read_comparisons([tmp_path / "out"])
     assert dead.status == "failed"
-    assert re.search(r"^envpool: died at set_up with code 3; its last words: out of luck$", dead.reason)
+    assert re.search(r"^envpool: died at set_up with exit code 3; its last words: out of luck$", dead.reason)
     assert dead.reason in result.output
     version = metadata.version("gymnasium")
     assert theirs.is_evidence
     assert theirs.notes["version"] == version
     assert theirs.correctness.oracle.startswith("NumPy")
-    assert (theirs.scope, theirs.n, len(theirs.samples_ns)) == ("env", 8, 8)
+    assert (theirs.scope, theirs.n, len(theirs.samples_ns)) == ("env", 2 * TURNS, 2 * TURNS)
     assert mine.is_evidence
-    assert (mine.case, mine.point["backend"], mine.n) == ("env_step", "cpu", 8)
-    turns = [
-        by_quad([{"wall_ns": wall} for wall in record.samples_ns], record.work_per_run["env_steps"])
-        for record in (mine, theirs)
-    ]
+    assert (mine.case, mine.point["backend"], mine.n) == ("env_step", "cpu", 2 * TURNS)
+    assert (comparison.a, comparison.b) == (mine.id, theirs.id)
     got = theirs.metrics["ours_over_peer"]
-    want = Ratio.of_logs(log_ratios(*turns), between_processes=False)
+    want = comparison.ratio()
     np.testing.assert_allclose([got.value, got.low, got.high], [want.value, want.low, want.high])
     assert theirs.metrics["ours_env_steps_per_s"] == mine.metrics["env_steps_per_s"]
     (line,) = (line for line in documents.markdown([theirs, dead]).splitlines() if "cartpole" in line)
@@ -311,43 +300,44 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
 @pytest.mark.parametrize(
     ("body", "timeout_s", "message"),
     [
-        ("sys.exit(7)", 60.0, "gymnax: died at set_up with code 7; its last words: nothing"),
-        (ANSWER + "sys.stdin.read()", 60.0, "gymnax: must answer set_up with a JSON object .*rubbish"),
+        ("sys.exit(7)", 60.0, "gymnax: died at set_up with exit code 7; its last words: nothing"),
+        (ANSWER + "time.sleep(60)", 60.0, "gymnax: must answer set_up with a JSON object"),
         ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; raise --timeout"),
-        ("sys.stdin.readline()\nos.close(int(sys.argv[2]))\nsys.exit(4)", 60.0, "gymnax: died at set_up with code 4"),
+        ("os.close(int(sys.argv[2]))\nsys.exit(4)", 60.0, "gymnax: died at set_up with exit code 4"),
     ],
 )
 def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeout_s, message):
     """Each is an error that names the peer, and its process is gone."""
-    peer = process("gymnax", timeout_s, script(tmp_path / "python", body))
-    with peer, pytest.raises(PeerError, match=message):
-        peer.ask("set_up", adapter="gymnax", point={})
-    assert peer._process.poll() is not None
+    run = a_run(timeout_s, gymnax=script(tmp_path / "python", body))
+    with started(smoke("gymnax"), run) as peer, pytest.raises(WorkerError, match=message):
+        ask(smoke("gymnax"), peer, "set_up", adapter="gymnax", point={})
+    assert peer._wait(0) is not None
 
 
 def test_interpreter_that_does_not_exist_is_named():
     """The error says how to give another one, and leaves no path behind."""
-    with pytest.raises(PeerError, match=r"gymnax: its interpreter must start \(got No such file") as caught:
-        process("gymnax", python="/nowhere/python").__enter__()
-    assert "/nowhere" not in str(caught.value)
+    (record,) = records_of(smoke("gymnax"), a_run(gymnax="/nowhere/python"))
+    assert record.reason.startswith("gymnax: its interpreter must start (got No such file")
+    assert "/nowhere" not in record.reason
 
 
 def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fakes):
     """What cannot be imported, and what has no GPU, are skips with a reason."""
-    (record,) = measure(smoke("purejaxrl"), a_run(), ours())
+    (record,) = records_of(smoke("purejaxrl"))
     assert record.status == "skipped"
     assert "No module named 'purejaxrl'" in record.reason
     assert "luchris429/purejaxrl" in record.reason
     fakes("rl-warp-drive", {"torch/__init__.py": TORCH_FAKE, "warp_drive/__init__.py": ""})
-    with process("rl-warp-drive-numba") as peer, pytest.raises(Skip, match="it needs an NVIDIA GPU, and its torch"):
-        peer.ask("set_up", adapter="warp_drive", point=smoke("rl-warp-drive-numba").given)
+    (record,) = records_of(smoke("rl-warp-drive-numba"))
+    assert record.status == "skipped"
+    assert "it needs an NVIDIA GPU, and its torch" in record.reason
 
 
 def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
     """An exception of a step is a record with the peer's name and its message, not an exception of ours."""
     broken = GYMNAX_FAKE.replace('assert name == "CartPole-v1", name', 'raise ValueError("no such world")')
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": broken})
-    (record,) = measure(smoke("gymnax"), a_run(), ours())
+    (record,) = records_of(smoke("gymnax"))
     assert (record.status, record.reason) == ("failed", "gymnax: ValueError at set_up: no such world")
 
 
@@ -356,7 +346,7 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
     fakes(
         "gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE.replace("10.0 / 1.1", "20.0 / 1.1")}
     )
-    (record,) = measure(smoke("gymnax"), a_run(), ours())
+    (record,) = records_of(smoke("gymnax"))
     assert record.status == "failed"
     assert "before the timing, against NumPy" in record.reason
 
@@ -367,7 +357,7 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
 def test_gymnax_is_scanned_and_its_steps_are_held_against_ours(fakes):
     """A run is 50 steps of all environments in one program; versions are those of its process."""
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
-    theirs, _ = measure(smoke("gymnax"), a_run(), ours())
+    theirs, _ = records_of(smoke("gymnax"))
     assert theirs.is_evidence
     assert 0 < theirs.correctness.max_error < 1e-6
     assert theirs.work_per_run == {"env_steps": 50 * 4, "agent_steps": 50 * 4}
@@ -384,7 +374,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
             "purejaxrl/beside.py": "RETURN = 21.0",
         },
     )
-    theirs, mine = measure(smoke("purejaxrl"), a_run(), ours())
+    theirs, mine = records_of(smoke("purejaxrl"))
     assert theirs.is_evidence
     assert theirs.point["precision"] == mine.point["precision"] == "fp32"
     assert (theirs.scope, mine.case) == ("train", "train")
@@ -398,7 +388,8 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 def test_envpool_steps_with_gymnasiums_interface(fakes):
     """A pool has one action space for each environment and no seed at its reset."""
     fakes("envpool", {"envpool/__init__.py": ENVPOOL_FAKE}, version="1.2")
-    with process("envpool") as peer:
+    with started(smoke("envpool"), a_run()) as peer:
+        assert peer.ask("device", adapter="envpool") == {"device": "cpu"}
         said = peer.ask("set_up", adapter="envpool", point=smoke("envpool").given)
         assert said["versions"]["envpool"] == "1.2"
         assert said["threads"] == len(os.sched_getaffinity(0))
@@ -410,7 +401,7 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
     """Its sampler gets even probabilities, its trainer the sizes of the point; both are paired with ours."""
     fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
     jobs = chosen("smoke", ["rl-warp-drive-pycuda"], [])
-    (stepped, _), (trained, _) = (measure(job, a_run(), ours()) for job in jobs)
+    (stepped, _), (trained, _) = (records_of(job) for job in jobs)
     assert (stepped.status, trained.status) == ("ok", "ok"), (stepped.reason, trained.reason)
     assert (stepped.scope, trained.scope) == ("env", "train")
     assert stepped.correctness.before.detail.startswith("all 4 environments moved on by a step")
@@ -424,7 +415,7 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
 def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
     """Environments whose clocks stand still did no work."""
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
-    (record,) = measure(smoke("rl-warp-drive-pycuda"), a_run(), ours())
+    (record,) = records_of(smoke("rl-warp-drive-pycuda"))
     assert record.status == "failed"
     assert "rl-warp-drive-pycuda: ArithmeticError at trace: of 4 environments" in record.reason
 

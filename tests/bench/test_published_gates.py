@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
 import pytest
 
 from bench import sweep
 from bench.gate import THRESHOLD, calibration_of, judge
-from bench.record import read_all
-from bench.verdicts import pairing
-from bench.verdicts.pairing import Pair
-
-
-def per_turn(record):
-    """Return the time of a unit in each turn: two samples of either order of the processes."""
-    return tuple(np.reshape(record.samples_ns, (2, -1, 2)).mean((0, 2)) / pairing.unit(record))
+from bench.pairs import Pair
+from bench.record import Comparison, read_all
 
 
 def rows(name):
@@ -28,7 +21,7 @@ def rows(name):
         notes = []
         calibration = calibration_of([b], sweep.RESULTS / "calibration", notes)
         assert calibration is not None, notes
-        pair = Pair(name="a point", a=a, b=b, times_a=per_turn(a), times_b=per_turn(b), in_turns=True)
+        pair = Pair(name="a point", a=a, b=b, comparison=Comparison.of_one_round(a, b))
         (row,) = judge([pair], THRESHOLD, calibration)
         yield row
 

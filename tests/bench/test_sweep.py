@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench import cli, documents, isolated, machine, sweep
+from bench import cli, documents, machine, sweep
 from bench.anchors import ANCHORS
 from bench.case import Check, Skip
 from bench.record import Context, Metric, read
+from bench.worker import run_points
 from bench.workloads.train import training_point
 from tests.bench.builders import record
 from tests.bench.fakes import case, in_this_process, timed
@@ -109,7 +110,7 @@ def test_filters_keep_the_named_values():
 def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
     """The table divides by the NumPy record of the same environment and size, and names its threads."""
     todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
-    numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl", isolated.run_points)
+    numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl", run_points)
     console = Console(width=200, file=io.StringIO())
     documents.show([numpy, host], console)
     text = console.file.getvalue()
@@ -191,7 +192,7 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
 def test_command_of_a_record_repeats_its_point(context, tmp_path):
     """The command in a record chooses exactly that point."""
     todo = sweep.jobs("smoke", {"case": ["sampler"], "backend": ["cpu"], "implementation": ["ours"]})
-    (record,) = sweep.run(todo, context, tmp_path / "r.jsonl", isolated.run_points)
+    (record,) = sweep.run(todo, context, tmp_path / "r.jsonl", run_points)
     words = record.command.split()
     assert words[:4] == ["python", "-m", "bench", "run"]
     result = runner.invoke(cli.app, [*words[3:], "--no-plot", "--out", str(tmp_path / "again")])

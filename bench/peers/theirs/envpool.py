@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .gymnasium import IDS, stepping
+from .gymnasium import IDS, device, stepping
 from .work import Point, Work
+
+__all__ = ["PACKAGES", "device", "prepare"]
 
 PACKAGES = ("envpool", "numpy")
 

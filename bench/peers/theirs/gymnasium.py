@@ -17,6 +17,11 @@ IDS = {
 COUNTS = "NumPy draws + step; a restart takes a step"
 
 
+def device() -> str:
+    """Return the kind of device that it runs on."""
+    return "cpu"
+
+
 def prepare(point: Point) -> Work:
     """Return the stepping of a vector environment with uniform random actions."""
     import gymnasium  # noqa: PLC0415  (the peer: whether it is there is found out here)

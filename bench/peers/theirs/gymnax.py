@@ -6,9 +6,13 @@ import os
 from typing import Any
 
 from .gymnasium import IDS
-from .work import RUN_STEPS, TRACED, Point, Work
+from .work import RUN_STEPS, TRACED, Point, Work, jax_device
 
 PACKAGES = ("gymnax", "jax", "jaxlib")
+
+
+device = jax_device
+"""Returns the kind of device that it runs on."""
 
 
 def prepare(point: Point) -> Work:
@@ -60,7 +64,7 @@ def prepare(point: Point) -> Work:
         traced = {"before": before, "actions": actions, "after": after, "rewards": rewards}
         return {name: values.reshape(rows, -1).tolist() for name, values in traced.items()}
 
-    on_gpu = jax.default_backend() == "gpu"
+    on_gpu = device() == "cuda"
     return Work(
         run=run,
         wait=lambda: (jax.block_until_ready(carried), None)[1],
@@ -68,7 +72,7 @@ def prepare(point: Point) -> Work:
         trace=trace,
         counts="draws + step + restart within it",
         mode="fused",
-        device="cuda" if on_gpu else "cpu",
+        device=device(),
         threads=None if on_gpu else len(os.sched_getaffinity(0)),
         notes={"device": str(jax.devices()[0].device_kind), "steps_per_run": RUN_STEPS},
     )

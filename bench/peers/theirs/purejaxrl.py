@@ -10,13 +10,17 @@ import sys
 from typing import Any
 
 from .gymnasium import IDS
-from .work import Point, Work
+from .work import Point, Work, jax_device
 
 PACKAGES = ("purejaxrl", "gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
 UPDATES = 10
 """Iterations of a run, which is a whole training run from fresh weights."""
 PRECISIONS = {"tf32": "tensorfloat32", "fp32": "highest"}
 """JAX's names for how matrices are multiplied on a GPU."""
+
+
+device = jax_device
+"""Returns the kind of device that it runs on."""
 
 
 def prepare(point: Point) -> Work:
@@ -65,7 +69,7 @@ def prepare(point: Point) -> Work:
             raise ArithmeticError(f"its mean return is {mean}")
         return {"says": f"its mean return is finite, {mean:.4g}"}
 
-    on_gpu = jax.default_backend() == "gpu"
+    on_gpu = device() == "cuda"
     return Work(
         run=run,
         wait=lambda: (jax.block_until_ready(made), None)[1],
@@ -73,7 +77,7 @@ def prepare(point: Point) -> Work:
         trace=trace,
         counts="rollout + update, and 1/10 of a start",
         mode="fused",
-        device="cuda" if on_gpu else "cpu",
+        device=device(),
         threads=None if on_gpu else len(os.sched_getaffinity(0)),
         notes={"device": str(jax.devices()[0].device_kind), "updates_per_run": UPDATES, "config": config},
     )

@@ -33,6 +33,11 @@ FEWEST_STEPS = 2
 """Of a rollout; with a single one its trainers lack the arrays that they act from."""
 
 
+def device() -> str:
+    """Return the kind of device that it runs on."""
+    return "cuda"
+
+
 def prepare(point: Point) -> Work:
     """Return stepping with random actions, or iterations of training, on a GPU."""
     import torch  # noqa: PLC0415  (theirs)

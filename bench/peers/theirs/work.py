@@ -44,5 +44,12 @@ class Work:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
+def jax_device() -> str:
+    """Return the kind of device that JAX computes on."""
+    import jax  # noqa: PLC0415  (theirs)
+
+    return "cuda" if jax.default_backend() == "gpu" else "cpu"
+
+
 def nothing() -> None:
     """Wait for nothing: the work is done when its call returns."""

@@ -1,13 +1,15 @@
 """`python -m bench compare`: how much faster or slower one side is than another, or that it cannot be told.
 
-Two values of an axis or two commits are measured in turns, A B B A; two files of records by what was measured then.
+Two values of an axis or two commits are measured in turns, A B B A, in rounds of new processes; two files or folders
+of records by what was measured then, by run where both have as many.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,18 +19,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import sweep
+from bench import record, sweep
 from bench.case import Case, Point, Preset, PresetName, passes
 from bench.errors import CompareError, NotComparable, NothingMeasured, PointFailed
-from bench.judge import Evidence, disturbed
+from bench.judge import COMPARABLE_FIELDS, Evidence, Key, check_allowed, disturbed, mismatches, name_of
 from bench.machine import ROOT, git_state
 from bench.measure import Timed
-from bench.record import append, read_all, selected
-from bench.record import new_run_id as new_run_id_of
+from bench.pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of, unit_ns
+from bench.record import Comparison, Record, append, read_all, selected
 from bench.stats import CONFIDENCE, Ratio, holm, median
-from bench.verdicts.pairing import Pair, paired_up
-from bench.verdicts.turns import WORKING_TREE, Measured, measure_all, measure_revisions
-from bench.verdicts.worker import Side, SideError
+from bench.worker import WorkerError
 from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
 
@@ -61,6 +61,7 @@ class Row:
             "p": self.p,
             "verdict": self.verdict,
             "in_turns": self.pair.in_turns,
+            "log_ratios": self.pair.comparison.log_ratios if self.pair.comparison else None,
             "ns_a": self.pair.times_a,
             "ns_b": self.pair.times_b,
             "mismatched": self.pair.mismatched,
@@ -160,7 +161,7 @@ def compare(
     except CompareError as error:
         say(str(error))
         raise typer.Exit(error.code) from error
-    except (SideError, ValueError, OSError) as error:
+    except (WorkerError, ValueError, OSError) as error:
         say(f"{type(error).__name__}: {error}")
         raise typer.Exit(5) from error
 
@@ -180,7 +181,8 @@ def _sides(
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if axis is not None:
         points = chosen(preset, cases, where, say)
-        return measure_all(along(axis, points), (Side(), Side()), preset, run_id, say), []
+        sides = [sides_of(run_id, case, (one, other)) for case, one, other in along(axis, points)]
+        return measure_all(sides, preset, say), []
     assert a is not None
     assert b is not None
     files = [each for each in (a, b) if is_file(each)]
@@ -188,8 +190,10 @@ def _sides(
         other = b if files == [a] else a
         raise NotComparable(f"compare: both sides must be records, or both revisions (got {files[0]} and {other})")
     if files:
-        first, second = (Evidence.of(selected(read_all([Path(each)]), cases, where)) for each in (a, b))
+        before, now = (selected(read_all([Path(each)]), cases, where) for each in (a, b))
+        first, second = Evidence.of(before), Evidence.of(now)
         pairs, refused = paired_up(first.kept, second.kept, allowed)
+        pairs = [by_run(pair, before, now) for pair in pairs]
         return Measured(pairs, [*first.left_out, *second.left_out], []), refused
     return measure_revisions(chosen(preset, cases, where, say), (a, b), preset, run_id, say), []
 
@@ -201,7 +205,41 @@ def is_file(side: str) -> bool:
 
 def new_run_id() -> str:
     """Name a comparison by its start and the commit of this checkout."""
-    return new_run_id_of(git_state(ROOT))
+    return record.new_run_id(git_state(ROOT))
+
+
+def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
+    """Return the pairs of records of the same point, and why others do not pair."""
+    check_allowed(allowed)
+    others = [field for field in COMPARABLE_FIELDS if field not in allowed]
+    pairs, refused = [], []
+    for each in (each for each in a if each in b):
+        if differ := mismatches(a[each], b[each], allowed):
+            refused.append(f"{name_of(a[each])}: {'; '.join(differ)}")
+            continue
+        mismatched = tuple(mismatches(a[each], b[each], others))
+        pairs.append(Pair(name=name_of(a[each]), a=a[each], b=b[each], mismatched=mismatched))
+    return pairs, refused
+
+
+def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
+    """Return a pair over the runs of both sides, where both have as many, two or more: each run is a round."""
+    runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
+    if len(runs_a) != len(runs_b) or len(runs_a) < 2:
+        return pair
+    rounds = [[math.log(after / before)] for before, after in zip(runs_a, runs_b, strict=True)]
+    return replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))
+
+
+def _medians(records: Sequence[Record], like: Record) -> list[float]:
+    """Return the median time of one unit in each run of a record's point, ns, in the order of the runs."""
+    runs = {each.run_id: each for each in sorted(records, key=lambda each: each.started_at) if _counts(each, like)}
+    return [median(unit_ns(each)) for each in runs.values()]
+
+
+def _counts(record: Record, like: Record) -> bool:
+    same = (record.case, record.point) == (like.case, like.point) and not mismatches(record, like)
+    return same and record.is_evidence and not disturbed(record)
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
@@ -235,6 +273,10 @@ def write(rows: Sequence[Row], about: Mapping[str, Any], out: Path, run_id: str)
         for row in rows:
             append(path, getattr(row.pair, letter))
         paths += [path] if rows else []
+    if compared := [row.pair.comparison for row in rows if row.pair.comparison]:
+        paths.append(out / f"{run_id}-comparisons.jsonl")
+        for comparison in compared:
+            append(paths[-1], comparison)
     return paths
 
 

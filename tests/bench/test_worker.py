@@ -15,32 +15,44 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import isolated
+from bench import worker
 from bench.cases import CASES
-from bench.isolated import ProcessDied, apart, run_point, run_points
 from bench.record import Context
 from bench.sweep import Job
+from bench.worker import Worker, WorkerError, run_point, run_points
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def add(a, b):
-    """Return the sum, and who made it."""
-    return a + b, os.getpid()
+class Crashing:
+    """A server that ends its process in the way that it is asked to."""
+
+    def ask(self, method, **arguments):
+        if method == "signal":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if method == "exit":
+            os._exit(7)
+        if method == "cuda":
+            return {"seen": [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()]}
+        if method == "sleep":
+            Path(arguments["file"]).write_text(str(os.getpid()))
+            time.sleep(120)
+        if method == "raise":
+            raise WorkerError("ZeroDivisionError", "planted")
+        return {"pid": os.getpid(), **arguments}
 
 
-def crash(how):
-    """End this process by a signal, an exit code or an exception."""
-    if how == "signal":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if how == "exit":
-        os._exit(7)
-    raise ZeroDivisionError("planted")
+@pytest.fixture
+def crashing(monkeypatch):
+    """Let new processes answer as `Crashing` does."""
+    monkeypatch.setattr(worker, "serve", serve_crashing)
 
 
-def cuda_of_child():
-    """Say whether the process that this one is a copy of has touched a GPU."""
-    return torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()
+def serve_crashing(connection):
+    worker_serve(connection, Crashing())
+
+
+worker_serve = worker.serve
 
 
 def smoke_job(backend="cpu"):
@@ -52,29 +64,46 @@ def smoke_job(backend="cpu"):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Let the CPU pass for a GPU, so that its points get processes of their own, which start with this environment."""
-    monkeypatch.setattr(isolated, "is_on_gpu", lambda _: True)
-    monkeypatch.setattr(isolated, "PROCESSES", multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(worker, "is_on_gpu", lambda _: True)
+    monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
-def test_what_a_process_returns_comes_back():
-    """Each call has another process, which is not this one."""
-    (first, one), (second, other) = apart(add, 1, 2), apart(add, 3, 4)
-    assert (first, second) == (3, 7)
-    assert len({one, other, os.getpid()}) == 3
+def test_answers_come_from_another_process(crashing):
+    """Each worker has a process of its own, which goes on until it is let go."""
+    pids = set()
+    for number in range(2):
+        with Worker.copy() as one:
+            first, second = one.ask("add", a=number), one.ask("add", a=number + 1)
+            assert (first["a"], second["a"], first["pid"]) == (number, number + 1, second["pid"])
+            pids.add(first["pid"])
+        wait_until(lambda pid=first["pid"]: not is_alive(pid))
+    assert len(pids | {os.getpid()}) == 3
 
 
-@pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "exit code 7"), ("raise", "code 1")])
-def test_death_of_a_process_is_told(how, told):
+@pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "with exit code 7")])
+def test_death_of_a_process_is_told(how, told, crashing):
     """Its signal or exit code is in the error, and the next process is not touched."""
-    with pytest.raises(ProcessDied, match=f"ended.* {told}"):
-        apart(crash, how)
-    assert apart(add, 1, 1)[0] == 2
+    with Worker.copy() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
+        one.ask(how)
+    assert caught.value.kind == "Died"
+    with Worker.copy() as other:
+        assert other.ask("add", a=1)["a"] == 1
 
 
-def test_copies_have_touched_no_gpu():
+def test_error_of_an_answer_keeps_its_kind(crashing):
+    """The name of the exception and its message come back, and the process goes on."""
+    with Worker.copy() as one:
+        with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
+            one.ask("raise")
+        assert caught.value.kind == "ZeroDivisionError"
+        assert one.ask("add", a=1)["a"] == 1
+
+
+def test_copies_have_touched_no_gpu(crashing):
     """Else none of them could use one."""
-    assert apart(cuda_of_child) == (False, False)
+    with Worker.copy() as one:
+        assert one.ask("cuda")["seen"] == [False, False]
 
 
 def test_point_of_a_gpu_is_recorded_from_a_process_of_its_own(as_on_a_gpu):
@@ -90,34 +119,28 @@ def test_point_of_a_gpu_is_recorded_from_a_process_of_its_own(as_on_a_gpu):
 def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
     """No process is started for it."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    monkeypatch.setattr(isolated, "apart", lambda *_: pytest.fail("started a process"))
+    monkeypatch.setattr(Worker, "copy", lambda: pytest.fail("started a process"))
     assert run_point(smoke_job(), Context.here("smoke", run_id="test")).is_evidence
 
 
-def test_point_whose_process_dies_is_recorded_as_failed(as_on_a_gpu, monkeypatch):
+def test_point_that_its_process_does_not_know_is_recorded_as_failed(as_on_a_gpu):
     """The others of the sweep are measured."""
     job = smoke_job()
     lost = Job(replace(job.case, name="no_such_case"), job.point)
     died, fine = run_points([lost, job], Context.here("smoke", run_id="test"))
-    assert (died.status, died.reason) == ("failed", "its process ended with exit code 1; see the error output")
+    assert (died.status, died.reason) == ("failed", "KeyError: 'no_such_case'")
     assert (died.case, died.metrics, died.is_evidence) == ("no_such_case", None, False)
     assert fine.is_evidence
 
 
 SLEEPER = """
-import os, sys, time
-from pathlib import Path
-from bench.isolated import apart
-from tests.bench.test_isolated import sleep
+import sys
+from bench import worker
+from tests.bench.test_worker import serve_crashing
 
-apart(sleep, sys.argv[1])
+worker.serve = serve_crashing
+worker.Worker.copy().ask("sleep", file=sys.argv[1])
 """
-
-
-def sleep(file):
-    """Write this process's number and stay."""
-    Path(file).write_text(str(os.getpid()))
-    time.sleep(120)
 
 
 def test_process_ends_with_the_sweep_that_started_it(tmp_path):

@@ -1,0 +1,316 @@
+"""Pairs of sides that are measured in turns, A B B A, in rounds of new processes.
+
+Where a process happens to lie in memory and on the cores makes it faster or slower throughout, which its own turns
+cannot show. So each side of each round is a process of its own, and what a ratio's interval is over are the rounds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from bench.case import Case, Check, Facts, Point, Preset, point_name
+from bench.errors import NotComparable
+from bench.machine import ROOT
+from bench.measure import PLANS, rates
+from bench.record import Comparison, Context, Host, Measurement, Record
+from bench.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
+from bench.worker import Answering, Message, Worker, WorkerError
+
+ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
+"""Rounds of each pair. Fixed beforehand: to stop where it looks good would make the interval too narrow."""
+TURNS: Final = 3
+"""Turns A B B A of a round."""
+WORKING_TREE: Final = "."
+"""Stands for the present checkout, as it is, in place of a revision."""
+
+
+Start = Callable[[], AbstractContextManager[Answering]]
+"""Starts a process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One side of a pair."""
+
+    case: Case
+    point: Point
+    start: Start = Worker.copy
+    """Starts the process of a round."""
+    run_id: str
+    """Run of its record."""
+    taken: str = "in turns with another side"
+    command: str | None = None
+    """Repeats the point; None: the sweep does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """Two records of the same work; see `ratio`."""
+
+    name: str
+    a: Record
+    b: Record
+    comparison: Comparison | None = None
+    """None: the two were measured at different times."""
+    mismatched: tuple[str, ...] = ()
+    """Fields that should be the same and were allowed not to be."""
+
+    @property
+    def in_turns(self) -> bool:
+        """The two were measured in turns, or in rounds."""
+        return self.comparison is not None
+
+    @property
+    def times_a(self) -> tuple[float, ...]:
+        """Time of one unit of work in each sample of side A, ns."""
+        return unit_ns(self.a)
+
+    @property
+    def times_b(self) -> tuple[float, ...]:
+        """Likewise of side B."""
+        return unit_ns(self.b)
+
+    @property
+    def ratio(self) -> Ratio:
+        """Time on side B over that on side A."""
+        return self.comparison.ratio() if self.comparison else unpaired_ratio(self.times_a, self.times_b)
+
+    def p_slower(self, by: float = 0.0) -> float:
+        """Return the one-sided p-value for B being slower by more than a share."""
+        return self.ratio.p_over(1 + by) if self.comparison else unpaired_p(self.times_a, self.times_b, 1 + by)
+
+    @property
+    def p_faster(self) -> float:
+        """The one-sided p-value for A being slower."""
+        return self.ratio.p_below() if self.comparison else unpaired_p(self.times_b, self.times_a)
+
+
+def unit_ns(record: Record) -> tuple[float, ...]:
+    """Return the time of one unit of work in each sample of a record, ns."""
+    assert record.samples_ns, "evidence of work that is repeated has samples"
+    assert record.work_per_run, "evidence of work that is repeated says how much it is"
+    unit = next(iter(record.work_per_run.values()))
+    return tuple(wall / unit for wall in record.samples_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Pairs, and the points that make none."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Points that cannot run on a side, with the reason."""
+    failed: list[str] = field(default_factory=list)
+    """Points that are wrong or break."""
+
+
+def measure_all(
+    todo: Sequence[tuple[Side, Side]],
+    preset: Preset,
+    say: Callable[[str], None] = lambda text: None,
+) -> Measured:
+    """Measure pairs of sides; one that fails does not end the others.
+
+    Raises:
+        NotComparable: The sides of a pair have different versions of the case, or other cards.
+    """
+    found = Measured()
+    for index, sides in enumerate(todo, start=1):
+        name = point_name(sides[0].case.name, sides[0].point)
+        say(f"{index}/{len(todo)} {name}")
+        try:
+            found.pairs.append(measure(sides, preset))
+        except WorkerError as error:
+            (found.skipped if error.kind == "Skip" else found.failed).append(f"{name}: {error}")
+    return found
+
+
+def measure_revisions(
+    todo: Sequence[tuple[Case, Point]],
+    names: tuple[str, str],
+    preset: Preset,
+    run_id: str,
+    say: Callable[[str], None] = lambda text: None,
+) -> Measured:
+    """Measure points on the code of two revisions.
+
+    Raises:
+        NotComparable: git does not know a revision, or the sides have different versions of a case.
+        WorkerError: The code of a revision cannot be imported.
+    """
+    with revisions(*names) as starts:
+        sides = [sides_of(run_id, case, (point, point), starts) for case, point in todo]
+        return measure_all(sides, preset, say)
+
+
+def sides_of(
+    run_id: str, case: Case, points: tuple[Point, Point], starts: Sequence[Start] = (Worker.copy, Worker.copy)
+) -> tuple[Side, Side]:
+    """Return two sides of a case, whose runs are named after their letters."""
+    a, b = (
+        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}")
+        for letter, point, start in zip("ab", points, starts, strict=True)
+    )
+    return a, b
+
+
+def measure(sides: tuple[Side, Side], preset: Preset) -> Pair:
+    """Measure two sides in rounds; returns a record of each and their comparison. Waits.
+
+    Raises:
+        WorkerError: A side cannot run its point, or is wrong.
+        NotComparable: The sides have different versions of the case, or other cards.
+    """
+    started = datetime.now(UTC)
+    rounds = [_round(sides, preset, is_swapped=bool(number % 2)) for number in range(ROUNDS[preset])]
+    a, b = (
+        _record(side, halves, preset, started) for side, halves in zip(sides, zip(*rounds, strict=True), strict=True)
+    )
+    logs = log_ratios(a.turn_ns(), b.turn_ns())
+    by_round = [logs[first : first + TURNS] for first in range(0, len(logs), TURNS)]
+    name = point_name(a.case, a.point)
+    if sides[0].point != sides[1].point:
+        name += " : " + ", ".join(f"{axis}={value}" for axis, value in b.point.items() if a.point.get(axis) != value)
+    return Pair(name=name, a=a, b=b, comparison=Comparison.of(a, b, by_round))
+
+
+# ------------------------------------------------------------------ one round
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One side of a round."""
+
+    reply: Message
+    """Facts of the process and of the point in it."""
+    samples: list[Message]
+    end: Message
+    """Its last check, and the host."""
+
+
+def _round(sides: tuple[Side, Side], preset: Preset, *, is_swapped: bool) -> tuple[Half, Half]:
+    """Start a process for each side, set both up, time them in turns, and check them again.
+
+    Of two processes the one that starts second, and sets a point up second, can be slower throughout. Sides start in
+    turn, so that this cancels over the rounds as a drift does.
+    """
+    plan = PLANS[preset]
+    order = sides[::-1] if is_swapped else sides
+    with ExitStack() as processes:
+        there = [processes.enter_context(side.start()) for side in order]
+        setting_up = {"sample_s": plan.sample_s, "warm_up_cap_s": plan.warm_up_cap_s}
+        replies = [
+            {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point), **setting_up)}
+            for each, side in zip(there, order, strict=True)
+        ]
+        _refuse_others(*replies)
+        samples = abba_turns(there[0], there[1], TURNS)
+        ends = [each.ask("finish") for each in there]
+    first, second = (Half(*each) for each in zip(replies, samples, ends, strict=True))
+    return (second, first) if is_swapped else (first, second)
+
+
+def _refuse_others(a: Message, b: Message) -> None:
+    versions = sorted([a["case_version"], b["case_version"]])
+    if versions[0] != versions[1]:
+        raise NotComparable(f"compare: the sides must time the same (got case versions {versions})")
+    cards = [each["machine"].get("gpu_uuid_hash") for each in (a, b) if each["facts"]["device"] == "cuda"]
+    if len(cards) == 2 and cards[0] != cards[1]:
+        raise NotComparable(f"compare: the sides must share a card (got {cards[0]} and {cards[1]}); show both one")
+
+
+def abba_turns(a: Answering, b: Answering, n: int) -> tuple[list[Message], list[Message]]:
+    """Time blocks A B B A, ``n`` times over; returns the samples of each side in their order.
+
+    The first block after a change of sides finds the caches full of the other one's: it is run, and not counted.
+    """
+    samples: tuple[list[Message], list[Message]] = ([], [])
+    last = None
+    for side in (0, 1, 1, 0) * n:
+        if side != last:
+            (a, b)[side].ask("sample")
+        samples[side].append((a, b)[side].ask("sample"))
+        last = side
+    return samples
+
+
+def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetime) -> Record:
+    reply, samples = halves[0].reply, [sample for half in halves for sample in half.samples]
+    facts = Facts(**{**reply["facts"], "device": torch.device(reply["facts"]["device"])})
+    before = [Check(**half.reply["check"]) for half in halves]
+    after = [Check(**half.end["check"]) for half in halves]
+    devices = tuple(sample["device_ns"] for sample in samples if sample["device_ns"] is not None)
+    seen = Measurement(
+        samples_ns=tuple(sample["wall_ns"] for sample in samples),
+        device_ns=devices or None,
+        runs_per_sample=reply["runs_per_sample"],
+        stop_reason=f"{len(halves)} rounds of {TURNS} turns A B B A",
+        warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
+        before=max(before, key=lambda check: check.max_error),
+        after=max(after, key=lambda check: check.max_error),
+        process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
+        unread={
+            "roofline": "a comparison is of times alone",
+            "telemetry": "two processes take turns on the device: each would find the other foreign",
+        },
+    )
+    context = Context(
+        run_id=side.run_id,
+        preset=preset,
+        **{name: reply[name] for name in ("machine", "git", "dependencies_hash")},
+    )
+    case = replace(side.case, version=reply["case_version"], scope=reply["scope"])
+    return Record.of(
+        case,
+        side.point,
+        context,
+        started=started,
+        facts=facts,
+        seen=replace(seen, metrics=rates(seen, facts.work)),
+        host=Host(**halves[-1].end["host"]),
+        taken=side.taken,
+        command=side.command,
+    )
+
+
+# ------------------------------------------------------------------ revisions
+
+
+@contextmanager
+def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
+    """Yield what starts a process on the code of each git revision, `WORKING_TREE` being the checkout itself.
+
+    Raises:
+        NotComparable: git does not know a revision.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        starts: list[Start] = []
+        for index, name in enumerate(names):
+            tree = root
+            if name != WORKING_TREE:
+                tree = folder / f"{index}"
+                _git(root, "worktree", "add", "--quiet", "--detach", str(tree), name)
+                stack.callback(_git, root, "worktree", "remove", "--force", str(tree))
+            starts.append(partial(Worker.on, tree))
+        yield starts
+
+
+def _git(root: Path, *arguments: str) -> None:
+    # --end-of-options is not known to `worktree`: a revision that looks like an option is refused here.
+    if arguments[-1].startswith("-"):
+        raise NotComparable(f"compare: a revision cannot start with a dash (got {arguments[-1]!r}); name a commit")
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        got = done.stderr.strip()
+        raise NotComparable(f"compare: git must have {arguments[-1]!r} (got: {got}); name a commit, or a file there is")

@@ -1,0 +1,215 @@
+"""A point of a peer and the same work of ours, measured in turns."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from bench import pairs
+from bench.case import Case, Facts, Point, Scope, Skip
+from bench.cases import CASES
+from bench.measure import Timed
+from bench.pairs import Pair, Side
+from bench.peers.catalogue import PeerJob
+from bench.peers.check import correctness
+from bench.record import Comparison, Context, Metric, Record, Status
+from bench.worker import Answering, Message, Server, Worker, WorkerError
+from warpdrive_min.backends import availability
+
+CASE: Final = "peer"
+VERSION: Final = 1
+PROGRAM: Final = Path(__file__).with_name("worker.py")
+ALONE: Final = {
+    "PYTHONSAFEPATH": "1",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+"""Variables of a peer's environment: no folder of ours on its path, and JAX takes no more memory than it needs."""
+ON_CUDA: Final = ("pycuda", "numba")
+ON_CPU: Final = ("host", "cpu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Settings that all points of a run share."""
+
+    context: Context
+    pythons: Mapping[str, str]
+    """The interpreter of each package; by an empty name that of all others."""
+    timeout_s: float
+    """Longest wait for an answer of a peer, s."""
+    backend: str | None = None
+    """Ours; None: the first that can run on the peer's kind of device."""
+    ours: Callable[[], AbstractContextManager[Answering]] = Worker.copy
+    """Starts a process of ours."""
+    devices: dict[str, str] = field(default_factory=dict)
+    """Kind of device that each peer was found to run on."""
+
+
+def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
+    """Measure a point in turns with ours; returns the peer's record, and ours if it came to that. Waits.
+
+    A peer that cannot run, or breaks in whatever way, ends as a record that says so.
+    """
+    started, preset, run_id = datetime.now(UTC), run.context.preset, run.context.run_id
+    words = ["python", "-m", "bench", "peers", "--preset", preset, "--peer", job.peer.name]
+    command = shlex.join(words + [word for name, value in job.axes.items() for word in ("--where", f"{name}={value}")])
+    case = _case(job, _refuse)
+    theirs = Side(
+        case=case,
+        point=job.point,
+        start=partial(_serving, job, run),
+        taken="in turns with ours",
+        run_id=run_id,
+        command=command,
+    )
+    try:
+        name, point = job.ours(run.backend or _counterpart(_device(job, run)))
+        ours = Side(case=CASES[name], point=point, start=run.ours, taken="in turns with a peer", run_id=run_id)
+        pair = pairs.measure((ours, theirs), preset)
+    except (Skip, WorkerError) as error:
+        is_skip = isinstance(error, Skip) or error.kind == "Skip"
+        status: Status = "skipped" if is_skip else "failed"
+        return [
+            Record.of(
+                case,
+                job.point,
+                run.context,
+                started=started,
+                status=status,
+                reason=str(error),
+                taken=theirs.taken,
+                command=command,
+            )
+        ], None
+    return [_beside_ours(pair), pair.a], pair.comparison
+
+
+def _beside_ours(pair: Pair) -> Record:
+    """Return the peer's record with our rate and how many times as fast ours is."""
+    ours, theirs, faster = pair.a, pair.b, pair.ratio
+    assert ours.metrics is not None, "evidence has metrics"
+    assert theirs.metrics is not None, "evidence has metrics"
+    times = Metric(value=faster.value, unit="x", direction="higher", low=faster.low, high=faster.high)
+    beside = {"ours_env_steps_per_s": ours.metrics["env_steps_per_s"], "ours_over_peer": times}
+    notes = theirs.notes | {"ours": {"case": ours.case, "point": ours.point}}
+    return theirs.model_copy(update={"metrics": theirs.metrics | beside, "notes": notes})
+
+
+# ------------------------------------------------------------------ the peer's process
+
+
+@contextmanager
+def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
+    """Lend a server whose only case has its work done in a peer's process."""
+    with started(job, run) as peer:
+        yield Server({CASE: _case(job, lambda point: _setup(job, peer, point))})
+
+
+def started(job: PeerJob, run: Run) -> Worker:
+    """Start the interpreter of a peer.
+
+    Raises:
+        WorkerError: It cannot be started.
+    """
+    name, python = job.peer.name, run.pythons.get(job.peer.package, run.pythons[""])
+    try:
+        env = {**os.environ, **ALONE}
+        return Worker.start(name, [python, str(PROGRAM)], env=env, timeout_s=run.timeout_s, is_quiet=True)
+    except OSError as error:
+        why = f"its interpreter must start (got {error.strerror}); give one: --python NAME=PATH"
+        raise WorkerError("Died", f"{name}: {why}") from error
+
+
+def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
+    """Ask a peer; raises Skip where it cannot run in its interpreter, and WorkerError, which names it."""
+    try:
+        return peer.ask(method, **arguments)
+    except WorkerError as error:
+        if error.kind == "Unavailable":
+            raise Skip(f"{job.peer.name}: {error.message}; in its interpreter: {job.peer.install}") from error
+        if error.kind == "Died":
+            raise
+        raise WorkerError("Died", f"{job.peer.name}: {error.kind} at {method}: {error.message}") from error
+
+
+class Watch:
+    """A stopwatch in the peer's process: it counts the runs of a block, and has them done and timed there."""
+
+    def __init__(self, job: PeerJob, peer: Worker) -> None:
+        self._job, self._peer = job, peer
+        self._runs = 0
+
+    def run(self) -> None:
+        """Ask for one more run."""
+        self._runs += 1
+
+    def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
+        """Return the wall time of a block, ns."""
+        self._runs = 0
+        block()
+        return int(ask(self._job, self._peer, "time", runs=self._runs)["wall_ns"]), None
+
+
+def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
+    said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), Watch(job, peer)
+    env_steps, versions = said["env_steps"], said["versions"]
+    named = {"version": versions.get(job.peer.package), "versions": versions, "counts": said["counts"]}
+    return Timed(
+        run=watch.run,
+        synchronize=lambda: None,  # its process has waited
+        check=lambda: correctness(point["env"], ask(job, peer, "trace")),
+        facts=Facts(
+            mode=said["mode"],
+            device=torch.device(said["device"]),
+            threads=said["threads"],
+            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+            notes={**said["notes"], **named},
+        ),
+        stopwatch=watch,
+    )
+
+
+def _case(job: PeerJob, setup: Callable[[Point], Timed]) -> Case:
+    scope: Scope = "train" if job.axes["work"] == "train" else "env"
+    title = "other people's software, in turns with ours"
+    return Case(
+        name=CASE, title=title, scope=scope, version=VERSION, workload=Timed, points=job.peer.points, setup=setup
+    )
+
+
+def _refuse(point: Point) -> Timed:
+    raise AssertionError("a peer is set up in a process of its own")
+
+
+# ------------------------------------------------------------------ ours
+
+
+def _device(job: PeerJob, run: Run) -> str:
+    """Return the kind of device that a peer runs on; asks it once."""
+    if job.peer.name not in run.devices:
+        with started(job, run) as peer:
+            run.devices[job.peer.name] = str(ask(job, peer, "device", adapter=job.peer.adapter)["device"])
+    return run.devices[job.peer.name]
+
+
+def _counterpart(device: str) -> str:
+    """Return our fastest backend on a kind of device.
+
+    Raises:
+        Skip: None can run here.
+    """
+    states = availability()
+    names = ON_CUDA if device == "cuda" else ON_CPU
+    for name in names:
+        if states[name].available:
+            return name
+    raise Skip("ours: " + "; ".join(f"{name} is {states[name]}" for name in names))

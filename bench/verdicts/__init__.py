@@ -1,1 +1,0 @@
-"""What is said of records and machines: compared, gated, claimed, reproduced, examined."""

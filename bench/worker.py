@@ -1,0 +1,394 @@
+"""A process of its own that sets points up, checks and times them: one protocol, one loop, one client.
+
+A request and its answer are JSON objects over a socket that the process inherits. Whoever answers has a method
+``ask(method, **arguments)``: a `Server` in its own process, a `Worker` for one elsewhere, on the code of this checkout
+or of another one. A peer's process answers the same client, see `peers/worker.py`.
+
+A point of a GPU is measured in a process of its own, alike whatever was measured before it: a process that has captured
+several CUDA graphs launches out of all of them more slowly, for good (ADR 0014).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+import torch
+
+from bench import machine, sweep
+from bench.case import Case, Check, Point, Skip
+from bench.cases import CASES
+from bench.measure import Plan, Timed, Timer
+from bench.record import Context, Host, Record, parsed
+from bench.sweep import Job
+from warpdrive_min.backends import BACKENDS
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
+
+Message = dict[str, Any]
+"""JSON object."""
+
+ENDING_S: Final = 10.0
+"""Time that a process may take to end that was asked to, s."""
+LONGEST: Final = 1 << 24
+"""Bytes of the longest answer; what claims to be longer is none."""
+CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
+PROCESSES: Final[ForkServerContext | SpawnContext] = (
+    multiprocessing.get_context("forkserver") if CAN_COPY else multiprocessing.get_context("spawn")
+)
+"""Starts processes, where it can as copies of one that has imported all this and has not touched a GPU."""
+if CAN_COPY:
+    PROCESSES.set_forkserver_preload([__name__])
+
+
+class WorkerError(RuntimeError):
+    """A process could not do what it was asked; ``kind`` is the name of the exception that it met, or "Died"."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message if kind in ("Skip", "Died") else f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+class Answering(Protocol):
+    """A server, or a client of one."""
+
+    def ask(self, method: str, **arguments: Any) -> Message:
+        """Answer a request; raises WorkerError. Waits for the device."""
+        ...
+
+
+# ------------------------------------------------------------------ in the process
+
+
+class Server:
+    """Answers requests in this process; holds one point at a time.
+
+    Args:
+        cases: The cases that it knows.
+    """
+
+    def __init__(self, cases: Mapping[str, Case] = CASES) -> None:
+        self._cases = cases
+        self._timed: Timed | None = None
+
+    def ask(self, method: str, **arguments: Any) -> Message:
+        """Answer a request; raises WorkerError. Waits for the device."""
+        try:
+            reply: Message = getattr(self, method)(**arguments)
+        except WorkerError:
+            raise
+        except Exception as error:
+            raise WorkerError(type(error).__name__, str(error)) from error
+        return reply
+
+    def describe(self) -> Message:
+        """Return machine, commit and installed packages, and the folder of the code."""
+        return {
+            "root": str(machine.ROOT),
+            "machine": machine.fingerprint(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+            "git": machine.git_state(machine.ROOT),
+            "dependencies_hash": machine.dependencies_hash(),
+        }
+
+    def measure(self, case: str, point: Point, context: Mapping[str, Any]) -> Message:
+        """Set up, check, measure, check and record one point; returns the record."""
+        record = sweep.run_point(Job(self._cases[case], point), Context(**context))
+        return {"record": json.loads(record.to_line())}
+
+    def set_up(self, case: str, point: Point, sample_s: float, warm_up_cap_s: float) -> Message:
+        """Make a point ready, check it and warm it up."""
+        self._let_go()
+        if case not in self._cases:
+            raise Skip(f"this code has no case {case}")
+        found, self._host = self._cases[case], Host.before()
+        timed = found.setup(point)
+        if not isinstance(timed, Timed):
+            raise Skip(f"{case} is run once, it has no blocks to be timed in turns")
+        timer = Timer(timed)
+        before = _right(timed.check(), "before")
+        timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
+        self._timed, self._timer, facts = timed, timer, timed.facts
+        return {
+            "case_version": found.version,
+            "scope": found.scope,
+            "facts": {**asdict(facts), "device": facts.device.type},
+            "runs_per_sample": timer.runs,
+            "warm_up": timer.warm_up,
+            "check": before,
+        }
+
+    def sample(self) -> Message:
+        """Time one block and wait for it; returns ``wall_ns`` and ``device_ns`` of one run."""
+        assert self._timed is not None, "a point is set up before it is sampled"
+        wall_ns, device_ns = self._timer.sample()
+        return {"wall_ns": wall_ns, "device_ns": device_ns}
+
+    def finish(self) -> Message:
+        """Check the point again and let go of it."""
+        assert self._timed is not None, "a point is set up before it is finished"
+        try:
+            host = self._host.after(self._timed.facts.device)
+            return {"check": _right(self._timed.check(), "after"), "host": host.model_dump()}
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Free what a point took: the other side, or the next point, may need it."""
+        if self._timed is None:
+            return
+        self._timed = None
+        del self._timer
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _right(check: Check, when: str) -> Message:
+    if not check.passed:
+        raise ArithmeticError(f"{when} the timing, against {check.oracle}: {check.detail}")
+    return asdict(check)
+
+
+def serve(connection: Connection, server: Answering | None = None) -> None:
+    """Answer requests until one says that it was the last."""
+    requests = queue.SimpleQueue[bytes]()
+    threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
+    server = server or Server()
+    while request := json.loads(requests.get()):
+        try:
+            reply = server.ask(request["method"], **request["arguments"])
+        except WorkerError as error:
+            reply = {"error": error.kind, "message": error.message}
+        connection.send_bytes(json.dumps(reply).encode())
+
+
+def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
+    """Take requests; end the process as soon as who asks is gone: the next one must find the GPU free."""
+    try:
+        while True:
+            requests.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+# ------------------------------------------------------------------ from another process
+
+
+class Worker:
+    """A process that answers requests; use it in a ``with``, which ends it.
+
+    Args:
+        name: Its name in messages.
+        connection: Socket to it.
+        wait: Waits for its end, for so many seconds; returns its exit code, or None if it goes on.
+        kill: Ends it and what it has started.
+        timeout_s: Longest wait for an answer, s; None: any.
+        noise: File of what it prints; None: that is on the error output.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        wait: Callable[[float], int | None],
+        kill: Callable[[], None],
+        timeout_s: float | None = None,
+        noise: IO[bytes] | None = None,
+    ) -> None:
+        self._name, self._connection, self._wait, self._kill = name, connection, wait, kill
+        self._timeout_s, self._noise = timeout_s, noise
+
+    @classmethod
+    def copy(cls) -> Worker:
+        """Start a process on the code of this checkout."""
+        ours, theirs = PROCESSES.Pipe()
+        process = PROCESSES.Process(target=serve, args=(theirs,))
+        process.start()
+        theirs.close()
+
+        def wait(seconds: float) -> int | None:
+            process.join(seconds)
+            return process.exitcode
+
+        return cls("the worker", ours, wait, process.kill)
+
+    @classmethod
+    def on(cls, root: Path) -> Worker:
+        """Start a process on the code under a folder: of this very file, which takes cases and timer from there.
+
+        Raises:
+            WorkerError: The process ends, or takes its code from elsewhere.
+        """
+        root = root.resolve()
+        # -P: this file's folder stays off the path, so `bench` is the package under root.
+        words = [sys.executable, "-P", str(Path(__file__).resolve())]
+        worker = cls.start(f"the worker on {root}", words, cwd=root, env=_environment(root))
+        try:
+            found = worker.ask("describe")["root"]
+            if Path(found) != root:
+                raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
+        except BaseException:
+            worker.__exit__()
+            raise
+        return worker
+
+    @classmethod
+    def start(
+        cls,
+        name: str,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        timeout_s: float | None = None,
+        is_quiet: bool = False,
+    ) -> Worker:
+        """Start a program that takes the number of its socket as its last word; OSError if it does not start.
+
+        Args:
+            name: Its name in messages.
+            words: Program and arguments.
+            env: Its environment.
+            cwd: Its folder.
+            timeout_s: Longest wait for an answer, s; None: any.
+            is_quiet: Keep what it prints; its last line is told if it dies.
+        """
+        with contextlib.ExitStack() as opened:
+            noise = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
+            ours, theirs = (opened.enter_context(each) for each in socket.socketpair())
+            process = subprocess.Popen(
+                [*words, str(theirs.fileno())],
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=noise or 2,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # so that its own children end with it
+            )
+            connection = Connection(ours.detach())
+            theirs.close()
+            opened.pop_all()
+
+        def wait(seconds: float) -> int | None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(seconds)
+            return None
+
+        def kill() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        return cls(name, connection, wait, kill, timeout_s, noise)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(b"null")
+        if self._wait(ENDING_S) is None:
+            self._kill()
+            self._wait(ENDING_S)
+        self._connection.close()
+        if self._noise:
+            self._noise.close()
+
+    def ask(self, method: str, **arguments: Any) -> Message:
+        """Answer a request; waits.
+
+        Raises:
+            WorkerError: It raised, died, was too slow, or did not answer with a JSON object.
+        """
+        try:
+            self._connection.send_bytes(json.dumps({"method": method, "arguments": arguments}).encode())
+            if not self._connection.poll(self._timeout_s):
+                raise self._ended(f"did not answer {method} within {self._timeout_s:g} s; raise --timeout")
+            answer = self._connection.recv_bytes(LONGEST)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise self._ended(f"died at {method}") from None
+        except OSError as error:
+            raise self._ended(f"must answer {method} with a JSON object (got {error})") from error
+        try:
+            reply = json.loads(answer)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise self._ended(f"must answer {method} with a JSON object (got {answer[:80]!r})")
+        if "error" in reply:
+            raise WorkerError(reply["error"], reply["message"])
+        return reply
+
+    def _ended(self, why: str) -> WorkerError:
+        """End the process and return the error that says why, with how it ended if it did so itself."""
+        code = self._wait(ENDING_S) if why.startswith("died") else None
+        self._kill()
+        self._wait(ENDING_S)
+        if code is not None:
+            why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
+            why += f"; its last words: {_last_line(self._noise):.200}" if self._noise else "; see the error output"
+        return WorkerError("Died", f"{self._name}: {why}")
+
+
+def _last_line(noise: IO[bytes]) -> str:
+    noise.seek(0)
+    lines = noise.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """Return the environment of a worker: it finds the code under ``root`` first, and packages where we find them.
+
+    $BENCH_GIT_SHA names the commit of this checkout, and of no other.
+    """
+    kept = {name: value for name, value in os.environ.items() if root == machine.ROOT or name != "BENCH_GIT_SHA"}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH")]))}
+
+
+# ------------------------------------------------------------------ points of a sweep
+
+
+def run_points(todo: Sequence[Job], context: Context) -> Iterator[Record]:
+    """Measure points, each of a GPU in a process of its own; the `Runner` of a sweep on this machine."""
+    for job in todo:
+        yield run_point(job, context)
+
+
+def run_point(job: Job, context: Context) -> Record:
+    """Measure one point; where its process dies the record has failed."""
+    if not is_on_gpu(job):
+        return sweep.run_point(job, context)
+    failed = partial(Record.of, job.case, job.point, context, started=datetime.now(UTC), status="failed")
+    try:
+        with Worker.copy() as worker:
+            reply = worker.ask("measure", case=job.case.name, point=dict(job.point), context=asdict(context))
+        return parsed(Record, reply["record"], job.case.name)
+    except WorkerError as error:
+        return failed(reason=str(error))
+
+
+def is_on_gpu(job: Job) -> bool:
+    """Return whether a point is measured on a GPU of this machine."""
+    return torch.cuda.is_available() and BACKENDS[job.point["backend"]].captures_graphs
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,276 @@
+"""Two sides in rounds of new processes: on a fake machine, and on the code of two commits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from bench import machine, pairs, worker
+from bench.case import Check, Skip
+from bench.errors import NotComparable
+from bench.pairs import ROUNDS, TURNS, abba_turns, measure, measure_all, revisions, sides_of
+from bench.worker import Server, Worker, WorkerError
+from tests.bench.fakes import FakeWatch, case, timed
+
+POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}
+FAKE = case(lambda point: timed(), 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_simulator(monkeypatch):
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+
+
+def serving(fake, started=None, name=""):
+    """Return what starts a side in this process, noting its name."""
+
+    def start():
+        if started is not None:
+            started.append(name)
+        return contextlib.nullcontext(Server({"fake": fake}))
+
+    return start
+
+
+class Machine:
+    """A machine on which every run takes longer than the one before, by the same time."""
+
+    def __init__(self, drift: float) -> None:
+        self._watch = FakeWatch(lambda run: 1e6 * (1 + drift * run))
+
+    def side(self, slower: float = 1.0, version: int = 1, **changes):
+        """Return what starts a side whose runs take so many times as long as those of others."""
+        watch = self._watch
+
+        def run() -> None:
+            before = watch.now
+            watch.run()
+            watch.now = before + slower * (watch.now - before)
+
+        return serving(case(lambda point: timed(run, stopwatch=watch, **changes), 1, version=version))
+
+
+def measured(one, other, preset="default"):
+    """Return the pair of two sides of one point."""
+    return measure(sides_of("run", FAKE, (POINT, POINT), (one, other)), preset)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.05, 0.5])
+def test_linear_drift_of_the_machine_cancels(slower):
+    """While every run takes longer than the last, the ratio of two sides in turns stays what it is."""
+    fake = Machine(drift=0.0002)
+    got = measured(fake.side(), fake.side(slower))
+    assert got.times_a[-1] > 1.2 * got.times_a[0]
+    assert [len(turns) for turns in got.comparison.log_ratios] == [TURNS] * ROUNDS["default"]
+    # The later side is set up slower, so it runs less often in a block: as long in time, which this drift does not see.
+    assert got.ratio.value == pytest.approx(slower, rel=2e-3)
+    assert got.ratio.between_processes
+
+
+def test_blocks_are_taken_in_turns():
+    """A turn is A B B A; where the side changes, a block goes before that does not count."""
+    order = []
+
+    class Noted:
+        def __init__(self, name):
+            self.name = name
+
+        def ask(self, method):
+            order.append(self.name)
+            return {"wall_ns": 1000.0 * len(order), "device_ns": None}
+
+    a, b = abba_turns(Noted("a"), Noted("b"), 2)
+    assert "".join(order) == "aabbbaa" + "abbbaa"
+    assert [each["wall_ns"] for each in a] == [2000.0, 7000.0, 8000.0, 13000.0]
+    assert [each["wall_ns"] for each in b] == [4000.0, 5000.0, 10000.0, 11000.0]
+
+
+def test_sides_start_in_turn_in_processes_of_their_own():
+    """Each round has a new process of each side, and every other round begins with the other one."""
+    started = []
+    measured(serving(FAKE_IN_TIME, started, "a"), serving(FAKE_IN_TIME, started, "b"))
+    assert "".join(started) == "abbaabba"
+
+
+FAKE_IN_TIME = case(lambda point: timed(lambda: sum(range(2000))), 1)
+
+
+def test_pair_has_a_record_of_each_side():
+    """Both sides leave evidence that says how it was taken, in which processes, and beside whom."""
+    fake = Machine(drift=0.0)
+    got = measured(fake.side(), fake.side(2.0), "full")
+    for side, run_id, ns in ((got.a, "run-a", 1000.0), (got.b, "run-b", 2000.0)):
+        assert side.is_evidence
+        assert (side.run_id, side.taken) == (run_id, "in turns with another side")
+        assert side.process == [number for number in range(6) for _ in range(2 * TURNS)]
+        assert side.host.load_after >= 0
+        assert side.metrics["ns_per_env_step"].value == ns
+        assert side.stop_reason == "6 rounds of 3 turns A B B A"
+    assert (got.comparison.a, got.comparison.b) == (got.a.id, got.b.id)
+
+
+def test_one_round_says_that_processes_were_not_compared():
+    """The interval of a smoke test is over its turns."""
+    fake = Machine(drift=0.0)
+    got = measured(fake.side(), fake.side(), "smoke")
+    assert not got.ratio.between_processes
+    assert "not measured" in got.comparison.unread["process_noise"]
+
+
+def test_what_differs_between_processes_is_in_the_interval():
+    """Every process is 0 or 2 % slower throughout: turns alone would call that a difference, rounds do not."""
+    speeds = iter([1.0, 1.02, 1.0, 1.02, 1.02, 1.0, 1.02, 1.0])
+
+    def start():
+        scale = next(speeds)
+        watch = FakeWatch(lambda run: 1e6 * scale)
+        return contextlib.nullcontext(Server({"fake": case(lambda point: timed(watch.run, stopwatch=watch), 1)}))
+
+    ratio = measured(start, start).ratio
+    assert ratio.low < 1 < ratio.high
+    assert ratio.error > 0.005
+
+
+def test_skipped_and_failing_points_do_not_end_the_others():
+    """Of three points one cannot run, one is wrong, and the third is measured."""
+
+    def setup(point):
+        if point["index"] == 0:
+            raise Skip("no device; buy one")
+        return timed(watch.run, stopwatch=watch, check=lambda: Check(point["index"] != 1, 0.5, "by hand", "off by 0.5"))
+
+    watch = FakeWatch(lambda run: 1e6)
+    fake = case(setup)
+    todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
+    got = measure_all(todo, "smoke")
+    assert [text.endswith("no device; buy one") for text in got.skipped] == [True]
+    assert ["off by 0.5" in text for text in got.failed] == [True]
+    assert [pair.a.point["index"] for pair in got.pairs] == [2]
+
+
+def test_sides_of_different_versions_are_not_compared():
+    """A case that times something else on the other side is refused."""
+    fake = Machine(drift=0.0)
+    with pytest.raises(NotComparable, match=r"case versions \[1, 2\]"):
+        measured(fake.side(), fake.side(version=2), "smoke")
+
+
+@pytest.mark.parametrize(("card", "shared"), [("one", True), ("another", False), (None, False)])
+def test_sides_share_a_card(card, shared):
+    """Two cards of one kind differ by as much as what is looked for."""
+
+    def reply(uuid):
+        return {"case_version": 1, "facts": {"device": "cuda"}, "machine": {"gpu_uuid_hash": uuid}}
+
+    with contextlib.nullcontext() if shared else pytest.raises(NotComparable, match="must share a card"):
+        pairs._refuse_others(reply("one"), reply(card))
+
+
+# ------------------------------------------------------------------ revisions
+
+
+FAKE_CASES = """
+from bench.case import Case, Check, Facts
+from bench.measure import Timed
+import torch
+
+def setup(point):
+    facts = Facts(
+        mode="eager", device=torch.device("cpu"), threads=1, work={"env_steps": 1000}, notes={"code": "NAME"}
+    )
+    check = lambda: Check(True, 0.0, "by hand")
+    return Timed(run=lambda: sum(range(2000)), synchronize=lambda: None, check=check, facts=facts)
+
+print("this must not end up among the replies")
+CASES = {
+    "fake": Case(
+        name="fake", title="", scope="env", version=1, workload=Timed, points=lambda preset: [], setup=setup
+    )
+}
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A repository with this suite around a fake case, that says which of two commits it is of."""
+    root = tmp_path / "checkout"
+    for package in ("bench", "warpdrive_min"):
+        shutil.copytree(machine.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-C", str(root), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    for name in ("first", "second"):
+        (root / "bench" / "cases.py").write_text(FAKE_CASES.replace("NAME", name))
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "--quiet", "--no-gpg-sign", "-m", name], check=True)
+        subprocess.run([*git, "tag", name], check=True)
+    return root
+
+
+def test_revisions_are_measured_on_their_own_code(checkout):
+    """Each side runs the code of its commit in processes of its own and leaves a record of it; no worktree stays."""
+    with revisions("first", "second", root=checkout) as starts:
+        got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")
+        with starts[0]() as first, pytest.raises(WorkerError, match="this code has no case env_step"):
+            first.ask("set_up", case="env_step", point=POINT, sample_s=0.001, warm_up_cap_s=0.1)
+    assert [got.a.notes["code"], got.b.notes["code"]] == ["first", "second"]
+    shas = [
+        subprocess.run(
+            ["git", "-C", checkout, "rev-parse", tag], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for tag in ("first", "second")
+    ]
+    assert [got.a.git["sha"], got.b.git["sha"]] == shas
+    assert min(*got.times_a, *got.times_b) > 0
+    assert "two processes take turns" in got.a.unread["telemetry"]
+    trees = subprocess.run(["git", "-C", checkout, "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(trees.stdout.splitlines()) == 1
+
+
+def test_code_from_elsewhere_is_refused(tmp_path):
+    """A folder without the code cannot stand for it: the process ends, and that is an error."""
+    with pytest.raises(WorkerError), Worker.on(tmp_path):
+        pass
+
+
+def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
+    """What is installed by $PYTHONPATH is there, behind the code of the side; a commit's name is not another's."""
+    monkeypatch.setenv("PYTHONPATH", "/packages")
+    monkeypatch.setenv("BENCH_GIT_SHA", "abc")
+    there = worker._environment(tmp_path)
+    assert there["PYTHONPATH"] == f"{tmp_path}{os.pathsep}/packages"
+    assert "BENCH_GIT_SHA" not in there
+
+
+def test_set_up_lets_go_of_the_point_before():
+    """A side holds one point at a time, also after one that failed."""
+    alive = []
+
+    def setup(point):
+        assert not alive, "the point before is still held"
+        if point["index"] == 1:
+            raise RuntimeError("out of luck")
+        token = Token()
+        alive.append(1)
+        return timed(lambda: token.work(watch), stopwatch=watch)
+
+    class Token:
+        def work(self, watch):
+            watch.run()
+
+        def __del__(self):
+            alive.pop()
+
+    watch, briefly = FakeWatch(lambda run: 1e6), {"sample_s": 0.001, "warm_up_cap_s": 0.1}
+    side = Server({"fake": case(setup)})
+    side.ask("set_up", case="fake", point={**POINT, "index": 0}, **briefly)
+    assert alive
+    with pytest.raises(WorkerError, match="RuntimeError: out of luck"):
+        side.ask("set_up", case="fake", point={**POINT, "index": 1}, **briefly)
+    side.ask("set_up", case="fake", point={**POINT, "index": 2}, **briefly)
+    assert side.ask("sample")["wall_ns"] == 1e6
+    assert side.ask("finish")["check"]["passed"]
+    assert not alive
