@@ -147,7 +147,7 @@ def test_arrays_of_the_environment_stay():
     assert wrapper.cuda_data_manager.tensor("observations") is observations
     assert described(wrapper, "processed")["processed_observations_batch_shared"][0] == (5, 2, 1, 4)
     with pytest.raises(
-        ConfigError, match=r"'sampled_actions_batch_shared' is there .*got \(5, 2, 1, 1\), expected \(6, 2, 1, 1\)"
+        ConfigError, match=r"'sampled_actions_batch_shared': is there .* \(6, 2, 1, 1\) \(got \(5, 2, 1, 1\)"
     ):
         create_and_push_data_placeholders(wrapper, training_batch_size_per_env=6)
 
@@ -159,7 +159,7 @@ def test_arrays_of_the_environment_stay():
         ({"policy_tag_to_agent_id_map": {"a": [0, 1], "b": [1, 2]}}, r"once \(got \[0, 1, 1, 2\]\)"),
         ({"create_separate_placeholders_for_each_policy": True}, "more than one policy"),
         ({"obs_dim_corresponding_to_num_agents": "middle"}, "'first' or 'last'"),
-        ({}, r"training_batch_size_per_env must be at least 1 \(got None\)"),
+        ({}, r"training_batch_size_per_env: must be at least 1 \(got None\)"),
     ],
 )
 def test_rules_are_checked(arguments, message):

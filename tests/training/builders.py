@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min import EnvWrapper
+from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.policies import PolicyGroup, is_weight
@@ -140,6 +142,14 @@ def learn(algorithm, buffer) -> None:
     """Let an algorithm learn from a rollout, as the trainer does."""
     algorithm.compute_returns(buffer)
     algorithm.update(buffer)
+
+
+@contextlib.contextmanager
+def refused(what, got=..., error=ConfigError):
+    """Expect an error about a thing and a value, by its fields."""
+    with pytest.raises(error) as caught:
+        yield
+    assert (caught.value.what, caught.value.got) == (what, got)
 
 
 def everything(trainer) -> dict[str, torch.Tensor]:

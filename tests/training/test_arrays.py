@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from tests.environments.clock import Clock
+from tests.training.builders import refused
 from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
-from warpdrive_min.errors import ConfigError
 from warpdrive_min.spaces import Discrete
+from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.policies import PolicyGroup, action_samplers
 
+SHARING = "training: policies whose actions share an array"
 SPLIT = {"odd": [1], "even": [2, 0]}
 
 
@@ -71,20 +72,20 @@ def test_agents_of_a_policy_have_the_same_actions():
     """Others are refused by the policy's name; a policy each is allowed, but not at one array."""
     wrapper = start()
     wrapper.env.action_space = {0: Discrete(3), 1: Discrete(2), 2: Discrete(3)}
-    with pytest.raises(ConfigError, match=r"policy 'shared': its agents must have the same actions .*; split it"):
+    with refused("policy 'shared'", got=dict(enumerate(ActionSpace((n,), 1) for n in (3, 2, 3)))):
         arrays_of(wrapper, {"shared": [0, 1, 2]})
     assert arrays_of(wrapper, SPLIT)["odd"].space.categories == (2,)
-    with pytest.raises(ConfigError, match="share an array must have one action space"):
+    with refused(SHARING, {"odd": ActionSpace((2,), 1), "even": ActionSpace((3,), 1)}):
         samplers(wrapper)
 
 
 def test_policies_at_one_array_explore_in_one_way():
     """DDPG's noise and drawn actions cannot meet in one array."""
-    with pytest.raises(ConfigError, match=r"must all be DDPG or none .got DDPG for even only.; give each policy"):
+    with refused(SHARING, "DDPG for even"):
         samplers(start(), "actor")
 
 
 def test_missing_observations_are_named():
     """Without its array a policy cannot see."""
-    with pytest.raises(ConfigError, match="needs the array 'observations'; known are"):
+    with refused("training"):
         arrays_of(start(policies={"even": [0, 2], "odd": [1]}), SPLIT)

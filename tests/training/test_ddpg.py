@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.builders import learn, make_buffer, make_group
+from tests.training.builders import learn, make_buffer, make_group, refused
 from warpdrive_min import BACKENDS, capture
 from warpdrive_min.dialect.learning import WarpDriveDDPG, n_step_returns
-from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.ddpg import DDPG
 from warpdrive_min.training.config import (
@@ -324,13 +323,13 @@ def test_bfloat16_keeps_weights_and_buffer_in_float32():
 
 def test_learning_must_start_before_the_buffer_is_full():
     """More than the buffer holds would be waited for forever."""
-    with pytest.raises(ConfigError, match=r"'p': learning_starts must be at most the 100 .* .got 101.; lower it"):
+    with refused("policy.p.learning_starts", 101):
         linear(one_transition(), learning_starts=101)
 
 
 def test_returns_are_not_normalised():
     """The critic's targets contain its own predictions, so their scale must stay."""
-    with pytest.raises(ConfigError, match=r"'p': normalize_return must be false for DDPG .got True."):
+    with refused("policy.p.normalize_return", True):
         linear(one_transition(), normalize_return=True)
 
 
@@ -436,7 +435,7 @@ def test_warpdrive_normalises_by_row():
 
 def test_warpdrive_needs_two_rows():
     """One row has none after it."""
-    with pytest.raises(ConfigError, match=r"'p': WarpDrive's rule needs 2 rows, .* .got 1.; raise train_batch_size"):
+    with refused("policy.p", 1):
         warpdrive(one_transition())
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.environments.clock import Clock
-from tests.training.builders import A2C, RUNS, differences, everything, make_run, make_trainer
+from tests.training.builders import A2C, RUNS, differences, everything, make_run, make_trainer, refused
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.episodes import episode_states, of_all
 from warpdrive_min.dialect.layout import WarpDriveLayout
@@ -101,7 +101,7 @@ def test_one_episode_has_no_spread():
 
 def test_no_episode_is_refused():
     """The number must be positive."""
-    with pytest.raises(ConfigError, match=r"n_episodes: must be at least 1 .got 0."):
+    with refused("evaluate.n_episodes", 0):
         scores(n_episodes=0)
 
 

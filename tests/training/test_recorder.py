@@ -13,9 +13,9 @@ from tests.agreement import start
 from tests.environments.clock import Clock
 from tests.environments.counter import Counter
 from tests.support import BACKENDS_HERE, is_simulated
-from tests.training.builders import make_recorder
+from tests.training.builders import make_recorder, refused
 from warpdrive_min import EnvWrapper
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import DataError
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.rollout import RolloutRecorder
@@ -250,9 +250,9 @@ def test_accumulators_go_on_from_a_state() -> None:
 def test_recorder_refuses_what_it_cannot_record() -> None:
     """No steps, and rows beyond the rollout."""
     wrapper = start("cartpole", {"episode_length": 7}, "cpu", 2)
-    with pytest.raises(ConfigError, match=r"n_steps must be positive \(got 0\)"):
+    with refused("recorder.n_steps", 0):
         make_recorder(wrapper, 0)
     recorder = make_recorder(wrapper, 3)
     for step in (-1, 3):
-        with pytest.raises(DataError, match=rf"step must be from 0 to 2 \(got {step}\)"):
+        with refused("record.step", step, DataError):
             recorder.record(step)

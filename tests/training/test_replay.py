@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from tests.support import BACKENDS_HERE, is_simulated
-from tests.training.builders import make_buffer
+from tests.training.builders import make_buffer, refused
 from warpdrive_min import BACKENDS
-from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.replay import ReplayBuffer
 
@@ -240,11 +239,11 @@ def test_buffer_must_hold_a_rollout():
     """One transition too few is refused, with what a rollout needs."""
     batch = make_buffer(4, 3, 2)
     make(batch, 24)
-    with pytest.raises(ConfigError, match=r"buffer_size: must hold a rollout, 4 steps .* = 24 transitions .got 23"):
+    with refused("buffer_size", 23):
         make(batch, 23)
 
 
 def test_buffer_must_be_countable():
     """More transitions than int32 counts are refused before anything is allocated."""
-    with pytest.raises(ConfigError, match=r"buffer_size: must be at most 2,147,483,646 transitions .got 2,147,483,647"):
+    with refused("buffer_size", 2**31 - 1):
         make(make_buffer(1, 1, 1), 2**31 - 1)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
+from tests.training.builders import refused
 from warpdrive_min import BACKENDS
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import DataError
 from warpdrive_min.training.algorithms.returns import ReturnScan
 
 Arrays = dict[str, Any]
@@ -204,14 +205,14 @@ def test_the_same_tensors_are_read_again() -> None:
 
 def test_scan_refuses_what_does_not_fit() -> None:
     """Numbers out of range, tensors of another shape or type, and halves of what belongs together."""
-    with pytest.raises(ConfigError, match=r"gamma must be from 0 to 1 \(got 1.5\)"):
+    with refused("returns.gamma", 1.5):
         ReturnScan("cpu", 1, 1, 1.5)
-    with pytest.raises(ConfigError, match="no lambda"):
+    with refused("returns.lam", 0.5):
         ReturnScan("cpu", 1, 1, 0.9, 0.5, compat=True)
     arrays = _random(4, 2, 3)
-    with pytest.raises(DataError, match=r"values must be contiguous torch.float32 of shape \(4, 2, 3\)"):
+    with pytest.raises(DataError, match=r"values: must be contiguous torch.float32 of shape \(4, 2, 3\)"):
         _scan("cpu", {**arrays, "values": arrays["values"][:3]}, 0.9)
-    with pytest.raises(DataError, match=r"terminated must be contiguous torch.int32 of shape \(4, 2\)"):
+    with pytest.raises(DataError, match=r"terminated: must be contiguous torch.int32 of shape \(4, 2\)"):
         _scan("cpu", {**arrays, "terminated": arrays["terminated"].astype(np.int64)}, 0.9)
     with pytest.raises(DataError, match=r"lam=0.5 needs values"):
         _scan("cpu", {**arrays, "values": None}, 0.9, 0.5)

@@ -26,6 +26,7 @@ from tests.training.builders import (
     fingerprint,
     make_run,
     make_trainer,
+    refused,
     run_config,
     runs_here,
     weights,
@@ -266,73 +267,48 @@ def test_broken_rewards_stop_ddpg(tmp_path, monkeypatch):
         trainer.train(3)
 
 
-def refused(tmp_path, env, policies, **given):
-    """Make a trainer that must not be made."""
-    make_trainer(env, policies, basedir=tmp_path, **given)
-
-
 POLICIES = {"even": A2C, "odd": A2C}
+ONE = {"shared": A2C}
 WRONG = {
-    "batch": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"train_batch_size": 25}),
-        r"trainer.train_batch_size: must be a multiple of num_envs = 4 .got 25.; take 24 or 28",
-    ),
-    "agent missing": (
-        lambda path: refused(path, Clock(num_agents=3), POLICIES, agents={"even": [0], "odd": [1]}),
-        r"policies: must hold each of the agents .0, 1, 2. once .got .0, 1..",
-    ),
-    "agent twice": (
-        lambda path: refused(path, Clock(), POLICIES, agents={"even": [0, 1], "odd": [1]}),
-        r"must hold each of the agents .0, 1. once .got .0, 1, 1..",
-    ),
+    "batch": (Clock(), ONE, {"trainer": {"train_batch_size": 25}}, "trainer.train_batch_size", 25),
+    "agent missing": (Clock(num_agents=3), POLICIES, {"agents": {"even": [0], "odd": [1]}}, "policies", [0, 1]),
+    "agent twice": (Clock(), POLICIES, {"agents": {"even": [0, 1], "odd": [1]}}, "policies", [0, 1, 1]),
     "unknown policy": (
-        lambda path: refused(path, Clock(), POLICIES, agents={"even": [0], "third": [1]}),
-        r"policies: must name the policies of the run config, even, odd .got even, third.",
+        Clock(),
+        POLICIES,
+        {"agents": {"even": [0], "third": [1]}},
+        "policies",
+        ["even", "third"],
     ),
-    "no map": (
-        lambda path: refused(path, Clock(), POLICIES),
-        r"policies: must say which agents the policies even, odd have .got None.",
-    ),
+    "no map": (Clock(), POLICIES, {}, "policies", None),
     "number of environments": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"num_envs": 2, "train_batch_size": 24}),
-        r"trainer.num_envs: must be the wrapper's number of environments 4 .got 2.; make them equal",
+        Clock(),
+        ONE,
+        {"trainer": {"num_envs": 2, "train_batch_size": 24}},
+        "run config trainer.num_envs",
+        2,
     ),
-    "DDPG on choices": (
-        lambda path: refused(path, Clock(), {"shared": DDPG}),
-        r"policy.shared.algorithm: DDPG needs continuous actions .got .3,. choices.; use A2C or PPO",
-    ),
-    "graph without a GPU": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"mode": "graph"}),
-        r"trainer.mode: backend 'cpu' has no CUDA graphs .got 'graph'.; use 'auto' or 'eager'",
-    ),
-    "axis": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, layout=WarpDriveLayout(agents_axis="middle")),
-        r"must be 'first' or 'last' .got 'middle'.",
-    ),
-    "too few episodes": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, trainer={"num_episodes": 7}),
-        r"trainer.num_episodes: must fill a batch.* .got 21.; take at least 8",
-    ),
+    "DDPG on choices": (Clock(), {"shared": DDPG}, {}, "run config policy.shared.algorithm", (3,)),
+    "graph without a GPU": (Clock(), ONE, {"trainer": {"mode": "graph"}}, "run config trainer.mode", "graph"),
+    "too few episodes": (Clock(), ONE, {"trainer": {"num_episodes": 7}}, "trainer.num_episodes", 21),
     "separate arrays of one policy": (
-        lambda path: refused(path, Clock(), {"shared": A2C}, layout=WarpDriveLayout(separate=True)),
-        r"separate ones need more than one policy; leave them off",
-    ),
-    "process group": (
-        lambda path: Trainer(
-            EnvWrapper(Clock(), num_envs=4), run_config({"shared": A2C}, basedir=path), num_devices=2, verbose=False
-        ),
-        r"trainer.num_devices: must be that of the process group, 1 .got 2.; start several processes with torchrun",
+        Clock(),
+        ONE,
+        {"layout": WarpDriveLayout(separate=True)},
+        "placeholders",
+        ["shared"],
     ),
 }
+"""Environment, policies, arguments, and the thing and the value that the error is about."""
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_trainer_refuses(case, tmp_path):
-    """What does not fit is refused when the trainer is made, with the rule, the value and what to do."""
-    make, message = WRONG[case]
-    with pytest.raises(ConfigError, match=message):
-        make(tmp_path)
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    """What does not fit is refused when the trainer is made, by its key and value, and nothing is left behind."""
+    env, policies, given, what, got = WRONG[case]
+    with refused(what, got):
+        make_trainer(env, policies, basedir=tmp_path, **given)
+    assert not list(tmp_path.iterdir())
 
 
 def test_warpdrives_keywords_are_deprecated(tmp_path):
@@ -355,12 +331,14 @@ def test_warpdrives_keywords_are_deprecated(tmp_path):
     for run in (ours, theirs):
         run.train(2)
     assert not differences(everything(ours), everything(theirs))
+    with pytest.raises(ConfigError, match="num_devices: must be that of the process group"):
+        Trainer(EnvWrapper(Clock(), num_envs=4), run_config(ONE), num_devices=2)
 
 
 def test_trainer_refuses_an_environment_without_kernels(tmp_path):
     """An environment that knows only Python cannot be trained on."""
     wrapper = EnvWrapper(PythonCounter(), num_envs=4)
-    with pytest.raises(ConfigError, match=r"environment 'PythonCounter' has no kernels for backend 'cpu'; give it one"):
+    with refused("trainer"):
         Trainer(wrapper, run_config({"shared": A2C}, basedir=tmp_path), verbose=False)
 
 
@@ -368,15 +346,15 @@ def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
     """Metrics of a run that is there are not added to."""
     make_run("A2C", basedir=tmp_path).train(1)
     other = make_run("A2C", basedir=tmp_path)
-    with pytest.raises(ConfigError, match=r"a new run needs a file of its own .* resume that run or choose another"):
+    with refused("metrics", f"{other.folder / 'metrics.jsonl'}, which has rows already"):
         other.train(1)
 
 
 @pytest.mark.parametrize(
     ("env", "policies", "more", "message"),
     [
-        (Clock(num_agents=3), {"shared": A2C}, {}, r"must be of this run's environment and sizes .*n_agents.: .2, 3."),
-        (CartPole(**CLASSIC), {"shared": A2C}, {}, r"must be of this run's environment .*'Clock'.*'.*CartPole'"),
+        (Clock(num_agents=3), {"shared": A2C}, {}, r"must be of this run's environment and sizes.*'n_agents': .2, 3."),
+        (CartPole(**CLASSIC), {"shared": A2C}, {}, r"must be of this run's environment.*'Clock'.*'.*CartPole'"),
         (Clock(), {"shared": A2C}, {"n_envs": 2}, r"n_envs.: .4, 2."),
         (Clock(), {"other": A2C}, {}, r"policies.*shared.*other"),
         (Clock(), {"shared": PPO}, {}, r"only in the run: policy/shared/own/shuffle"),

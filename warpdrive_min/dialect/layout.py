@@ -14,7 +14,7 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import Observations
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import (
     Agents,
@@ -41,10 +41,8 @@ class WarpDriveLayout(SharedLayout):
     """
 
     def __init__(self, separate: bool = False, agents_axis: str = "first") -> None:
-        if agents_axis not in ("first", "last"):
-            raise ConfigError(
-                f"layout: obs_dim_corresponding_to_num_agents must be 'first' or 'last' (got {agents_axis!r})"
-            )
+        is_axis = agents_axis in ("first", "last")
+        require(is_axis, "obs_dim_corresponding_to_num_agents", "must be 'first' or 'last'", agents_axis)
         self.saved = (bool(separate), agents_axis)
 
     def sets(self, policies: PolicyMap, everyone: Agents) -> dict[str, Agents]:
@@ -68,14 +66,12 @@ class WarpDriveLayout(SharedLayout):
             ConfigError: As there; or each policy is to have arrays of its own, and there is one policy, or the
                 environment has one array of actions.
         """
-        if self.saved[0] and len(policies) < 2:
-            raise ConfigError("placeholders: separate ones need more than one policy; leave them off")
+        is_fine = not self.saved[0] or len(policies) > 1
+        require(is_fine, "placeholders", "separate ones need more than one policy", list(policies), "leave them off")
         feed = super().feed(wrapper, policies)
-        if self.saved[0] and wrapper.cuda_data_manager.is_data_on_device(Constants.ACTIONS):
-            raise ConfigError(
-                f"placeholders: environment {wrapper.name!r} reads the actions of all agents from one array, "
-                f"{Constants.ACTIONS!r} (got separate ones for each policy); leave them off"
-            )
+        is_fine = not (self.saved[0] and wrapper.cuda_data_manager.is_data_on_device(Constants.ACTIONS))
+        rule = f"environment {wrapper.name!r} reads the actions of all agents from one array, {Constants.ACTIONS!r}"
+        require(is_fine, "placeholders", rule, "separate ones for each policy", "leave them off")
         return feed
 
 
@@ -110,18 +106,17 @@ def create_and_push_data_placeholders(
             another shape.
     """
     if env_wrapper is None:
-        raise ConfigError("placeholders: need a wrapper on a backend whose kernels it has, after its first reset()")
+        raise ConfigError.of("placeholders", "need a wrapper", None, "pass it after its first reset()")
     layout = WarpDriveLayout(create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
     everyone = list(env_wrapper.env.action_space)
     policies = policy_tag_to_agent_id_map or {"shared": everyone}
     feed = layout.feed(env_wrapper, policies)
     if push_data_batch_placeholders:
-        if training_batch_size_per_env is None or training_batch_size_per_env < 1:
-            raise ConfigError(
-                f"placeholders: training_batch_size_per_env must be at least 1 (got {training_batch_size_per_env})"
-            )
+        n_steps = training_batch_size_per_env or 0
+        what, rule = "placeholders: training_batch_size_per_env", "must be at least 1"
+        require(n_steps >= 1, what, rule, training_batch_size_per_env)
         for policy, members in policies.items():
-            _add_batches(feed, env_wrapper, policy, members, training_batch_size_per_env)
+            _add_batches(feed, env_wrapper, policy, members, n_steps)
     push_missing(env_wrapper, feed)
     if action_sampler is not None:
         for suffix, members in layout.sets(policies, everyone).items():

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from warpdrive_min.backends.base import Backend
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm
 from warpdrive_min.training.algorithms.ddpg import DDPG
@@ -64,11 +64,8 @@ class WarpDriveDDPG(DDPG):
         """Allocate the latest rows."""
         self._n_step = trainer.n_step
         n_rows = len(buffer.rewards) + self._n_step - 1
-        if n_rows < 2:
-            raise ConfigError(
-                f"policy {self.policy!r}: WarpDrive's rule needs 2 rows, steps of a rollout + n_step - 1 "
-                f"(got {n_rows}); raise train_batch_size or n_step"
-            )
+        rule = "WarpDrive's rule needs 2 rows, steps of a rollout + n_step - 1"
+        require(n_rows >= 2, f"policy.{self.policy}", rule, n_rows, "raise train_batch_size or n_step")
         self._rows = {
             name: torch.zeros(n_rows, *array.shape[1:], device=self._device) for name, array in _new(buffer).items()
         }

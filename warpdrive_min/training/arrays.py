@@ -15,7 +15,7 @@ import torch
 from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.spaces import category_counts
 from warpdrive_min.training.actions import ActionSpace
 
@@ -131,8 +131,8 @@ class SharedLayout:
             ConfigError: The wrapper has not started or has no kernels, an agent is in no policy or in two, or agents
                 that share arrays have different spaces.
         """
-        if not wrapper.vectorised or wrapper.reset_on_host:
-            raise ConfigError("arrays: need a wrapper on a backend whose kernels it has, after its first reset()")
+        rule = "need a wrapper on a backend whose kernels it has, after its first reset()"
+        require(wrapper.vectorised and not wrapper.reset_on_host, "arrays", rule)
         everyone = list(wrapper.env.action_space)
         check_policies(policies, everyone)
         feed = DataFeed()
@@ -170,8 +170,8 @@ class SharedLayout:
         for policy, members in policies.items():
             agents = tuple(members)
             spaces = {agent: ActionSpace.of(env.action_space[agent]) for agent in agents}
-            if len(set(spaces.values())) > 1:
-                raise ConfigError(f"policy {policy!r}: its agents must have the same actions (got {spaces}); split it")
+            is_one = len(set(spaces.values())) == 1
+            require(is_one, f"policy {policy!r}", "its agents must have the same actions", spaces, "split it")
             suffix = next(suffix for suffix, of_set in sets.items() if agents[0] in of_set)
             place = {agent: index for index, agent in enumerate(sets[suffix])}
             places = [place[agent] for agent in agents]
@@ -249,11 +249,9 @@ def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
         want = (entry["attributes"]["n_copies"], *np.shape(entry["data"]))
         if not data.is_data_on_device(name):
             missing[name] = entry
-        elif data.get_shape(name) != want:
-            raise ConfigError(
-                f"arrays: {name!r} is there with another shape (got {data.get_shape(name)}, expected {want}); "
-                "leave it to the environment or to this call"
-            )
+        else:
+            rule, do = f"is there already, and must be of shape {want}", "leave it to the environment or to this call"
+            require(data.get_shape(name) == want, f"arrays: {name!r}", rule, data.get_shape(name), do)
     data.push_data_to_device(missing, torch_accessible=True)
 
 
@@ -272,8 +270,8 @@ def action_types(space: Any) -> tuple[tuple[int, ...], type[np.int32] | type[np.
 
 def _tensor(wrapper: EnvWrapper, name: str) -> torch.Tensor:
     data = wrapper.cuda_data_manager
-    if not data.is_data_on_device(name):
-        raise ConfigError(f"training: needs the array {name!r}; known are {known(data.array_names())}")
+    do = f"known are {known(data.array_names())}"
+    require(data.is_data_on_device(name), "training", f"needs the array {name!r}", do=do)
     return data.tensor(name)
 
 
@@ -283,19 +281,18 @@ def _tensor(wrapper: EnvWrapper, name: str) -> torch.Tensor:
 def check_policies(policies: PolicyMap, agents: Agents) -> None:
     """Raise `ConfigError` unless every agent is in one policy and in no other."""
     mapped = [agent for members in policies.values() for agent in members]
-    if len(mapped) != len(agents) or set(mapped) != set(agents):
-        raise ConfigError(f"policies: must hold each of the agents {list(agents)} once (got {mapped})")
+    is_each_once = len(mapped) == len(agents) and set(mapped) == set(agents)
+    require(is_each_once, "policies", f"must hold each of the agents {list(agents)} once", mapped)
 
 
 def _require_one_space(wrapper: EnvWrapper, agents: Agents) -> None:
     spaces = wrapper.env.observation_space, wrapper.env.action_space
     forms = {agent: tuple(_form(space[agent]) for space in spaces) for agent in agents}
+    first, rule = agents[0], "agents that share arrays must have the same spaces"
     for agent, form in forms.items():
-        if form != forms[agents[0]]:
-            raise ConfigError(
-                f"arrays: agents that share arrays must have the same spaces (got {form} for {agent!r} and "
-                f"{forms[agents[0]]} for {agents[0]!r}); give each policy arrays of its own"
-            )
+        if form != forms[first]:
+            got = f"{form} for {agent!r} and {forms[first]} for {first!r}"
+            raise ConfigError(f"arrays: {rule} (got {got}); give each policy arrays of its own")
 
 
 def _form(space: Any) -> tuple[Any, ...]:

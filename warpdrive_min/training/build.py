@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import ActorCriticConfig, ParamScheduler, PolicyConfig, RunConfig, Schedule
@@ -64,11 +64,10 @@ def make_groups(
             models = make_models(name, policy, of_agents)
             for model in models.values():
                 model.to(device)
-            if any(network.fused for network in policy.models.values()) and not is_supported(device):
-                raise ConfigError(
-                    f"run config policy.{name}.model.fused: needs a GPU, Triton and a C compiler (got {device.type}; "
-                    f"missing: {missing() or 'none'}); leave the key out, or set it to false"
-                )
+            must_be = any(network.fused for network in policy.models.values())
+            what, rule = f"run config policy.{name}.model.fused", "needs a GPU, Triton and a C compiler"
+            got, do = f"{device.type}; missing: {missing() or 'none'}", "leave the key out, or set it to false"
+            require(not must_be or is_supported(device), what, rule, got, do)
             groups[name] = PolicyGroup(name, policy, of_agents, models)
     return groups
 
@@ -81,11 +80,8 @@ def make_models(name: str, policy: PolicyConfig, arrays: AgentArrays) -> dict[st
     """
     size, space = arrays.n_features, arrays.space
     if isinstance(policy.model, ActorCriticConfig):
-        if not space.is_continuous:
-            raise ConfigError(
-                f"run config policy.{name}.algorithm: DDPG needs continuous actions (got {space.categories} choices); "
-                "use A2C or PPO"
-            )
+        what, rule = f"run config policy.{name}.algorithm", "DDPG needs continuous actions, not choices"
+        require(space.is_continuous, what, rule, space.categories, "use A2C or PPO")
         models = {
             "actor": create_actor(size, space, policy.model.actor),
             "critic": create_critic(size, space, policy.model.critic),
@@ -119,11 +115,8 @@ def noise_schedules(config: RunConfig) -> dict[str, Schedule]:
         ConfigError: Its policies explore by different noises.
     """
     kinds = {name: policy.noise for name, policy in config.policy.items() if policy.algorithm == "DDPG"}
-    if len(set(kinds.values())) > 1:
-        raise ConfigError(
-            f"run config policy: all policies of DDPG must explore by the same noise, of which sampler.params has "
-            f"the numbers (got {kinds}); make them equal"
-        )
+    rule = "all policies of DDPG must explore by the same noise, of which sampler.params has the numbers"
+    require(len(set(kinds.values())) <= 1, "run config policy", rule, kinds, "make them equal")
     return config.sampler.params.schedules | ({"damping": 1.0} if "gaussian" in kinds.values() else {})
 
 

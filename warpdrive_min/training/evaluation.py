@@ -10,7 +10,7 @@ import torch
 
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.config import PolicyConfig
@@ -124,8 +124,7 @@ def evaluate(
     Raises:
         ConfigError: ``n_episodes`` is below 1.
     """
-    if n_episodes < 1:
-        raise ConfigError(f"evaluate.n_episodes: must be at least 1 (got {n_episodes})")
+    require(n_episodes >= 1, "evaluate.n_episodes", "must be at least 1", n_episodes)
     envs = EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed)
     returns, steps = envs.play(greedy)
     return {name: _score(total, steps) for name, total in returns.items()}

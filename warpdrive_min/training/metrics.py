@@ -5,20 +5,22 @@ A row is ``{"iteration": ..., "env_steps": ..., "seconds": ..., "steps_per_s": .
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import csv
+import functools
 import importlib
 import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor
 
-from warpdrive_min.errors import ConfigError, DataError, TrainingError, known
+from warpdrive_min.errors import ConfigError, DataError, TrainingError, known, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import World
@@ -214,8 +216,7 @@ def open_sinks(
         "wandb": lambda: WeightsAndBiases(folder, run_name, config, resume_iteration),
     }
     for name in names:
-        if name not in makers:
-            raise ConfigError(f"saving.sinks: unknown sink {name!r}; known are {known(makers)}")
+        require(name in makers, "saving.sinks", "unknown sink", name, f"known are {known(makers)}")
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
         sinks = []
@@ -226,103 +227,93 @@ def open_sinks(
     return sinks
 
 
-class JsonLines:
-    """A file with one JSON object a line; what is not finite is null.
+class _RowFile(abc.ABC):
+    """A file with a row a line, below a header of some lines.
 
     Args:
         path: The file.
         resume_iteration: As of `open_sinks`.
     """
 
+    n_header: ClassVar[int] = 0
+
     def __init__(self, path: Path, resume_iteration: int | None = None) -> None:
         self._path = path
-        _require_new(path, resume_iteration)
         if resume_iteration is not None:
             self.truncate_after(resume_iteration)
+        is_new = resume_iteration is not None or not path.exists() or not path.stat().st_size
+        do = "resume that run or choose another folder"
+        require(is_new, "metrics", "a new run needs a file of its own", f"{path}, which has rows already", do)
         self._file = path.open("ab", buffering=0)  # a line is one write: a kill cuts at most the last one
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def truncate_after(self, iteration: int) -> None:
+        """Drop the rows of later iterations, and a last line that a kill cut short.
+
+        Raises:
+            DataError: Another line is not a row.
+        """
+        lines = self._lines()
+        kept = lines[: self.n_header]
+        for number, line in enumerate(lines[self.n_header :], start=1 + self.n_header):
+            try:
+                is_kept = self._iteration(line) <= iteration
+            except (ValueError, KeyError, TypeError) as error:
+                what, rule = f"{self._path}, line {number}", "must be a row with its iteration"
+                raise DataError.of(what, rule, line.strip()[:80], "delete the line") from error
+            if is_kept:
+                kept.append(line)
+        write_atomically(self._path, "".join(kept))
+
+    def _lines(self) -> list[str]:
+        """Return the lines that end, with their ends; a kill may have cut the one that does not."""
+        if not self._path.exists():
+            return []
+        with self._path.open(encoding="utf-8", newline="") as file:
+            return [line for line in file if line.endswith("\n")]
+
+    @abc.abstractmethod
+    def _iteration(self, line: str) -> int:
+        """Return the iteration of a row."""
+
+
+class JsonLines(_RowFile):
+    """A file with one JSON object a line; what is not finite is null; arguments as of `open_sinks`."""
 
     def write(self, row: Row) -> None:
         """Append a line."""
         plain = {name: value if math.isfinite(value) else None for name, value in row.items()}
         self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def truncate_after(self, iteration: int) -> None:
-        """Drop the rows of later iterations, and a last line that a kill cut short.
-
-        Raises:
-            DataError: Another line is not a row.
-        """
-        kept = []
-        for number, line in enumerate(_whole_lines(self._path), start=1):
-            try:
-                is_kept = json.loads(line)["iteration"] <= iteration
-            except (ValueError, KeyError, TypeError) as error:
-                raise _not_a_row(self._path, number, line) from error
-            if is_kept:
-                kept.append(line)
-        write_atomically(self._path, "".join(kept))
+    def _iteration(self, line: str) -> int:
+        return int(json.loads(line)["iteration"])
 
 
-class Csv:
-    """A table with a column for each name that a row has had; the cells of rows without it are empty.
+class Csv(_RowFile):
+    """A table with a column for each name that a row has had; the cells of rows without it are empty."""
 
-    Args:
-        path: The file.
-        resume_iteration: As of `open_sinks`.
-    """
-
-    def __init__(self, path: Path, resume_iteration: int | None = None) -> None:
-        self._path = path
-        _require_new(path, resume_iteration)
-        self._columns: list[str] = []
-        if resume_iteration is not None:
-            self.truncate_after(resume_iteration)
-        self._file = path.open("ab", buffering=0)
+    n_header: ClassVar[int] = 1
 
     def write(self, row: Row) -> None:
         """Append a row; if it has new columns, the file is written anew with them."""
-        new = [name for name in row if name not in self._columns]
-        if new:
-            before = self._rows()
-            self._columns += new
+        columns = self._columns
+        if new := [name for name in row if name not in columns]:
+            rows = self._lines()[1:]
+            columns += new
             self._file.close()
-            self._rewrite([*before, row])
+            write_atomically(self._path, "".join([_csv_line(columns), *(_widened(line, len(new)) for line in rows)]))
             self._file = self._path.open("ab", buffering=0)
-        else:
-            self._file.write(_csv_line([row.get(name, "") for name in self._columns]).encode())
+        self._file.write(_csv_line([row.get(name, "") for name in columns]).encode())
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+    @functools.cached_property
+    def _columns(self) -> list[str]:
+        return next(csv.reader(self._lines()[:1]), [])
 
-    def truncate_after(self, iteration: int) -> None:
-        """Drop the rows of later iterations, and a last line that a kill cut short.
-
-        Raises:
-            DataError: Another line is not a row.
-        """
-        rows = self._rows()
-        self._columns = list(rows[0]) if rows else []
-        kept = []
-        for number, row in enumerate(rows, start=2):
-            try:
-                is_kept = int(row["iteration"]) <= iteration
-            except (ValueError, KeyError, TypeError) as error:
-                raise _not_a_row(self._path, number, str(row)) from error
-            if is_kept:
-                kept.append(row)
-        self._rewrite(kept)
-
-    def _rows(self) -> list[dict[str, Any]]:
-        return list(csv.DictReader(_whole_lines(self._path)))
-
-    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        lines = [[row.get(name, "") for name in self._columns] for row in rows]
-        write_atomically(self._path, "".join(map(_csv_line, [self._columns, *lines] if self._columns else [])))
+    def _iteration(self, line: str) -> int:
+        return int(dict(zip(self._columns, next(csv.reader([line])), strict=False))["iteration"])
 
 
 class TensorBoard:
@@ -380,29 +371,9 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-# ------------------------------------------------------------------ files of rows
-
-
-def _require_new(path: Path, resume_iteration: int | None) -> None:
-    if resume_iteration is None and path.exists() and path.stat().st_size:
-        raise ConfigError(
-            f"metrics: a new run needs a file of its own (got {path}, which has rows already); "
-            "resume that run or choose another folder"
-        )
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Return the lines that end, with their ends; a kill may have cut the one that does not."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8") as file:
-        return [line for line in file if line.endswith("\n")]
-
-
-def _not_a_row(path: Path, number: int, line: str) -> DataError:
-    return DataError(
-        f"{path}, line {number}: must be a row with its iteration (got {line.strip()!r:.80}); delete the line"
-    )
+def _widened(line: str, n_new: int) -> str:
+    """Return a line of a table with some empty cells more."""
+    return line.removesuffix("\n") + "," * n_new + "\n"
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

@@ -11,7 +11,7 @@ import torch
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import PolicyConfig
@@ -166,16 +166,10 @@ class ActionSampler:
     ) -> None:
         first = groups[0].arrays
         noisy = [group.name for group in groups if group.is_noisy]
-        if noisy and len(noisy) < len(groups):
-            raise ConfigError(
-                "training: policies whose actions share an array must all be DDPG or none "
-                f"(got DDPG for {known(noisy)} only); give each policy arrays of its own"
-            )
-        if any(group.arrays.space != first.space for group in groups):
-            raise ConfigError(
-                "training: policies whose actions share an array must have one action space "
-                f"(got { ({group.name: group.arrays.space for group in groups}) }); give each policy arrays of its own"
-            )
+        who, do = "training: policies whose actions share an array", "give each policy arrays of its own"
+        require(len(noisy) in (0, len(groups)), who, "must all be DDPG or none", f"DDPG for {known(noisy)}", do)
+        spaces = {group.name: group.arrays.space for group in groups}
+        require(len(set(spaces.values())) == 1, who, "must have one action space", spaces, do)
         self.groups = tuple(groups)
         self.space = first.space
         self._data, self._sampler, self._clips, self._is_noisy = wrapper.cuda_data_manager, sampler, clips, bool(noisy)

@@ -10,7 +10,7 @@ import torch
 from warpdrive_min.backends.base import Argument, Launch
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, AgentArrays, flat_entries
 
@@ -37,8 +37,7 @@ class RolloutRecorder:
     """
 
     def __init__(self, wrapper: EnvWrapper, n_steps: int, arrays: AgentArrays) -> None:
-        if n_steps < 1:
-            raise ConfigError(f"recorder: n_steps must be positive (got {n_steps})")
+        require(n_steps >= 1, "recorder.n_steps", "must be positive", n_steps)
         self._data = data = wrapper.cuda_data_manager
         n_envs, n_agents = arrays.rewards.shape
         has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
@@ -118,8 +117,8 @@ class RolloutRecorder:
         self._launches[step]()
 
     def _prepare(self, step: int) -> Launch:
-        if not 0 <= step < len(self.rewards):
-            raise DataError(f"record: step must be from 0 to {len(self.rewards) - 1} (got {step})")
+        n = len(self.rewards)
+        require(0 <= step < n, "record.step", f"must be from 0 to {n - 1}", step, error=DataError)
         arguments = self._arguments | {
             "reward_row": self.rewards[step],
             "terminated_row": self.terminated[step],

@@ -16,7 +16,7 @@ import torch
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import CheckpointError, ConfigError, known
+from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import checkpoint, evaluation, ranks
@@ -214,27 +214,17 @@ class Trainer:
     # -------------------------------------------------------------- construction
 
     def _check(self) -> None:
-        wrapper, trainer = self.wrapper, self.config.trainer
-        if not wrapper.vectorised:
-            raise ConfigError(
-                f"trainer: environment {wrapper.name!r} has no kernels for backend {wrapper.env_backend!r}; "
-                "give it one, or choose another backend"
-            )
-        if trainer.num_envs != wrapper.n_envs:
-            raise ConfigError(
-                f"run config trainer.num_envs: must be the wrapper's number of environments {wrapper.n_envs:,} "
-                f"(got {trainer.num_envs:,}); make them equal"
-            )
-        if set(self.policy_map) != set(self.config.policy):
-            raise ConfigError(
-                f"policies: must name the policies of the run config, {known(self.config.policy)} "
-                f"(got {known(self.policy_map)})"
-            )
-        if trainer.mode == "graph" and not wrapper.backend.captures_graphs:
-            raise ConfigError(
-                f"run config trainer.mode: backend {wrapper.env_backend!r} has no CUDA graphs (got 'graph'); "
-                "use 'auto' or 'eager'"
-            )
+        wrapper, trainer, backend = self.wrapper, self.config.trainer, self.wrapper.env_backend
+        rule = f"environment {wrapper.name!r} has no kernels for backend {backend!r}"
+        require(wrapper.vectorised, "trainer", rule, do="give it one, or choose another backend")
+        rule = f"must be the wrapper's number of environments {wrapper.n_envs}"
+        is_equal = trainer.num_envs == wrapper.n_envs
+        require(is_equal, "run config trainer.num_envs", rule, trainer.num_envs, "make them equal")
+        rule = f"must name the policies of the run config, {known(self.config.policy)}"
+        require(set(self.policy_map) == set(self.config.policy), "policies", rule, list(self.policy_map))
+        can_be = trainer.mode != "graph" or wrapper.backend.captures_graphs
+        rule = f"backend {backend!r} has no CUDA graphs"
+        require(can_be, "run config trainer.mode", rule, trainer.mode, "use 'auto' or 'eager'")
 
     def _start_environments(self) -> None:
         """Start all copies, and push what an environment leaves to the trainer."""
@@ -428,16 +418,16 @@ class Trainer:
         Raises:
             CheckpointError: They are of another environment, other sizes or other models; then nothing has changed.
         """
-        if header.environment != self._environment():
-            differing = {
-                key: (value, self._environment().get(key))
-                for key, value in header.environment.items()
-                if value != self._environment().get(key)
-            }
-            raise CheckpointError(
-                f"checkpoint {found}: must be of this run's environment and sizes "
-                f"(got there and here: {differing}); build the run that saved it, or load its weights only"
-            )
+        here = self._environment()
+        differing = {key: (there, here.get(key)) for key, there in header.environment.items() if there != here.get(key)}
+        require(
+            header.environment == here,
+            f"checkpoint {found}",
+            "must be of this run's environment and sizes, there and here",
+            differing,
+            "build the run that saved it, or load its weights only",
+            error=CheckpointError,
+        )
         shared, own = self._shared_state(), self._own_state()
         mine = {
             name: tensor if name in shared or name not in own else tensor[self.world.rank]
@@ -546,9 +536,11 @@ def policy_map(
     if len(config.policy) == 1:
         return {next(iter(config.policy)): list(wrapper.env.action_space)}
     roles = {policy: getattr(wrapper.env, f"{policy}s", None) for policy in config.policy}
-    if not all(isinstance(agents, Mapping | Sequence) for agents in roles.values()):
-        raise ConfigError(
-            f"policies: must say which agents the policies {known(config.policy)} have (got None); "
-            "only policies named after a role of the environment, as tagger and runner, find theirs"
-        )
+    require(
+        all(isinstance(agents, Mapping | Sequence) for agents in roles.values()),
+        "policies",
+        f"must say which agents the policies {known(config.policy)} have",
+        None,
+        "only policies named after a role of the environment, as tagger and runner, find theirs",
+    )
     return {policy: list(agents) for policy, agents in roles.items() if agents is not None}

@@ -326,23 +326,14 @@ class ActorCriticAlgorithm(abc.ABC):
 
     @torch.no_grad()
     def _report(self, sums: Tensor) -> None:
-        policy, value, entropy, kl, clipped = sums.unbind()
+        policy, value, entropy, *_ = sums.unbind()
         loss = policy + self.scheduled["vf_loss_coeff"] * value - self.scheduled["entropy_coeff"] * entropy
         values = self.values[:-1]
         if not self._values_come_first:
             torch.sub(self.returns, values, out=self.advantages)
-        for name, number in {
-            "loss": loss,
-            "policy_loss": policy,
-            "value_loss": value,
-            "entropy": entropy,
-            "approximate_kl": kl,
-            "clip_fraction": clipped,
-            "explained_variance": losses.explained_variance(values, self.returns, self.weights),
-            "mean_value": values.mean(),
-            "mean_advantage": self.advantages.mean(),
-            "mean_discounted_return": self.returns.mean(),
-        }.items():
+        explained = losses.explained_variance(values, self.returns, self.weights)
+        means = (values.mean(), self.advantages.mean(), self.returns.mean())
+        for name, number in zip(METRICS, (loss, *sums.unbind(), explained, *means), strict=True):
             self.metrics[name].copy_(number)
 
     def state(self) -> dict[str, Tensor]:

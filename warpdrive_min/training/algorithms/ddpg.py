@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from warpdrive_min.backends.base import Backend
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.algorithms.replay import ReplayBuffer
@@ -74,7 +74,8 @@ class DDPG:
         config, buffer = group.config, group.buffer
         assert config.tau is not None, "of DDPG, which the config checks"
         assert buffer is not None, "a policy that learns has a buffer"
-        self.policy, self.config, self.actor, self.critic = group.name, config, *group.models.values()
+        self.policy, self.config = group.name, config
+        self.actor, self.critic = group.models["actor"], group.models["critic"]
         self._tau, self._precision, self._device = config.tau, trainer.precision, buffer.rewards.device
         self.scheduled = {name: torch.zeros((), device=self._device) for name in ("lr/actor", "lr/critic")}
         """Learning rates, 0-d; written before each update."""
@@ -98,19 +99,15 @@ class DDPG:
     ) -> None:
         """Allocate what is remembered of rollouts."""
         config, space = self.config, group.arrays.space
-        if config.normalize_return:
-            raise ConfigError(
-                f"policy {self.policy!r}: normalize_return must be false for DDPG (got True), whose critic predicts "
-                "the returns as they are; leave it out, or scale the rewards"
-            )
+        rule = "must be false for DDPG, whose critic predicts the returns as they are"
+        what, do = f"policy.{self.policy}.normalize_return", "leave it out, or scale the rewards"
+        require(not config.normalize_return, what, rule, config.normalize_return, do)
         self.replay = ReplayBuffer(
             buffer, space, config.buffer_size, trainer.n_step, config.gamma, config.batch_size, backend, seed
         )
-        if config.learning_starts > self.replay.capacity:
-            raise ConfigError(
-                f"policy {self.policy!r}: learning_starts must be at most the {self.replay.capacity:,} transitions "
-                f"that the buffer holds (got {config.learning_starts:,}); lower it, or raise buffer_size"
-            )
+        rule = f"must be at most the {self.replay.capacity} transitions that the buffer holds"
+        what, do = f"policy.{self.policy}.learning_starts", "lower it, or raise buffer_size"
+        require(config.learning_starts <= self.replay.capacity, what, rule, config.learning_starts, do)
 
     @property
     def n_repeats(self) -> int:

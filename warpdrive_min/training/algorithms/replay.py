@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import torch
 
 from warpdrive_min.backends.base import Backend
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.shuffle import RowDraw
@@ -71,16 +71,11 @@ class ReplayBuffer:
     ) -> None:
         n_steps, n_envs, n_agents = buffer.rewards.shape
         self._n_added = buffer.rewards.numel()
-        if n_transitions < self._n_added:
-            raise ConfigError(
-                f"buffer_size: must hold a rollout, {n_steps} steps of {n_envs} environments with {n_agents} agents = "
-                f"{self._n_added:,} transitions (got {n_transitions:,}); raise it, or lower train_batch_size"
-            )
-        if n_transitions + self._n_added > MAX_COUNT:
-            raise ConfigError(
-                f"buffer_size: must be at most {MAX_COUNT - self._n_added:,} transitions (got {n_transitions:,}); "
-                "lower it"
-            )
+        sizes = f"{n_steps} steps of {n_envs} environments with {n_agents} agents = {self._n_added} transitions"
+        do = "raise it, or lower train_batch_size"
+        require(n_transitions >= self._n_added, "buffer_size", f"must hold a rollout, {sizes}", n_transitions, do)
+        most = MAX_COUNT - self._n_added
+        require(n_transitions <= most, "buffer_size", f"must be at most {most} transitions", n_transitions, "lower it")
         self._n_rows = n_transitions // (n_envs * n_agents)
         self.capacity = self._n_rows * n_envs * n_agents
         """Transitions that it holds when full."""

@@ -6,7 +6,7 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Constant, Launch
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 
 Flags = tuple[bool, bool]
@@ -44,10 +44,8 @@ class ReturnScan:
         compat: bool = False,
     ) -> None:
         for name, number in (("gamma", gamma), ("lam", lam)):
-            if not 0 <= number <= 1:
-                raise ConfigError(f"returns: {name} must be from 0 to 1 (got {number})")
-        if compat and lam != 1:
-            raise ConfigError(f"returns: WarpDrive's rule has no lambda (got {lam}); leave it at 1")
+            require(0 <= number <= 1, f"returns.{name}", "must be from 0 to 1", number)
+        require(not compat or lam == 1, "returns.lam", "WarpDrive's rule has none", lam, "leave it at 1")
         self._backend = backends.get(backend) if isinstance(backend, str) else backend
         self._envs, self._rows = (n_envs,), (n_envs, n_agents)
         self._gamma, self._lam, self._is_compat = float(gamma), float(lam), compat
@@ -108,11 +106,11 @@ class ReturnScan:
                 is_flag = name in ("terminated", "truncated")
                 shape = shapes.get(name, (n_steps, *(self._envs if is_flag else self._rows)))
                 self._check(name, array, shape, torch.int32 if is_flag else torch.float32)
-        if (values is None) != (arrays["advantages"] is None):
-            raise DataError("returns: advantages need values, and values give advantages; pass both or neither")
-        if values is None and self.needs_values:
-            needs = "WarpDrive's rule" if self._is_compat else f"lam={self._lam}"
-            raise DataError(f"returns: {needs} needs values (got None)")
+        is_paired = (values is None) == (arrays["advantages"] is None)
+        rule = "advantages need values, and values give advantages"
+        require(is_paired, "returns", rule, do="pass both or neither", error=DataError)
+        needs = "WarpDrive's rule" if self._is_compat else f"lam={self._lam}"
+        require(values is not None or not self.needs_values, "returns", f"{needs} needs values", None, error=DataError)
         manager = self._manager((values is not None, cut_values is not None))
         arguments: dict[str, Argument] = {
             name: self._unused(name) if array is None else _by_row(array) for name, array in arrays.items()
@@ -135,11 +133,10 @@ class ReturnScan:
     def _check(self, name: str, array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         device = self._backend.device
         is_right = tuple(array.shape) == shape and array.dtype == dtype and array.device == device
-        if not is_right or not array.is_contiguous() or not array.numel():
-            raise DataError(
-                f"returns: {name} must be contiguous {dtype} of shape {shape} on {device}, not empty "
-                f"(got {array.dtype} {tuple(array.shape)} on {array.device})"
-            )
+        is_right = is_right and array.is_contiguous() and array.numel() > 0
+        rule = f"must be contiguous {dtype} of shape {shape} on {device}, not empty"
+        got = (array.dtype, tuple(array.shape), array.device)
+        require(is_right, f"returns.{name}", rule, got, error=DataError)
 
     def _unused(self, name: str) -> torch.Tensor:
         """Return what stands in for an argument that the flags switch off: right rank and type, never touched."""

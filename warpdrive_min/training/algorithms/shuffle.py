@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from warpdrive_min.backends.base import Argument, Backend, Launch
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.rng import seed_words
 
@@ -24,8 +24,7 @@ class RandomIndices:
     """
 
     def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
-        if not 1 <= n < 2**31:
-            raise ConfigError(f"random indices: n must be from 1 to 2^31 - 1 (got {n})")
+        require(1 <= n < 2**31, "random indices.n", "must be from 1 to 2^31 - 1", n)
         self._functions = CUDAFunctionManager(1, n, backend=backend)
         self._functions.load(core_sources("shuffle"))
         device = self._functions.backend.device
