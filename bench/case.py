@@ -12,6 +12,8 @@ import torch
 if TYPE_CHECKING:
     from bench.measure import Plan
     from bench.record import Measurement
+    from bench.show.charts import MakeChart
+    from bench.show.columns import MakeTable
 
 Point = Mapping[str, Any]
 """Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
@@ -19,6 +21,8 @@ Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn
 """Kind of work that is timed; figures of different scopes never mix."""
 Mode = Literal["eager", "graph", "fused"]
 """Way in which the work is launched; "fused": a peer compiles all of it into one program."""
+Place = Literal["terminal", "document", "paper"]
+"""Where a table is shown."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 
@@ -94,10 +98,11 @@ class Case:
     """Makes a point ready; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
     """Returns base and other of each ratio that is shown or claimed."""
-    tables: Sequence[Any] = ()
-    """Tables of `bench.show` over the records of this case."""
-    charts: Sequence[Any] = ()
-    """Charts of `bench.show` over the records of this case."""
+    tables: Mapping[Place, MakeTable] = field(default_factory=dict)
+    """Tables of the records of this case. Without one for documents they show that of the terminal, and a paper without
+    its own every point."""
+    charts: Sequence[MakeChart] = ()
+    """Charts of the records of this case."""
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values that each axis takes in a preset."""

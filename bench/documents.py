@@ -5,20 +5,29 @@ from __future__ import annotations
 import glob
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
+from bench.case import Place
+from bench.cases import CASES
 from bench.record import Record, RecordError, read_all, selected
-from bench.show import render
-from bench.views import TABLES
+from bench.show import peers, render
+from bench.show.columns import MakeTable
 from warpdrive_min.files import write_atomically
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
+
+
+TABLES: Final[Mapping[str, Mapping[Place, MakeTable]]] = {
+    **{name: case.tables for name, case in CASES.items()},
+    "peer": peers.TABLES,
+}
+"""Tables of each case, and of others' software."""
 
 
 class DocumentError(ValueError):

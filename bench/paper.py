@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import matplotlib as mpl
 import typer
 
+from bench.documents import TABLES
 from bench.plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
 from bench.record import Record, RecordError, read_all
 from bench.sets import published_records
@@ -22,7 +23,6 @@ from bench.show.records import by_machine, latest, measured_alone
 from bench.show.render import escape, floating_figure, floating_table, head, template
 from bench.show.tables import hardware, paper_headline, paper_points
 from bench.stats import median
-from bench.views import TABLES
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"

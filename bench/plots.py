@@ -22,11 +22,10 @@ from bench import sweep
 from bench.cases import CASES
 from bench.record import Record, RecordError, read_all
 from bench.sets import published_records
-from bench.show import across
+from bench.show import across, peers
 from bench.show.charts import Chart, Panel, Series
 from bench.show.labels import commit_label, machine_label, notes
 from bench.show.records import by_machine, measured_alone
-from bench.views import CHARTS
 from warpdrive_min.files import replacing
 
 STYLES: Final = Path(__file__).parent / "show" / "styles"
@@ -90,8 +89,11 @@ def charts(records: Iterable[Record]) -> list[Chart]:
     evidence = measured_alone(record for record in records if record.is_evidence)
     order = {name: place for place, name in enumerate(CASES)}
     ordered = sorted(evidence, key=lambda record: order.get(record.case, len(order)))
+    declared = {name: case.charts for name, case in CASES.items()} | {"peer": peers.CHARTS}
     made = [
-        make([each for each in evidence if each.case == case]) for case, of_case in CHARTS.items() for make in of_case
+        make([record for record in evidence if record.case == name])
+        for name, of_case in declared.items()
+        for make in of_case
     ]
     made += [make(ordered) for make in across.CHARTS]
     return [chart for chart in made if chart.panels]

@@ -71,12 +71,12 @@ MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
 # ------------------------------------------------------------------ columns of records
 
 
-def axis(name: str, header: str = "") -> Column[Record]:
+def axis_column(name: str, header: str = "") -> Column[Record]:
     """Return the column of an axis, a number if its name says so."""
     return Column(header or name, lambda record: plain_text(record.point.get(name)), is_right=name.startswith("n_"))
 
 
-def backend(suffix: Callable[[Record], str] = lambda record: "") -> Column[Record]:
+def backend_column(suffix: Callable[[Record], str] = lambda record: "") -> Column[Record]:
     """Return the column of the backend: on a CPU with its threads, and if the build is exact."""
 
     def text(record: Record) -> str:
@@ -86,7 +86,7 @@ def backend(suffix: Callable[[Record], str] = lambda record: "") -> Column[Recor
     return Column("backend", text)
 
 
-def measured(name: str, header: str, write: Callable[[float], str] = number, missing: str = "") -> Column[Record]:
+def metric_column(name: str, header: str, write: Callable[[float], str] = number, missing: str = "") -> Column[Record]:
     """Return the column of a metric."""
 
     def value(record: Record) -> float | None:
@@ -98,7 +98,7 @@ def measured(name: str, header: str, write: Callable[[float], str] = number, mis
     return Column(header, text, value)
 
 
-def interval(
+def interval_column(
     name: str, write: Callable[[Metric], str] = half_width, header: str = "+-", missing: str = "", is_right: bool = True
 ) -> Column[Record]:
     """Return the column of a metric's 95 % interval."""
@@ -109,7 +109,7 @@ def interval(
     return Column(header, text, is_right=is_right)
 
 
-def derived(header: str, value: Callable[[Record], float | None], spec: str, missing: str = "") -> Column[Record]:
+def number_column(header: str, value: Callable[[Record], float | None], spec: str, missing: str = "") -> Column[Record]:
     """Return the column of a number that is no metric, written by a format such as ``.1%``."""
 
     def text(record: Record) -> str:
@@ -118,7 +118,7 @@ def derived(header: str, value: Callable[[Record], float | None], spec: str, mis
     return Column(header, text, value)
 
 
-def over(
+def over_column(
     header: str,
     name: str,
     records: Iterable[Record],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from bench.case import Place
 from bench.record import Metric, Record
 from bench.show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from bench.show.columns import Column, MakeTable, Table, axis, interval, measured
+from bench.show.columns import Column, MakeTable, Table, axis_column, interval_column, metric_column
 from bench.show.labels import (
     BACKEND_NAME,
     MEDIANS,
@@ -43,20 +44,20 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
         title="peer: other people's software in turns with ours",
         rows=sorted(records, key=by("work", "env", "n_agents", "n_envs", "peer")),
         columns=[
-            axis("peer"),
+            axis_column("peer"),
             Column("version", lambda record: record.notes["version"] or "unnamed"),
             WORK,
-            axis("env"),
-            axis("n_agents", "agents"),
+            axis_column("env"),
+            axis_column("n_agents", "agents"),
             Column("envs", envs, is_right=True),
             Column("on", lambda record: device_label(record.threads)),
             Column("counts as a step", lambda record: record.notes["counts"]),
-            measured("env_steps_per_s", "env-steps/s"),
-            interval("env_steps_per_s"),
+            metric_column("env_steps_per_s", "env-steps/s"),
+            interval_column("env_steps_per_s"),
             Column("ours", lambda record: str(record.notes["ours"]["point"]["backend"])),
-            measured("ours_env_steps_per_s", "ours, env-steps/s"),
-            measured("ours_over_peer", "ours / peer", three_digits),
-            interval("ours_over_peer", ends, "95 % interval"),
+            metric_column("ours_env_steps_per_s", "ours, env-steps/s"),
+            metric_column("ours_over_peer", "ours / peer", three_digits),
+            interval_column("ours_over_peer", ends, "95 % interval"),
         ],
     )
 
@@ -77,7 +78,7 @@ def on_paper(records: Sequence[Record]) -> Table[Record]:
             *map(paper_axis, ("n_agents", "n_envs", "peer")),
             paper_metric("env_steps_per_s", "theirs"),
             paper_metric("ours_env_steps_per_s", "ours"),
-            interval("ours_over_peer", ratio, "ours over theirs"),
+            interval_column("ours_over_peer", ratio, "ours over theirs"),
         ],
         n_grouping=4,
     )
@@ -126,5 +127,5 @@ def _data_point(record: Record, row: int, name: str) -> DataPoint:
     return DataPoint(rate.value, row, rate.low, rate.high, record.run_id)
 
 
-TABLES: Final[Mapping[str, MakeTable]] = {"terminal": beside_ours, "paper": on_paper}
+TABLES: Final[Mapping[Place, MakeTable]] = {"terminal": beside_ours, "paper": on_paper}
 CHARTS: Final[Sequence[MakeChart]] = (peers,)

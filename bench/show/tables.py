@@ -9,7 +9,17 @@ from typing import Any, Final, Literal
 
 from bench.record import Record
 from bench.show.charts import BACKEND_STYLE, is_ours
-from bench.show.columns import Column, MakeTable, Table, axis, backend, derived, interval, measured, over
+from bench.show.columns import (
+    Column,
+    MakeTable,
+    Table,
+    axis_column,
+    backend_column,
+    interval_column,
+    metric_column,
+    number_column,
+    over_column,
+)
 from bench.show.labels import (
     ENV_NAME,
     backend_label,
@@ -53,12 +63,12 @@ def over_baseline(title: str, baseline: str, by: Literal["backend", "implementat
             title=title,
             rows=sorted(records, key=lambda record: [_order(record.point.get(name)) for name in shown]),
             columns=[
-                *map(axis, shown),
-                backend(),
-                measured(rate, f"{kind}/s"),
-                interval(rate),
-                measured(f"ns_per_{unit}", f"ns/{SINGULAR.get(unit, unit)}", three_digits),
-                over(f"x {baseline}", rate, records, key, lambda record: record.point[by] == value),
+                *map(axis_column, shown),
+                backend_column(),
+                metric_column(rate, f"{kind}/s"),
+                interval_column(rate),
+                metric_column(f"ns_per_{unit}", f"ns/{SINGULAR.get(unit, unit)}", three_digits),
+                over_column(f"x {baseline}", rate, records, key, lambda record: record.point[by] == value),
             ],
         )
 
@@ -76,8 +86,8 @@ def _order(value: Any) -> tuple[float, str]:
 
 # ------------------------------------------------------------------ every point, on the page
 
-SHARE: Final = derived("share of the limit", lambda record: record.roofline, ".1%")
-JOULES: Final = derived(
+SHARE: Final = number_column("share of the limit", lambda record: record.roofline, ".1%")
+JOULES: Final = number_column(
     "J per million env-steps", lambda record: found.value if (found := joules(record)) else None, ".3g"
 )
 
@@ -86,16 +96,16 @@ def _note(name: str, unit: str, scale: float = 1) -> Column[Record]:
     def value(record: Record) -> float | None:
         return None if record.notes.get(name) is None else float(record.notes[name]) * scale
 
-    return derived(f"{name.rsplit('_', 1)[0]}, {unit}", value, ".3g")
+    return number_column(f"{name.rsplit('_', 1)[0]}, {unit}", value, ".3g")
 
 
 ROLLOUT: Final = _note("rollout_s", "ms", 1e3)
 UPDATE: Final = _note("update_s", "ms", 1e3)
-SAMPLES: Final = derived("samples", lambda record: record.n, "")
+SAMPLES: Final = number_column("samples", lambda record: record.n, "")
 BESIDE: Final = (SHARE, JOULES, _note("setup_s", "s"), ROLLOUT, UPDATE, _note("peak_bytes", "GiB", 2**-30), SAMPLES)
 """Columns of what was read beside the metrics; shown where a record of the case has it."""
 
-ERROR: Final = derived(
+ERROR: Final = number_column(
     "largest error", lambda record: record.correctness.max_error if record.correctness else None, ".1e"
 )
 RUN: Final[Column[Record]] = Column("run", lambda record: record.run_id)
@@ -135,11 +145,13 @@ def _page_axis(name: str, records: Sequence[Record]) -> Column[Record]:
 
 
 def _metric(name: str, missing: str = "", header: str = "") -> Column[Record]:
-    return measured(name, header or name.replace("_per_s", "/s").replace("_", " "), missing=missing)
+    return metric_column(name, header or name.replace("_per_s", "/s").replace("_", " "), missing=missing)
 
 
 def _page_interval(name: str) -> Column[Record]:
-    return interval(name, lambda found: f"{number(found.low)} to {number(found.high)}", header=INTERVAL, is_right=False)
+    return interval_column(
+        name, lambda found: f"{number(found.low)} to {number(found.high)}", header=INTERVAL, is_right=False
+    )
 
 
 def headline(records: Sequence[Record]) -> Table[Record]:
@@ -301,7 +313,7 @@ def paper_metric(name: str, header: str = "") -> Column[Record]:
 
 def paper_interval(name: str) -> Column[Record]:
     """Return the column of a metric's interval on paper."""
-    return interval(name, interval_text, INTERVAL, NOTHING)
+    return interval_column(name, interval_text, INTERVAL, NOTHING)
 
 
 def _paper_metric(name: str, first: str, records: Sequence[Record]) -> list[Column[Record]]:

@@ -5,7 +5,7 @@ Each states its call, the least that it costs, and a trial that gives its arrays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,19 @@ import torch
 
 from bench.case import Case, Check, Point, Preset
 from bench.measure import Timed
+from bench.record import Record
+from bench.show.charts import Axis, Chart, is_ours, maker, rows
+from bench.show.columns import (
+    Table,
+    axis_column,
+    backend_column,
+    interval_column,
+    metric_column,
+    over_column,
+)
+from bench.show.labels import MEDIANS, plural, three_digits
+from bench.show.records import by, grouped, latest, rate_of
+from bench.show.tables import over_baseline
 from bench.workloads.env_step import checked_envs, start_env
 from bench.workloads.shared import (
     ON_CPU,
@@ -627,6 +640,67 @@ def launch_points(preset: Preset) -> list[Point]:
 
 # ------------------------------------------------------------------ cases
 
+
+# ------------------------------------------------------------------ tables and charts
+
+
+def samplers_table(records: Sequence[Record]) -> Table[Record]:
+    """Return samples a second over `torch.multinomial` on the same device."""
+    sizes = by("n_agents", "n_envs", "n_actions")
+    return Table(
+        title="sampler: one action for every agent",
+        rows=sorted(records, key=sizes),
+        columns=[
+            axis_column("n_agents", "agents"),
+            axis_column("n_envs", "envs"),
+            axis_column("n_actions", "actions"),
+            axis_column("implementation"),
+            backend_column(),
+            metric_column("samples_per_s", "samples/s"),
+            interval_column("samples_per_s"),
+            metric_column("ns_per_sample", "ns/sample", three_digits),
+            over_column(
+                "x torch.multinomial\n(same device)",
+                "samples_per_s",
+                records,
+                lambda record: (record.threads is None, sizes(record)),
+                lambda record: record.point["implementation"] == "torch.multinomial",
+            ),
+        ],
+    )
+
+
+def samplers_chart(records: Sequence[Record]) -> Chart:
+    """Return the rate of each sampler in a row of its own, and its ratio to torch on the same device."""
+    shown = latest(records)
+    panels = []
+    for (n_envs, n_agents, n_actions), found in grouped(shown, "n_envs", "n_agents", "n_actions").items():
+        by_rate = sorted(found, key=lambda record: (record.threads is not None, -rate_of(record, "samples_per_s")))
+        torch = [record for record in found if record.point["implementation"] == "torch.multinomial"]
+        base = {record.threads is None: rate_of(record, "samples_per_s") for record in torch}
+        title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
+
+        def over_torch(record: Record, base: Mapping[bool, float] = base) -> str:
+            other = base.get(record.threads is None)
+            return f"{rate_of(record, 'samples_per_s') / other:.3g} x" if other else ""
+
+        panels.append(rows(title, by_rate, "samples_per_s", _sampler_name, over_torch))
+    return Chart(
+        name="sampler",
+        title="Samplers",
+        caption=f"One action for every agent, drawn from its own probabilities. {MEDIANS}",
+        kind="rows",
+        x=Axis("samples per second (x: over torch.multinomial on the same device)"),
+        has_legend=False,
+        panels=panels,
+        records=shown,
+    )
+
+
+def _sampler_name(record: Record) -> str:
+    return f"ours, {maker(record)}" if is_ours(record) else maker(record)
+
+
 SAMPLER: Final = Case(
     name="sampler",
     title="draw an action for every agent: ours against torch.multinomial and Categorical",
@@ -636,6 +710,8 @@ SAMPLER: Final = Case(
     points=sampler_points,
     setup=workload(sampler, "draws"),
     pairs=sampler_pairs,
+    tables={"terminal": samplers_table},
+    charts=(samplers_chart,),
 )
 RESET: Final = Case(
     name="reset",
@@ -646,6 +722,7 @@ RESET: Final = Case(
     points=reset_points,
     setup=workload(reset),
     pairs=over(reset_points, "backend", "cpu"),
+    tables={"terminal": over_baseline("reset: every environment", "NumPy", "backend", "cpu")},
 )
 RETURN_SCAN: Final = Case(
     name="return_scan",
@@ -656,6 +733,7 @@ RETURN_SCAN: Final = Case(
     points=scan_points,
     setup=workload(return_scan),
     pairs=over(scan_points, "implementation", "torch loop", ignored={"backend"}),
+    tables={"terminal": over_baseline("return_scan: discounted returns", "torch loop", "implementation", "torch loop")},
 )
 SHUFFLE: Final = Case(
     name="shuffle",
@@ -666,6 +744,7 @@ SHUFFLE: Final = Case(
     points=shuffle_points,
     setup=workload(shuffle),
     pairs=over(shuffle_points, "implementation", "torch.randperm", ignored={"backend"}),
+    tables={"terminal": over_baseline("shuffle: a permutation", "torch.randperm", "implementation", "torch.randperm")},
 )
 RECORD: Final = Case(
     name="record",
@@ -676,6 +755,7 @@ RECORD: Final = Case(
     points=record_points,
     setup=workload(record),
     pairs=over(record_points, "backend", "cpu"),
+    tables={"terminal": over_baseline("record: a step of a rollout", "NumPy", "backend", "cpu")},
 )
 LAUNCH: Final = Case(
     name="launch",
@@ -686,4 +766,5 @@ LAUNCH: Final = Case(
     points=launch_points,
     setup=workload(launch),
     pairs=over(launch_points, "implementation", "torch", ignored={"backend"}),
+    tables={"terminal": over_baseline("launch: next to nothing", "torch", "implementation", "torch")},
 )

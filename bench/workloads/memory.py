@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
 from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import Once
-from bench.record import Measurement, Metric
-from bench.workloads.env_step import env_step_sizes, place, start_env
+from bench.record import Measurement, Metric, Record
+from bench.show.charts import Axis, Chart, Panel, lines
+from bench.show.columns import (
+    Column,
+    Table,
+    axis_column,
+    metric_column,
+    number_column,
+)
+from bench.show.labels import environment, number, plain_text, three_digits
+from bench.show.records import by, grouped, latest, metric
+from bench.workloads.env_step import AGENTS_IN_EACH, env_step_sizes, place, start_env
 from bench.workloads.shared import ON_GPU, available
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
@@ -156,6 +167,48 @@ def counted_envs(backend: str, n_agents: int) -> int:
     return max(1, (1_000_000 if backend in ON_GPU else 10_000) // n_agents)
 
 
+# ------------------------------------------------------------------ tables and charts
+
+
+def memory_table(records: Sequence[Record]) -> Table[Record]:
+    """Return the bytes of an environment and of its agents, and how many environments fit."""
+    axes = ("env", "n_agents", "backend")
+
+    return Table(
+        title="memory: of an environment's arrays",
+        rows=sorted(records, key=by(*axes)),
+        columns=[
+            *map(axis_column, axes),
+            metric_column("bytes_per_env", "bytes/env", "{:,.0f}".format),
+            metric_column("bytes_per_agent", "bytes/agent", three_digits),
+            number_column("fixed bytes", lambda record: record.notes["fixed_bytes"], ","),
+            Column("free bytes", lambda record: number(record.notes["free_bytes"]), is_right=True),
+            metric_column("largest_n_envs", "envs that fit"),
+            Column("started and stepped", lambda record: plain_text(record.notes.get("stepped_envs")), is_right=True),
+        ],
+    )
+
+
+def memory_chart(records: Sequence[Record]) -> Chart:
+    """Return the bytes of an environment over the number of its agents, for environments of several sizes."""
+    panels, shown = [], []
+    for (env,), found in grouped(latest(records), "env").items():
+        if len({record.point["n_agents"] for record in found}) > 1:
+            series = lines(found, lambda record: metric(record, "bytes_per_env"), "n_agents")
+            panels.append(Panel(environment(str(env)), series))
+            shown += found
+    return Chart(
+        name="memory",
+        title="Memory of an environment",
+        caption="What as many environments again make in the arrays of started environments, for each of them.",
+        statistic="of the arrays",
+        x=Axis(AGENTS_IN_EACH),
+        y=Axis("bytes of an environment"),
+        panels=panels,
+        records=shown,
+    )
+
+
 MEMORY: Final = Case(
     name="memory",
     title="what an environment needs of memory, and how many fit",
@@ -164,4 +217,6 @@ MEMORY: Final = Case(
     workload=Once,
     points=memory_points,
     setup=memory,
+    tables={"terminal": memory_table},
+    charts=(memory_chart,),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,22 @@ from torch import distributed
 from bench.case import Case, Facts, Point, Preset, Skip
 from bench.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
 from bench.record import Measurement, Record
+from bench.show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
+from bench.show.columns import (
+    Column,
+    Table,
+    axis_column,
+    backend_column,
+    interval_column,
+    metric_column,
+    number_column,
+)
+from bench.show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
+from bench.show.records import by, grouped, latest, metric
+from bench.show.tables import NOTHING, paper_points
 from bench.workloads.shared import ON_GPU, Repeated, available, timed
 from bench.workloads.train import (
+    ROLLOUT_SHARE,
     Comparison,
     WatchedTrainer,
     learned,
@@ -198,6 +212,81 @@ def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
     return place | training_point(env, backend, **sizes, algorithm="A2C")
 
 
+# ------------------------------------------------------------------ tables and charts
+
+
+def scaling_table(records: Sequence[Record]) -> Table[Record]:
+    """Return iterations of training in several ranks, and what share of as many times one rank's rate they reach."""
+    axes = ("env", "n_agents", "n_envs", "n_steps", "algorithm", "network", "precision")
+    return Table(
+        title="scaling: rollout + update of all ranks",
+        rows=sorted(records, key=by(*axes, "backend", "n_ranks")),
+        columns=[
+            *(axis_column(name, "envs a rank" if name == "n_envs" else name.removeprefix("n_")) for name in axes),
+            backend_column(),
+            axis_column("n_ranks", "ranks"),
+            metric_column("env_steps_per_s", "env-steps/s"),
+            interval_column("env_steps_per_s"),
+            ROLLOUT_SHARE,
+            _efficiency(records),
+        ],
+    )
+
+
+def _efficiency(records: Sequence[Record], missing: str = "") -> Column[Record]:
+    shares = efficiencies(records)
+    return number_column("efficiency", lambda record: shares.get(id(record)), ".1%", missing)
+
+
+def scaling_on_paper(records: Sequence[Record]) -> Table[Record]:
+    """Return the table of every point, with its efficiency."""
+    return paper_points(records, _efficiency(records, NOTHING))
+
+
+def scaling_chart(records: Sequence[Record]) -> Chart:
+    """Return the throughput of training over ranks, beside as many times that of one, and what share of it it is."""
+    shown = latest(records)
+    panels = []
+    for (env, n_agents, _, precision), found in grouped(shown, "env", "n_agents", "n_envs", "precision").items():
+        counts = sorted({int(record.point["n_ranks"]) for record in found})
+        if len(counts) > 1:
+            where = "GPUs" if found[0].threads is None else "processes, each with as many threads"
+            title = f"{environment(str(env), int(n_agents))}, {precision}"
+            panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
+    return Chart(
+        name="scaling",
+        title="Scaling over GPUs",
+        caption="Ranks train together, each on a GPU with as many environments of its own, and the slowest one's time "
+        f"counts. {MEDIANS} Percentages are of as many times the rate of one rank in the same run.",
+        statistic="median and 95 % interval, and the share of as many times one",
+        x=Axis("GPUs", is_log=False),
+        y=Axis("environment steps per second"),
+        panels=panels,
+        records=shown,
+    )
+
+
+def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series]:
+    """Return a series for each backend over the places of the numbers of ranks, and then what would be ideal."""
+    efficiency = efficiencies(records)
+    reached, ideal = [], []
+    for name, style in BACKEND_STYLE.items():
+        points = []
+        for record in sorted(records, key=lambda record: int(record.point["n_ranks"])):
+            rate, n_ranks = metric(record, "env_steps_per_s"), int(record.point["n_ranks"])
+            if record.point["backend"] == name and rate is not None:
+                share = f"{efficiency[id(record)]:.0%}" if n_ranks > 1 and id(record) in efficiency else ""
+                place = counts.index(n_ranks)
+                points.append(DataPoint(place, rate.value, rate.low, rate.high, size_and_run(record), share))
+                if n_ranks == 1:
+                    rates = [count * rate.value for count in counts]
+                    multiples = [DataPoint(place, y, y, y, record.run_id) for place, y in enumerate(rates)]
+                    ideal.append(Series("as many times one", GREY | {"marker": "", "linestyle": ":"}, multiples))
+        if points:
+            reached.append(Series(BACKEND_NAME[name], style, points))
+    return reached + ideal
+
+
 SCALING: Final = Case(
     name="scaling",
     title="train in several ranks of one host, with as many environments in each",
@@ -206,6 +295,8 @@ SCALING: Final = Case(
     workload=Ranks,
     points=scaling_points,
     setup=scaling,
+    tables={"terminal": scaling_table, "paper": scaling_on_paper},
+    charts=(scaling_chart,),
 )
 
 if __name__ == "__main__":

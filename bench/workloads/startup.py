@@ -9,14 +9,36 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
 from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import ColdStart
+from bench.record import Record
+from bench.show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
+from bench.show.columns import (
+    Column,
+    Table,
+    axis_column,
+    backend_column,
+    interval_column,
+    metric_column,
+)
+from bench.show.labels import backend_label, environment
+from bench.show.records import by, latest, metric
+from bench.show.tables import (
+    PAPER_BACKEND,
+    all_points,
+    differing,
+    paper_axis,
+    paper_interval,
+    paper_metric,
+    paper_order,
+)
 from bench.workloads.env_step import place, start_env
 from bench.workloads.fresh import FIRST_UPDATE, observed
 from bench.workloads.shared import SEED, Arrays, available, counterpart, errors, torch_threads
@@ -179,6 +201,84 @@ def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_ste
     return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
 
 
+# ------------------------------------------------------------------ tables and charts
+
+
+class Part(NamedTuple):
+    """A part of a start."""
+
+    record: Record
+    metric: str
+    is_first: bool
+
+
+def _parts(records: Sequence[Record]) -> list[Part]:
+    return [Part(each, name, index == 0) for each in records for index, name in enumerate(each.metrics or {})]
+
+
+def _of(column: Column[Record], is_first: bool = False) -> Column[Part]:
+    """Return a column of records as one of their parts, or of the first one alone."""
+    return Column(
+        column.name,
+        lambda part: "" if is_first and not part.is_first else column.text(part.record),
+        is_right=column.is_number,
+    )
+
+
+def starts_table(records: Sequence[Record]) -> Table[Part]:
+    """Return the seconds of each part of a start, medians over processes."""
+    axes = ("until", "env", "n_agents", "n_envs", "cache")
+    return Table(
+        title="startup: in a fresh process",
+        rows=_parts(sorted(records, key=by(*axes))),
+        columns=[
+            *(_of(column, is_first=True) for column in (*map(axis_column, axes), backend_column())),
+            Column("part", lambda part: part.metric.removesuffix("_s")),
+            Column("s", lambda part: metric_column(part.metric, "", "{:.3g}".format).text(part.record), is_right=True),
+            Column("+-", lambda part: interval_column(part.metric).text(part.record), is_right=True),
+        ],
+    )
+
+
+def starts_on_paper(records: Sequence[Record]) -> Table[Part]:
+    """Return a row for each part of the start of each point."""
+    keys, same = differing(records)
+    axes = [*map(paper_axis, keys), PAPER_BACKEND]
+    return Table(
+        caption=f"Start of a process, part after part: medians over fresh processes.{all_points(same)}",
+        rows=_parts(sorted(records, key=paper_order(keys))),
+        columns=[
+            *map(_of, axes),
+            Column("part", lambda part: part.metric.removesuffix("_s").replace("_", " ")),
+            Column("s", lambda part: paper_metric(part.metric).text(part.record), is_right=True),
+            Column("95 % interval", lambda part: paper_interval(part.metric).text(part.record), is_right=True),
+        ],
+        n_grouping=len(axes),
+    )
+
+
+def starts_chart(records: Sequence[Record]) -> Chart:
+    """Return how long each part of a start takes, one after the other, in a row for each point."""
+    shown = sorted(latest(records), key=_start_name)
+    names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
+    parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
+    return Chart(
+        name="startup",
+        title="Start of a process",
+        caption="Each part of the start of a fresh process, one after the other. Medians of each part.",
+        statistic="medians of each part",
+        kind="rows",
+        x=Axis("seconds in a fresh process", is_log=False),
+        panels=[bars("", shown, parts, metric, _start_name)] if shown else [],
+        records=shown,
+    )
+
+
+def _start_name(record: Record) -> str:
+    point = record.point
+    return f"{environment(str(point['env']))}, {point['until']}, {backend_label(record)}, {point['cache']}"
+
+
 STARTUP: Final = Case(
     name="startup",
     title="from a fresh process to the first step, or to a trainer that has learned and is captured",
@@ -187,4 +287,6 @@ STARTUP: Final = Case(
     workload=ColdStart,
     points=startup_points,
     setup=startup,
+    tables={"terminal": starts_table, "paper": starts_on_paper},
+    charts=(starts_chart,),
 )

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import inspect
+import math
 import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from bench.anchors import ANCHORS, SEPARATE
+from bench.anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
 from bench.case import Case, Check, Point, Preset
 from bench.measure import Timed
+from bench.record import Metric, Record
+from bench.show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
+from bench.show.columns import (
+    Column,
+    Table,
+    axis_column,
+    backend_column,
+    interval_column,
+    metric_column,
+    number_column,
+)
+from bench.show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text, three_digits
+from bench.show.records import by, grouped, latest, rate_of
+from bench.show.tables import over_baseline
 from bench.workloads.env_step import place
 from bench.workloads.shared import (
     ON_CPU,
@@ -443,6 +458,175 @@ def train_points(preset: Preset) -> list[Point]:
 
 # ------------------------------------------------------------------ cases
 
+
+# ------------------------------------------------------------------ tables and charts
+
+
+REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
+
+
+# ------------------------------------------------------------------ tables
+
+
+def _rollout_share(record: Record) -> float:
+    return float(record.notes["rollout_s"] / (record.notes["rollout_s"] + record.notes["update_s"]))
+
+
+ROLLOUT_SHARE: Final = number_column("of it rollout", _rollout_share, ".0%")
+
+
+def training_table(records: Sequence[Record]) -> Table[Record]:
+    """Return iterations of training over what others reach on the same point on an H200."""
+
+    def how(record: Record) -> str:
+        fused = "" if record.point.get("fused", True) else ", not fused"
+        return f", {record.point['precision']}, {record.point['mode']}{fused}"
+
+    def over_reference(record: Record) -> str:
+        return three_digits(_lead(record)) if math.isfinite(_lead(record)) else ""
+
+    def reference(record: Record) -> str:
+        other = anchor(record.point)
+        return "" if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
+
+    return Table(
+        title="train: rollout + update",
+        caption="\n".join(f"{name}: {source}" for name, source in SOURCES.items()),
+        rows=sorted(records, key=by("env", "n_agents", "n_envs", "algorithm")),
+        columns=[
+            *(axis_column(name, name.removeprefix("n_")) for name in ("env", "n_agents", "n_envs", "n_steps")),
+            axis_column("algorithm"),
+            axis_column("network"),
+            backend_column(how),
+            metric_column("env_steps_per_s", "env-steps/s"),
+            interval_column("env_steps_per_s"),
+            metric_column("agent_steps_per_s", "agent-steps/s"),
+            ROLLOUT_SHARE,
+            Column("x reference\n(on an H200)", over_reference, is_right=True),
+            Column("reference", reference),
+        ],
+    )
+
+
+def rollouts_chart(records: Sequence[Record]) -> Chart:
+    """Return the throughput of rollouts, which play and do not learn, in a row for each point."""
+    shown = latest(records)
+    return Chart(
+        name="rollout",
+        title="Rollouts",
+        caption=f"All steps of the policies, their forward passes and the samples' way into the batch. {MEDIANS}",
+        statistic="medians",
+        kind="rows",
+        x=Axis("environment steps per second of rollout"),
+        panels=[
+            rows(environment(str(env)), found, "env_steps_per_s", _iteration)
+            for (env,), found in grouped(sorted(shown, key=_iteration_order), "env").items()
+        ],
+        records=shown,
+    )
+
+
+def training_chart(records: Sequence[Record]) -> Chart:
+    """Return the throughput of training, and of others on the same points, in a row for each point."""
+    shown = latest(records)
+    panels = []
+    for (env,), found in grouped(sorted(shown, key=_iteration_order), "env").items():
+        best = {_iteration(record): record for record in sorted(found, key=lambda r: rate_of(r, "env_steps_per_s"))}
+
+        def beside(record: Record, best: Mapping[str, Record] = best) -> str:
+            is_ahead = best[_iteration(record)] is record and _lead(record) >= 1
+            return _over_other(record) if is_ahead else ""
+
+        own = rows(environment(str(env)), found, "env_steps_per_s", _iteration, beside)
+        panels.append(Panel(own.title, [*own.series, *_others(best, own.ticks)], own.ticks))
+    return Chart(
+        name="training",
+        title="Training",
+        caption=f"An iteration is a rollout and the update of every policy. {MEDIANS} What others reach on the same "
+        "points was measured on an NVIDIA H200; x is what the fastest backend is over it.",
+        statistic="medians",
+        kind="rows",
+        x=Axis("environment steps per second (x: over the reference)"),
+        panels=panels,
+        records=shown,
+    )
+
+
+def _others(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
+    """Return what others reach on the points of our fastest records; what is ahead is labelled, to be readable."""
+    points: dict[str, list[DataPoint]] = {}
+    for name, record in best.items():
+        other = anchor(record.point)
+        if other is not None and other.env_steps_per_s is not None:
+            rate, label = other.env_steps_per_s, "" if _lead(record) >= 1 else _over_other(record)
+            place = DataPoint(rate, names.index(name), rate, rate, "bench/reference.py", label)
+            points.setdefault(other.by, []).append(place)
+    return [
+        Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, own) for by, own in sorted(points.items())
+    ]
+
+
+def _lead(record: Record) -> float:
+    """Return how many times what others reach on a point a record is; infinitely many where they do not run."""
+    other = anchor(record.point)
+    rate = rate_of(record, "env_steps_per_s")
+    return rate / other.env_steps_per_s if other is not None and other.env_steps_per_s else math.inf
+
+
+def _over_other(record: Record) -> str:
+    other = anchor(record.point)
+    if other is None:
+        return ""
+    return f"{ratio_text(_lead(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
+
+
+def split_chart(records: Sequence[Record]) -> Chart:
+    """Return which share of an iteration is its rollout, and which its update."""
+    shown = [record for record in latest(records) if {"rollout_s", "update_s"} <= record.notes.keys()]
+
+    def share(record: Record, part: str) -> Metric:
+        value = record.notes[f"{part}_s"] / (record.notes["rollout_s"] + record.notes["update_s"])
+        return Metric.exactly(value, "", "lower")
+
+    return Chart(
+        name="split",
+        title="Time split of an iteration",
+        caption="Rollout and update, each measured by itself over the iterations after the warm-up.",
+        statistic="means over the iterations after the warm-up",
+        kind="rows",
+        x=Axis("share of an iteration", is_log=False),
+        panels=[
+            bars(
+                environment(str(env)),
+                found,
+                {"rollout": "", "update": "///"},
+                share,
+                lambda record: f"{_iteration(record)}, {BACKEND_NAME[str(record.point['backend'])]}",
+                lambda record, part: f"{ratio_text(1e3 * record.notes[f'{part}_s'])} ms",
+            )
+            for (env,), found in grouped(sorted(shown, key=_iteration_order), "env").items()
+        ],
+        records=shown,
+    )
+
+
+def _iteration(record: Record) -> str:
+    point = record.point
+    played = f"{plural(int(point['n_agents']), 'agent')} x {plural(int(point['n_steps']), 'step')}"
+    usual = {"precision": "fp32", "mode": "graph" if point["backend"] in ON_GPU else "eager"}
+    how = "".join(f", {point[axis]}" for axis, value in usual.items() if point[axis] != value)
+    how += "" if point.get("fused", True) else ", not fused"
+    algorithm = f"{point['algorithm']} " if "algorithm" in point else ""
+    return f"{algorithm}{point['network']}, {point['n_envs']:,} x {played}{how}"
+
+
+def _iteration_order(record: Record) -> tuple[Any, ...]:
+    axes = by("algorithm", "network", "n_agents", "n_envs", "n_steps")
+    how = (record.point["precision"] != "fp32", str(record.point["precision"]), record.point["mode"] == "eager")
+    backend = list(BACKEND_STYLE).index(str(record.point["backend"]))
+    return (*axes(record), *how, not record.point.get("fused", True), backend)
+
+
 ROLLOUT: Final = Case(
     name="rollout",
     title="let the policies play and keep what could be learned from",
@@ -452,6 +636,8 @@ ROLLOUT: Final = Case(
     points=rollout_points,
     setup=rollout,
     pairs=over(rollout_points, "backend", "cpu", ignored={"mode"}),
+    tables={"terminal": over_baseline("rollout: policies play", "NumPy", "backend", "cpu")},
+    charts=(rollouts_chart,),
 )
 TRAIN: Final = Case(
     name="train",
@@ -461,4 +647,6 @@ TRAIN: Final = Case(
     workload=Timed,
     points=train_points,
     setup=train,
+    tables={"terminal": training_table},
+    charts=(training_chart, split_chart),
 )

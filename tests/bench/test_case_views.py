@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bench import documents, plots
+from bench.documents import TABLES
 from bench.plots import paint
 from bench.record import Metric, Record
-from bench.views import TABLES
-from bench.views.startup import memory as memory_chart
-from bench.views.startup import starting, starts
-from bench.views.train import scaling as scaling_chart
-from bench.views.train import scalings
 from bench.workloads import scaling
-from bench.workloads.startup import COLD, first_step_point
+from bench.workloads.memory import memory_chart
+from bench.workloads.scaling import scaling_chart, scaling_table
+from bench.workloads.startup import COLD, first_step_point, starts_chart, starts_table
 from tests.bench.builders import record
 
 
@@ -54,10 +52,14 @@ def test_bars_and_rows_show_every_part():
     notes = {"samples_s": {"import_s": [1.0], "build_s": [3.0]}}
     place = first_step_point("cartpole", 4, 1, "host", COLD)
     started = record(case="startup", scope="startup", point=place, metrics=metrics, notes=notes)
-    (axes,) = paint(starting([started])).axes
+    (axes,) = paint(starts_chart([started])).axes
     assert [(bar.get_x(), bar.get_width()) for bars in axes.containers for bar in bars] == [(0, 1), (1, 3)]
-    assert not starting([]).panels
-    assert [cells[-3:-1] for cells in starts([started]).cells] == [["total", "4"], ["import", "1"], ["build", "3"]]
+    assert not starts_chart([]).panels
+    assert [cells[-3:-1] for cells in starts_table([started]).cells] == [
+        ["total", "4"],
+        ["import", "1"],
+        ["build", "3"],
+    ]
 
 
 def test_bytes_are_drawn_over_agents():
@@ -103,7 +105,7 @@ def test_efficiency_is_the_share_of_as_many_times_one():
 
 def test_table_shows_rate_and_efficiency():
     """In the order of the ranks, each backend by itself."""
-    made = scalings(curve({4: 300.0, 1: 100.0}) + curve({1: 50.0, 2: 50.0}, "numba"))
+    made = scaling_table(curve({4: 300.0, 1: 100.0}) + curve({1: 50.0, 2: 50.0}, "numba"))
     columns = {
         column.name: list(cells) for column, cells in zip(made.columns, zip(*made.cells, strict=True), strict=True)
     }

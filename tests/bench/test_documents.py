@@ -7,9 +7,8 @@ from typer.testing import CliRunner
 
 from bench import cli, machine
 from bench.cases import CASES
-from bench.documents import COMMAND, DocumentError, printed, refreshed
+from bench.documents import COMMAND, TABLES, DocumentError, printed, refreshed
 from bench.record import Metric, append
-from bench.views import TABLES
 from tests.bench.builders import point, record
 
 runner = CliRunner()

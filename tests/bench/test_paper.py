@@ -19,9 +19,9 @@ from bench.show import pgf, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
 from bench.show.tables import paper_points
-from bench.views.learn import paper_learnings
-from bench.views.startup import paper_starts
-from bench.views.train import TABLES as TRAIN_TABLES
+from bench.workloads.learn import learning_on_paper
+from bench.workloads.scaling import scaling_on_paper
+from bench.workloads.startup import starts_on_paper
 from tests.bench.builders import point, record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
@@ -268,7 +268,7 @@ def test_efficiency_is_that_of_as_many_ranks() -> None:
         record(rate, case="scaling", point=point("pycuda", 10, n_ranks=n), threads=None)
         for n, rate in ((1, 1e6), (2, 1.8e6))
     ]
-    table = TRAIN_TABLES["scaling"]["paper"](ranks)
+    table = scaling_on_paper(ranks)
     place = names(table).index("efficiency")
     assert [row[place] for row in table.cells] == ["100.0%", "90.0%"]
 
@@ -277,7 +277,7 @@ def test_start_has_a_row_for_each_part() -> None:
     """Each part has its own interval."""
     parts = {"import_s": measured(2.0, 1.9, 2.1), "build_s": measured(0.5, 0.4, 0.6)}
     started = record(case="startup", point={"env": "cartpole", "backend": "cpu", "cache": "cold"}, metrics=parts)
-    table = paper_starts([started])
+    table = starts_on_paper([started])
     assert list(map(list, table.cells)) == [
         ["NumPy (1 thread)", "import", "2", "1.900 to 2.100"],
         ["NumPy (1 thread)", "build", "0.5", "0.4000 to 0.6000"],
@@ -287,9 +287,9 @@ def test_start_has_a_row_for_each_part() -> None:
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
     """Of 2, 4 and never the median is 4 and the interval is open; of 2, never and never there is none."""
-    (often,) = paper_learnings([learn_record(0, 2.0, 10), learn_record(1, 4.0, 20), learn_record(2, None, 0)]).cells
+    (often,) = learning_on_paper([learn_record(0, 2.0, 10), learn_record(1, 4.0, 20), learn_record(2, None, 0)]).cells
     assert list(often[-4:-1]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
-    (seldom,) = paper_learnings([learn_record(0, 2.0, 10), learn_record(1, None, 20), learn_record(2, None, 0)]).cells
+    (seldom,) = learning_on_paper([learn_record(0, 2.0, 10), learn_record(1, None, 20), learn_record(2, None, 0)]).cells
     assert list(seldom[-4:]) == ["1 of 3", "not reached", "not reached", "10 (0 to 20)"]
 
 

@@ -16,8 +16,8 @@ from bench.anchors import ANCHORS
 from bench.plots import charts, paint
 from bench.record import Curve, Metric, Record
 from bench.show.records import by_machine, latest
-from bench.views import env_step, train
-from bench.workloads.train import training_point
+from bench.workloads.env_step import agents_chart, neighbors_chart, speedup_over, throughput_chart
+from bench.workloads.train import training_chart, training_point
 from tests.bench.builders import point, record
 
 
@@ -34,7 +34,7 @@ def sweep() -> list[Record]:
     return [*found, record(5e4, case="sampler", point=torch_point, threads=2)]
 
 
-SPEEDUP = env_step.speedup_over("cpu")
+SPEEDUP = speedup_over("cpu")
 
 
 def steps(records: list[Record]) -> list[Record]:
@@ -64,7 +64,7 @@ def test_pdf_embeds_its_fonts(tmp_path, style):
 
 def test_figure_names_hardware_commit_and_run(sweep):
     """The footer says where, from which commit and in which run the figures were measured."""
-    text = paint(env_step.throughput(steps(sweep))).get_supxlabel()
+    text = paint(throughput_chart(steps(sweep))).get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text
 
@@ -91,7 +91,7 @@ def test_every_range_of_values_has_several_numbers(ratio):
     rates = (3.1e3, 3.1e3 * ratio)
     found = [record(rate, point=point("cpu", n, 110, "tag_continuous")) for n, rate in enumerate(rates, start=1)]
     found = [each.model_copy(update={"metrics": exact(each.metrics)}) for each in found]
-    figure = paint(env_step.throughput(found))
+    figure = paint(throughput_chart(found))
     FigureCanvasAgg(figure).draw()
     (axes,) = figure.axes
     (right,) = axes.child_axes
@@ -145,7 +145,7 @@ def test_ratio_is_within_one_run(sweep):
         return next(line.get_ydata() for line in paint(chart).axes[0].get_lines() if line.get_marker() == "s")
 
     assert list(host(SPEEDUP([*steps(sweep), *later]))) == list(host(SPEEDUP(steps(sweep))))
-    assert 9e9 in host(env_step.throughput([*steps(sweep), *later]))
+    assert 9e9 in host(throughput_chart([*steps(sweep), *later]))
 
 
 def test_baseline_is_named_with_its_threads(sweep):
@@ -156,13 +156,13 @@ def test_baseline_is_named_with_its_threads(sweep):
 def test_speed_over_agents_takes_the_number_of_environments_with_most_sizes():
     """Points of 100 environments are drawn over the agents; a lone size of another number is not."""
     crowds = [record(1e6 * n, point=point("pycuda", 100, n, "tag_continuous"), threads=None) for n in (5, 110, 5000)]
-    chart = env_step.agents([*crowds, record(1e9, point=point("pycuda", 7, 110, "tag_continuous"), threads=None)])
+    chart = agents_chart([*crowds, record(1e9, point=point("pycuda", 7, 110, "tag_continuous"), threads=None)])
     (axes,) = paint(chart).axes
     (line,) = axes.get_lines()
     assert axes.get_title(loc="left") == "Tag Continuous, 100 environments"
     assert list(line.get_xdata()) == [5, 110, 5000]
     assert list(line.get_ydata()) == [5e6, 110e6, 5e9]
-    assert not env_step.agents(crowds[:1]).panels
+    assert not agents_chart(crowds[:1]).panels
 
 
 def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
@@ -173,10 +173,10 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
         return record(rate, case="neighbor_search", point=where, threads=None, **changes)
 
     both = [searched(1e6, "all_pairs", 500), searched(8e6, "grid", 500), searched(9e6, "grid", 1000)]
-    rates, factors = paint(env_step.neighbors(both)).axes
+    rates, factors = paint(neighbors_chart(both)).axes
     assert [list(line.get_ydata()) for line in rates.get_lines()] == [[8e6], [1e6]]
     assert list(factors.get_lines()[0].get_ydata()) == [8.0]
-    assert not env_step.neighbors([both[0], searched(8e6, "grid", 500, run_id="other")]).panels
+    assert not neighbors_chart([both[0], searched(8e6, "grid", 500, run_id="other")]).panels
 
 
 def learned(seed: int, env_steps: list[int], returns: list[float | None], **changes) -> Record:
@@ -228,7 +228,7 @@ def test_training_is_drawn_beside_the_reference():
         trained("pycuda", 1e6, {**small.axes, "n_envs": 7}),
         trained("pycuda", 1e6, crowd.axes),
     ]
-    cartpole, tag = paint(train.training(records)).axes
+    cartpole, tag = paint(training_chart(records)).axes
     assert [text.get_text() for text in cartpole.texts] == ["3 x"]
     assert [label.get_text()[:12] for label in cartpole.get_yticklabels()] == ["A2C 32-32, 7", "A2C 32-32, 1"]
     assert small.env_steps_per_s in [x for line in cartpole.get_lines() for x in line.get_xdata()]

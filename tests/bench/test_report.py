@@ -23,7 +23,7 @@ from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import digits
 from bench.show.tables import headline
-from bench.views.env_step import crossover, saturation
+from bench.workloads.env_step import crossover, saturation
 from tests.bench.builders import point, record, two_backends
 
 SHIPPED = [Path(__file__).parents[2] / "results" / name for name in ("sweeps", "peers")]
