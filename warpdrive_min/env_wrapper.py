@@ -24,7 +24,7 @@ from warpdrive_min.environment import (
     push_environment,
     seed_resets,
 )
-from warpdrive_min.errors import ActionError, CompileError, ConfigError
+from warpdrive_min.errors import ActionError, CompileError, ConfigError, require
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
@@ -97,8 +97,7 @@ class EnvWrapper:
         self._registrar = env_registrar or default_registrar
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
-        if num_envs < 1:
-            raise ConfigError(f"num_envs: must be at least 1 (got {num_envs})")
+        require(num_envs >= 1, "num_envs", "must be at least 1", num_envs)
         if blocks_per_env is not None and blocks_per_env < 1:
             raise ConfigError(
                 f"blocks_per_env: must be positive (got {blocks_per_env}); leave it out to have it chosen"
@@ -323,8 +322,7 @@ class EnvWrapper:
                 f"{who}: environment {self.name!r} has no kernels for backend {self.env_backend!r}, only Python; "
                 "call step(actions) and reset()"
             )
-        if self.reset_on_host:
-            raise ConfigError(f"{who}: the environments have not started; call reset() first")
+        require(not self.reset_on_host, who, "the environments have not started", do="call reset() first")
 
     reset = reset_all_envs
     step = step_all_envs
@@ -333,8 +331,7 @@ class EnvWrapper:
 def check_environment(env: Any) -> None:
     """Raise `ConfigError` unless ``env`` has WarpDrive's contract."""
     for attribute in ("name", "num_agents", "episode_length", "action_space", "reset", "step"):
-        if not hasattr(env, attribute):
-            raise ConfigError(f"environment {type(env).__name__}: needs the attribute {attribute!r}")
+        require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
     for attribute in ("num_agents", "episode_length"):
         if getattr(env, attribute) < 1:
             raise ConfigError(

@@ -12,7 +12,7 @@ import torch
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Constant, Kernel, Language, Launch, Source
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, known
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, known, require
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 
@@ -96,8 +96,7 @@ class CUDAFunctionManager:
         spread: bool = False,
     ) -> None:
         for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
-            if value < 1:
-                raise ConfigError(f"function manager: {name} must be positive (got {value})")
+            require(value >= 1, "function manager", f"{name} must be positive", value)
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.n_agents, self.n_envs = num_agents, num_envs
         self.blocks_per_env = blocks_per_env

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.base import Language, Source
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, require
 
 EnvClass = TypeVar("EnvClass", bound=type)
 
@@ -96,8 +96,7 @@ class EnvironmentRegistrar:
 
 def _backend(name: str) -> str:
     resolved = ALIASES.get(name, name)
-    if resolved not in BACKENDS:
-        raise ConfigError(f"registrar: unknown backend (got {name!r}); known are {known(BACKENDS)}")
+    require(resolved in BACKENDS, "registrar", "unknown backend", name, f"known are {known(BACKENDS)}")
     return resolved
 
 

@@ -11,7 +11,7 @@ from warpdrive_min.backends.base import Argument, Launch
 from warpdrive_min.constants import AT_RESET, DONE, TIMESTEP
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import ConfigError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager, KernelFunction, core_sources
 
 OWN_KERNEL: Final = "reset"
@@ -59,8 +59,7 @@ class CUDAEnvironmentReset:
             ConfigError: Unknown mode.
             DataError: An array cannot be restored: no row for each environment, or a pool that does not fit.
         """
-        if mode not in MODES:
-            raise ConfigError(f"reset_when_done: mode must be one of {', '.join(MODES)} (got {mode!r})")
+        require(mode in MODES, "reset_when_done", f"mode must be one of {', '.join(MODES)}", mode)
         n_arrays = len(data_manager.reset_data_list) + len(data_manager.reset_target_to_pool)  # more may be pushed
         key = (data_manager, MODES[mode], undo_done_after_reset, n_arrays)
         if key not in self._launches:
@@ -127,8 +126,7 @@ def _check_pools(data: CUDADataManager) -> None:
     for target, pool in data.reset_target_to_pool.items():
         what = f"reset pool {pool!r} of {target!r}"
         got, want = data.get_dtype(pool), data.get_dtype(target)
-        if got != want:
-            raise DataError(f"{what}: must have the target's dtype {want} (got {got})")
+        require(got == want, what, f"must have the target's dtype {want}", got, error=DataError)
         row, target_shape = data.get_shape(pool)[1:], data.get_shape(target)
         if target_shape[:1] != (data.n_envs,) or row != target_shape[1:]:
             raise DataError(

@@ -15,7 +15,7 @@ from warpdrive_min.backends.base import Constant, Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import ConfigError, DataError, known
+from warpdrive_min.errors import ConfigError, DataError, known, require
 from warpdrive_min.function_manager import CUDAFunctionManager, Stage, core_sources
 from warpdrive_min.rng import STREAM_ACTIONS, seed_words
 
@@ -151,8 +151,7 @@ class CUDASampler:
         Raises:
             ConfigError: The array has not that dtype and shape, or is registered already.
         """
-        if action_name in self._arrays:
-            raise ConfigError(f"sampler: {action_name!r} is registered already")
+        require(action_name not in self._arrays, "sampler", f"{action_name!r} is registered already")
         counts = tuple(int(n) for n in ([num_actions] if isinstance(num_actions, int | np.integer) else num_actions))
         n_types, want = (sum(counts), "float32") if is_deterministic else (len(counts), "int32")
         shape, dtype = data_manager.get_shape(action_name), data_manager.get_dtype(action_name)
@@ -161,8 +160,7 @@ class CUDASampler:
                 f"sampler: {action_name!r} must be {want} of shape ({data_manager.n_envs}, n_agents, {n_types}) "
                 f"(got {dtype} {shape}); is_deterministic=True is for float32 arrays, False for int32 ones"
             )
-        if min(counts) < 1:
-            raise ConfigError(f"sampler: every type of {action_name!r} needs at least one choice (got {counts})")
+        require(min(counts) >= 1, "sampler", f"every type of {action_name!r} needs at least one choice", counts)
         stream = STREAM_ACTIONS + len(self._arrays)
         array = ActionArray(action_name, stream, shape[1], n_types, () if is_deterministic else counts)
         feed = DataFeed()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,7 @@ class Discrete:
     n: int
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ConfigError(f"Discrete: n must be at least 1 (got {self.n})")
+        require(self.n >= 1, "Discrete", "n must be at least 1", self.n)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,8 +38,7 @@ class MultiDiscrete:
 
     def __init__(self, nvec: Sequence[int]) -> None:
         object.__setattr__(self, "nvec", tuple(int(n) for n in nvec))
-        if not self.nvec or min(self.nvec) < 1:
-            raise ConfigError(f"MultiDiscrete: every entry must be at least 1 (got {self.nvec})")
+        require(self.nvec and min(self.nvec) >= 1, "MultiDiscrete", "every entry must be at least 1", self.nvec)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from warpdrive_min.backends.base import ANY_RANK, Constant, Parameter
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.errors import CompileError, require
 
 HEADERS = Path(__file__).parents[1] / "kernels"
 
@@ -64,8 +64,7 @@ def _definition(name: str, value: Constant) -> str:
 
 
 def _float(value: float) -> str:
-    if not np.isfinite(value):
-        raise ConfigError(f"kernel constant: must be finite (got {value})")
+    require(np.isfinite(value), "kernel constant", "must be finite", value)
     return f"{float(np.float32(value))!r}f"  # the shortest decimal of the rounded value reads back as the same float
 
 

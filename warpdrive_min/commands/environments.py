@@ -18,7 +18,7 @@ from rich.console import Console
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
-from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known
+from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known, require
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in the order in which the first available one is taken."""
@@ -46,8 +46,7 @@ def environment_name(name: str, who: str) -> str:
     table = environments()
     by_class = {cls.name: each for each, cls in table.items()}
     found = by_class.get(name, name.removeprefix(PREFIX))
-    if found not in table:
-        raise ConfigError(f"{who}: unknown environment (got {name!r}); known are {known(table)}")
+    require(found in table, who, "unknown environment", name, f"known are {known(table)}")
     return found
 
 
@@ -59,8 +58,7 @@ def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environm
     """
     fields = config_keys(name)
     for key in config:
-        if key not in fields:
-            raise ConfigError(f"{who}: {key!r} is not a key of {name}; keys of {name} are {known(fields)}")
+        require(key in fields, who, f"{key!r} is not a key of {name}", do=f"keys of {name} are {known(fields)}")
     made: Any = environments()[name]
     environment: Environment = made(**config)
     return environment

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from warpdrive_min.errors import ConfigError, WarpDriveError
+from warpdrive_min.errors import ConfigError, WarpDriveError, require
 
 TEMPLATE = Path(__file__).with_name("new_env_template")
 SUFFIX = ".template"
@@ -44,10 +44,8 @@ def write_starter(name: str, folder: Path) -> Path:
     """
     check_name(name)
     package = folder / name
-    if not folder.is_dir():
-        raise ConfigError(f"new-env: the folder must exist (got {folder}); make it first")
-    if package.exists():
-        raise ConfigError(f"new-env: {package} exists already; take another name or move it away")
+    require(folder.is_dir(), "new-env", "the folder must exist", folder, "make it first")
+    require(not package.exists(), "new-env", f"{package} exists already", do="take another name or move it away")
     if importlib.util.find_spec(name) is not None:
         raise ConfigError(f"new-env: the name must not be that of an installed module (got {name!r}); take another one")
     words = {"name": name, "title": class_name(name)}

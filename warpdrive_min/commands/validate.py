@@ -16,7 +16,7 @@ from rich.table import Table
 
 from warpdrive_min import backends
 from warpdrive_min.backends.numba_cuda import simulated
-from warpdrive_min.errors import ConfigError, WarpDriveError, known
+from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.validation.card import Speed, measure
 from warpdrive_min.validation.checks import CHECKS, Result, run_checks
@@ -88,8 +88,7 @@ def validate(
 
 def _checks(names: Sequence[str] | None) -> list[str]:
     for name in names or []:
-        if name not in CHECKS:
-            raise ConfigError(f"validate: unknown check (got {name!r}); known are {', '.join(CHECKS)}")
+        require(name in CHECKS, "validate", "unknown check", name, f"known are {', '.join(CHECKS)}")
     return [name for name in CHECKS if not names or name in names]
 
 
@@ -103,8 +102,7 @@ def _backends(names: Sequence[str] | None) -> list[str]:
 def _pair(text: str) -> tuple[str, Any]:
     """Split KEY=VALUE; a value that is no JSON is text."""
     key, is_pair, value = text.partition("=")
-    if not is_pair or not key:
-        raise ConfigError(f"validate --config: must be KEY=VALUE (got {text!r})")
+    require(is_pair and key, "validate --config", "must be KEY=VALUE", text)
     try:
         return key, json.loads(value)
     except json.JSONDecodeError:

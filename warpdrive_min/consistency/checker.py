@@ -15,7 +15,7 @@ from warpdrive_min.consistency.arrays import Array, Comparison, Tolerance
 from warpdrive_min.consistency.steps import Agreement, step_from_same_state
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.spaces import action_bounds, category_counts
 
@@ -85,10 +85,8 @@ class EnvironmentCPUvsGPU:
         self._gpu_class = dual_mode_env_class or cuda_env_class
         if self._cpu_class is None or self._gpu_class is None:
             raise ConfigError("consistency: needs dual_mode_env_class, or cpu_env_class and cuda_env_class")
-        if not env_configs:
-            raise ConfigError("consistency: env_configs must have at least one scenario, or be a function")
-        if num_configs < 1:
-            raise ConfigError(f"consistency: num_configs must be at least 1 (got {num_configs})")
+        require(env_configs, "consistency", "env_configs must have at least one scenario, or be a function")
+        require(num_configs >= 1, "consistency", "num_configs must be at least 1", num_configs)
         if create_separate_placeholders_for_each_policy and len(policy_tag_to_agent_id_map or ()) < 2:
             raise ConfigError(
                 "consistency: separate placeholders need a policy_tag_to_agent_id_map of more than one policy "
@@ -246,8 +244,7 @@ def generate_random_actions(env: Any, generator: np.random.Generator | int | Non
 def _draw(space: Any, generator: np.random.Generator) -> Any:
     if hasattr(space, "low"):
         low, high = action_bounds([space])[:, 0]
-        if not np.isfinite([low, high]).all():
-            raise ConfigError(f"random actions: need finite bounds (got {space}); use a bounded Box")
+        require(np.isfinite([low, high]).all(), "random actions", "need finite bounds", space, "use a bounded Box")
         return generator.uniform(low, high).astype(np.float32).reshape(space.shape)
     choices = generator.integers(0, category_counts(space)).astype(np.int32)
     return choices if hasattr(space, "nvec") else choices[0]

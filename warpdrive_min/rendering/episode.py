@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdrive_min.constants import TIMESTEP, Constants
-from warpdrive_min.errors import DataError, known
+from warpdrive_min.errors import DataError, known, require
 from warpdrive_min.files import replacing
 
 Array = npt.NDArray[Any]
@@ -76,8 +76,7 @@ class Episode:
             DataError: The path does not end in ``.npz``.
         """
         path = Path(path)
-        if path.suffix != ".npz":
-            raise DataError(f"episode: is saved as .npz (got {path})")
+        require(path.suffix == ".npz", "episode", "is saved as .npz", path, error=DataError)
         about = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "arrays"}
         named: dict[str, Any] = {FOLDER + name: array for name, array in self.arrays.items()}
         named[ABOUT] = np.array(json.dumps(about))

@@ -14,7 +14,7 @@ import torch
 from warpdrive_min.config import Config
 from warpdrive_min.constants import DONE, RESET_SEED, TIMESTEP, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, known
+from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, known, require
 from warpdrive_min.rendering.episode import Episode
 
 WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, "terminated", "truncated")
@@ -67,16 +67,13 @@ def record(
 
 def _check(wrapper: EnvWrapper, n_steps: int, env_id: int) -> None:
     name = wrapper.name
-    if not wrapper.vectorised:
-        raise ConfigError(f"record: environment {name!r} has no kernels for backend {wrapper.env_backend!r}")
+    require(wrapper.vectorised, "record", f"environment {name!r} has no kernels for backend {wrapper.env_backend!r}")
     if wrapper.auto_reset:
         raise ConfigError(
             f"record: environment {name!r} must not restart itself; make its EnvWrapper with auto_reset=False"
         )
-    if wrapper.reset_on_host:
-        raise ConfigError(f"record: environment {name!r} has not started; call reset() first")
-    if n_steps < 1:
-        raise ConfigError(f"record.n_steps: must be at least 1 (got {n_steps})")
+    require(not wrapper.reset_on_host, "record", f"environment {name!r} has not started", do="call reset() first")
+    require(n_steps >= 1, "record.n_steps", "must be at least 1", n_steps)
     if not 0 <= env_id < wrapper.n_envs:
         raise ConfigError(f"record.env_id: must be from 0 to n_envs - 1 = {wrapper.n_envs - 1} (got {env_id})")
 
@@ -130,8 +127,7 @@ def _episode(wrapper: EnvWrapper, env_id: int, buffer: torch.Tensor, views: Mapp
         part = host[offset : offset + view.numel() * view.element_size()]
         arrays[name] = part.view(view.dtype).view(view.shape).numpy()
     low, high = (int(word) & 0xFFFFFFFF for word in arrays.pop(RESET_SEED))
-    if arrays[DONE][0]:
-        raise ConfigError(f"record: the episode of environment {env_id} is over; call reset() first")
+    require(not arrays[DONE][0], "record", f"the episode of environment {env_id} is over", do="call reset() first")
     ends = np.flatnonzero(arrays[DONE])
     n_frames = int(ends[0]) + 1 if len(ends) else len(arrays[DONE])
     arrays = {name: array[:n_frames].copy() for name, array in arrays.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.files import replacing
 from warpdrive_min.rendering.episode import Episode
 from warpdrive_min.rendering.html import write_html
@@ -46,13 +46,11 @@ def write(scene: Scene, path: str | Path, fps: int = 20, progress: Progress = la
     """
     path = Path(path)
     require_format(path)
-    if not 1 <= fps <= MAX_FPS:
-        raise ConfigError(f"write.fps: must be from 1 to {MAX_FPS} (got {fps})")
+    require(1 <= fps <= MAX_FPS, "write.fps", f"must be from 1 to {MAX_FPS}", fps)
     with replacing(path) as unfinished:
         FORMATS[path.suffix](scene, unfinished, fps, progress)
 
 
 def require_format(path: Path) -> None:
     """Raise `ConfigError` unless the path's suffix is known."""
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"write: unknown format {path.suffix!r} (got {path}); known are {', '.join(FORMATS)}")
+    require(path.suffix in FORMATS, "write", f"unknown format {path.suffix!r}", path, f"known are {', '.join(FORMATS)}")
