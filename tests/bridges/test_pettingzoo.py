@@ -137,9 +137,9 @@ def test_actions_reach_their_agents():
 
 def test_one_copy_restarted_by_reset():
     """Several copies, or a step that restarts, are errors; one agent is not."""
-    with pytest.raises(ConfigError, match=r"PettingZooParallelEnv: num_envs must be 1 .got 2"):
+    with pytest.raises(ConfigError, match=r"PettingZooParallelEnv.num_envs: must be 1 .got 2"):
         PettingZooParallelEnv(EnvWrapper(TagContinuous(**ONE_EACH), num_envs=2))
-    with pytest.raises(ConfigError, match=r"PettingZooParallelEnv: auto_reset must be False .got True"):
+    with pytest.raises(ConfigError, match=r"PettingZooParallelEnv.auto_reset: must be False .got True"):
         PettingZooParallelEnv(TagContinuous(**ONE_EACH), auto_reset=True)
     assert PettingZooParallelEnv(CartPole()).possible_agents == ["agent_0"]
 
@@ -147,7 +147,7 @@ def test_one_copy_restarted_by_reset():
 def test_step_needs_an_episode_and_an_action_for_each_agent():
     """Before reset, and with missing, misshapen or real-numbered actions, the error says what is needed."""
     env = PettingZooParallelEnv(TagContinuous(**ONE_EACH))
-    with pytest.raises(ConfigError, match=r"no episode is under way .*; call reset"):
+    with pytest.raises(ConfigError, match=r"no episode is under way; call reset"):
         env.step({})
     env.reset()
     first, *others = env.agents

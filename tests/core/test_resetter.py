@@ -209,7 +209,7 @@ def test_pool_rows_are_drawn_uniformly(backend, mode):
     [
         (np.zeros((5, 4), np.float32), r"must have rows of the target's shape \(3,\) .got \(4,\)"),
         (np.zeros((5, 3, 1), np.float32), r"must have rows of the target's shape \(3,\) .got \(3, 1\)"),
-        (np.zeros((5, 3), np.int32), "must have the target's dtype float32 .got int32"),
+        (np.zeros((5, 3), np.int32), "must have the target's dtype float32 .got 'int32'"),
     ],
 )
 @pytest.mark.parametrize("through", ["init_reset_pool", "reset_when_done"])

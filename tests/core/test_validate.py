@@ -14,7 +14,7 @@ from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min.commands.new_env import write_starter
 from warpdrive_min.commands.validate import validate
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.validation import CHECKS, Case, exercise, load_class, run_checks
+from warpdrive_min.validation import CHECKS, Subject, exercise, load_class, run_checks
 from warpdrive_min.validation.checks import python_class
 
 APP = typer.Typer()
@@ -35,7 +35,7 @@ def write(tmp_path, monkeypatch):
 
 def case_of(package, backend="host", **options):
     """Return a case of a package's environment."""
-    return Case(
+    return Subject(
         **{"target": str(package), "cls": load_class(str(package)), "backend": backend, "n_steps": 20, **options}
     )
 
@@ -74,7 +74,7 @@ def test_python_class_is_the_reference_without_numpy_kernels():
     cls = load_class(target)
     assert python_class(cls) is cls, "one class for both modes"
     results = check(
-        Case(target=target, cls=cls, backend="host", n_steps=8), "consistency", "bit-identity", "auto-reset"
+        Subject(target=target, cls=cls, backend="host", n_steps=8), "consistency", "bit-identity", "auto-reset"
     )
     assert results["consistency"].status == "passed", results
     assert "Python class" in results["consistency"].detail
@@ -194,7 +194,7 @@ def test_fault_is_caught(fault, write):
         (
             "position[env][agent] == goal[env],",
             "position[env][agent] == goal[env + (env == n_envs - 1)],",
-            "read outside an array: what lies there shows in rewards",
+            "read outside an array: what lies there shows at step",
         ),
     ],
 )

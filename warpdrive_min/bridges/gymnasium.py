@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from warpdrive_min.bridges.copies import Copies
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.bridges.spaces import to_gymnasium
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 
 with needed_by(__name__, "gymnasium"):
     import gymnasium
@@ -20,7 +20,7 @@ with needed_by(__name__, "gymnasium"):
     from gymnasium.vector.utils import batch_space
 
 
-class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """All copies of an environment as a vector environment of Gymnasium.
 
     ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``: then
@@ -50,25 +50,20 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(self, env: Any, *, to_numpy: bool = False, agents_as_envs: bool = False, **options: Any) -> None:
         if not isinstance(env, EnvWrapper):
             options = {"auto_reset": True, **options}
-        self._copies = copies = Copies("GymnasiumVectorEnv", env, options)
+        self.batched = batched = BatchedEnvironment("GymnasiumVectorEnv", env, options)
         self._to_numpy = to_numpy
-        self._restarts_itself = copies.wrapper.auto_reset
+        self._restarts_itself = batched.wrapper.auto_reset
         if not agents_as_envs:
-            copies.require(n_agents=1)
+            batched.require_one(agent=True)
         if self._restarts_itself:
-            copies.require_final_observations()
-        self.num_envs = copies.n_envs * copies.n_agents
-        self.single_observation_space = to_gymnasium(copies.observation_space)
-        self.single_action_space = to_gymnasium(copies.action_space)
+            batched.require_final_observations()
+        self.num_envs = batched.n_envs * batched.n_agents
+        self.single_observation_space = to_gymnasium(batched.observation_space)
+        self.single_action_space = to_gymnasium(batched.action_space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         mode = AutoresetMode.SAME_STEP if self._restarts_itself else AutoresetMode.DISABLED
         self.metadata = {"autoreset_mode": mode, "render_modes": []}
-
-    @property
-    def wrapper(self) -> EnvWrapper:
-        """The wrapper that runs the copies."""
-        return self._copies.wrapper
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; a seed gives its first ones and synchronises.
@@ -84,8 +79,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             ConfigError: The mask has another shape or dtype.
         """
         super().reset(seed=seed)
-        self._copies.restart(seed, self._mask((options or {}).get("reset_mask")))
-        return self._rows(self._copies.observations()), {}
+        self.batched.restart(seed, self._mask((options or {}).get("reset_mask")))
+        return self._rows(self.batched.observations()), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take one step in every copy.
@@ -101,18 +96,18 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         shape = self.action_space.shape
         assert shape is not None
-        copies = self._copies
-        copies.step(actions, shape)
-        terminated, truncated = (self._rows(self._of_agents(ends)) for ends in copies.terminated_and_truncated())
+        batched = self.batched
+        batched.step(actions, shape)
+        terminated, truncated = (self._rows(self._of_agents(ends)) for ends in batched.terminated_and_truncated())
         infos = self._final(terminated | truncated) if self._restarts_itself else {}
-        return self._rows(copies.observations()), self._rows(copies.rewards()), terminated, truncated, infos
+        return self._rows(batched.observations()), self._rows(batched.rewards()), terminated, truncated, infos
 
     def _final(self, ended: Any) -> dict[str, Any]:
         if not self._to_numpy:
-            return {"final_obs": self._rows(self._copies.final_observations()), "_final_obs": ended}
+            return {"final_obs": self._rows(self.batched.final_observations()), "_final_obs": ended}
         infos: dict[str, Any] = {}
         if ended.any():
-            final = self._rows(self._copies.final_observations())
+            final = self._rows(self.batched.final_observations())
             for row in np.flatnonzero(ended):
                 infos = self._add_info(infos, {"final_obs": final[row], "final_info": {}}, int(row))
         return infos
@@ -120,16 +115,14 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _mask(self, given: Any) -> torch.Tensor | None:
         if given is None:
             return None
-        mask = torch.as_tensor(given, device=self._copies.device)
-        if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
-            raise ConfigError(
-                f"GymnasiumVectorEnv.reset: options['reset_mask'] must be bool of shape ({self.num_envs},) "
-                f"(got {mask.dtype} {tuple(mask.shape)})"
-            )
-        return mask.reshape(self._copies.n_envs, self._copies.n_agents).any(1)
+        mask = torch.as_tensor(given, device=self.batched.device)
+        is_mask = mask.shape == (self.num_envs,) and mask.dtype == torch.bool
+        what, rule = "GymnasiumVectorEnv.reset: options['reset_mask']", f"must be bool of shape ({self.num_envs},)"
+        require(is_mask, what, rule, f"{mask.dtype} {tuple(mask.shape)}")
+        return mask.reshape(self.batched.n_envs, self.batched.n_agents).any(1)
 
     def _of_agents(self, per_env: torch.Tensor) -> torch.Tensor:
-        return per_env[:, None].expand(-1, self._copies.n_agents)
+        return per_env[:, None].expand(-1, self.batched.n_agents)
 
     def _rows(self, per_agent: torch.Tensor) -> Any:
         """Merge the axes of environments and agents."""
@@ -137,7 +130,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return rows.cpu().numpy() if self._to_numpy else rows
 
 
-class GymnasiumEnv(gymnasium.Env[npt.NDArray[Any], Any]):
+class GymnasiumEnv(Bridge, gymnasium.Env[npt.NDArray[Any], Any]):
     """One copy of an environment with one agent as a plain environment of Gymnasium; every call synchronises.
 
     It speaks NumPy and restarts by ``reset()`` alone. ``reset(seed=...)`` takes no options.
@@ -153,22 +146,18 @@ class GymnasiumEnv(gymnasium.Env[npt.NDArray[Any], Any]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
     def __init__(self, env: Any, **options: Any) -> None:
-        self._copies = Copies("GymnasiumEnv", env, options)
-        self._copies.require(n_envs=1, n_agents=1, auto_reset=False)
-        self.observation_space = to_gymnasium(self._copies.observation_space)
-        self.action_space = to_gymnasium(self._copies.action_space)
-
-    @property
-    def wrapper(self) -> EnvWrapper:
-        """The wrapper that runs the copy."""
-        return self._copies.wrapper
+        self.batched = BatchedEnvironment("GymnasiumEnv", env, options)
+        self.batched.require_one(env=True, agent=True)
+        self.batched.require_no_auto_reset()
+        self.observation_space = to_gymnasium(self.batched.observation_space)
+        self.action_space = to_gymnasium(self.batched.action_space)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
         """Start a new episode, with a seed the first one of that seed, and return its first observation."""
         super().reset(seed=seed)
-        self._copies.restart(seed)
+        self.batched.restart(seed)
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[npt.NDArray[Any], float, bool, bool, dict[str, Any]]:
@@ -179,10 +168,10 @@ class GymnasiumEnv(gymnasium.Env[npt.NDArray[Any], Any]):
         """
         shape = self.action_space.shape
         assert shape is not None
-        self._copies.step(action, shape)
-        terminated, truncated = (bool(ends.item()) for ends in self._copies.terminated_and_truncated())
-        return self._observation(), float(self._copies.rewards().item()), terminated, truncated, {}
+        self.batched.step(action, shape)
+        terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
+        return self._observation(), float(self.batched.rewards().item()), terminated, truncated, {}
 
     def _observation(self) -> npt.NDArray[Any]:
-        observation: npt.NDArray[Any] = self._copies.observations()[0, 0].cpu().numpy()
+        observation: npt.NDArray[Any] = self.batched.observations()[0, 0].cpu().numpy()
         return observation

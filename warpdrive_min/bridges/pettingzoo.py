@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.bridges.copies import Copies
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge
 from warpdrive_min.bridges.packages import needed_by
-from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ActionError, ConfigError
+from warpdrive_min.errors import ActionError, require
 
 with needed_by(__name__, "pettingzoo"):
     import pettingzoo  # type: ignore[import-untyped]
@@ -23,7 +22,7 @@ IN_GAME = "still_in_the_game"
 Array = npt.NDArray[Any]
 
 
-class PettingZooParallelEnv(pettingzoo.ParallelEnv[str, Array, Any]):  # type: ignore[misc]
+class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Array, Any]):  # type: ignore[misc]
     """One copy of an environment, its agents by name; every call synchronises and speaks NumPy.
 
     Agents are named after their role and id, ``"tagger_3"`` or ``"runner_0"``, where the environment has mappings
@@ -42,24 +41,20 @@ class PettingZooParallelEnv(pettingzoo.ParallelEnv[str, Array, Any]):  # type: i
     """
 
     def __init__(self, env: Any, **options: Any) -> None:
-        self._copies = copies = Copies("PettingZooParallelEnv", env, options)
-        copies.require(n_envs=1, auto_reset=False)
-        names = copies.agent_names()
+        self.batched = batched = BatchedEnvironment("PettingZooParallelEnv", env, options)
+        batched.require_one(env=True)
+        batched.require_no_auto_reset()
+        names = batched.agent_names()
         self._rows = {name: row for row, name in enumerate(names)}
-        self.metadata = {"name": copies.wrapper.name, "render_modes": []}
+        self.metadata = {"name": batched.wrapper.name, "render_modes": []}
         self.render_mode = None
         self.possible_agents = names
         self.agents: list[str] = []
-        self.observation_spaces = self._by_name(copies.observation_spaces)
-        self.action_spaces = self._by_name(copies.action_spaces)
+        self.observation_spaces = self._by_name(batched.observation_spaces)
+        self.action_spaces = self._by_name(batched.action_spaces)
 
     def _by_name(self, spaces: Any) -> dict[str, Any]:
-        return {name: to_gymnasium(spaces[self._copies.agents[row]]) for name, row in self._rows.items()}
-
-    @property
-    def wrapper(self) -> EnvWrapper:
-        """The wrapper that runs the copy."""
-        return self._copies.wrapper
+        return {name: to_gymnasium(spaces[self.batched.agents[row]]) for name, row in self._rows.items()}
 
     def observation_space(self, agent: str) -> Any:
         """Return the observation space of an agent."""
@@ -73,7 +68,7 @@ class PettingZooParallelEnv(pettingzoo.ParallelEnv[str, Array, Any]):  # type: i
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
         """Start a new episode, with a seed the first one of that seed; return first observations and no infos."""
-        self._copies.restart(seed)
+        self.batched.restart(seed)
         self.agents = list(self.possible_agents)
         return self._observations(), {agent: {} for agent in self.agents}
 
@@ -92,12 +87,11 @@ class PettingZooParallelEnv(pettingzoo.ParallelEnv[str, Array, Any]):  # type: i
             ConfigError: No episode is under way.
             ActionError: An agent has no action, an action no agent, or one has another shape or kind than its space.
         """
-        if not self.agents:
-            raise ConfigError("PettingZooParallelEnv.step: no episode is under way (got no agents); call reset()")
-        self._copies.step(self._action_array(actions), self._copies.action_shape)
-        terminated, truncated = (bool(ends.item()) for ends in self._copies.terminated_and_truncated())
+        require(self.agents, "PettingZooParallelEnv.step", "no episode is under way", do="call reset()")
+        self.batched.step(self._action_array(actions), self.batched.action_shape)
+        terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
         has_left = self._has_left()
-        acted, reward = self.agents, self._copies.rewards()[0].tolist()
+        acted, reward = self.agents, self.batched.rewards()[0].tolist()
         terminations = {agent: terminated or has_left[self._rows[agent]] for agent in acted}
         truncations = dict.fromkeys(acted, truncated)
         observations, rewards = self._observations(), {agent: reward[self._rows[agent]] for agent in acted}
@@ -111,7 +105,7 @@ class PettingZooParallelEnv(pettingzoo.ParallelEnv[str, Array, Any]):  # type: i
                 f"PettingZooParallelEnv.step: needs one action for each of {', '.join(self.agents)} "
                 f"(got {', '.join(map(str, actions)) or 'none'})"
             )
-        array = np.zeros(self._copies.action_shape, self._copies.action_dtype)
+        array = np.zeros(self.batched.action_shape, self.batched.action_dtype)
         for agent, action in actions.items():
             given, space = np.asarray(action), self.action_spaces[agent]
             if given.shape != space.shape or not np.can_cast(given.dtype, array.dtype, "same_kind"):
@@ -123,11 +117,11 @@ class PettingZooParallelEnv(pettingzoo.ParallelEnv[str, Array, Any]):  # type: i
         return array
 
     def _has_left(self) -> list[bool]:
-        if not self._copies.data.is_data_on_device(IN_GAME):
-            return [False] * self._copies.n_agents
-        has_left: list[bool] = (self._copies.data.tensor(IN_GAME)[0] == 0).tolist()
+        if not self.batched.data.is_data_on_device(IN_GAME):
+            return [False] * self.batched.n_agents
+        has_left: list[bool] = (self.batched.data.tensor(IN_GAME)[0] == 0).tolist()
         return has_left
 
     def _observations(self) -> dict[str, Array]:
-        observations = self._copies.observations()[0].cpu().numpy()
+        observations = self.batched.observations()[0].cpu().numpy()
         return {agent: observations[self._rows[agent]] for agent in self.agents}

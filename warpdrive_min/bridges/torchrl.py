@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from warpdrive_min.bridges.copies import Copies
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge
 from warpdrive_min.bridges.packages import needed_by
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
 
 with needed_by(__name__, "torchrl"):
@@ -26,7 +25,7 @@ GROUP = "agents"
 """Group that holds the entries of several agents."""
 
 
-class TorchRLEnv(EnvBase):  # type: ignore[misc]
+class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
     """All copies of an environment as one of TorchRL with ``batch_size`` ``(n_envs,)``, on their device.
 
     | entry | shape |
@@ -52,31 +51,26 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
     """
 
     def __init__(self, env: Any, **options: Any) -> None:
-        copies = Copies("TorchRLEnv", env, options)
-        copies.require(auto_reset=False)
-        batch = (copies.n_envs,)
-        super().__init__(device=copies.device, batch_size=torch.Size(batch))
-        self._copies = copies
-        self.group_map = {GROUP: copies.agent_names()}
-        self._rows = rows = torch.Size(batch if copies.n_agents == 1 else (*batch, copies.n_agents))
-        self._action_key = "action" if copies.n_agents == 1 else (GROUP, "action")
-        shape, device = copies.observation_space.shape, copies.device
+        batched = BatchedEnvironment("TorchRLEnv", env, options)
+        batched.require_no_auto_reset()
+        batch = (batched.n_envs,)
+        super().__init__(device=batched.device, batch_size=torch.Size(batch))
+        self.batched = batched
+        self.group_map = {GROUP: batched.agent_names()}
+        self._rows = rows = torch.Size(batch if batched.n_agents == 1 else (*batch, batched.n_agents))
+        self._action_key = "action" if batched.n_agents == 1 else (GROUP, "action")
+        shape, device = batched.observation_space.shape, batched.device
         self._observation_shape = torch.Size((*rows, *shape))
         self._next_seed: int | None = None
         self.observation_spec = self._grouped(observation=Unbounded(self._observation_shape, device, torch.float32))
-        self.action_spec = self._grouped(action=spec_of(copies.action_space, rows, device))
+        self.action_spec = self._grouped(action=spec_of(batched.action_space, rows, device))
         self.reward_spec = self._grouped(reward=Unbounded((*rows, 1), device, torch.float32))
         flag = Categorical(2, torch.Size((*batch, 1)), device, torch.bool)
         flags = {name: flag.clone() for name in ("done", "terminated", "truncated")}
         self.done_spec = Composite(flags, shape=batch, device=device)
 
-    @property
-    def wrapper(self) -> EnvWrapper:
-        """The wrapper that runs the copies."""
-        return self._copies.wrapper
-
     def _grouped(self, **specs: Any) -> Composite:
-        if self._copies.n_agents > 1:
+        if self.batched.n_agents > 1:
             specs = {GROUP: Composite(specs, shape=self._rows, device=self.device)}
         return Composite(specs, shape=self.batch_size, device=self.device)
 
@@ -87,24 +81,24 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
     def _reset(self, tensordict: TensorDictBase | None = None, **options: Any) -> TensorDictBase:
         """Restart the copies that the entry ``_reset`` names, or all."""
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        self._copies.restart(self._next_seed, None if mask is None else mask.reshape(self.batch_size))
+        self.batched.restart(self._next_seed, None if mask is None else mask.reshape(self.batch_size))
         self._next_seed = None
         return self._data(observation=self._observation())
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action = tensordict.get(self._action_key)
-        self._copies.step(action, tuple(self.full_action_spec[self._action_key].shape))
-        data = self._data(observation=self._observation(), reward=self._copies.rewards().reshape(*self._rows, 1))
-        terminated, truncated = self._copies.terminated_and_truncated()
+        self.batched.step(action, tuple(self.full_action_spec[self._action_key].shape))
+        data = self._data(observation=self._observation(), reward=self.batched.rewards().reshape(*self._rows, 1))
+        terminated, truncated = self.batched.terminated_and_truncated()
         ends = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
         return data.update({name: flags[:, None] for name, flags in ends.items()})
 
     def _observation(self) -> torch.Tensor:
-        return self._copies.observations().reshape(self._observation_shape)
+        return self.batched.observations().reshape(self._observation_shape)
 
     def _data(self, **entries: torch.Tensor) -> TensorDict:
         data: dict[str, Any] = dict(entries)
-        if self._copies.n_agents > 1:
+        if self.batched.n_agents > 1:
             data = {GROUP: TensorDict(data, self._rows, device=self.device)}
         return TensorDict(data, self.batch_size, device=self.device)
 

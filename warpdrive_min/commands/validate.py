@@ -16,11 +16,12 @@ from rich.table import Table
 
 from warpdrive_min import backends
 from warpdrive_min.backends.numba_cuda import simulated
+from warpdrive_min.commands.environments import read_settings
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.validation.card import Speed, measure
 from warpdrive_min.validation.checks import CHECKS, Result, run_checks
-from warpdrive_min.validation.subject import Case, load_class
+from warpdrive_min.validation.subject import Subject, load_class
 
 SIMULATED_ENVS, SIMULATED_STEPS = 3, 5
 """At most so much in Numba's simulator, which does some thousand threads a second."""
@@ -28,7 +29,7 @@ WIDE = 140
 CARD_FACTORS = (1, 10, 100)
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
-Finding = tuple[Case, Result]
+Finding = tuple[Subject, Result]
 
 
 def validate(
@@ -54,33 +55,31 @@ def validate(
     if console.width < WIDE:
         console = Console(width=WIDE)  # the table needs it; a narrower terminal wraps
     try:
+        names, chosen = _checks(check), _backends(backend)
+        given = read_settings(config or [], "validate --config")
         cls = load_class(path, class_name)
-        names = _checks(check)
-        chosen = _backends(backend)
-        given = [_pair(text) for text in config or []]
-        first = Case(
-            target=path, cls=cls, backend="cpu", config=dict(given), n_envs=envs, n_steps=steps, tolerance=tolerance
+        first = Subject(
+            target=path, cls=cls, backend="cpu", config=given, n_envs=envs, n_steps=steps, tolerance=tolerance
         )
-        cases = list(_cases(first, configs, seed))
+        subjects = list(_subjects(first, configs, seed))
     except WarpDriveError as error:
         console.print(str(error), soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(2) from error
     findings: list[Finding] = []
     speeds: list[Speed] = []
     for name in chosen:
-        on_backend = [_on(name, case) for case in cases]
+        on_backend = [_on(name, subject) for subject in subjects]
         found = _check_all(on_backend, names)
         findings += found
-        if card and all(result.status == "passed" for _, result in found if result.status != "skipped"):
+        if card and not any(result.status == "failed" for _, result in found):
             speeds += _speeds(on_backend[0])
     _show(console, cls.__name__, findings, speeds)
     if json_file is not None:
         report = _report(path, cls.__name__, findings, speeds)
         write_atomically(json_file, json.dumps(report, indent=1, default=str))
-    if any(result.status == "failed" for _, result in findings):
-        raise typer.Exit(1)
-    if not any(result.status == "passed" for _, result in findings):
-        raise typer.Exit(2)
+    statuses = {result.status for _, result in findings}
+    if "passed" not in statuses or "failed" in statuses:
+        raise typer.Exit(1 if "failed" in statuses else 2)
 
 
 # ------------------------------------------------------------------ what to run
@@ -99,47 +98,38 @@ def _backends(names: Sequence[str] | None) -> list[str]:
     return [name for name, state in backends.availability().items() if state.available]
 
 
-def _pair(text: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; a value that is no JSON is text."""
-    key, is_pair, value = text.partition("=")
-    require(is_pair and key, "validate --config", "must be KEY=VALUE", text)
-    try:
-        return key, json.loads(value)
-    except json.JSONDecodeError:
-        return key, value
-
-
-def _cases(first: Case, n: int, seed: int) -> Iterator[Case]:
-    """Repeat the case with other seeds and, where the class offers them, random configs under the given one."""
+def _subjects(first: Subject, n: int, seed: int) -> Iterator[Subject]:
+    """Repeat the subject with other seeds and, where the class offers them, random configs under the given one."""
     draw = getattr(first.cls, "random_config", None)
     for index in range(n):
         drawn: Mapping[str, Any] = draw(np.random.default_rng(seed + index)) if draw and n > 1 else {}
         yield replace(first, config={**drawn, **first.config}, seed=seed + index)
 
 
-def _on(backend: str, case: Case) -> Case:
-    case = replace(case, backend=backend)
+def _on(backend: str, subject: Subject) -> Subject:
+    subject = replace(subject, backend=backend)
     if not _is_simulated(backend):
-        return case
-    return replace(case, n_envs=min(case.n_envs, SIMULATED_ENVS), n_steps=min(case.n_steps, SIMULATED_STEPS))
+        return subject
+    n_envs, n_steps = min(subject.n_envs, SIMULATED_ENVS), min(subject.n_steps, SIMULATED_STEPS)
+    return replace(subject, n_envs=n_envs, n_steps=n_steps)
 
 
 def _is_simulated(backend: str) -> bool:
     return backend == "numba" and simulated()
 
 
-def _check_all(cases: Sequence[Case], names: Sequence[str]) -> list[Finding]:
-    case = cases[0]
-    if case.language not in case.cls.kernel_sources:
-        reason = f"the environment has no {case.language} kernels (it has {known(case.cls.kernel_sources)})"
-        return [(case, Result(name, "skipped", reason)) for name in names]
-    return [(each, result) for each in cases for result in run_checks(each, names)]
+def _check_all(subjects: Sequence[Subject], names: Sequence[str]) -> list[Finding]:
+    subject = subjects[0]
+    if subject.language not in subject.cls.kernel_sources:
+        reason = f"the environment has no {subject.language} kernels (it has {known(subject.cls.kernel_sources)})"
+        return [(subject, Result(name, "skipped", reason)) for name in names]
+    return [(each, result) for each in subjects for result in run_checks(each, names)]
 
 
-def _speeds(case: Case) -> list[Speed]:
-    if case.language not in case.cls.kernel_sources or _is_simulated(case.backend):
+def _speeds(subject: Subject) -> list[Speed]:
+    if subject.language not in subject.cls.kernel_sources or _is_simulated(subject.backend):
         return []
-    return [measure(case, factor * case.n_envs) for factor in CARD_FACTORS]
+    return [measure(subject, factor * subject.n_envs) for factor in CARD_FACTORS]
 
 
 # ------------------------------------------------------------------ what to say
@@ -167,14 +157,14 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
 def _summary(findings: Sequence[Finding]) -> Iterator[tuple[str, Result, int]]:
     """Sum up each check on each backend: the first failure with its config and seed, else the first run."""
     groups: dict[tuple[str, str], list[Finding]] = {}
-    for case, result in findings:
-        groups.setdefault((case.backend, result.name), []).append((case, result))
+    for subject, result in findings:
+        groups.setdefault((subject.backend, result.name), []).append((subject, result))
     for (backend, _), group in groups.items():
-        failed = [each for each in group if each[1].status == "failed"]
-        passed = [each for each in group if each[1].status == "passed"]
-        case, result = (failed or passed or group)[0]
+        failed, passed = ([each for each in group if each[1].status == status] for status in ("failed", "passed"))
+        subject, result = (failed or passed or group)[0]
         if failed and len(group) > 1:
-            more = f"{len(failed)} of {len(group)} runs, first with seed {case.seed} and config {dict(case.config)}"
+            runs = f"{len(failed)} of {len(group)} runs"
+            more = f"{runs}, first with seed {subject.seed} and config {dict(subject.config)}"
             result = replace(result, detail=f"{result.detail} ({more})")
         yield backend, result, len(group)
 
@@ -184,18 +174,12 @@ def _report(path: str, title: str, findings: Sequence[Finding], speeds: Sequence
         "path": path,
         "class": title,
         "backends": {name: str(state) for name, state in backends.availability().items()},
-        "results": [
-            {
-                "backend": case.backend,
-                "check": result.name,
-                "status": result.status,
-                "detail": result.detail,
-                "config": dict(case.config),
-                "seed": case.seed,
-                "n_envs": case.n_envs,
-                "n_steps": case.n_steps,
-            }
-            for case, result in findings
-        ],
+        "results": [_finding(*each) for each in findings],
         "speeds": [asdict(speed) for speed in speeds],
     }
+
+
+def _finding(subject: Subject, result: Result) -> dict[str, Any]:
+    about = {"backend": subject.backend, "check": result.name, "status": result.status, "detail": result.detail}
+    counts = {"seed": subject.seed, "n_envs": subject.n_envs, "n_steps": subject.n_steps}
+    return {**about, "config": dict(subject.config), **counts}

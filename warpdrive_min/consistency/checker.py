@@ -85,7 +85,8 @@ class EnvironmentCPUvsGPU:
         self._gpu_class = dual_mode_env_class or cuda_env_class
         if self._cpu_class is None or self._gpu_class is None:
             raise ConfigError("consistency: needs dual_mode_env_class, or cpu_env_class and cuda_env_class")
-        require(env_configs, "consistency", "env_configs must have at least one scenario, or be a function")
+        if not env_configs:
+            raise ConfigError("consistency: env_configs must have at least one scenario, or be a function")
         require(num_configs >= 1, "consistency", "num_configs must be at least 1", num_configs)
         if create_separate_placeholders_for_each_policy and len(policy_tag_to_agent_id_map or ()) < 2:
             raise ConfigError(
@@ -162,7 +163,7 @@ class EnvironmentCPUvsGPU:
             largest = max(largest, found.relative_error)
         return largest
 
-    def _play(self, scenario: _Scenario, resynchronise: bool) -> Iterator[tuple[_Run, _Moment]]:
+    def _play(self, scenario: _Scenario, resynchronise: bool) -> Iterator[tuple[_Run, StepComparison]]:
         try:
             run = self._start(scenario)
             if run.oracle is None and resynchronise:
@@ -212,7 +213,7 @@ class EnvironmentCPUvsGPU:
             return [_Group("", agents, space[agents[0]], is_last)]
         return [_Group(f"_{policy}", members, space[members[0]], is_last) for policy, members in policies.items()]
 
-    def _report(self, scenario: _Scenario, run: _Run, moment: _Moment, found: Comparison) -> str:
+    def _report(self, scenario: _Scenario, run: _Run, moment: StepComparison, found: Comparison) -> str:
         first, *others = (f"{run.place(moment, each.index)}: {each.values}" for each in found.worst)
         return "\n".join(
             [
@@ -308,8 +309,8 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """One array at one time."""
+class StepComparison:
+    """Array of both sides at one time."""
 
     when: str
     name: str
@@ -340,7 +341,7 @@ class _Run:
         self._rows = [each.reset() for each in objects]
         """Each object's last observations by agent."""
 
-    def play(self, generator: np.random.Generator, n_episodes: int, resynchronise: bool) -> Iterator[_Moment]:
+    def play(self, generator: np.random.Generator, n_episodes: int, resynchronise: bool) -> Iterator[StepComparison]:
         """Step both sides with fresh random actions, and yield what must agree."""
         yield from self._compare("step 0", self._observations())
         for step in range(1, n_episodes * self.wrapper.episode_length + 1):
@@ -354,7 +355,7 @@ class _Run:
                 none_done = {DONE: np.zeros(self.wrapper.n_envs, bool)}
                 yield from self._compare(f"{when}, after the reset", self._observations() | none_done)
 
-    def _step_from_same_state(self, when: str, generator: np.random.Generator) -> Iterator[_Moment]:
+    def _step_from_same_state(self, when: str, generator: np.random.Generator) -> Iterator[StepComparison]:
         assert self.oracle is not None
         counts, arrays = step_from_same_state(
             self.wrapper, self.oracle, lambda: self._write(self.wrapper, self._draw(generator))
@@ -403,13 +404,13 @@ class _Run:
         data = self.oracle.cuda_data_manager
         return {name: data.tensor(name).numpy() for group in self._groups for name in group.observation_keys}
 
-    def _compare(self, when: str, reference: Mapping[str, Array]) -> Iterator[_Moment]:
+    def _compare(self, when: str, reference: Mapping[str, Array]) -> Iterator[StepComparison]:
         for name, want in reference.items():
             got = self.wrapper.cuda_data_manager.tensor(name).cpu().numpy()
             # A kernel may set any flag that is not 0.
             yield self._moment(when, name, want, got > 0 if name == DONE else got)
 
-    def _moment(self, when: str, name: str, want: Array, got: Array) -> _Moment:
+    def _moment(self, when: str, name: str, want: Array, got: Array) -> StepComparison:
         # A value may be a scalar on one side and an array of one element on the other.
         if [n for n in want.shape if n != 1] != [n for n in got.shape if n != 1]:
             raise ConfigError(
@@ -417,9 +418,9 @@ class _Run:
             )
         period = self.wrapper.cuda_data_manager.attribute(name, "period", 0.0)
         may_round = name in self._axes or got.dtype.kind == "f"
-        return _Moment(when, name, want.reshape(got.shape), got, period, may_round)
+        return StepComparison(when, name, want.reshape(got.shape), got, period, may_round)
 
-    def place(self, moment: _Moment, index: Sequence[int]) -> str:
+    def place(self, moment: StepComparison, index: Sequence[int]) -> str:
         """Say which environment, agent and component an index means."""
         shape, component, words = moment.got.shape, list(index), []
         agents, axis = self._axes.get(moment.name, (list(self.wrapper.env.action_space), 1))

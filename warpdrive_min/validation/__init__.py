@@ -1,6 +1,6 @@
 """Checks of an environment's kernels: what `python -m warpdrive_min validate PATH` runs."""
 
 from warpdrive_min.validation.checks import CHECKS, Result, run_checks
-from warpdrive_min.validation.subject import Case, load_class
+from warpdrive_min.validation.subject import Subject, load_class
 
-__all__ = ["CHECKS", "Case", "Result", "load_class", "run_checks"]
+__all__ = ["CHECKS", "Result", "Subject", "load_class", "run_checks"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpdrive_min.policies import random_policy
-from warpdrive_min.validation.subject import Case
+from warpdrive_min.validation.subject import Subject
 
 LEAST_S = 0.2
 """A measurement goes on for so long at least."""
@@ -24,10 +24,10 @@ class Speed:
     """Bytes that the environment says a step must move, per second; None if it does not say."""
 
 
-def measure(case: Case, n_envs: int) -> Speed:
+def measure(subject: Subject, n_envs: int) -> Speed:
     """Time steps with auto-reset and the same random actions throughout; synchronises."""
-    wrapper = case.start(num_envs=n_envs, auto_reset=True)
-    random_policy(wrapper, case.seed)()
+    wrapper = subject.start(num_envs=n_envs, auto_reset=True)
+    random_policy(wrapper, subject.seed)()
     backend, n_steps = wrapper.backend, 1
     wrapper.step()
     backend.synchronize()
@@ -43,4 +43,4 @@ def measure(case: Case, n_envs: int) -> Speed:
     rate = n_envs * n_steps / elapsed
     env: Any = wrapper.env
     size = getattr(env, "bytes_per_step", 0)
-    return Speed(case.backend, n_envs, rate, rate * size if size else None)
+    return Speed(subject.backend, n_envs, rate, rate * size if size else None)

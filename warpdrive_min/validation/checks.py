@@ -1,4 +1,4 @@
-"""The checks: one function each, from a case to a result."""
+"""Checks of an environment's kernels: a function each, which says what it saw or raises `CheckFailedError`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,16 @@ from warpdrive_min.consistency import FINAL_OBSERVATIONS, EnvironmentCPUvsGPU, s
 from warpdrive_min.constants import DONE, EPISODE, TIMESTEP, Constants
 from warpdrive_min.environment import CUDAEnvironmentContext
 from warpdrive_min.policies import random_policy
-from warpdrive_min.validation.subject import Array, Arrays, Case, Trace, draw_actions, replay, snapshot
+from warpdrive_min.validation.compare import (
+    CheckFailedError,
+    CheckSkippedError,
+    differing,
+    place,
+    require_equal,
+    require_same,
+    require_value,
+)
+from warpdrive_min.validation.subject import Array, Subject, Trace, draw_actions, play, replay, snapshot
 
 TERMINATED: Final = "terminated"
 TRUNCATED: Final = "truncated"
@@ -40,38 +49,29 @@ Status = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a check found."""
+    """Finding of a check."""
 
     name: str
     status: Status
     detail: str
 
 
-class CheckFailedError(Exception):
-    """What was checked does not hold; the message says where."""
-
-
-class CheckSkippedError(Exception):
-    """The check does not apply; the message says why."""
-
-
-def run_checks(case: Case, names: Iterable[str]) -> list[Result]:
+def run_checks(subject: Subject, names: Iterable[str]) -> list[Result]:
     """Run the named checks; an exception of the environment is a failure too.
 
     After a failure of one of `FIRST` the others are skipped: there is nothing to run, or it might break this process.
     """
     results: list[Result] = []
     for name in names:
-        stopped = [each.name for each in results if each.name in FIRST and each.status == "failed"]
-        results.append(
-            Result(name, "skipped", f"{stopped[0]} failed; mend that first") if stopped else _run(name, case)
-        )
+        stopped = next((each.name for each in results if each.name in FIRST and each.status == "failed"), None)
+        skipped = Result(name, "skipped", f"{stopped} failed; mend that first")
+        results.append(skipped if stopped else _run(name, subject))
     return results
 
 
-def _run(name: str, case: Case) -> Result:
+def _run(name: str, subject: Subject) -> Result:
     try:
-        return Result(name, "passed", CHECKS[name](case))
+        return Result(name, "passed", CHECKS[name](subject))
     except CheckFailedError as failure:
         return Result(name, "failed", str(failure))
     except CheckSkippedError as reason:
@@ -83,20 +83,18 @@ def _run(name: str, case: Case) -> Result:
 # ------------------------------------------------------------------ whether it can be run
 
 
-def check_build(case: Case) -> str:
+def check_build(subject: Subject) -> str:
     """The kernels compile, with and without auto-reset, exact and not."""
-    wrappers = [
-        case.wrapper(auto_reset=auto_reset, exact=exact) for auto_reset in (True, False) for exact in (True, False)
-    ]
-    return f"{len(wrappers)} builds"
+    builds = [{"auto_reset": auto_reset, "exact": exact} for auto_reset in (True, False) for exact in (True, False)]
+    return f"{len([subject.wrapper(**build) for build in builds])} builds"
 
 
-def check_bounds(case: Case) -> str:
+def check_bounds(subject: Subject) -> str:
     """Kernels write and read nothing outside their arrays: guard zones around each, in a process of its own."""
-    if case.backend == "cpu":
+    if subject.backend == "cpu":
         raise CheckSkippedError("NumPy itself checks every index")
-    spec = {**asdict(case), "cls": case.cls.__name__, "config": dict(case.config)}
-    on_gpu = backends.get(case.backend).device.type == "cuda"
+    spec = {**asdict(subject), "cls": subject.cls.__name__, "config": dict(subject.config)}
+    on_gpu = backends.get(subject.backend).device.type == "cuda"
     sanitizer = SANITIZER if on_gpu and shutil.which(SANITIZER[0]) else ()
     command = [*sanitizer, sys.executable, "-m", "warpdrive_min.validation.exercise", json.dumps(spec)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -108,7 +106,7 @@ def check_bounds(case: Case) -> str:
         raise CheckFailedError(f"the kernels did not end within {PATIENCE_S} s") from error
     lines = process.stdout.splitlines()
     reports = [line for line in lines if line.startswith("{")]
-    if reports and (found := json.loads(reports[-1])["found"]):
+    if found := json.loads(reports[-1])["found"] if reports else "":
         raise CheckFailedError(found)
     if process.returncode or not reports:
         last = (process.stderr.strip().splitlines() or lines or ["no message"])[-1]
@@ -122,40 +120,40 @@ def check_bounds(case: Case) -> str:
 # ------------------------------------------------------------------ against the reference
 
 
-def check_consistency(case: Case) -> str:
+def check_consistency(subject: Subject) -> str:
     """Each step agrees with the reference from the same state, with fresh random actions."""
-    if case.backend == "cpu":
+    if subject.backend == "cpu":
         raise CheckSkippedError("backend cpu runs the reference itself")
-    if not case.has_reference:
-        return _check_against_python(case)
-    tested = case.start()
-    oracle = case.start(env_backend="cpu")
-    draw = random_policy(tested, case.seed)
+    if not subject.has_reference:
+        return _check_against_python(subject)
+    tested = subject.start()
+    oracle = subject.start(env_backend="cpu")
+    draw = random_policy(tested, subject.seed)
     seen = step_by_step(tested, oracle, draw, 0)
-    for step in range(1, case.n_steps + 1):
+    for step in range(1, subject.n_steps + 1):
         found = step_by_step(tested, oracle, draw, 1)
-        if wrong := [name for name, each in found.largest.items() if each.error > case.tolerance]:
-            worst = found.largest[wrong[0]]
-            what = f"{_where(wrong[0], worst.index)}: want {worst.want:.9g}, got {worst.got:.9g}"
-            raise CheckFailedError(f"step {step}: {what}{_also(wrong)}")
+        if wrong := [name for name, each in found.largest.items() if each.error > subject.tolerance]:
+            worst, also = found.largest[wrong[0]], f"; so do {', '.join(wrong[1:])}" if wrong[1:] else ""
+            values = f"want {worst.want:.9g}, got {worst.got:.9g}"
+            raise CheckFailedError(f"step {step}: {place(wrong[0], worst.index)}: {values}{also}")
         seen.add(found)
     ended = f"{seen.n_done} episodes ended" if seen.n_done else "no episode ended: use more steps"
     doubt = f"{seen.n_in_doubt} of {seen.n_rows} rows in doubt"
-    return f"{case.n_steps} steps, {ended}, largest error {seen.max_error:.2g}, {doubt}"
+    return f"{subject.n_steps} steps, {ended}, largest error {seen.max_error:.2g}, {doubt}"
 
 
-def _check_against_python(case: Case) -> str:
+def _check_against_python(subject: Subject) -> str:
     """Compare free-running with objects of the environment's Python class."""
     checker = EnvironmentCPUvsGPU(
-        cpu_env_class=python_class(case.cls),
-        cuda_env_class=case.cls,
-        env_configs={"given": case.config},
-        num_envs=min(case.n_envs, 3),
+        cpu_env_class=python_class(subject.cls),
+        cuda_env_class=subject.cls,
+        env_configs={"given": subject.config},
+        num_envs=min(subject.n_envs, 3),
         num_episodes=1,
-        gpu_env_backend=case.backend,
+        gpu_env_backend=subject.backend,
     )
     try:
-        error = checker.test_env_reset_and_step(seed=case.seed)
+        error = checker.test_env_reset_and_step(seed=subject.seed)
     except AssertionError as failure:
         raise CheckFailedError(str(failure)) from failure
     return f"one episode beside the Python class, largest relative error {error:.2g}"
@@ -169,70 +167,69 @@ def python_class(cls: type[CUDAEnvironmentContext]) -> type:
     return cls
 
 
-def check_bit_identity(case: Case) -> str:
+def check_bit_identity(subject: Subject) -> str:
     """An exact build runs through the reference's bits from the start, with auto-reset."""
-    if case.backend == "cpu":
+    if subject.backend == "cpu":
         raise CheckSkippedError("backend cpu runs the reference itself")
-    if not case.has_reference:
+    if not subject.has_reference:
         raise CheckSkippedError("there are no NumPy kernels to compare with")
-    _require_same(case.play(env_backend="cpu"), case.trace)
-    return f"{len(case.trace.rows[0])} arrays, {case.n_steps} steps free-running"
+    require_same(subject.play(env_backend="cpu"), subject.trace)
+    return f"{len(subject.trace[0])} arrays, {subject.n_steps} steps free-running"
 
 
 # ------------------------------------------------------------------ against itself
 
 
-def check_determinism(case: Case) -> str:
+def check_determinism(subject: Subject) -> str:
     """The same seed gives the same bits, twice over and after going back; another seed gives others."""
-    _require_same(case.trace, case.play(), "the same seed in a new run: ")
-    wrapper = case.start(exact=True, auto_reset=True)
-    actions = draw_actions(wrapper, case.n_steps, case.seed)
+    require_same(subject.trace, subject.play(), "the same seed in a new run: ")
+    wrapper = subject.start(exact=True, auto_reset=True)
+    actions = draw_actions(wrapper, subject.n_steps, subject.seed)
     data = wrapper.cuda_data_manager
     start = {name: data.tensor(name).clone() for name in data.array_names()}
     runs = []
     for _ in range(2):
         for name, tensor in start.items():
             data.tensor(name).copy_(tensor)
-        runs.append(Trace([snapshot(wrapper), *(replay(wrapper, each) for each in actions)], wrapper.n_envs))
-    _require_same(runs[0], runs[1], "going back to the same arrays: ")
-    other = case.play(seed=case.seed + 1)
+        runs.append(play(wrapper, actions))
+    require_same(runs[0], runs[1], "going back to the same arrays: ")
+    other = subject.play(seed=subject.seed + 1)
     names = (Constants.OBSERVATIONS, Constants.REWARDS)
-    if not any(_differs(*pair, names) for pair in zip(case.trace.rows, other.rows, strict=True)):
+    if not any(differing(*pair, names) for pair in zip(subject.trace, other, strict=True)):
         raise CheckFailedError("another seed of starts and actions gives the same observations and rewards")
     return "same bits twice; another seed differs"
 
 
-def check_independence(case: Case) -> str:
+def check_independence(subject: Subject) -> str:
     """The first environments of a larger run go through the same bits."""
-    larger = case.play(num_envs=3 * case.n_envs + 1)
-    _require_same(case.trace, larger, f"{larger.n_envs} environments instead of {case.n_envs}: ")
-    return f"the same with {case.n_envs} and {larger.n_envs} environments"
+    n_envs = 3 * subject.n_envs + 1
+    require_same(subject.trace, subject.play(num_envs=n_envs), f"{n_envs} environments instead of {subject.n_envs}: ")
+    return f"the same with {subject.n_envs} and {n_envs} environments"
 
 
-def check_written(case: Case) -> str:
+def check_written(subject: Subject) -> str:
     """A step writes all observations and does not look at the old ones: a trainer puts others in their place."""
-    plain, spoiled = (case.start(exact=True, auto_reset=True) for _ in "12")
+    plain, spoiled = (subject.start(exact=True, auto_reset=True) for _ in "12")
     data = spoiled.cuda_data_manager
     if spoiled.bound_step() is None or not data.is_data_on_device(Constants.OBSERVATIONS):
         raise CheckSkippedError("a trainer copies what this environment observes")
     observations = data.tensor(Constants.OBSERVATIONS)
-    for step, actions in enumerate(draw_actions(plain, case.n_steps, case.seed), start=1):
+    for step, actions in enumerate(draw_actions(plain, subject.n_steps, subject.seed), start=1):
         want = replay(plain, actions)
         observations.view(torch.uint8).fill_(0xFF)  # of floats NaN, of integers -1
-        if found := _differs(want, got := replay(spoiled, actions)):
-            raise CheckFailedError(f"step {step}, not written or not afresh: {_describe_pair(found, want, got)}")
-    return f"{case.n_steps} steps over spoiled observations"
+        require_equal(want, replay(spoiled, actions), f"step {step}, not written or not afresh")
+    return f"{subject.n_steps} steps over spoiled observations"
 
 
 # ------------------------------------------------------------------ resets
 
 
-def check_reset(case: Case) -> str:
+def check_reset(subject: Subject) -> str:
     """A forced reset clears the flags, and the new episode does not depend on what went before it."""
-    wrapper = case.start(exact=True)
+    wrapper = subject.start(exact=True)
     data = wrapper.cuda_data_manager
-    n_before, n_after = 3, min(10, case.n_steps)
-    actions = draw_actions(wrapper, 3 * n_before + n_after, case.seed)
+    n_before, n_after = 3, min(10, subject.n_steps)
+    actions = draw_actions(wrapper, 3 * n_before + n_after, subject.seed)
     histories = []
     for before in (actions[:n_before], actions[n_before : 3 * n_before]):
         for each in before:
@@ -242,23 +239,21 @@ def check_reset(case: Case) -> str:
         wrapper.reset()
         start = snapshot(wrapper)
         for name, want in ((TIMESTEP, 0), (DONE, 0), (EPISODE, 6)):
-            _require_value(start, name, start[name] == want, str(want), "after a forced reset: ")
-        after = actions[3 * n_before :]
-        histories.append(Trace([start, *(replay(wrapper, each) for each in after)], wrapper.n_envs))
-    first, second = histories
-    left_over = [name for name in _differs(first.rows[0], second.rows[0]) if name not in NOT_RESET]
+            require_value(start, name, start[name] == want, str(want), "after a forced reset: ")
+        histories.append(play(wrapper, actions[3 * n_before :]))
+    starts = histories[0][0], histories[1][0]
+    left_over = [name for name in differing(*starts) if name not in NOT_RESET]
     what = "the same episode after another one differs" + (f" (not reset: {', '.join(left_over)})" if left_over else "")
-    if found := _differs(first.rows[0], second.rows[0], (Constants.OBSERVATIONS,)):
-        raise CheckFailedError(f"{what}: {_describe_pair(found, first.rows[0], second.rows[0])}")
-    outputs = [Trace([{n: row[n] for n in OUTPUTS if n in row} for row in t.rows[1:]], t.n_envs) for t in histories]
-    _require_same(outputs[0], outputs[1], f"{what}: ", first_step=1)
-    return f"flags cleared; an episode is the same for {len(after)} steps after two histories"
+    require_equal(*starts, what, (Constants.OBSERVATIONS,))
+    outputs: list[Trace] = [[{name: row[name] for name in OUTPUTS if name in row} for row in t[1:]] for t in histories]
+    require_same(outputs[0], outputs[1], f"{what}: ", first_step=1)
+    return f"flags cleared; an episode is the same for {n_after} steps after two histories"
 
 
-def check_partial_reset(case: Case) -> str:
+def check_partial_reset(subject: Subject) -> str:
     """Only finished environments restart."""
-    wrapper = case.start(exact=True)
-    for each in draw_actions(wrapper, 3, case.seed):
+    wrapper = subject.start(exact=True)
+    for each in draw_actions(wrapper, 3, subject.seed):
         replay(wrapper, each)
     finished = np.arange(wrapper.n_envs) % 2 == 0
     wrapper.cuda_data_manager.tensor(DONE).copy_(torch.from_numpy(finished))
@@ -266,85 +261,81 @@ def check_partial_reset(case: Case) -> str:
     wrapper.reset_only_done_envs()
     after = snapshot(wrapper)
     touched = {name: np.where(_column(finished, array), before[name], array) for name, array in after.items()}
-    if found := _differs(before, touched):
-        raise CheckFailedError(f"an environment that is not done changed: {_describe_pair(found, before, touched)}")
+    require_equal(before, touched, "an environment that is not done changed")
     for name, want in ((TIMESTEP, 0), (DONE, 0), (EPISODE, before[EPISODE] + 1)):
         right = (after[name] == want) | ~finished
-        _require_value(after, name, right, "the next episode" if name == EPISODE else "0", "after its reset: ")
+        require_value(after, name, right, "the next episode" if name == EPISODE else "0", "after its reset: ")
     return f"{finished.sum()} of {wrapper.n_envs} environments restarted, the others kept every bit"
 
 
-def check_auto_reset(case: Case) -> str:
+def check_auto_reset(subject: Subject) -> str:
     """A step with auto-reset gives what a step and then a reset of the finished environments give."""
-    together, apart = case.start(exact=True, auto_reset=True), case.start(exact=True)
+    together, apart = subject.start(exact=True, auto_reset=True), subject.start(exact=True)
     n_done = 0
-    for step, actions in enumerate(draw_actions(together, case.n_steps, case.seed), start=1):
+    for step, actions in enumerate(draw_actions(together, subject.n_steps, subject.seed), start=1):
         got, ended = replay(together, actions), replay(apart, actions)
         done = ended[DONE] > 0
         n_done += int(done.sum())
         apart.reset_only_done_envs()
         want = {**snapshot(apart), DONE: ended[DONE]}
         if together.cuda_function_manager.has_function("reset") and FINAL_OBSERVATIONS in got:
-            want[FINAL_OBSERVATIONS] = np.where(
-                _column(done, got[FINAL_OBSERVATIONS]), ended[Constants.OBSERVATIONS], got[FINAL_OBSERVATIONS]
-            )
-        if found := _differs(want, got, (*OUTPUTS, FINAL_OBSERVATIONS)):
-            names = dict.fromkeys([*found, *_differs(want, got)])
-            raise CheckFailedError(f"step {step}: {_describe_pair(list(names), want, got)}")
+            final = got[FINAL_OBSERVATIONS]
+            want[FINAL_OBSERVATIONS] = np.where(_column(done, final), ended[Constants.OBSERVATIONS], final)
+        require_equal(want, got, f"step {step}", (*OUTPUTS, FINAL_OBSERVATIONS))
     if not n_done:
-        raise CheckSkippedError(f"no episode ended in {case.n_steps} steps; use more steps or environments")
+        raise CheckSkippedError(f"no episode ended in {subject.n_steps} steps; use more steps or environments")
     return f"{n_done} episodes ended, the same either way"
 
 
 # ------------------------------------------------------------------ values
 
 
-def check_finite(case: Case) -> str:
+def check_finite(subject: Subject) -> str:
     """Every float is finite."""
-    for step, row in enumerate(case.trace.rows):
+    for step, row in enumerate(subject.trace):
         for name, array in row.items():
             if array.dtype.kind == "f":
-                _require_value(row, name, np.isfinite(array), "a finite number", f"step {step}: ")
-    return f"{case.n_steps} steps"
+                require_value(row, name, np.isfinite(array), "a finite number", f"step {step}: ")
+    return f"{subject.n_steps} steps"
 
 
-def check_flags(case: Case) -> str:
+def check_flags(subject: Subject) -> str:
     """Flags are 0 or 1, and an environment is done exactly if it is terminated or truncated."""
     n_done = 0
-    for step, row in enumerate(case.trace.rows[1:], start=1):
+    for step, row in enumerate(subject.trace[1:], start=1):
         for name in (DONE, TERMINATED, TRUNCATED):
             if name in row:
-                _require_value(row, name, (row[name] == 0) | (row[name] == 1), "0 or 1", f"step {step}: ")
+                require_value(row, name, (row[name] == 0) | (row[name] == 1), "0 or 1", f"step {step}: ")
         if TERMINATED in row and TRUNCATED in row:
             either = row[TERMINATED] | row[TRUNCATED]
-            _require_value(row, DONE, row[DONE] == either, "terminated or truncated", f"step {step}: ")
+            require_value(row, DONE, row[DONE] == either, "terminated or truncated", f"step {step}: ")
         n_done += int(row[DONE].sum())
-    return f"{case.n_steps} steps, {n_done} episodes ended"
+    return f"{subject.n_steps} steps, {n_done} episodes ended"
 
 
-def check_truncation(case: Case) -> str:
+def check_truncation(subject: Subject) -> str:
     """An episode ends at ``episode_length`` and is not cut off before; a step counts one."""
-    wrapper = case.start(exact=True)
+    wrapper = subject.start(exact=True)
     length, timestep = wrapper.episode_length, wrapper.cuda_data_manager.tensor(TIMESTEP)
-    early, late = draw_actions(wrapper, 2, case.seed)
+    early, late = draw_actions(wrapper, 2, subject.seed)
     if length > 1:
         timestep.fill_(length - 2)
         row = replay(wrapper, early)
         where = f"one step before the end of {length}: "
-        _require_value(row, TIMESTEP, row[TIMESTEP] == length - 1, str(length - 1), where)
+        require_value(row, TIMESTEP, row[TIMESTEP] == length - 1, str(length - 1), where)
         if TRUNCATED in row:
-            _require_value(row, TRUNCATED, row[TRUNCATED] == 0, "0", where)
+            require_value(row, TRUNCATED, row[TRUNCATED] == 0, "0", where)
     wrapper.reset()
     timestep.fill_(length - 1)
     row = replay(wrapper, late)
-    _require_value(row, DONE, row[DONE] != 0, "1", f"at the end of {length} steps: ")
+    require_value(row, DONE, row[DONE] != 0, "1", f"at the end of {length} steps: ")
     if TRUNCATED in row and TERMINATED in row:
         right = (row[TRUNCATED] != 0) | (row[TERMINATED] != 0)
-        _require_value(row, TRUNCATED, right, "1 where it is not terminated", f"at the end of {length} steps: ")
+        require_value(row, TRUNCATED, right, "1 where it is not terminated", f"at the end of {length} steps: ")
     return f"at {length} steps"
 
 
-CHECKS: Final[dict[str, Callable[[Case], str]]] = {
+CHECKS: Final[dict[str, Callable[[Subject], str]]] = {
     "build": check_build,
     "bounds": check_bounds,
     "consistency": check_consistency,
@@ -360,57 +351,6 @@ CHECKS: Final[dict[str, Callable[[Case], str]]] = {
     "truncation": check_truncation,
 }
 """Every check by name: it returns what it saw, or raises `CheckFailedError` or `CheckSkippedError`."""
-
-
-# ------------------------------------------------------------------ comparing and describing
-
-
-def _require_same(want: Trace, got: Trace, what: str = "", first_step: int = 0) -> None:
-    """Raise `CheckFailedError` at the first step whose bits differ in the environments that both runs have."""
-    for step, (want_row, all_rows) in enumerate(zip(want.rows, got.rows, strict=True), start=first_step):
-        got_row = {name: array[: want.n_envs] for name, array in all_rows.items()}
-        if found := _differs(want_row, got_row):
-            raise CheckFailedError(f"{what}step {step}: {_describe_pair(found, want_row, got_row)}")
-
-
-def _differs(want: Arrays, got: Arrays, names: Iterable[str] | None = None) -> list[str]:
-    """Return the names, of those that both have, whose bits differ."""
-    return [
-        name
-        for name in (want if names is None else names)
-        if name in want and name in got and _unequal(want[name], got[name]).any()
-    ]
-
-
-def _unequal(want: Array, got: Array) -> Array:
-    bits = np.dtype(f"u{want.dtype.itemsize}")
-    unequal: Array = np.ascontiguousarray(want).view(bits) != np.ascontiguousarray(got).view(bits)
-    return unequal
-
-
-def _describe_pair(names: Sequence[str], want: Arrays, got: Arrays) -> str:
-    """Say where the first of the named arrays first differs, what each side has there, and which others differ."""
-    name = names[0]
-    index = tuple(int(i) for i in np.argwhere(_unequal(want[name], got[name]))[0])
-    return f"{_where(name, index)}: want {want[name][index]:.9g}, got {got[name][index]:.9g}{_also(names)}"
-
-
-def _require_value(row: Arrays, name: str, right: Any, want: str, what: str) -> None:
-    """Raise `CheckFailedError` at the first element that is not right."""
-    wrong = np.argwhere(~right)
-    if len(wrong):
-        index = tuple(int(i) for i in wrong[0])
-        raise CheckFailedError(f"{what}{_where(name, index)}: want {want}, got {row[name][index]:.9g}")
-
-
-def _where(name: str, index: Sequence[int]) -> str:
-    """Name an array and the axes that most have: the environment and the agent."""
-    axes = [f"{axis} {i}" for axis, i in zip(("environment", "agent"), index, strict=False)]
-    return ", ".join([f"{name} of {axes[0]}", *axes[1:], *(f"element {i}" for i in index[2:])])
-
-
-def _also(names: Sequence[str]) -> str:
-    return f"; so do {', '.join(names[1:])}" if names[1:] else ""
 
 
 def _column(flags: Array, like: Array) -> Array:

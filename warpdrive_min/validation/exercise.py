@@ -1,4 +1,4 @@
-"""Run kernels on arrays between guard zones: `python -m warpdrive_min.validation.exercise CASE`, CASE as JSON.
+"""Run kernels on arrays between guard zones: `python -m warpdrive_min.validation.exercise SUBJECT`, as JSON.
 
 A process of its own, because a wrong kernel may crash it. Prints one line of JSON, ``{"found": "..."}``: what was
 wrong, or nothing.
@@ -16,7 +16,8 @@ import torch
 
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import WarpDriveError
-from warpdrive_min.validation.subject import Case, Trace, draw_actions, load_class, push_unstarted, replay, snapshot
+from warpdrive_min.validation.compare import first_difference
+from warpdrive_min.validation.subject import Subject, Trace, draw_actions, load_class, play, push_unstarted
 
 PATTERNS = (0x7FC0A5A5, 0x7FC0A5A5, 1)
 """Fillings of the guard zones: NaN or large, twice, and next to 0 or 1, as a float or an integer."""
@@ -24,40 +25,31 @@ ALIGNMENT = 64
 """A guard is a multiple of so many elements, which keeps an array's alignment."""
 
 
-def main(case: Case) -> str:
+def main(subject: Subject) -> str:
     """Return what is wrong, or nothing: a guard was overwritten, or what lies in it had an influence."""
     traces = []
     for pattern in PATTERNS:
-        trace, overwritten = run_guarded(case, pattern)
+        trace, overwritten = run_guarded(subject, pattern)
         if overwritten:
             return f"written outside the array: {'; '.join(overwritten)}"
         traces.append(trace)
     first, again, other = traces
-    if first_difference(first, again) is not None:
+    if first_difference(first, again):
         return ""  # the runs differ anyway, which is for the check of determinism to tell
     found = first_difference(first, other)
-    return "" if found is None else f"read outside an array: what lies there shows in {found}"
+    return f"read outside an array: what lies there shows at {found}" if found else ""
 
 
-def first_difference(want: Trace, got: Trace) -> str | None:
-    """Return the first array, and the step, whose bits differ."""
-    for step, (want_row, got_row) in enumerate(zip(want.rows, got.rows, strict=True)):
-        for name, array in want_row.items():
-            if array.tobytes() != got_row[name].tobytes():
-                return f"{name} at step {step}"
-    return None
-
-
-def run_guarded(case: Case, pattern: int) -> tuple[Trace, list[str]]:
+def run_guarded(subject: Subject, pattern: int) -> tuple[Trace, list[str]]:
     """Run with auto-reset between guards of a pattern; returns what it wrote and which guards it overwrote."""
-    wrapper = case.wrapper(auto_reset=True, exact=True)
-    push_unstarted(wrapper, case.seed)
+    wrapper = subject.wrapper(auto_reset=True, exact=True)
+    push_unstarted(wrapper, subject.seed)
     data = wrapper.cuda_data_manager
     guards = {name: Guard.around(data.tensor(name), pattern, wrapper) for name in data.array_names()}
     wrapper.reset()
-    actions = draw_actions(wrapper, case.n_steps, case.seed)
-    rows = [snapshot(wrapper), *(replay(wrapper, each) for each in actions)]
-    return Trace(rows, wrapper.n_envs), [f"{name} {said}" for name, guard in guards.items() if (said := guard.broken())]
+    actions = draw_actions(wrapper, subject.n_steps, subject.seed)
+    trace = play(wrapper, actions)
+    return trace, [f"{name} {broken}" for name, guard in guards.items() if (broken := guard.broken())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +95,7 @@ if __name__ == "__main__":
     spec = json.loads(sys.argv[1])
     spec["cls"] = load_class(spec["target"], spec["cls"])
     try:
-        found = main(Case(**spec))
+        found = main(Subject(**spec))
     except WarpDriveError as error:
         found = str(error)
     print(json.dumps({"found": found}))

@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,9 @@ from warpdrive_min.policies import random_policy
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
+"""Arrays with a row for each environment, by name."""
+Trace = list[Arrays]
+"""Arrays of a run: at the start and after each step."""
 
 STAGGER = 3
 """Environment `i` of a run starts ``1 + STAGGER * i`` steps before the end of its episode."""
@@ -95,12 +98,12 @@ def _import(dotted: str, target: str) -> ModuleType:
         raise ConfigError(f"validate: cannot import {dotted!r} of {target}: {error}") from error
 
 
-# ------------------------------------------------------------------ the case
+# ------------------------------------------------------------------ the subject
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One environment with one config on one backend, and how much to run."""
+class Subject:
+    """Environment with one config on one backend, and how much of it to run."""
 
     target: str
     """As for `load_class`: a process of its own imports the class again."""
@@ -147,26 +150,14 @@ class Case:
         return self.play()
 
     def play(self, **options: Any) -> Trace:
-        """Run with random actions of the case's seed, exact and with auto-reset; ``options`` as for `start`."""
+        """Run with random actions of the subject's seed, exact and with auto-reset; ``options`` as for `start`."""
         wrapper = self.start(**{"exact": True, "auto_reset": True, **options})
-        draw = random_policy(wrapper, int(options.get("seed", self.seed)))
-        return Trace([snapshot(wrapper), *(advance(wrapper, draw) for _ in range(self.n_steps))], wrapper.n_envs)
+        return play(wrapper, draw_actions(wrapper, self.n_steps, int(options.get("seed", self.seed))))
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """What a run wrote."""
-
-    rows: Sequence[Arrays]
-    """Arrays with a row for each environment, by name: at the start and after each step."""
-    n_envs: int
-
-
-def advance(wrapper: EnvWrapper, draw: Callable[[], None]) -> Arrays:
-    """Draw actions, take a step and return the arrays."""
-    draw()
-    wrapper.step()
-    return snapshot(wrapper)
+def play(wrapper: EnvWrapper, actions: Iterable[torch.Tensor]) -> Trace:
+    """Step with these actions, one tensor a step; returns the arrays at the start and after each step."""
+    return [snapshot(wrapper), *(replay(wrapper, each) for each in actions)]
 
 
 def snapshot(wrapper: EnvWrapper) -> Arrays:

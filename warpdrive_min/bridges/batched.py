@@ -10,14 +10,14 @@ import torch
 from warpdrive_min.constants import DONE, EPISODE, TIMESTEP, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import ActionError, ConfigError
+from warpdrive_min.errors import ActionError, require
 from warpdrive_min.resetter import OWN_KERNEL
 from warpdrive_min.spaces import Dict
 
 FINAL_OBSERVATIONS = "final_observations"
 
 
-class Copies:
+class BatchedEnvironment:
     """The copies of an environment; no method but `restart` with a seed synchronises.
 
     Args:
@@ -31,25 +31,20 @@ class Copies:
     """
 
     def __init__(self, who: str, env: Any, options: Mapping[str, Any]) -> None:
-        if isinstance(env, EnvWrapper) and options:
-            raise ConfigError(
-                f"{who}: an EnvWrapper has its options already (got {', '.join(options)}); give them to the EnvWrapper"
-            )
+        is_wrapper = isinstance(env, EnvWrapper)
+        rule, do = "must not be given for an EnvWrapper, which has its own", "give them to the EnvWrapper"
+        require(not (is_wrapper and options), f"{who}.options", rule, ", ".join(options), do)
         self.who = who
         self.wrapper = env if isinstance(env, EnvWrapper) else EnvWrapper(env, **options)
-        if not self.wrapper.vectorised:
-            raise ConfigError(
-                f"{who}: environment {self.wrapper.name!r} has no kernels for backend {self.wrapper.env_backend!r}, "
-                "only Python; name a source in kernel_sources"
-            )
+        what = f"{who}: environment {self.wrapper.name!r}"
+        rule, do = "has only Python, no kernels for the backend", "name a source in kernel_sources"
+        require(self.wrapper.vectorised, what, rule, self.wrapper.env_backend, do)
         self.n_envs, self.n_agents = self.wrapper.n_envs, self.wrapper.n_agents
         self.agents: list[Hashable] = list(self.wrapper.env.action_space)
         self.action_spaces: Mapping[Hashable, Any] = self.wrapper.env.action_space
         self.observation_spaces: Mapping[Hashable, Any] = self.wrapper.env.observation_space
-        if any(isinstance(space, Dict) for space in self.observation_spaces.values()):
-            raise ConfigError(
-                f"{who}: environment {self.wrapper.name!r} must have one array of observations (got several, in a dict)"
-            )
+        is_dict = any(isinstance(space, Dict) for space in self.observation_spaces.values())
+        require(not is_dict, what, "must have one array of observations, not several in a dict")
         self.data = self.wrapper.cuda_data_manager
         self.device = self.data.device
         if self.wrapper.reset_on_host:
@@ -64,12 +59,12 @@ class Copies:
 
     @property
     def action_space(self) -> Any:
-        """The action space that all agents share."""
+        """Action space that all agents share."""
         return self._shared(self.action_spaces, "action")
 
     @property
     def observation_space(self) -> Any:
-        """The observation space that all agents share."""
+        """Observation space that all agents share."""
         return self._shared(self.observation_spaces, "observation")
 
     @property
@@ -85,35 +80,28 @@ class Copies:
     def _shared(self, spaces: Mapping[Hashable, Any], what: str) -> Any:
         first = spaces[self.agents[0]]
         for agent, space in spaces.items():
-            if space != first:
-                raise ConfigError(
-                    f"{self.who}: all agents must have the same {what} space (got {first} of agent {self.agents[0]!r} "
-                    f"and {space} of agent {agent!r}); use PettingZooParallelEnv"
-                )
+            rule, got = f"all agents must have the {what} space {first} of agent {self.agents[0]!r}", f"{space}"
+            require(space == first, f"{self.who}: agent {agent!r}", rule, got, "use PettingZooParallelEnv")
         return first
 
-    def require(
-        self, *, n_envs: int | None = None, n_agents: int | None = None, auto_reset: bool | None = None
-    ) -> None:
-        """Raise `ConfigError` unless the numbers and the way of restarting are these."""
-        if n_envs is not None and self.n_envs != n_envs:
-            raise ConfigError(f"{self.who}: num_envs must be {n_envs} (got {self.n_envs})")
-        if n_agents is not None and self.n_agents != n_agents:
-            raise ConfigError(
-                f"{self.who}: environment {self.wrapper.name!r} must have {n_agents} agent (got {self.n_agents}); "
-                "use PettingZooParallelEnv or TorchRLEnv, or GymnasiumVectorEnv(..., agents_as_envs=True)"
-            )
-        if auto_reset is not None and self.wrapper.auto_reset != auto_reset:
-            raise ConfigError(f"{self.who}: auto_reset must be {auto_reset} (got {self.wrapper.auto_reset})")
+    def require_one(self, *, env: bool = False, agent: bool = False) -> None:
+        """Raise `ConfigError` if there are several copies or several agents where one is needed."""
+        require(not env or self.n_envs == 1, f"{self.who}.num_envs", "must be 1", self.n_envs)
+        do = "use PettingZooParallelEnv or TorchRLEnv, or GymnasiumVectorEnv(..., agents_as_envs=True)"
+        rule = f"environment {self.wrapper.name!r} must have 1 agent"
+        require(not agent or self.n_agents == 1, self.who, rule, self.n_agents, do)
+
+    def require_no_auto_reset(self) -> None:
+        """Raise `ConfigError` if environments restart themselves."""
+        require(not self.wrapper.auto_reset, f"{self.who}.auto_reset", "must be False", self.wrapper.auto_reset)
 
     def require_final_observations(self) -> None:
         """Raise `ConfigError` if a step that restarts an environment does not keep how its episode ended."""
         keeps = self._has_reasons and self.data.is_data_on_device(FINAL_OBSERVATIONS)
-        if not (keeps and self.wrapper.cuda_function_manager.has_function(OWN_KERNEL)):
-            raise ConfigError(
-                f"{self.who}: with auto_reset, environment {self.wrapper.name!r} needs a kernel 'reset' and the arrays "
-                f"{FINAL_OBSERVATIONS!r}, 'terminated' and 'truncated'; use auto_reset=False"
-            )
+        has_kernel = self.wrapper.cuda_function_manager.has_function(OWN_KERNEL)
+        needed = f"a kernel 'reset' and the arrays {FINAL_OBSERVATIONS!r}, 'terminated' and 'truncated'"
+        rule = f"with auto_reset, environment {self.wrapper.name!r} needs {needed}"
+        require(keeps and has_kernel, self.who, rule, do="use auto_reset=False")
 
     def agent_names(self) -> list[str]:
         """Return a name for each agent: its role if the environment tells taggers from runners, and its id."""
@@ -182,3 +170,14 @@ class Copies:
             return self.data.tensor("terminated") != 0, self.data.tensor("truncated") != 0
         out_of_time = self.data.tensor(TIMESTEP) >= self.wrapper.episode_length
         return self.ended() & ~out_of_time, self.ended() & out_of_time
+
+
+class Bridge:
+    """Base of what other libraries step; it sets ``batched``."""
+
+    batched: BatchedEnvironment
+
+    @property
+    def wrapper(self) -> EnvWrapper:
+        """Wrapper that runs the copies."""
+        return self.batched.wrapper
