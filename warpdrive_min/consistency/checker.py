@@ -166,8 +166,8 @@ class EnvironmentCPUvsGPU:
     def _play(self, scenario: _Scenario, resynchronise: bool) -> Iterator[tuple[_Run, StepComparison]]:
         try:
             run = self._start(scenario)
-            if run.oracle is None and resynchronise:
-                raise ConfigError(f"consistency: {run.wrapper.name!r} has no NumPy kernels to resynchronise")
+            can = not resynchronise or isinstance(run.reference, _KernelSide)
+            require(can, "consistency", f"{run.wrapper.name!r} has no NumPy kernels to resynchronise")
             for moment in run.play(scenario.generator, self._num_episodes, resynchronise):
                 yield run, moment
         except Exception as error:  # whatever the environment raises
@@ -180,10 +180,13 @@ class EnvironmentCPUvsGPU:
         seed = int(scenario.generator.integers(2**31))
 
         def wrap(cls: Any, backend: str, **arguments: Any) -> EnvWrapper:
-            env = cls(**scenario.config)
-            wrapper = self._wrapper_class(
-                env, num_envs=self._num_envs, env_backend=backend, seed=seed, exact=self._exact, **arguments
-            )
+            options: dict[str, Any] = {
+                "num_envs": self._num_envs,
+                "env_backend": backend,
+                "seed": seed,
+                "exact": self._exact,
+            }
+            wrapper = self._wrapper_class(cls(**scenario.config), **options, **arguments)
             wrapper.reset_all_envs()
             return wrapper
 
@@ -195,8 +198,9 @@ class EnvironmentCPUvsGPU:
         groups = self._groups(wrapper)
         registrar = {"env_registrar": self._wrapper_arguments["env_registrar"]}
         if "numpy" in getattr(self._cpu_class, "kernel_sources", {}):
-            return _Run(wrapper, groups, oracle=wrap(self._cpu_class, "cpu", **registrar))
-        return _Run(wrapper, groups, objects=[self._cpu_class(**scenario.config) for _ in range(self._num_envs)])
+            return _Run(wrapper, groups, _KernelSide(wrap(self._cpu_class, "cpu", **registrar), groups))
+        objects = [self._cpu_class(**scenario.config) for _ in range(self._num_envs)]
+        return _Run(wrapper, groups, _PythonSide(objects, groups))
 
     def _groups(self, wrapper: EnvWrapper) -> list[_Group]:
         """Check the arguments that speak of agents, and return which agents share arrays."""
@@ -321,96 +325,103 @@ class StepComparison:
     """The tolerance applies; else values must be equal."""
 
 
-class _Run:
-    """One scenario: the wrapper under test beside its oracle, or beside objects of a Python class."""
+class _KernelSide:
+    """Side that a wrapper steps in kernels."""
 
-    def __init__(
-        self,
-        wrapper: EnvWrapper,
-        groups: Sequence[_Group],
-        oracle: EnvWrapper | None = None,
-        objects: Sequence[Any] = (),
-    ) -> None:
-        self.wrapper = wrapper
-        self.oracle = oracle
-        self.counts = Agreement()
-        """What the resynchronised steps left out."""
-        self._groups = groups
-        self._axes = {name: (group.agents, axis) for group in groups for name, axis in group.agents_axes.items()}
-        self._objects = objects
+    def __init__(self, wrapper: EnvWrapper, groups: Sequence[_Group]) -> None:
+        self.wrapper, self._groups = wrapper, groups
+
+    def write(self, actions: Sequence[Mapping[Hashable, Any]]) -> None:
+        """Write actions by agent, of a row for each environment."""
+        for group in self._groups:
+            target = self.wrapper.cuda_data_manager.tensor(Constants.ACTIONS + group.suffix)
+            target.copy_(torch.from_numpy(group.stack(actions).reshape(target.shape)))
+
+    def step(self, actions: Sequence[Mapping[Hashable, Any]]) -> None:
+        """Take a step."""
+        self.write(actions)
+        self.wrapper.step_all_envs()
+
+    def reset(self, done: Array) -> None:
+        """Restart the environments that are done."""
+        self.wrapper.reset_only_done_envs()
+
+    def array(self, name: str) -> Array:
+        """Return an array as it is now; synchronises."""
+        array: Array = self.wrapper.cuda_data_manager.tensor(name).cpu().numpy()
+        return array > 0 if name == DONE else array  # a kernel may set any flag that is not 0
+
+
+class _PythonSide:
+    """Side that steps an object of a Python class for each environment."""
+
+    def __init__(self, objects: Sequence[Any], groups: Sequence[_Group]) -> None:
+        self._objects, self._groups = objects, groups
         self._rows = [each.reset() for each in objects]
-        """Each object's last observations by agent."""
+        """Last observations of each object, by agent."""
+        self._outcome: dict[str, Array] = {}
+
+    def step(self, actions: Sequence[Mapping[Hashable, Any]]) -> None:
+        """Take a step."""
+        results = [each.step(row) for each, row in zip(self._objects, actions, strict=True)]
+        self._rows = [result[0] for result in results]
+        self._outcome = {group.rewards: group.stack([result[1] for result in results]) for group in self._groups}
+        self._outcome[DONE] = np.array([bool(result[2]["__all__"]) for result in results])
+
+    def reset(self, done: Array) -> None:
+        """Restart the environments that are done."""
+        for env in np.flatnonzero(done).tolist():
+            self._rows[env] = self._objects[env].reset()
+
+    def array(self, name: str) -> Array:
+        """Return observations, rewards or flags by the name of the array that holds them in kernels."""
+        observed = {name: array for group in self._groups for name, array in group.observations(self._rows).items()}
+        return (self._outcome | observed)[name]
+
+
+class _Run:
+    """One scenario: the wrapper under test beside its reference."""
+
+    def __init__(self, wrapper: EnvWrapper, groups: Sequence[_Group], reference: _KernelSide | _PythonSide) -> None:
+        self.wrapper, self.reference = wrapper, reference
+        self.counts = Agreement()
+        """Rows that the resynchronised steps compared, and left out."""
+        self._tested = _KernelSide(wrapper, groups)
+        self._observations = [name for group in groups for name in group.observation_keys]
+        self._outcome = [*(group.rewards for group in groups), DONE]
+        self._axes = {name: (group.agents, axis) for group in groups for name, axis in group.agents_axes.items()}
 
     def play(self, generator: np.random.Generator, n_episodes: int, resynchronise: bool) -> Iterator[StepComparison]:
         """Step both sides with fresh random actions, and yield what must agree."""
-        yield from self._compare("step 0", self._observations())
+        yield from self._compare("step 0", self._observations)
         for step in range(1, n_episodes * self.wrapper.episode_length + 1):
-            when = f"step {step}"
+            when, after = f"step {step}", f"step {step}, after the reset"
+            actions = [generate_random_actions(self.wrapper.env, generator) for _ in range(self.wrapper.n_envs)]
             if resynchronise:
-                yield from self._step_from_same_state(when, generator)
+                yield from self._step_from_same_state(when, actions)
             else:
-                outcome = self._step(self._draw(generator))
-                yield from self._compare(when, self._observations() | outcome)
-            if self._reset_done():
-                none_done = {DONE: np.zeros(self.wrapper.n_envs, bool)}
-                yield from self._compare(f"{when}, after the reset", self._observations() | none_done)
+                self._tested.step(actions)
+                self.reference.step(actions)
+                yield from self._compare(when, [*self._observations, *self._outcome])
+            done = self._tested.array(DONE)
+            for side in (self._tested, self.reference):
+                side.reset(done)
+            if done.any():
+                yield from self._compare(after, self._observations)
+                yield self._comparison(after, DONE, np.zeros(self.wrapper.n_envs, bool), self._tested.array(DONE))
 
-    def _step_from_same_state(self, when: str, generator: np.random.Generator) -> Iterator[StepComparison]:
-        assert self.oracle is not None
-        counts, arrays = step_from_same_state(
-            self.wrapper, self.oracle, lambda: self._write(self.wrapper, self._draw(generator))
-        )
+    def _step_from_same_state(self, when: str, actions: Sequence[Mapping[Hashable, Any]]) -> Iterator[StepComparison]:
+        assert isinstance(self.reference, _KernelSide)
+        counts, arrays = step_from_same_state(self.wrapper, self.reference.wrapper, lambda: self._tested.write(actions))
         self.counts.add(counts)
         for name, (want, got) in arrays.items():
-            yield self._moment(when, name, want, got)
+            yield self._comparison(when, name, want, got)
 
-    def _draw(self, generator: np.random.Generator) -> list[dict[Hashable, Any]]:
-        return [generate_random_actions(self.wrapper.env, generator) for _ in range(self.wrapper.n_envs)]
+    def _compare(self, when: str, names: Sequence[str]) -> Iterator[StepComparison]:
+        for name in names:
+            yield self._comparison(when, name, self.reference.array(name), self._tested.array(name))
 
-    def _write(self, wrapper: EnvWrapper, actions: Sequence[Mapping[Hashable, Any]]) -> None:
-        for group in self._groups:
-            target = wrapper.cuda_data_manager.tensor(Constants.ACTIONS + group.suffix)
-            target.copy_(torch.from_numpy(group.stack(actions).reshape(target.shape)))
-
-    def _step(self, actions: Sequence[Mapping[Hashable, Any]]) -> dict[str, Array]:
-        """Step both sides; returns the reference's rewards and flags."""
-        self._write(self.wrapper, actions)
-        self.wrapper.step_all_envs()
-        if self.oracle is not None:
-            self._write(self.oracle, actions)
-            self.oracle.step_all_envs()
-            data = self.oracle.cuda_data_manager
-            rewards = {group.rewards: data.tensor(group.rewards).numpy() for group in self._groups}
-            return rewards | {DONE: data.tensor(DONE).numpy() > 0}
-        results = [each.step(row) for each, row in zip(self._objects, actions, strict=True)]
-        self._rows = [result[0] for result in results]
-        rewards = {group.rewards: group.stack([result[1] for result in results]) for group in self._groups}
-        return rewards | {DONE: np.array([bool(result[2]["__all__"]) for result in results])}
-
-    def _reset_done(self) -> bool:
-        """Restart finished environments on both sides; tells whether there were any."""
-        done = self.wrapper.cuda_data_manager.tensor(DONE).cpu().numpy() > 0
-        self.wrapper.reset_only_done_envs()
-        if self.oracle is not None:
-            self.oracle.reset_only_done_envs()
-        for env in np.flatnonzero(done).tolist() if self._objects else ():
-            self._rows[env] = self._objects[env].reset()
-        return bool(done.any())
-
-    def _observations(self) -> dict[str, Array]:
-        """Return the reference's observations."""
-        if self.oracle is None:
-            return {name: array for group in self._groups for name, array in group.observations(self._rows).items()}
-        data = self.oracle.cuda_data_manager
-        return {name: data.tensor(name).numpy() for group in self._groups for name in group.observation_keys}
-
-    def _compare(self, when: str, reference: Mapping[str, Array]) -> Iterator[StepComparison]:
-        for name, want in reference.items():
-            got = self.wrapper.cuda_data_manager.tensor(name).cpu().numpy()
-            # A kernel may set any flag that is not 0.
-            yield self._moment(when, name, want, got > 0 if name == DONE else got)
-
-    def _moment(self, when: str, name: str, want: Array, got: Array) -> StepComparison:
+    def _comparison(self, when: str, name: str, want: Array, got: Array) -> StepComparison:
         # A value may be a scalar on one side and an array of one element on the other.
         if [n for n in want.shape if n != 1] != [n for n in got.shape if n != 1]:
             raise ConfigError(
