@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,9 +61,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 """Small runs: environment, its config, policies."""
 
+TIMES = ("seconds", "steps_per_s", "rollout_s", "update_s", "capture_s")
 MADE: list[Trainer] = []
 """Trainers that `conftest` closes after the test."""
 
+ON_GPU = [pytest.param(backend, marks=pytest.mark.gpu) for backend in ("numba", "pycuda")]
 FAST = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 """Backends that run here, but for Numba's simulator."""
 
@@ -161,6 +164,17 @@ def everything(trainer) -> dict[str, torch.Tensor]:
 def weights(trainer) -> dict[str, torch.Tensor]:
     """Return a copy of all models' parameters and buffers, by name."""
     return {name: tensor for name, tensor in everything(trainer).items() if is_weight(name)}
+
+
+def rows_of(trainer) -> list[dict[str, Any]]:
+    """Return the rows of metrics that a run has written, without what a clock has measured."""
+    return rows_in(trainer.folder)
+
+
+def rows_in(folder) -> list[dict[str, Any]]:
+    """Return those of a folder."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
 
 
 def fingerprint(trainer) -> str:

@@ -18,7 +18,8 @@ import torch
 from torch import distributed
 
 from envs import CartPole
-from warpdrive_min import EnvWrapper, backends
+from tests.training.builders import make_trainer
+from warpdrive_min import backends
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
@@ -38,22 +39,21 @@ A2C = {"algorithm": "A2C", "clip_grad_norm": False}
 @contextlib.contextmanager
 def training(folder: Path, name: str, policy: dict, backend: str = "host", **trainer) -> Iterator[Trainer]:
     """Build a tiny trainer, whose run is ``folder/CartPole/test/name``, and close it in the end."""
-    batch = N_ENVS * N_STEPS
-    config = {
-        "trainer": {
-            "num_envs": N_ENVS,
-            "num_episodes": N_ITERATIONS * batch // EPISODE_LENGTH,
-            "train_batch_size": batch,
-            "env_backend": backend,
-            "seed": 5,
-            **trainer,
-        },
-        "policy": {"shared": {"to_train": True, "model": {"fc_dims": [16]}, **policy}},
-        "saving": {"basedir": str(folder), "name": "CartPole", "tag": "test", "metrics_log_freq": 1}
-        | {"model_params_save_freq": 2},
-    }
-    wrapper = EnvWrapper(CartPole(episode_length=EPISODE_LENGTH), num_envs=N_ENVS, env_backend=backend, auto_reset=True)
-    made = Trainer(wrapper, config, folder=name, verbose=False)
+    n_episodes = N_ITERATIONS * N_ENVS * N_STEPS // EPISODE_LENGTH
+    made = make_trainer(
+        CartPole(episode_length=EPISODE_LENGTH),
+        {"shared": {"to_train": True, "model": {"fc_dims": [16]}, **policy}},
+        backend,
+        n_envs=N_ENVS,
+        n_steps=N_STEPS,
+        seed=5,
+        folder=name,
+        basedir=folder,
+        trainer={"num_episodes": n_episodes, **trainer},
+        name="CartPole",
+        tag="test",
+        model_params_save_freq=2,
+    )
     try:
         yield made
     finally:

@@ -46,16 +46,6 @@ def mask_around(space: ActionSpace, actions: torch.Tensor) -> torch.Tensor:
 # ------------------------------------------------------------------ discrete actions
 
 
-def test_log_prob_and_entropy_of_two_choices():
-    """Logits 0 and log 3 are probabilities 1/4 and 3/4."""
-    head = torch.tensor([0, math.log(3)], dtype=torch.float64)
-    actions = torch.tensor([[0], [1]], dtype=torch.int32)
-    log_prob, entropy = losses.log_prob_and_entropy(ActionSpace((2,), 1), head.expand(2, 2), actions)
-    want = math.log(4) - 0.75 * math.log(3)
-    assert_close(log_prob, torch.tensor([1 / 4, 3 / 4], dtype=torch.float64).log())
-    assert_close(entropy, torch.tensor([want, want], dtype=torch.float64))
-
-
 @pytest.mark.parametrize("space", [ActionSpace((5,), 1), TWO_TYPES], ids=["one type", "two types"])
 @pytest.mark.parametrize("leading", [(), (6,), LEADING])
 def test_log_prob_and_entropy_are_sums_over_types(space, leading):
@@ -127,14 +117,6 @@ def test_log_prob_and_entropy_are_the_samplers():
 # ------------------------------------------------------------------ continuous actions
 
 
-def test_log_prob_and_entropy_of_a_standard_normal():
-    """At its mean the density is (2 pi)^(-1/2) a type; the entropy is (1 + log(2 pi)) / 2 a type."""
-    zeros = torch.zeros(1, 2, dtype=torch.float64)
-    log_prob, entropy = losses.log_prob_and_entropy(BOX, zeros, zeros, log_std=torch.zeros(2, dtype=torch.float64))
-    assert_close(log_prob.item(), -math.log(2 * math.pi))
-    assert_close(entropy.item(), 1 + math.log(2 * math.pi))
-
-
 def test_continuous_actions_are_independent_normals():
     """Each type is a normal around its mean with its own standard deviation."""
     mean, log_std, actions = double(*LEADING, 2), double(2, seed=1), double(*LEADING, 2, seed=2).detach()
@@ -173,19 +155,6 @@ def test_clipped_surrogate_loss_by_hand():
     (gradient,) = torch.autograd.grad(got.sum(), log_ratio)
     # d(-r A) / d(log r) = -r A where it is not clipped.
     assert_close(gradient, torch.tensor([0, 2.0, -0.5, 0], dtype=torch.float64))
-
-
-def test_surrogate_of_an_unchanged_policy_has_the_gradient_of_the_policy_gradient():
-    """At a ratio of 1 PPO's gradient is A2C's."""
-    head, actions, advantages = double(*LEADING, 7), choices(TWO_TYPES, *LEADING), double(*LEADING, seed=3).detach()
-    log_prob, _ = losses.log_prob_and_entropy(TWO_TYPES, head, actions)
-    surrogate = losses.clipped_surrogate_loss(log_prob - log_prob.detach(), advantages, 0.2)
-    want, got = (
-        torch.autograd.grad(terms.mean(), head, retain_graph=True)[0]
-        for terms in (losses.policy_gradient_loss(log_prob, advantages), surrogate)
-    )
-    assert_close(got, want)
-    assert want.abs().max() > 0
 
 
 def test_value_loss_by_hand():
@@ -304,14 +273,6 @@ def test_window_stops_at_the_first_end(terminated, truncated, reward_sum, discou
     assert losses.n_step_targets(sums, discounts, torch.tensor([[10.0, 20]])).tolist() == [
         [reward_sum + 10 * discount, reward_sum + 20 * discount]
     ]
-
-
-def test_warpdrive_returns_have_the_golden_values():
-    """WarpDrive's own numbers for four steps and windows of two."""
-    got = n_step_returns(
-        torch.tensor([1.0, 2, 3, 4]), torch.tensor([0, 0, 1, 0]), torch.tensor([0.5, 0.6, 0.7]), 0.9, 2
-    )
-    assert_close(got, torch.tensor([3.286, 4.7, 3.0]))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])

@@ -122,24 +122,6 @@ def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
     assert seen["truncated"] + seen["terminated"] > n_envs
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
-def test_cuts_are_the_last_observations_where_the_wrapper_does_not_restart(backend: str) -> None:
-    """Without auto-reset, the observation that the time limit cut off is still in place until the reset."""
-    wrapper = start("pendulum", {"episode_length": 3}, backend, 2)
-    draw, recorder = random_policy(wrapper, 0), make_recorder(wrapper, 4)
-    recorder.begin()
-    for step in range(4):
-        draw()
-        wrapper.step()
-        recorder.record(step)
-        if step == 2:
-            want = wrapper.cuda_data_manager.pull_data_from_device("observations")
-        wrapper.reset_only_done_envs()
-    assert recorder.truncated.tolist() == [[0, 0], [0, 0], [1, 1], [0, 0]]
-    assert recorder.truncated_observations[0].cpu().numpy().tobytes() == want.tobytes()
-    assert want.any()
-
-
 @pytest.mark.parametrize("keys", [("seen",), ("seen", "action_mask")])
 def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
     """The entries of a Dict that the time limit cut off, in the order of the keys, whatever their type."""
@@ -228,23 +210,6 @@ def test_more_cuts_than_slots_are_counted_but_not_kept(backend: str) -> None:
     assert torch.equal(recorder.truncated_observations, first)
     assert not torch.equal(first[0], wrapper.cuda_data_manager.tensor("observations"))
     assert recorder.n_truncated.tolist() == [2, 2]
-
-
-def test_accumulators_go_on_from_a_state() -> None:
-    """A second recorder that is given the state of a first one sums up the same."""
-    wrapper = start("tag_gridworld", {"episode_length": 5}, "cpu", 3, auto_reset=True)
-    draw, first, second = random_policy(wrapper, 0), make_recorder(wrapper, 20), make_recorder(wrapper, 20)
-    for step in range(20):
-        if step == 7:
-            for name, tensor in first.state().items():
-                second.state()[name].copy_(tensor)
-        draw()
-        wrapper.step()
-        for recorder in (first, second):
-            recorder.record(step)
-    for got, want in zip(second.statistics().values(), first.statistics().values(), strict=True):
-        assert torch.equal(got, want)
-        assert want.any()
 
 
 def test_recorder_refuses_what_it_cannot_record() -> None:

@@ -89,20 +89,6 @@ def test_windows_stop_at_ends_cuts_and_the_rollouts_end():
             )
 
 
-def test_one_step_windows_are_plain_transitions():
-    """With n_step 1 and no time limits a row is (s, a, r, gamma, s'), and an end has the discount 0."""
-    batch = make_buffer(3, 1, 1, n_truncated=0)
-    batch.observations[:, 0, 0, 0] = torch.tensor([1.0, 2, 3, 4])
-    batch.rewards[:, 0, 0] = torch.tensor([5.0, 6, 7])
-    batch.terminated[1] = 1
-    buffer = make(batch, 3, gamma=0.9)
-    buffer.add(batch)
-    got = {name: array.squeeze().tolist() for name, array in stored(buffer, batch).items()}
-    assert got["rewards"] == [5, 6, 7]
-    assert got["discounts"] == pytest.approx([0.9, 0, 0.9])
-    assert got["following"] == [2, 3, 4]
-
-
 def test_stored_actions_are_clipped():
     """Each type is clipped to its own bounds, as the environment does; the batch keeps what was drawn."""
     batch = make_buffer(1, 1, 3)
@@ -198,20 +184,6 @@ def test_sample_covers_what_is_filled_and_only_that(backend):
         torch.testing.assert_close(drawn.following, drawn.observations + 1)
         torch.testing.assert_close(drawn.actions, drawn.observations.expand(-1, 2) / 1000)
         assert buffer.sample().observations.data_ptr() == drawn.observations.data_ptr(), "static buffers"
-
-
-def test_draws_follow_the_seed():
-    """The same seed draws the same, the next draw and another seed differ."""
-
-    def draws(seed):
-        batch = make_buffer(2, 50, 1)
-        batch.observations.copy_(torch.arange(150.0).view_as(batch.observations))
-        buffer = make(batch, 100, n_drawn=20, seed=seed)
-        buffer.add(batch)
-        return [buffer.sample().observations.flatten().tolist() for _ in range(2)]
-
-    assert draws(1) == draws(1)
-    assert len({tuple(draw) for seed in (1, 2) for draw in draws(seed)}) == 4
 
 
 def test_state_is_all_that_a_buffer_goes_on_from():

@@ -15,57 +15,19 @@ from tests.environments.counter import Counter
 from tests.training.builders import (
     A2C,
     CLASSIC,
-    FAST,
-    RUNS,
     TAG,
     differences,
     everything,
     make_run,
     make_trainer,
+    rows_in,
+    rows_of,
     weights,
 )
 from warpdrive_min import DataFeed
 from warpdrive_min.training import checkpoint
 
 ROOT = Path(__file__).parents[2]
-TIMES = ("seconds", "steps_per_s", "rollout_s", "update_s", "capture_s")
-
-
-def rows_of(trainer):
-    """Return the rows of metrics that a run has written, without what a clock has measured."""
-    return rows_in(trainer.folder)
-
-
-def rows_in(folder):
-    """Return those of a folder."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
-
-
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("backend", FAST)
-def test_resumed_run_equals_one_that_did_not_stop(backend, name, tmp_path):
-    """Six iterations equal three, a checkpoint, and three more of a new trainer, which another seed had started.
-
-    All state, every row of metrics and the numbers of the checkpoint are the same.
-    """
-    whole = make_run(name, backend, basedir=tmp_path / "whole", model_params_save_freq=3)
-    whole.train(6)
-    first = make_run(name, backend, basedir=tmp_path / "parts", model_params_save_freq=3)
-    first.train(3)
-    first.graceful_close()
-    second = make_run(name, backend, basedir=tmp_path / "parts", model_params_save_freq=3, seed=99)
-    assert differences(everything(first), everything(second))
-    second.load_checkpoint()
-    assert (second.iteration, second.env_steps, second.seed) == (3, 72, 7)
-    assert not differences(everything(first), everything(second))
-    second.train(3)
-    assert not differences(everything(whole), everything(second))
-    assert differences(weights(first), weights(second)), "the rest must have changed something"
-    assert rows_of(second) == rows_of(whole)
-    headers = [checkpoint.load(trainer.folder / "checkpoints")[1] for trainer in (whole, second)]
-    assert headers[0].best_return == headers[1].best_return
-    assert headers[0].run_config["policy"] == headers[1].run_config["policy"]
 
 
 ENVIRONMENTS = {
@@ -119,19 +81,6 @@ def test_starts_that_were_drawn_are_in_the_checkpoint(tmp_path):
     second.load_checkpoint(whole.folder / "checkpoints" / "checkpoint_000000002")
     second.train(2)
     assert not differences(everything(whole), everything(second))
-
-
-@pytest.mark.parametrize("backend", FAST)
-def test_trainer_goes_back_to_an_earlier_checkpoint(backend, tmp_path):
-    """The same trainer, taken back from iteration 5 to 2, ends with the same bits, and each row is there once."""
-    trainer = make_run("two policies", backend, basedir=tmp_path, model_params_save_freq=1, keep_last=9)
-    trainer.train(5)
-    want, rows = everything(trainer), rows_of(trainer)
-    trainer.load_checkpoint(trainer.folder / "checkpoints" / "checkpoint_000000002")
-    assert trainer.iteration == 2
-    trainer.train(3)
-    assert not differences(want, everything(trainer))
-    assert rows_of(trainer) == rows
 
 
 def test_checkpoints_that_are_gone_back_behind_are_removed(tmp_path, monkeypatch):

@@ -9,8 +9,19 @@ from torch.distributions import Categorical, Normal
 from envs import ENVS
 from tests.environments.clock import N_CHOICES, Clock
 from tests.environments.counter import Counter
-from tests.support import is_simulated
-from tests.training.builders import A2C, FAST, PPO, RUNS, differences, make_run, make_trainer, runs_here, weights
+from tests.support import BACKENDS_HERE, SCENARIOS, is_simulated
+from tests.training.builders import (
+    A2C,
+    FAST,
+    PPO,
+    RUNS,
+    differences,
+    everything,
+    make_run,
+    make_trainer,
+    runs_here,
+    weights,
+)
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.environment import seed_resets
@@ -260,3 +271,24 @@ def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, tmp_path):
         torch.testing.assert_close(algorithm.returns, torch.stack(want))
         assert batch.terminated.any() == bool(ends_at)
         assert batch.truncated.any() != bool(ends_at)
+
+
+# ------------------------------------------------------------------ steps that write into the buffer
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend):
+    """Weights, environments and statistics are the same to the bit, over ends of episodes, for every environment."""
+    env, config = SCENARIOS[scenario]
+    n_envs, n_steps = (2, 2) if is_simulated(backend) else (8, 40)
+    ends = []
+    for is_direct in (True, False):
+        run = (env, config, {"all": {**PPO, "n_minibatches": 1, "model": {}}})
+        trainer = make_run(run, backend, n_envs=n_envs, n_steps=n_steps, basedir=tmp_path / str(is_direct))
+        assert trainer.groups["all"].is_direct == is_direct
+        trainer.train(2)
+        ends.append(everything(trainer))
+        monkeypatch.setattr(EnvWrapper, "bound_step", lambda self, **arrays: None)
+    assert not differences(*ends)
+    assert is_simulated(backend) or ends[0]["env/_episode_"].min() > 1, "episodes must end"

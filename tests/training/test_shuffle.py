@@ -65,21 +65,6 @@ def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
         assert (_permutation(here) == _permutation(there)).all()
 
 
-def test_another_seed_permutes_differently() -> None:
-    """Two seeds that differ in the low or the high word alone give other permutations."""
-    draws = {_permutation(Shuffle("cpu", 50, seed)).tobytes() for seed in (1, 2, 1 + 2**32)}
-    assert len(draws) == 3
-
-
-def test_permute_goes_on_from_its_state() -> None:
-    """A shuffle of another seed that is given the state of a first one draws what that draws next."""
-    first, second = Shuffle("cpu", 30, seed=1), Shuffle("cpu", 30, seed=2)
-    first.permute()
-    for name, tensor in first.state().items():
-        second.state()[name].copy_(tensor)
-    assert (_permutation(first) == _permutation(second)).all()
-
-
 @pytest.mark.parametrize(("n", "limit"), [(4, 27.9), (5, 39.3), (7, 68.0)])
 def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> None:
     """Chi-square of the positions of all indices stays below its 99.9 % quantile, with (n - 1)^2 degrees of freedom."""

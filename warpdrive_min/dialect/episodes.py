@@ -33,8 +33,8 @@ def episode_states(
     """Play one episode and return its states; synchronises.
 
     Args:
-        wrapper: Whose environment and backend count.
-        models: Of each policy.
+        wrapper: Wrapper of the environment and the backend that count.
+        models: Model of each policy.
         policies: Agents of each policy.
         layout: As of `EvaluationEnvs`.
         list_of_states: Arrays with a row for each environment.
@@ -42,7 +42,7 @@ def episode_states(
         include_rewards_actions: Return actions and rewards too.
         include_probabilities: Return the probabilities of the choices too; of continuous actions the mean.
         greedy: Take the likeliest choice, or the mean.
-        seed: Of starts and draws.
+        seed: Seed of starts and draws.
 
     Returns:
         The states by name, (episode_length + 1, ...) each, NaN after the end; with ``include_rewards_actions`` a tuple

@@ -36,12 +36,12 @@ class EvaluationEnvs:
     """Fresh environments in which given models act.
 
     Args:
-        wrapper: Whose environment and backend they have.
-        models: Of each policy; offers ``act``.
+        wrapper: Wrapper of the environment and the backend that they have.
+        models: Model of each policy; offers ``act``.
         policies: Agents of each policy.
-        layout: How agents lie in the arrays; None: all share them.
+        layout: Layout of the agents in the arrays; None: all share them.
         n_envs: Environments.
-        seed: Of starts and draws.
+        seed: Seed of starts and draws.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ def evaluate(
     """Play one whole episode in each of some environments and return the policies' scores; synchronises.
 
     Args:
-        wrapper: Whose environment and backend count.
-        models: Of each policy.
+        wrapper: Wrapper of the environment and the backend that count.
+        models: Model of each policy.
         policies: Agents of each policy.
         layout: As of `EvaluationEnvs`.
         n_episodes: Episodes.
         greedy: Take the likeliest choice, or the mean.
-        seed: Of starts and draws.
+        seed: Seed of starts and draws.
 
     Raises:
         ConfigError: ``n_episodes`` is below 1.

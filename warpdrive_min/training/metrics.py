@@ -35,7 +35,7 @@ EPISODIC_RETURN: Final = "mean_episodic_return"
 GRADIENT_NORM: Final = "gradient_norm"
 """Norm of a policy's gradient before it is clipped; DDPG has one of each network, with its name after this."""
 SKIPPED_STEPS: Final = "n_skipped_steps"
-"""Of a policy: steps of its optimisers that were not taken since the gradient was not finite."""
+"""Metric of a policy: steps of its optimisers that were not taken since the gradient was not finite."""
 ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"
 MAX_GRADIENT_NORM: Final = 1e8
 """A longer gradient means that training diverges: the next numbers are not finite any more."""
@@ -54,7 +54,7 @@ def read(
 
     Args:
         groups: Policies; those that do not learn have no metrics.
-        recorders: Of the rewards, by the suffix of their array's name.
+        recorders: Recorders of the rewards, by the suffix of their array's name.
         world: The ranks, all of which must read.
     """
     groups = list(groups)
@@ -135,7 +135,7 @@ def check_finite(
 
     Args:
         policy: Name of the policy.
-        metrics: Of its algorithm, by name; a mean over episodes, which is NaN if none ended, is not one of them.
+        metrics: Metrics of its algorithm, by name; not means over episodes, which are NaN if none ended.
         iteration: Iterations done.
         env_steps: Steps done, of all environments together.
         last_iteration: Iterations done at the last check.
@@ -198,11 +198,11 @@ def open_sinks(
 
     Args:
         names: ``jsonl``, ``csv``, ``tensorboard``, ``wandb``.
-        folder: Where they put their files; made if missing.
+        folder: Folder of their files; made if missing.
         run_name: Shown by Weights & Biases.
         config: The run config, in plain values.
-        resume_iteration: Of the checkpoint that the run goes on from: rows after it are dropped, for they will come
-            again. None: the run is new.
+        resume_iteration: Iteration of the checkpoint that the run goes on from: rows after it are dropped, for they
+            will come again. None: the run is new.
 
     Raises:
         ConfigError: A name is unknown, a package is missing, or a new run finds the file of another one.
@@ -320,7 +320,7 @@ class TensorBoard:
     """Events for TensorBoard, over iterations.
 
     Args:
-        folder: Of the events.
+        folder: Folder of the events.
         config: Shown as text.
         resume_iteration: As of `open_sinks`: TensorBoard hides what came after it.
     """
@@ -347,7 +347,7 @@ class WeightsAndBiases:
     """A run at Weights & Biases, whose own environment variables say which project, and whether it is online.
 
     Args:
-        folder: Where it keeps its files, and the run's id in ``wandb_id``.
+        folder: Folder of its files, and the run's id in ``wandb_id``.
         run_name: Shown there.
         config: The run config.
         resume_iteration: As of `open_sinks`: the run of that id goes on; rows that it has already it ignores.

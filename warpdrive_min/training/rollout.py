@@ -30,7 +30,7 @@ class RolloutRecorder:
     Args:
         wrapper: Started wrapper.
         n_steps: Steps of a rollout.
-        arrays: Of any policy: rewards and last observations of all agents whose arrays they are.
+        arrays: Arrays of any policy: rewards and last observations of all agents whose arrays they are.
 
     Raises:
         ConfigError: ``n_steps`` is not positive.

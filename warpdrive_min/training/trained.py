@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import CheckpointError
+from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.registrar import env_registrar
 from warpdrive_min.spaces import space_of
 from warpdrive_min.training import checkpoint
@@ -72,7 +72,7 @@ def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
     """Return the policies of a checkpoint.
 
     Args:
-        path: Of a checkpoint, or of a folder of them or of a run, whose latest counts.
+        path: Path of a checkpoint, or of a folder of them or of a run, whose latest counts.
         env: The environment to play, of the same name and agents; None: made from the checkpoint's run config, whose
             environment must be in the registrar.
 
@@ -88,11 +88,10 @@ def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
         env = env_registrar.get(name)(**run.env)
     agents = {str(agent): agent for agent in env.action_space}
     trained = header.environment["policies"]
-    if env.name != name or sorted(agents) != sorted(agent for members in trained.values() for agent in members):
-        raise CheckpointError(
-            f"checkpoint {found}: must be of the environment {env.name!r} with {env.num_agents} agents "
-            f"(got {name!r} with {header.environment['n_agents']}); play the one that it was trained in"
-        )
+    is_same = env.name == name and sorted(agents) == sorted(agent for members in trained.values() for agent in members)
+    rule = f"must be of the environment {env.name!r} with {env.num_agents} agents"
+    got, do = f"{name} with {header.environment['n_agents']}", "play the one that it was trained in"
+    require(is_same, f"checkpoint {found}", rule, got, do, error=CheckpointError)
     policies = {policy: [agents[agent] for agent in members] for policy, members in trained.items()}
     observations = env.reset()
     models = {}

@@ -64,7 +64,7 @@ class Trainer:
         env_wrapper: On a backend whose kernels the environment has.
         config: Run config: the object, what it is made of, or the path of its YAML file.
         policies: Agents of each policy, every agent once; None: all agents to the one policy.
-        layout: How agents lie in the wrapper's arrays; None: all share them.
+        layout: Layout of the agents in the wrapper's arrays; None: all share them.
         folder: Name of the run's folder in ``basedir/name/tag``; None: the time.
         verbose: Show progress.
         warpdrive: WarpDrive's keywords, which 0.2 takes no more: ``policy_tag_to_agent_id_map``,
@@ -388,7 +388,7 @@ class Trainer:
         """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
 
         Args:
-            path: Of a checkpoint, or of a folder of them, whose latest counts; None: of this run's own folder.
+            path: Path of a checkpoint, or of a folder of them, whose latest counts; None: of this run's own folder.
             weights_only: Take the models and nothing else, into whatever run this is.
 
         Raises:
@@ -412,8 +412,8 @@ class Trainer:
 
         Args:
             saved: Tensors by name, on any device.
-            header: What they are of.
-            found: Where they were, for errors.
+            header: Run that they are of.
+            found: Place where they were, for errors.
 
         Raises:
             CheckpointError: They are of another environment, other sizes or other models; then nothing has changed.
@@ -480,7 +480,7 @@ class Trainer:
         Args:
             n_episodes: One in each of as many environments.
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
-            seed: Of starts and draws.
+            seed: Seed of starts and draws.
         """
         return evaluation.evaluate(
             self.wrapper, self.acting_models, self.policy_map, self.layout, n_episodes, greedy, seed

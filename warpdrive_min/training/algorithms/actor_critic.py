@@ -71,8 +71,8 @@ class ActorCriticAlgorithm(abc.ABC):
     Args:
         group: Policy with its buffer, whose model offers ``model(observations) -> (head, value)`` and ``value``.
         trainer: Settings that all policies share.
-        backend: Of the environments.
-        seed: Of the order of minibatches.
+        backend: Backend of the environments.
+        seed: Seed of the order of minibatches.
     """
 
     clips_actions: ClassVar[bool] = True

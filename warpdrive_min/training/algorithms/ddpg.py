@@ -26,7 +26,7 @@ class Target:
 
     Args:
         model: To follow; its parameters lie in the optimiser's vector.
-        optimiser: Of the model.
+        optimiser: Optimiser of the model.
     """
 
     def __init__(self, model: torch.nn.Module, optimiser: FlatAdam) -> None:
@@ -60,8 +60,8 @@ class DDPG:
         group: Policy with its buffer; its actor offers ``act(observations) -> actions``, its critic values them,
             ``critic(observations, actions)``.
         trainer: Settings that all policies share.
-        backend: Of the environments.
-        seed: Of the draws.
+        backend: Backend of the environments.
+        seed: Seed of the draws.
 
     Raises:
         ConfigError: The replay buffer is too small or too large, or returns are to be normalised.

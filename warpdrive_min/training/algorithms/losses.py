@@ -40,7 +40,7 @@ def log_prob_and_entropy(
     float32 where the head has fewer bits.
 
     Args:
-        space: Of the actions.
+        space: Space of the actions.
         head: Finite logits of all types side by side, or the mean of a Gaussian, ``(..., n_outputs)``.
         actions: ``(..., n_types)``; int32, or floats as they were drawn, before they were clipped.
         mask: As ``head``, int32; 0 forbids a choice, 1 allows it. Of discrete actions only.
@@ -207,8 +207,8 @@ def n_step_targets(reward_sums: Tensor, discounts: Tensor, next_q: Tensor) -> Te
     """Return what the critic should say of the first step of each window, ``(...)``.
 
     Args:
-        reward_sums: Of `n_step_sums`.
+        reward_sums: Sums of `n_step_sums`.
         discounts: Likewise.
-        next_q: What the target critic says of the target actor's actions after the window.
+        next_q: Values that the target critic gives of the target actor's actions after the window.
     """
     return reward_sums + discounts * next_q

@@ -21,7 +21,7 @@ class FlatAdam:
     counted in `n_skipped`.
 
     Args:
-        parameters: Of one network; moved into the flat vector, in place.
+        parameters: Parameters of one network; moved into the flat vector, in place.
         lr: Learning rate, 0-d float32 on the parameters' device; read when the step runs, so a schedule may write it.
         max_norm: Norm to which longer gradients are shortened; None: they are left.
         eps: Added to the root of the second moment.

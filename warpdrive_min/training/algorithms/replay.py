@@ -45,13 +45,13 @@ class ReplayBuffer:
 
     Args:
         buffer: Rollout of the size of those that will be added.
-        space: Of the actions, continuous.
+        space: Space of the actions, continuous.
         n_transitions: To keep at most; rounded down to whole time steps.
         n_step: Steps of a window.
         gamma: Discount of one step.
         n_drawn: Transitions of a sample.
-        backend: Of the environments.
-        seed: Of the draws.
+        backend: Backend of the environments.
+        seed: Seed of the draws.
 
     Raises:
         ConfigError: There is no room for one rollout, or too much to be counted.

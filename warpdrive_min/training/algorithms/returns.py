@@ -69,7 +69,7 @@ class ReturnScan:
 
         Args:
             rewards: ``(n_steps, n_envs, n_agents)`` float32, as are the other arrays but for these:
-            values: Of what was observed before each step; None: returns alone, not generalised.
+            values: Values of what was observed before each step; None: returns alone, not generalised.
             terminated: ``(n_steps, n_envs)`` int32: the dynamics ended the episode with the step.
             truncated: Likewise: the time limit did.
             last_values: ``(n_envs, n_agents)``: of what was observed after the last step. WarpDrive's rule ignores it.

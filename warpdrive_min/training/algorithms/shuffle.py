@@ -15,8 +15,8 @@ class RandomIndices:
 
     Args:
         backend: That draws, or its name.
-        n: How many.
-        seed: Of the draws.
+        n: Number of indices.
+        seed: Seed of the draws.
 
     Raises:
         ConfigError: ``n`` is not from 1 to 2^31 - 1.

@@ -1,0 +1,153 @@
+"""Runs of every algorithm and arrangement: whichever way one takes, it ends with the bits of the plain one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.builders import (
+    DDPG,
+    FAST,
+    ON_GPU,
+    PPO,
+    RUNS,
+    differences,
+    everything,
+    fingerprint,
+    make_run,
+    rows_of,
+    weights,
+)
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.training import checkpoint
+
+N_ITERATIONS = 5
+WARPDRIVE = {"trainer": {"compat": "warpdrive"}}
+ALL_RUNS = {name: (name, {}) for name in RUNS} | {
+    "PPO, WarpDrive": (("cartpole", {"episode_length": 9}, {"shared": PPO}), WARPDRIVE),
+    "DDPG, WarpDrive": (("pendulum", {"episode_length": 9}, {"shared": DDPG}), WARPDRIVE),
+    "PPO, bfloat16": ("PPO", {"trainer": {"precision": "bf16"}}),
+    "PPO, some environments": ("PPO", {"trainer": {"neg_pos_env_ratio": 1.0, "max_rows": 5}}),
+}
+"""Small runs, and the settings that make them."""
+
+
+def resumed(make, monkeypatch):
+    """Stop after three iterations; a new trainer, which another seed had started, goes on from the checkpoint."""
+    first = make()
+    first.train(3)
+    first.graceful_close()
+    second = make(seed=99)
+    assert differences(everything(first), everything(second))
+    second.load_checkpoint()
+    assert (second.iteration, second.env_steps, second.seed) == (3, 72, 7)
+    assert not differences(everything(first), everything(second))
+    return second
+
+
+def gone_back(make, monkeypatch):
+    """Take a trainer back to its third iteration."""
+    trainer = make()
+    trainer.train(4)
+    trainer.load_checkpoint(trainer.folder / "checkpoints" / "checkpoint_000000003")
+    return trainer
+
+
+def evaluated(make, monkeypatch):
+    """Play whole episodes between the iterations, by hand and with each row of metrics."""
+    trainer = make(trainer={"evaluator": True})
+    trainer.train(2)
+    trainer.evaluate(3, greedy=False)
+    return trainer
+
+
+def copied(make, monkeypatch):
+    """Copy observations into the buffer, in place of steps that write them there."""
+    monkeypatch.setattr(EnvWrapper, "bound_step", lambda self, **arrays: None)
+    trainer = make()
+    assert not any(group.is_direct for group in trainer.groups.values())
+    return trainer
+
+
+WAYS = {way.__name__: way for way in (resumed, gone_back, evaluated, copied)}
+
+
+def maker(name, backend, folder):
+    """Return what makes a run of a name; it is called with what differs."""
+    run, settings = ALL_RUNS[name]
+
+    def make(trainer=None, **given):
+        options = settings.get("trainer", {}) | (trainer or {})
+        return make_run(run, backend, trainer=options, basedir=folder, model_params_save_freq=3, **given)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A table of runs that nothing interrupts: all state, rows of metrics and the checkpoint's header, made once."""
+    made = {}
+
+    def end_of(name, backend):
+        if (name, backend) not in made:
+            trainer = maker(name, backend, tmp_path_factory.mktemp("plain"))()
+            before = weights(trainer)
+            trainer.train(N_ITERATIONS)
+            assert set(differences(before, weights(trainer))) == set(before), "all of it learns"
+            header = checkpoint.load(trainer.folder / "checkpoints")[1]
+            made[name, backend] = everything(trainer), rows_of(trainer), header
+        return made[name, backend]
+
+    return end_of
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ALL_RUNS)
+@pytest.mark.parametrize("backend", FAST)
+def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, monkeypatch):
+    """All state and every row of metrics are the same, with the same seed; so is the checkpoint's header."""
+    want, rows, header = plain(name, backend)
+    trainer = WAYS[way](maker(name, backend, tmp_path), monkeypatch)
+    trainer.train(N_ITERATIONS - trainer.iteration)
+    assert not differences(want, everything(trainer))
+    got = [{key: row[key] for key in row if not key.endswith("evaluated_return")} for row in rows_of(trainer)]
+    assert got == rows
+    _, saved = checkpoint.load(trainer.folder / "checkpoints")
+    assert (saved.best_return, saved.run_config["policy"]) == (header.best_return, header.run_config["policy"])
+
+
+@pytest.mark.parametrize("name", ALL_RUNS)
+@pytest.mark.parametrize("backend", ON_GPU)
+def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
+    """Five iterations, of which a graph replays the last four, end with the bits of five eager ones."""
+    runs = []
+    for mode in ("graph", "eager"):
+        runs.append(maker(name, backend, tmp_path / mode)(trainer={"mode": mode}))
+        runs[-1].train(5)
+    assert (runs[0]._collect._replay is None, runs[1]._collect._replay is None) == (False, True)
+    assert not differences(everything(runs[0]), everything(runs[1]))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_another_seed_gives_other_bits(name, tmp_path):
+    """Every policy starts with other weights."""
+    first, other = (maker(name, "cpu", tmp_path / str(seed))(seed=seed) for seed in (7, 8))
+    changed = differences(weights(first), weights(other))
+    assert {key.split("/")[1] for key in changed} == set(first.groups)
+    assert fingerprint(first) != fingerprint(other)
+
+
+@pytest.mark.parametrize("name", ["A2C", "PPO", "PPO, continuous", "DDPG"])
+def test_bfloat16_trains_with_all_state_in_float32(name, tmp_path):
+    """Two iterations in bfloat16: no tensor of the run is shorter than in float32, and the losses are near those."""
+    rows, dtypes = [], []
+    for kind in ("fp32", "bf16"):
+        trainer = make_run(name, basedir=tmp_path / kind, trainer={"precision": kind}, n_steps=12)
+        rows.append(trainer.train(2))
+        dtypes.append({key: tensor.dtype for key, tensor in everything(trainer).items()})
+    assert dtypes[0] == dtypes[1]
+    assert torch.float32 in dtypes[0].values()
+    loss = "critic_loss" if name == "DDPG" else "value_loss"
+    got, want = (row[f"shared/{loss}"] for row in reversed(rows))
+    assert got == pytest.approx(want, rel=0.1)
+    assert got != want, "the precision must have had an effect"
