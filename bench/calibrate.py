@@ -19,19 +19,19 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from bench import compare, sweep
+from bench import compare
 from bench.case import Point, PresetName
 from bench.compare import say
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import key, machine_mismatches
 from bench.machine import kind
 from bench.pairs import WORKING_TREE, Pair, measure_revisions
-from bench.record import Record, append
+from bench.record import RESULTS, Record, append
 from bench.stats import median, smallest_detectable
 from bench.worker import WorkerError
 from warpdrive_min.files import write_atomically
 
-CALIBRATIONS: Final = sweep.RESULTS / "calibration"
+CALIBRATIONS: Final = RESULTS / "calibration"
 ROUNDS: Final = 5
 SCHEMA: Final = 1
 

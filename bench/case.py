@@ -113,6 +113,14 @@ class Case:
         return {name: list(each) for name, each in values.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One point of one case."""
+
+    case: Case
+    point: Point
+
+
 def point_name(case: str, point: Point) -> str:
     """Name a point of a case, for progress lines, tables and test ids."""
     return f"{case}[{','.join(f'{name}={value}' for name, value in point.items())}]"

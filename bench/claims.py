@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 
 from bench import sweep
-from bench.case import Point, point_name
+from bench.case import Job, Point, point_name
 from bench.cases import CASES
 from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
 from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
-from bench.record import Comparison, Context, Record, RecordError, read_all, read_comparisons
+from bench.record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
 from bench.sets import newest_sets, published_records
 from bench.show import render
 from bench.show.columns import Column, Table
@@ -258,16 +258,16 @@ def _named(case: str, point: Point) -> str:
 # ------------------------------------------------------------------ measuring now
 
 
-def jobs(*filters: Filter) -> list[sweep.Job]:
+def jobs(*filters: Filter) -> list[Job]:
     """Return the points of all presets that fit, each once."""
-    found: dict[tuple[Any, ...], sweep.Job] = {}
+    found: dict[tuple[Any, ...], Job] = {}
     for each in filters:
         if each.case in CASES:
             case = CASES[each.case]
             for preset in ("default", "full"):
                 for point in case.points(preset):
                     if each.takes(point):
-                        found[(case.name, *sorted(point.items()))] = sweep.Job(case, point)
+                        found[(case.name, *sorted(point.items()))] = Job(case, point)
     return list(found.values())
 
 
@@ -406,7 +406,7 @@ def published() -> list[Record]:
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
-    archive = [sweep.SWEEPS] if sweep.SWEEPS.is_dir() else []
+    archive = [SWEEPS] if SWEEPS.is_dir() else []
     return read_all([*archive, *newest_sets()], cut=[])
 
 
@@ -414,7 +414,7 @@ def claims(
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
     source: Annotated[str | None, typer.Option(help="Keep only claims whose source has this in it.")] = None,
     run: Annotated[bool, typer.Option("--run", help="Measure now what this machine can.")] = False,
-    out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = sweep.SWEEPS,
+    out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = SWEEPS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:

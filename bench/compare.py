@@ -26,7 +26,7 @@ from bench.judge import COMPARABLE_FIELDS, Evidence, Key, check_allowed, disturb
 from bench.machine import ROOT, git_state
 from bench.measure import Timed
 from bench.pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of, unit_ns
-from bench.record import Comparison, Record, append, read_all, selected
+from bench.record import RESULTS, Comparison, Record, append, read_all, selected
 from bench.stats import CONFIDENCE, Ratio, holm, median
 from bench.worker import WorkerError
 from warpdrive_min.backends import availability
@@ -34,7 +34,7 @@ from warpdrive_min.files import write_atomically
 
 SAME: Final = 0.01
 """Share within which the whole interval of two sides lies that are the same."""
-COMPARISONS: Final = sweep.RESULTS / "comparisons"
+COMPARISONS: Final = RESULTS / "comparisons"
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
 

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final, Literal
 import torch
 import typer
 
-from bench import machine, nvml, sweep
+from bench import machine, nvml
 from bench.cases import CASES
 from bench.measure import MeasureError, refuse_simulator
+from bench.record import SWEEPS
 from warpdrive_min.backends import availability, cache, cuda_c
 from warpdrive_min.backends.host import openmp_flags
 
@@ -148,7 +149,7 @@ def _git() -> Iterator[Finding]:
 def _disk() -> Iterator[Finding]:
     for topic, folder, elsewhere in (
         ("cache of kernels", cache.folder(), "set $WARPDRIVE_MIN_CACHE"),
-        ("folder of records", sweep.SWEEPS, "name another one with --out"),
+        ("folder of records", SWEEPS, "name another one with --out"),
     ):
         there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
         free = shutil.disk_usage(there).free

@@ -24,7 +24,7 @@ from typer.core import TyperCommand
 
 from bench import calibrate, compare, sweep
 from bench.calibrate import CALIBRATIONS, Calibration
-from bench.case import PresetName, point_name
+from bench.case import Job, PresetName, point_name
 from bench.cases import CASES
 from bench.compare import paired_up, say
 from bench.errors import CompareError, NotComparable, NothingMeasured
@@ -266,7 +266,7 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
     here = wanted[0].model_copy(update={"machine": dict(context.machine)})
     if differ := mismatches(wanted[0], here, allowed):
         raise NotComparable(f"gate: {'; '.join(differ)}")
-    todo = [sweep.Job(CASES[record.case], record.point) for record in wanted if record.case in CASES]
+    todo = [Job(CASES[record.case], record.point) for record in wanted if record.case in CASES]
     records = []
     for record in sweep.run(todo, context, file, run_points):
         records.append(record)

@@ -1,20 +1,23 @@
-"""The timer, and the four kinds of `Workload` that it measures."""
+"""From a point to its record: the four kinds of `Workload`, and the timer."""
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
 import torch
 
 from bench import machine
-from bench.case import Check, Facts, Preset
+from bench.case import Check, Facts, Job, Preset, Skip, Workload
 from bench.nvml import Sampler, pcie_bytes_per
-from bench.record import Measurement, Metric
+from bench.record import Context, Host, Measurement, Metric, Record
 from bench.stats import median, median_interval, spread
 
 WARM_BLOCKS: Final = 5
@@ -68,6 +71,32 @@ class Stopwatch(Protocol):
         ...
 
 
+# ------------------------------------------------------------------ one point
+
+
+def run_point(job: Job, context: Context) -> Record:
+    """Set up, check, measure, check and record one point."""
+    started, clock, host = datetime.now(UTC), time.perf_counter(), Host.before()
+    build = partial(Record.of, job.case, job.point, context, started=started)
+    workload: Workload | None = None
+    try:
+        workload = job.case.setup(job.point)
+        setup_s = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
+        seen = workload.measure(PLANS[context.preset])
+        seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
+        return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
+    except Skip as skip:
+        return build(status="skipped", reason=str(skip), host=host)
+    except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
+        facts, reason = workload.facts if workload else None, f"{type(error).__name__}: {error}"
+        return build(facts=facts, status="failed", reason=reason, host=host)
+    finally:
+        workload = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
 # ------------------------------------------------------------------ kinds of workload
 
 
@@ -91,10 +120,10 @@ class Timed:
         Raises:
             MeasureError: Under Numba's simulator, whose times mean nothing, or if a clock runs backwards.
         """
+        return _checked(self.facts, self.check, lambda: self._taken(plan))
+
+    def _taken(self, plan: Plan) -> Measurement:
         timer = Timer(self)
-        before = self.check()
-        if not before.passed:
-            return Measurement(before=before)
         timer.settle(plan)
         seen = timer.measurement(plan)
         telemetry, why_none = timer.watched(plan.watch_s, seen.median_ns)
@@ -105,8 +134,6 @@ class Timed:
         declared = {"bytes_per_run": facts.bytes_per_run, "ops_per_run": facts.ops_per_run}
         return replace(
             seen,
-            before=before,
-            after=self.check(),
             metrics=rates(seen, facts.work),
             telemetry=telemetry,
             roofline=roofline,
@@ -131,13 +158,8 @@ class Once:
         Raises:
             MeasureError: Under Numba's simulator.
         """
-        refuse_simulator(self.facts.device)
-        before = self.check()
-        if not before.passed:
-            return Measurement(before=before)
-        seen = self.run()
-        unread = seen.unread | dict.fromkeys(("roofline", "telemetry"), "the point is run once")
-        return replace(seen, before=before, after=self.check(), unread=unread)
+        seen = _checked(self.facts, self.check, self.run)
+        return replace(seen, unread=seen.unread | dict.fromkeys(("roofline", "telemetry"), "the point is run once"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,10 +178,9 @@ class ColdStart:
         Raises:
             MeasureError: Under Numba's simulator.
         """
-        refuse_simulator(self.facts.device)
-        before = self.check()
-        if not before.passed:
-            return Measurement(before=before)
+        return _checked(self.facts, self.check, lambda: self._taken(plan))
+
+    def _taken(self, plan: Plan) -> Measurement:
         starts = [self.run() for _ in range(plan.n_starts)]
         totals_s = [sum(parts.values()) for parts in starts]
         samples_s = {name: [parts[name] for parts in starts] for name in starts[0]}
@@ -173,8 +194,6 @@ class ColdStart:
             stop_reason=f"{plan.n_starts} processes",
             process=tuple(range(plan.n_starts)),
             metrics=metrics,
-            before=before,
-            after=self.check(),
             notes={"samples_s": samples_s},
             unread=dict.fromkeys(
                 ("roofline", "telemetry", "warm_up"), "each sample is a process of its own, timed from cold"
@@ -200,6 +219,13 @@ class Ranks:
         seen = self.run(plan)
         unread = dict.fromkeys(("roofline", "telemetry"), "the work is done in processes of its own")
         return replace(seen, metrics=rates(seen, self.facts.work), unread=unread)
+
+
+def _checked(facts: Facts, check: Callable[[], Check], take: Callable[[], Measurement]) -> Measurement:
+    """Check a point, measure it, and check it again; what is wrong before is not measured."""
+    refuse_simulator(facts.device)
+    before = check()
+    return replace(take(), before=before, after=check()) if before.passed else Measurement(before=before)
 
 
 def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:

@@ -18,9 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from bench import sweep
 from bench.cases import CASES
-from bench.record import Record, RecordError, read_all
+from bench.record import RESULTS, Record, RecordError, read_all
 from bench.sets import published_records
 from bench.show import across, peers
 from bench.show.charts import Chart, Panel, Series
@@ -65,7 +64,7 @@ class PlotError(ValueError):
 def plot(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
-    out: Annotated[Path, typer.Option(help="Folder of the plots.")] = sweep.RESULTS / "figures",
+    out: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     cut: list[str] = []

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bench import sweep
-from bench.case import point_name
+from bench import measure
+from bench.case import Job, point_name
 from bench.machine import sources_hash
 from bench.measure import Ranks
 from bench.record import Context, Measurement, Record, Status
-from bench.sweep import Job
 from bench.workloads.shared import ON_GPU
 from warpdrive_min.backends import BACKENDS, Availability
 
@@ -295,7 +294,7 @@ def measure_there(job: Job, context: Context, sources: str) -> Record:
     if (found := sources_hash()) != sources:
         raise _other_sources(found, sources, "the node of a point, where they were the same before")
     there = Context.here(context.preset, context.run_id)
-    return sweep.run_point(job, replace(there, git=context.git))
+    return measure.run_point(job, replace(there, git=context.git))
 
 
 def _sources_there() -> Callable[[], str]:

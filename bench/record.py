@@ -27,6 +27,10 @@ from bench.stats import Ratio, log_ratios, median, median_interval
 SCHEMA: Final = 2
 """Raised when a field changes its meaning or goes."""
 READABLE: Final = (1, 2)
+RESULTS: Final = Path("results")
+SWEEPS: Final = RESULTS / "sweeps"
+PEER_RECORDS: Final = RESULTS / "peers"
+"""Folder of the records of other people's software, with ours beside it."""
 ALONE: Final = "alone"
 """How a point is taken that no other one takes turns with."""
 
@@ -298,6 +302,7 @@ class Record(_Line):
         if status == "ok" and seen.fault:
             status, reason = "failed", seen.fault
         n = len(seen.samples_ns)
+        taken_over = ("runs_per_sample", "stop_reason", "warm_up", "curve", "roofline", "telemetry", "unread")
         return cls(
             run_id=context.run_id,
             preset=context.preset,
@@ -310,17 +315,11 @@ class Record(_Line):
             status=status,
             reason=reason,
             samples_ns=list(seen.samples_ns) or None,
-            device_ns=list(seen.device_ns) if seen.device_ns else None,
-            runs_per_sample=seen.runs_per_sample,
+            device_ns=list(seen.device_ns or ()) or None,
             work_per_run=dict(facts.work) or None if facts else None,
             n=n or None,
-            stop_reason=seen.stop_reason,
-            warm_up=seen.warm_up,
             metrics=seen.metrics or None,
-            curve=seen.curve,
-            roofline=seen.roofline,
             correctness=Checks.of(seen.before, seen.after) if seen.before and seen.after else None,
-            telemetry=seen.telemetry,
             machine=dict(context.machine),
             git=dict(context.git),
             dependencies_hash=context.dependencies_hash,
@@ -328,10 +327,10 @@ class Record(_Line):
             started_at=started.isoformat(timespec="seconds"),
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
             notes={**(facts.notes if facts else {}), **seen.notes, **({"note": context.note} if context.note else {})},
-            unread=seen.unread,
             host=host,
             process=list(seen.process or [0] * n) or None,
             taken=taken,
+            **{name: getattr(seen, name) for name in taken_over},
         )
 
     @property

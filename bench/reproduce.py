@@ -11,11 +11,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench import machine, sweep
+from bench import machine
+from bench.case import Job
 from bench.cases import CASES
 from bench.judge import disturbed, name_of, position
 from bench.machine import CODE
-from bench.record import Context, Metric, Record, RecordError, append, read_all
+from bench.record import SWEEPS, Context, Metric, Record, RecordError, append, read_all
 from bench.worker import run_point
 
 TOLERANCE: Final = 0.1
@@ -58,7 +59,7 @@ def reproduce(
     """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken."""
     cut: list[str] = []
     try:
-        chosen = find(read_all(records or [sweep.SWEEPS], cut), run, where or [])
+        chosen = find(read_all(records or [SWEEPS], cut), run, where or [])
     except NoSuchRunError as error:
         typer.echo("\n".join([str(error), *(f"left out: {line}" for line in cut)]))
         raise typer.Exit(NO_SUCH_RUN) from error
@@ -126,7 +127,7 @@ def repeat(record: Record, context: Context, tolerance: float, out: Path | None 
         commit = record.git.get("sha") or "of the record, which it does not name,"
         reason = f"{why_not}; check out commit {commit} and run `{record.command}`"
         return Repetition(name=name_of(record), verdict=BROKEN, reasons=(reason,), differs={})
-    here = run_point(sweep.Job(case, record.point), context)
+    here = run_point(Job(case, record.point), context)
     if out is not None:
         append(out, here)
     return compare(record, here, tolerance)

@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bench.case import Preset
-from bench.record import RecordError
-from bench.sweep import PEERS, RESULTS, SWEEPS
+from bench.record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
 from warpdrive_min.files import write_atomically
 
 SETS: Final = RESULTS / "sets"
@@ -121,5 +120,5 @@ def published_records(root: Path = RESULTS) -> list[Path]:
     sets = newest_sets(root)
     for folder in sets:
         verify(folder)
-    archive = (root / SWEEPS.name, root / PEERS.name)
+    archive = (root / SWEEPS.name, root / PEER_RECORDS.name)
     return sets or [folder for folder in archive if folder.is_dir()]

@@ -1,43 +1,28 @@
-"""A sweep: every point of the chosen cases is set up, checked, measured, checked again and recorded."""
+"""`python -m bench run`: a sweep, in which every point of the chosen cases becomes a record."""
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any
 
-import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.case import Case, Point, Preset, Skip, Workload
+from bench import documents, plots, ray_sweep
+from bench.case import Case, Job, Point, Preset, PresetName, point_name
 from bench.cases import CASES
-from bench.measure import PLANS
-from bench.record import Context, Host, Record, append, read
-
-RESULTS: Final = Path("results")
-SWEEPS: Final = RESULTS / "sweeps"
-PEERS: Final = RESULTS / "peers"
-"""Folder of the records of other people's software, with ours beside it."""
+from bench.record import RESULTS, SWEEPS, Context, Record, append, read, read_all
+from bench.show.records import by_machine
+from bench.worker import run_points
+from warpdrive_min.backends import Availability, availability
 
 Filters = Mapping[str, Sequence[Any]]
 """Values to keep of each axis, and of "case"; an axis that is not named keeps all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One point of one case."""
-
-    case: Case
-    point: Point
-
-
-def folders() -> list[Path]:
-    """Return the folders of records that are there."""
-    return [folder for folder in (SWEEPS, PEERS) if folder.is_dir()]
 
 
 def jobs(preset: Preset, filters: Filters, cases: Mapping[str, Case] = CASES) -> list[Job]:
@@ -86,24 +71,138 @@ def _key(case: str, point: Point) -> tuple[Any, ...]:
     return (case, *sorted(point.items()))
 
 
-def run_point(job: Job, context: Context) -> Record:
-    """Set up, check, measure, check and record one point."""
-    started, clock, host = datetime.now(UTC), time.perf_counter(), Host.before()
-    build = partial(Record.of, job.case, job.point, context, started=started)
-    workload: Workload | None = None
+# ------------------------------------------------------------------ the command
+
+console = Console()
+if console.width < (wide := 200):
+    console = Console(width=wide)  # the tables need it; a narrower terminal wraps
+
+Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
+Counts = Annotated[list[int] | None, typer.Option(help="Keep only these; may be given several times.")]
+
+
+def command(
+    preset: Annotated[PresetName, typer.Option(help="How much to run.")] = PresetName.default,
+    case: Names = None,
+    env: Names = None,
+    backend: Names = None,
+    n_envs: Counts = None,
+    n_agents: Counts = None,
+    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
+    figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
+    resume: Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")] = None,
+    plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
+    note: Annotated[str | None, typer.Option(help="Kept in every record, say what else ran meanwhile.")] = None,
+    ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
+) -> None:
+    """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
+    filters: dict[str, list[Any]] = {
+        "case": case or [],
+        "env": env or [],
+        "backend": backend or [],
+        "n_envs": n_envs or [],
+        "n_agents": n_agents or [],
+        **_where(where or []),
+    }
+    todo = jobs(preset.value, filters)
+    if not todo:
+        say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
+        raise typer.Exit(3)
+    context = Context.here(preset.value, resume, note)
+    file = out / f"{context.run_id}.jsonl"
+    with _place(ray) as (states, runner):
+        todo = missing(_say_what_is_skipped(todo, states), file)
+        records = _with_progress(todo, context, file, runner)
+    if resume:
+        records = read_all([file], cut=[])
+    _show(records)
+    say(f"records: {file}")
+    machines = by_machine(record for record in records if record.is_evidence) if plot else {}
+    for name, group in machines.items():
+        stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
+        for path in plots.draw(group, figures, stem=stem):
+            say(f"figure: {path}")
+    if any(record.status == "failed" for record in records):
+        raise typer.Exit(1)
+
+
+def _where(conditions: list[str]) -> dict[str, list[Any]]:
+    """Parse AXIS=VALUE; the values of an axis are compared as the axis has them."""
+    known: dict[str, dict[str, Any]] = {}
+    for preset in PresetName:
+        for case in CASES.values():
+            for axis, values in case.axes(preset.value).items():
+                known.setdefault(axis, {}).update({str(value): value for value in values})
+    filters: dict[str, list[Any]] = {}
+    for condition in conditions:
+        axis, _, text = condition.partition("=")
+        if axis not in known or text not in known[axis]:
+            choices = ", ".join(known.get(axis, {})) or f"no such axis; axes are {', '.join(known)}"
+            raise typer.BadParameter(f"--where {condition}: unknown (known: {choices})")
+        filters.setdefault(axis, []).append(known[axis][text])
+    return filters
+
+
+def _show(records: list[Record]) -> None:
+    """Print tables; those of several machines apart, for figures are over others of the same machine."""
+    machines = by_machine(records)
+    if len(machines) < 2:
+        documents.show(records, console)
+        return
+    for name, group in machines.items():
+        say(name if group[0].machine else "on no machine")
+        documents.show(group, console)
+
+
+@contextlib.contextmanager
+def _place(ray: str | None) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
+    """Lend what runs points, here or on a cluster, with the backends there."""
+    if ray is None:
+        yield availability(), run_points
+        return
     try:
-        workload = job.case.setup(job.point)
-        setup_s = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
-        seen = workload.measure(PLANS[context.preset])
-        seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
-        return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
-    except Skip as skip:
-        return build(status="skipped", reason=str(skip), host=host)
-    except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
-        facts, reason = workload.facts if workload else None, f"{type(error).__name__}: {error}"
-        return build(facts=facts, status="failed", reason=reason, host=host)
-    finally:
-        workload = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        with ray_sweep.connected(ray) as cluster:
+            yield cluster.availability(), cluster.measure
+    except ray_sweep.ClusterError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _say_what_is_skipped(todo: Sequence[Job], states: Mapping[str, Availability]) -> list[Job]:
+    """Print why each absent backend is left out, once; its points are not tried."""
+    wanted = {str(job.point.get("backend")) for job in todo}
+    for name, state in states.items():
+        if name in wanted and not state.available:
+            say(f"skipped: backend {name} is {state}")
+    return [job for job in todo if states[str(job.point["backend"])].available]
+
+
+def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner) -> list[Record]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("elapsed"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    records: list[Record] = []
+    start = time.monotonic()
+    with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as progress:
+        task = progress.add_task("starting", total=len(todo))
+        for record in run(todo, context, file, runner):
+            records.append(record)
+            name = point_name(record.case, record.point)
+            progress.update(task, advance=1, description=escape(name))
+            if not console.is_terminal:
+                left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))
+                say(f"{len(records)}/{len(todo)} {name}: {record.status}, {left:.0f} s left")
+            if record.status == "failed":
+                say(f"failed: {name}: {record.reason}")
+    return records
+
+
+def say(text: str) -> None:
+    """Print a line as it is: no markup, no colours, no breaks."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

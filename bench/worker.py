@@ -32,12 +32,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from bench import machine, sweep
-from bench.case import Case, Check, Point, Skip
+from bench import machine, measure
+from bench.case import Case, Check, Job, Point, Skip
 from bench.cases import CASES
 from bench.measure import Plan, Timed, Timer
 from bench.record import Context, Host, Record, parsed
-from bench.sweep import Job
 from warpdrive_min.backends import BACKENDS
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class Server:
 
     def measure(self, case: str, point: Point, context: Mapping[str, Any]) -> Message:
         """Set up, check, measure, check and record one point; returns the record."""
-        record = sweep.run_point(Job(self._cases[case], point), Context(**context))
+        record = measure.run_point(Job(self._cases[case], point), Context(**context))
         return {"record": json.loads(record.to_line())}
 
     def set_up(self, case: str, point: Point, sample_s: float, warm_up_cap_s: float) -> Message:
@@ -375,7 +374,7 @@ def run_points(todo: Sequence[Job], context: Context) -> Iterator[Record]:
 def run_point(job: Job, context: Context) -> Record:
     """Measure one point; where its process dies the record has failed."""
     if not is_on_gpu(job):
-        return sweep.run_point(job, context)
+        return measure.run_point(job, context)
     failed = partial(Record.of, job.case, job.point, context, started=datetime.now(UTC), status="failed")
     try:
         with Worker.copy() as worker:

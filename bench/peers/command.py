@@ -10,11 +10,11 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from bench import documents, sweep
+from bench import documents
 from bench.case import Preset, PresetName, passes
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.sides import Run, measure
-from bench.record import Context, Record, append
+from bench.record import PEER_RECORDS, Context, Record, append
 from warpdrive_min import BACKENDS
 
 WIDE: Final = 220
@@ -28,7 +28,7 @@ def peers(
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
     backend: Annotated[str | None, typer.Option(help="Ours; else the first on the same kind of device.")] = None,
     timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = sweep.PEERS,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
 ) -> None:
     """Measure other people's software in turns with ours, on the same work; exits with 1 if a point failed.
 

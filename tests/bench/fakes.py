@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 
-from bench import sweep
-from bench.case import Case, Check, Facts, Point
-from bench.measure import Stopwatch, Timed
+from bench.case import Case, Check, Facts, Job, Point
+from bench.measure import Stopwatch, Timed, run_point
 from bench.record import Context, Record
 
 
-def in_this_process(todo: Sequence[sweep.Job], context: Context) -> Iterator[Record]:
+def in_this_process(todo: Sequence[Job], context: Context) -> Iterator[Record]:
     """Run points where they are fakes, which another process would not find."""
     for job in todo:
-        yield sweep.run_point(job, context)
+        yield run_point(job, context)
 
 
 class FakeWatch:

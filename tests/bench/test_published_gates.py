@@ -6,20 +6,19 @@ from collections import defaultdict
 
 import pytest
 
-from bench import sweep
 from bench.gate import THRESHOLD, calibration_of, judge
 from bench.pairs import Pair
-from bench.record import Comparison, read_all
+from bench.record import RESULTS, Comparison, read_all
 
 
 def rows(name):
     """Return how each gate of a published file judges its point; the names of its runs end in the side."""
     runs = defaultdict(dict)
-    for record in read_all((sweep.RESULTS / "comparisons").glob(f"*-{name}.jsonl")):
+    for record in read_all((RESULTS / "comparisons").glob(f"*-{name}.jsonl")):
         runs[record.run_id[:-2]][record.run_id[-1]] = record
     for a, b in (runs[each].values() for each in sorted(runs)):
         notes = []
-        calibration = calibration_of([b], sweep.RESULTS / "calibration", notes)
+        calibration = calibration_of([b], RESULTS / "calibration", notes)
         assert calibration is not None, notes
         pair = Pair(name="a point", a=a, b=b, comparison=Comparison.of_one_round(a, b))
         (row,) = judge([pair], THRESHOLD, calibration)

@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import cli, machine, ray_sweep, sweep
+from bench.case import Job
 from bench.machine import sources_hash
 from bench.measure import Ranks
 from bench.record import Context, read
@@ -46,12 +47,11 @@ def context() -> Context:
     return Context.here("smoke", run_id="test")
 
 
-def jobs_of(setup: Any, backends: list[str]) -> list[sweep.Job]:
+def jobs_of(setup: Any, backends: list[str]) -> list[Job]:
     """Return a point for each backend, numbered by ``index``."""
     fake = case(setup, len(backends))
     return [
-        sweep.Job(fake, {**point, "backend": backend})
-        for point, backend in zip(fake.points("smoke"), backends, strict=True)
+        Job(fake, {**point, "backend": backend}) for point, backend in zip(fake.points("smoke"), backends, strict=True)
     ]
 
 
@@ -210,7 +210,7 @@ def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
 
 def errand(backend: str, **changes: Any) -> ray_sweep.Errand:
     (job,) = jobs_of(lambda point: timed(), [backend])
-    return ray_sweep.Errand(sweep.Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
+    return ray_sweep.Errand(Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
 
 
 @pytest.mark.parametrize(

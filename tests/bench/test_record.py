@@ -8,8 +8,9 @@ import multiprocessing
 
 import pytest
 
+from bench.case import Job
+from bench.measure import run_point
 from bench.record import Comparison, Context, Record, RecordError, append, read, read_all, read_comparisons
-from bench.sweep import Job, run_point
 from tests.bench.fakes import case, timed
 from tests.bench.test_plots import record as plain_record
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bench import cli, machine, reproduce, sweep
 from bench.case import Check, Skip
-from bench.record import Context, Curve, Metric, read, read_all
+from bench.record import SWEEPS, Context, Curve, Metric, read, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
 from tests.bench.fakes import case, in_this_process, timed
 from tests.bench.test_plots import record
@@ -265,7 +265,7 @@ def test_record_cut_in_half_is_no_such_run(fake):
 def test_shipped_record_of_a_gpu_is_other_hardware_here(monkeypatch):
     """A published H200 figure is measured here through its own case and preset, and told apart from a refutation."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    records = read_all([machine.ROOT / sweep.SWEEPS])
+    records = read_all([machine.ROOT / SWEEPS])
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = Context.here("smoke")
     got = reproduce.repeat(then.model_copy(update={"machine": {**then.machine, "cpu": "another"}}), here, 0.1)

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from bench import worker
+from bench.case import Job
 from bench.cases import CASES
 from bench.record import Context
-from bench.sweep import Job
 from bench.worker import Worker, WorkerError, run_point, run_points
 
 ROOT = Path(__file__).resolve().parents[2]
