@@ -27,6 +27,13 @@ BACKENDS_HERE = [_parameter(name) for name, backend in BACKENDS.items() if backe
 OTHER_BACKENDS = [each for each in BACKENDS_HERE if each.values != ("cpu",)]
 """Those that are held against the NumPy oracle."""
 
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
+on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+on_every_fast_backend = pytest.mark.parametrize(
+    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
+)
+"""All but Numba's simulator, for statistics over thousands of draws."""
+
 
 def managers(
     backend: str, n_agents: int = 3, n_envs: int = 2, episode_length: int = 4

@@ -638,24 +638,34 @@ def launch_points(preset: Preset) -> list[Point]:
     ]
 
 
+# ------------------------------------------------------------------ cases
+
+
 # ------------------------------------------------------------------ tables and charts
 
 
 def samplers_table(records: Sequence[Record]) -> Table[Record]:
     """Return samples a second over `torch.multinomial` on the same device."""
-    sizes, rate, axis = by("n_agents", "n_envs", "n_actions"), "samples_per_s", "implementation"
-
-    def on_device(record: Record) -> tuple[Any, ...]:
-        return (record.threads is None, sizes(record))
-
+    sizes = by("n_agents", "n_envs", "n_actions")
     return Table(
         title="sampler: one action for every agent",
         rows=sorted(records, key=sizes),
         columns=[
-            *(axis_column(name, name.removeprefix("n_")) for name in ("n_agents", "n_envs", "n_actions")),
-            *(axis_column(axis), backend_column(), metric_column(rate, "samples/s"), interval_column(rate)),
+            axis_column("n_agents", "agents"),
+            axis_column("n_envs", "envs"),
+            axis_column("n_actions", "actions"),
+            axis_column("implementation"),
+            backend_column(),
+            metric_column("samples_per_s", "samples/s"),
+            interval_column("samples_per_s"),
             metric_column("ns_per_sample", "ns/sample", three_digits),
-            over_column("x torch.multinomial\n(same device)", rate, records, axis, "torch.multinomial", on_device),
+            over_column(
+                "x torch.multinomial\n(same device)",
+                "samples_per_s",
+                records,
+                lambda record: (record.threads is None, sizes(record)),
+                lambda record: record.point["implementation"] == "torch.multinomial",
+            ),
         ],
     )
 
@@ -690,8 +700,6 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
 def _sampler_name(record: Record) -> str:
     return f"ours, {maker(record)}" if is_ours(record) else maker(record)
 
-
-# ------------------------------------------------------------------ cases
 
 SAMPLER: Final = Case(
     name="sampler",

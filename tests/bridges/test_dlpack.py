@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import BACKENDS_HERE, managers, push
+from tests.support import managers, on_every_backend, push
 from warpdrive_min import CUDADataManager
 from warpdrive_min.bridges.dlpack import assign, export
 from warpdrive_min.errors import DataError
@@ -32,7 +32,7 @@ def test_export_shares_memory_with_numpy(dtype):
     assert shared.tolist() == [[0, 9, 2], [3, 4, 7]]
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_export_shares_memory_with_torch_on_every_backend(backend):
     """The same address on the same device."""
     data, _ = managers(backend)

@@ -13,7 +13,7 @@ import torch
 from envs import CartPole, TagContinuous
 from envs.classic_control.pendulum import Pendulum
 from tests.environments.counter import Counter, PythonCounter
-from tests.support import BACKENDS_HERE, TAG_CONFIGS
+from tests.support import TAG_CONFIGS, on_every_backend
 from warpdrive_min import EnvWrapper, spaces
 from warpdrive_min.errors import ActionError, ConfigError
 
@@ -146,7 +146,7 @@ def test_tensors_hold_what_the_numpy_arrays_hold():
     assert all(torch.equal(*each) for each in kept), "a later step must not write into what was returned"
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_vector_env_runs_on_every_backend(backend):
     """Two copies of an episode of two steps: truncated in the second, and the next observation is a start."""
     envs = GymnasiumVectorEnv(CartPole(episode_length=2), num_envs=2, env_backend=backend, seed=1)

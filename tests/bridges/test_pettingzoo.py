@@ -7,7 +7,7 @@ import pytest
 
 from envs import CartPole, TagContinuous
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, TAG_CONFIGS, is_simulated
+from tests.support import TAG_CONFIGS, is_simulated, on_every_backend
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ActionError, ConfigError
 
@@ -47,7 +47,7 @@ def test_env_passes_pettingzoos_tests(mode):
     assert bool(tags.any()) == config["runner_exits_game_after_tagged"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_env_runs_on_every_backend(backend):
     """PettingZoo's test of the interface, and the `cpu` backend's observations to the bit of rounding."""
     config = {**next(iter(TAG_CONFIGS.values())), "episode_length": 3 if is_simulated(backend) else 20}

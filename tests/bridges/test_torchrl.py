@@ -8,7 +8,7 @@ import torch
 from envs import CartPole, TagContinuous
 from envs.classic_control.pendulum import Pendulum
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, TAG_CONFIGS
+from tests.support import TAG_CONFIGS, on_every_backend
 from warpdrive_min import Environment, EnvWrapper, spaces
 from warpdrive_min.errors import ConfigError
 
@@ -43,7 +43,7 @@ def test_specs_pass_torchrls_checker(name):
     check_env_specs(TorchRLEnv(environments()[name], num_envs=5), break_when_any_done="both", seed=3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_env_runs_on_every_backend(backend):
     """The data lie on the backend's device, as the specs say."""
     env = TorchRLEnv(environments()["cartpole"], num_envs=2, env_backend=backend)

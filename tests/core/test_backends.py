@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.environments import FILL
-from tests.support import BACKENDS_HERE, is_simulated, managers, push
+from tests.support import is_simulated, managers, on_every_backend, push
 from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, PythonSignature, dtype_name
@@ -93,7 +93,7 @@ def test_availability_reads_as_a_sentence():
     assert str(Availability(False, "no GPU", "buy one")) == "not available: no GPU; buy one"
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_backend_tells_where_it_runs(backend):
     """CPU backends count their threads; a GPU has none to count, and the simulator stands for one."""
     got = backends.get(backend)
@@ -194,7 +194,7 @@ def test_dtype_names_are_numpys():
 # ------------------------------------------------------------------ running a kernel
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize(("n_agents", "n_envs"), [(1, 1), (3, 2), (3, 43), (5, 26), (70, 2)])
 def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
     """With environments packed into blocks or one to a block, and a last block that is not full."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.consistency_support import CONFIGS, checker, draw_config
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
-from tests.support import OTHER_BACKENDS
+from tests.support import on_every_other_backend
 from warpdrive_min.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def test_blocks_must_share_agents_evenly_if_asked():
         check.test_env_reset_and_step()
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@on_every_other_backend
 def test_resynchronising_needs_numpy_kernels(backend):
     """Python objects cannot be put into the kernels' state."""
     with pytest.raises(ConfigError, match="'Counter' has no NumPy kernels to resynchronise"):

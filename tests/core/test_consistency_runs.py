@@ -8,7 +8,7 @@ import torch
 
 from tests.core.consistency_support import against_counter, checker, draw_config, report_of
 from tests.environments.counter import Counter, PlainCounter
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, push
+from tests.support import managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import copy_state, step_by_step
 
@@ -54,14 +54,14 @@ def test_scratch_is_neither_copied_nor_compared():
 # ------------------------------------------------------------------ agreement
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_kernels_agree_with_numpy(backend):
     """Copy by copy, over ends of episodes by limit and by time, to the bit."""
     assert checker(backend).test_env_reset_and_step(seed=0) == 0
     assert checker(backend).test_env_reset_and_step(seed=0, resynchronise=True) == 0
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@on_every_other_backend
 def test_kernels_agree_with_python_objects(backend):
     """An environment without NumPy kernels is held against its Python class, one object for each copy."""
     assert checker(backend, dual_mode_env_class=PlainCounter).test_env_reset_and_step(seed=0) == 0

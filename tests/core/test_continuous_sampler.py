@@ -1,4 +1,4 @@
-"""Continuous actions: noise around a mean, and what it refuses."""
+"""Continuous actions: noise around a mean."""
 
 from __future__ import annotations
 
@@ -8,54 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated, managers, push
-from warpdrive_min import BACKENDS, CUDADataManager, CUDASampler, capture, rng
+from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, mean_of, sampler_of
+from tests.support import is_simulated, on_every_backend, on_every_fast_backend, on_every_other_backend, push
+from warpdrive_min import BACKENDS, capture, rng
 from warpdrive_min.backends import cuda_c
-from warpdrive_min.errors import ConfigError, DataError
 from warpdrive_min.function_manager import LaunchShape, core_sources
 from warpdrive_min.kernels import noise_numpy
 
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
-on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
-on_every_fast_backend = pytest.mark.parametrize(
-    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
-)
-
-N_ENVS, N_AGENTS, N_TYPES = 2, 3, 3
 NORMAL = {"damping": 1.0, "stddev": 1.0}
 """Plain standard normals."""
-
-
-def sampler_of(
-    backend: str, n_envs: int = N_ENVS, n_agents: int = N_AGENTS, n_types: int = N_TYPES, seed: int | None = 0
-) -> tuple[CUDADataManager, CUDASampler]:
-    """Return a sampler of continuous ``sampled_actions``, seeded unless the seed is None."""
-    data, functions = managers(backend, n_agents, n_envs)
-    push(data, "sampled_actions", np.full((n_envs, n_agents, n_types), np.nan, np.float32))
-    sampler = CUDASampler(functions)
-    sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
-    if seed is not None:
-        sampler.init_random(seed)
-    return data, sampler
-
-
-def mean_of(data: CUDADataManager, value: float = 0.0) -> torch.Tensor:
-    """Return the same mean for every action."""
-    return torch.full_like(data.tensor("sampled_actions"), value)
-
-
-def draw(data: CUDADataManager, sampler: CUDASampler, n: int, mean: float = 0.0, **params: object) -> np.ndarray:
-    """Return n draws, (n, n_envs, n_agents, n_types)."""
-    means, draws = mean_of(data, mean), []
-    for _ in range(n):
-        sampler.sample(data, means, "sampled_actions", **params)
-        draws.append(data.pull_data_from_device("sampled_actions"))
-    return np.stack(draws)
-
-
-def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
-    """Compare floats as integers, so that -0 is not 0."""
-    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
 
 
 # ------------------------------------------------------------------ normals
@@ -359,94 +320,3 @@ def test_noise_compiles_for_the_gpu(flags):
     assert cubin[:4] == b"\x7fELF"
     for name in (b"noise", b"gaussian", b"uniform_actions"):
         assert name in cubin
-
-
-# ------------------------------------------------------------------ what is refused
-
-
-def test_unknown_keyword_is_an_error_that_names_the_known_ones():
-    """Keywords of discrete draws are none of continuous ones, and the other way round."""
-    data, sampler = sampler_of("cpu")
-    push(data, "choices", np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
-    sampler.register_actions(data, "choices", 2)
-    with pytest.raises(
-        ConfigError, match="'sampled_actions' has no keyword 'logits'; known are damping, scale, stddev"
-    ):
-        sampler.sample(data, mean_of(data), logits=True)
-    with pytest.raises(
-        ConfigError, match="'choices' has no keyword 'scale'; known are entropy, log_prob, logits, mask"
-    ):
-        sampler.sample(data, torch.ones((N_ENVS, N_AGENTS, 2)), "choices", scale=1.0)
-
-
-@pytest.mark.parametrize("name", ["damping", "stddev", "scale"])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_numbers_must_be_finite(name, value):
-    """Else every later action would be NaN."""
-    data, sampler = sampler_of("cpu")
-    with pytest.raises(ConfigError, match=f"{name} of 'sampled_actions' must be finite .got {value}"):
-        sampler.sample(data, mean_of(data), **{name: value})
-    assert not data.tensor("sampled_actions_ou_state").any()
-
-
-@pytest.mark.parametrize("name", ["damping", "stddev", "scale"])
-@pytest.mark.parametrize(
-    "number", [torch.ones(1), torch.ones((), dtype=torch.float64), torch.ones((), device="meta"), torch.ones((2, 3))]
-)
-def test_numbers_on_the_device_must_be_scalars(name, number):
-    """One 0-d float32 tensor on the backend's device for each; the error names it, and no draw is consumed."""
-    data, sampler = sampler_of("cpu")
-    with pytest.raises(DataError, match=rf"{name} must be contiguous torch.float32 of shape \(\) on cpu .got"):
-        sampler.sample(data, mean_of(data), **{name: number})
-    assert data.pull_data_from_device("sampled_actions_draws").tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("change", [lambda mean: mean[:1], lambda mean: mean.double(), lambda mean: mean[..., :1]])
-@pytest.mark.parametrize("params", [{}, {"use_argmax": True}])
-def test_mean_must_be_shaped_as_the_actions(change, params):
-    """Nothing is broadcast or cast silently, without noise either."""
-    data, sampler = sampler_of("cpu")
-    with pytest.raises(DataError, match=r"distribution must be contiguous torch.float32 of shape \(2, 3, 3\)"):
-        sampler.sample(data, change(mean_of(data)), **params)
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "num_actions", "message"),
-    [
-        ((2, 3, 1), np.int32, 1, r"must be float32 of shape \(2, n_agents, 1\) .got int32"),
-        ((2, 3, 1), np.float32, 2, r"of shape \(2, n_agents, 2\) .got float32 \(2, 3, 1\)"),
-        ((2, 3), np.float32, 1, r"got float32 \(2, 3\)"),
-        ((3, 3, 1), np.float32, 1, r"got float32 \(3, 3, 1\)"),
-    ],
-)
-def test_registration_checks_the_array(shape, dtype, num_actions, message):
-    """Continuous actions are float32, one for each environment, agent and type."""
-    data, functions = managers("cpu", N_AGENTS, N_ENVS)
-    push(data, "actions", np.zeros(shape, dtype))
-    with pytest.raises(ConfigError, match=f"'actions'.*{message}"):
-        CUDASampler(functions).register_actions(data, "actions", num_actions, is_deterministic=True)
-
-
-def test_discrete_arrays_have_no_noise():
-    """What is for continuous actions alone refuses discrete ones, and says how to register the others."""
-    data, sampler = sampler_of("cpu")
-    push(data, "choices", np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
-    sampler.register_actions(data, "choices", 2)
-    bound = torch.ones((N_AGENTS, 1))
-    for who, call in (
-        ("reset_noise", lambda: sampler.reset_noise(data, "choices")),
-        ("sample_uniform", lambda: sampler.sample_uniform(data, bound, bound, "choices")),
-    ):
-        with pytest.raises(ConfigError, match=f"{who}: 'choices' must be continuous .*is_deterministic=True"):
-            call()
-
-
-def test_continuous_draws_need_seed_and_registration():
-    """As discrete ones do."""
-    data, sampler = sampler_of("cpu", seed=None)
-    bound = torch.ones((N_AGENTS, N_TYPES))
-    for call in (lambda: sampler.sample(data, mean_of(data)), lambda: sampler.sample_uniform(data, bound, bound)):
-        with pytest.raises(ConfigError, match="has no seed"):
-            call()
-    with pytest.raises(ConfigError, match="'other' is not registered; known are sampled_actions"):
-        sampler.reset_noise(data, "other")

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import BACKENDS_HERE, managers, push
+from tests.support import managers, on_every_backend, push
 from warpdrive_min import CUDADataManager, DataFeed
 from warpdrive_min import data_manager as module
 from warpdrive_min.errors import BackendUnavailable, DataError, DeviceMemoryError
-
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
 
 
 @pytest.fixture

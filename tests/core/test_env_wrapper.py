@@ -10,11 +10,9 @@ import torch
 
 from envs import ENVS, CartPole
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS
+from tests.support import BACKENDS_HERE, on_every_backend, on_every_other_backend
 from warpdrive_min import EnvironmentRegistrar, EnvWrapper
 from warpdrive_min.errors import ActionError, BackendUnavailable, CompileError, ConfigError, DeviceMemoryError
-
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
 
 
 def started(backend: str, num_envs: int = 4, **options: object) -> EnvWrapper:
@@ -50,7 +48,7 @@ def test_wrapper_takes_over_the_environments_sizes_and_derives_the_observation_s
     assert env.n_resets == 1
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@on_every_other_backend
 def test_wrapper_tells_the_environment_its_backend(backend):
     """A dual-mode environment is told which mode it is in."""
     wrapper = EnvWrapper(Counter(), env_backend=backend)
@@ -141,7 +139,7 @@ def test_observations_and_actions_must_be_for_the_same_agents():
         EnvWrapper(env)
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@on_every_other_backend
 def test_environment_without_kernels_runs_on_cpu_only(backend):
     """There is no silent fallback to Python."""
     with pytest.raises(ConfigError, match=f"'PythonCounter': has no .* kernels, which backend '{backend}' runs"):
@@ -315,7 +313,7 @@ def test_step_before_reset_raises(backend):
             getattr(wrapper, name)()
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@on_every_other_backend
 def test_actions_as_an_argument_are_for_cpu(backend):
     """Elsewhere they are read from the array, and the error says how to write them."""
     wrapper = started(backend)
@@ -356,7 +354,7 @@ def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
         wrapper.reset()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_seed_picks_the_starts(backend):
     """The same seed starts alike, another one elsewhere."""
     starts = []

@@ -7,7 +7,7 @@ import pytest
 
 from envs import CartPole
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, managers
+from tests.support import managers, on_every_backend
 from warpdrive_min import CUDAEnvironmentContext, CUDAFunctionFeed, DataFeed
 from warpdrive_min.environment import check_memory, environment_constants, push_environment, seed_resets
 from warpdrive_min.errors import CompileError, ConfigError, DeviceMemoryError
@@ -24,7 +24,7 @@ def test_context_is_empty_until_it_is_wired():
         assert isinstance(feed, DataFeed)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_context_gets_its_managers_and_its_step_kernel(backend):
     """After wiring the context has what it was given; a step kernel that is not loaded raises."""
     data, functions = managers(backend)
@@ -88,7 +88,7 @@ def test_single_environment_says_what_it_needs():
 # ------------------------------------------------------------------ pushing, memory, seeds
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_push_gives_rows_to_what_asks_for_them(backend):
     """Saved arrays, pool targets and ``per_env`` arrays get a row for each environment; the rest is shared."""
     data, _ = managers(backend, n_agents=3, n_envs=5, episode_length=6)

@@ -7,13 +7,10 @@ import pytest
 import torch
 
 from tests.environments import FILL
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, push
+from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import CUDADataManager, CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError, ConfigError, DataError
 from warpdrive_min.function_manager import LaunchShape
-
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
-on_typed_backends = pytest.mark.parametrize("backend", OTHER_BACKENDS)
 
 
 def filled(backend: str, **replaced: object) -> tuple[CUDADataManager, CUDAFunctionManager]:
@@ -142,7 +139,7 @@ def test_bind_names_the_parameter_that_is_missing(backend):
         functions.bind("fill", data)
 
 
-@on_typed_backends
+@on_every_other_backend
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
@@ -222,7 +219,7 @@ def test_function_counts_its_arguments(backend):
         functions.get_function("fill")(data.tensor("target"))
 
 
-@on_typed_backends
+@on_every_other_backend
 def test_function_checks_explicit_arguments(backend):
     """Explicit arguments are held against the declaration as those found by name."""
     data, functions = filled(backend)

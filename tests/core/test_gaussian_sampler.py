@@ -1,4 +1,4 @@
-"""Gaussian policies: actions, log-probabilities and entropies of `CUDASampler.sample_gaussian`, and what it refuses."""
+"""Gaussian policies: actions, log-probabilities and entropies of `CUDASampler.sample_gaussian`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated, managers, push
+from tests.core.builders import assert_same_bits
+from tests.support import is_simulated, managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import BACKENDS, CUDASampler, capture
-from warpdrive_min.errors import ConfigError, DataError
-
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
-on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
-on_every_fast_backend = pytest.mark.parametrize(
-    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
-)
 
 
 class Policy:
@@ -25,13 +19,12 @@ class Policy:
     The mean and log_std of an agent and type are the same for every number of environments.
     """
 
-    def __init__(self, backend: str, n_envs: int = 2, n_agents: int = 3, n_types: int = 3, seed: int | None = 0):
+    def __init__(self, backend: str, n_envs: int = 2, n_agents: int = 3, n_types: int = 3, seed: int = 0):
         self.data, functions = managers(backend, n_agents, n_envs)
         push(self.data, "sampled_actions", np.full((n_envs, n_agents, n_types), np.nan, np.float32))
         self.sampler = CUDASampler(functions)
         self.sampler.register_actions(self.data, "sampled_actions", n_types, is_deterministic=True)
-        if seed is not None:
-            self.sampler.init_random(seed)
+        self.sampler.init_random(seed)
         generator, device = np.random.default_rng(0), self.data.device
         rows = generator.uniform(-1, 1, (2, n_agents, n_types)).astype(np.float32)
         self.mean = torch.from_numpy(rows[0]).to(device).expand(n_envs, -1, -1).contiguous()
@@ -71,11 +64,6 @@ class Policy:
         return self.data.pull_data_from_device("sampled_actions_draws").tolist()
 
 
-def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
-    """Compare floats as integers, so that -0 is not 0."""
-    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
-
-
 # ------------------------------------------------------------------ actions
 
 
@@ -110,35 +98,6 @@ def test_gaussian_and_other_draws_share_the_counter(backend):
     policy.normals(1)
     policy.sampler.sample_uniform(policy.data, -torch.ones_like(policy.log_std), torch.ones_like(policy.log_std))
     assert_same_bits(np.concatenate([first, policy.draw(1)[0]]), want[[0, 3]])
-
-
-@on_every_fast_backend
-def test_moments_are_those_of_the_policy(backend):
-    """Of 30,000 draws for each agent and type: mean and variance within 4 standard errors, in both tails 2.275 %."""
-    policy = Policy(backend, n_envs=1000, n_agents=2, n_types=2, seed=1)
-    actions = policy.draw(30)[0].astype(np.float64).reshape(-1, 2, 2)
-    mean, deviation = policy.mean[0].cpu().double().numpy(), np.exp(policy.log_std.cpu().double().numpy())
-    scores, n = (actions - mean) / deviation, len(actions)
-    assert np.abs(scores.mean(0)).max() < 4 / math.sqrt(n)
-    assert np.abs(scores.var(0) - 1).max() < 4 * math.sqrt(2 / n)  # the variance of a squared normal is 2
-    share = 0.5 * math.erfc(math.sqrt(2))
-    for tail in (scores > 2, scores < -2):
-        assert np.abs(tail.mean(0) - share).max() < 4 * math.sqrt(share * (1 - share) / n)
-    assert np.ptp(deviation) > 0.1
-
-
-@on_every_fast_backend
-def test_draws_are_uncorrelated_over_time_environments_agents_and_types(backend):
-    """Neighbours in each direction: within 4 standard errors of no correlation, of values and of their squares."""
-    policy = Policy(backend, n_envs=100, n_agents=5, n_types=4, seed=2)
-    scores = (policy.draw(50)[0] - policy.mean.cpu().numpy()) / np.exp(policy.log_std.cpu().numpy())
-    for axis in range(4):
-        first, second = (
-            np.take(scores, range(start, scores.shape[axis] + start - 1), axis).ravel() for start in (0, 1)
-        )
-        for power in (1, 2):
-            correlation = np.corrcoef(first**power, second**power)[0, 1]
-            assert abs(correlation) < 4 / math.sqrt(len(first)), f"axis {axis}, power {power}"
 
 
 # ------------------------------------------------------------------ log-probabilities and entropies
@@ -275,47 +234,3 @@ def test_replay_goes_on_drawing_and_follows_the_tensors(backend):
         assert policy.n_draws == [5] * 300
     assert_same_bits(*ends)
     assert len(np.unique(ends[0][:, 0, 0, 0])) == 4
-
-
-# ------------------------------------------------------------------ what is refused
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"), [("mean", "2, 3, 3"), ("log_std", "3, 3"), ("log_prob", "2, 3"), ("entropy", "2, 3")]
-)
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda each: each[:1],
-        lambda each: each[..., :1],
-        lambda each: each.transpose(0, 1),
-        lambda each: each.double(),
-        lambda each: each.to("meta"),
-    ],
-)
-def test_tensors_must_be_as_the_kernel_takes_them(name, shape, change):
-    """Nothing is broadcast or cast silently; the error names the tensor, and no draw is consumed."""
-    policy = Policy("cpu")
-    setattr(policy, name, change(getattr(policy, name)))
-    with pytest.raises(DataError, match=rf"{name} must be contiguous torch.float32 of shape \({shape}\) on cpu .got"):
-        policy.enqueue()
-    assert policy.n_draws == [0, 0]
-
-
-def test_discrete_actions_have_no_gaussian():
-    """The error says how to register others."""
-    policy = Policy("cpu")
-    push(policy.data, "choices", np.zeros((2, 3, 1), np.int32))
-    policy.sampler.register_actions(policy.data, "choices", 2)
-    with pytest.raises(ConfigError, match=r"sample_gaussian: 'choices' must be continuous .*is_deterministic=True"):
-        policy.enqueue(action_name="choices")
-
-
-def test_gaussian_draws_need_seed_and_registration():
-    """As others do."""
-    policy = Policy("cpu", seed=None)
-    with pytest.raises(ConfigError, match="has no seed"):
-        policy.enqueue()
-    policy.sampler.init_random(0)
-    with pytest.raises(ConfigError, match="'other' is not registered; known are sampled_actions"):
-        policy.enqueue(action_name="other")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.core import kernel_runner
-from tests.core.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS, probe
+from tests.core.kernel_runner import probe
+from tests.support import on_every_backend, on_every_other_backend
 
 CONSTANTS = {"THREADS": 32, "ENVS_PER_BLOCK": 32, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1}
 TWO_PI = np.float32(6.2831855)
@@ -37,7 +38,7 @@ def _ulp_error(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.max(np.abs(got - want) / np.spacing(np.abs(want).astype(np.float32)).astype(np.float64)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("exact", [False, True])
 def test_maths_is_accurate_in_every_language(backend: str, exact: bool) -> None:
     """Errors stay within the documented units in the last place of the result in double precision."""
@@ -57,7 +58,7 @@ def test_maths_is_accurate_in_every_language(backend: str, exact: bool) -> None:
     assert (got[:, 5] == np.clip(wide, -1, 2)).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_wrap_stays_inside_the_period(backend: str) -> None:
     """Angles land in [0, period): exact where fmod is, and 0 where the sum rounds to the period itself."""
     x = np.float32([0, 1, TWO_PI, -TWO_PI, -1, -1e-9, 2 * TWO_PI, 7])
@@ -68,7 +69,7 @@ def test_wrap_stays_inside_the_period(backend: str) -> None:
     assert ((everywhere >= 0) & (everywhere < TWO_PI)).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_principal_angle_is_within_half_a_turn(backend: str) -> None:
     """Angles within +-pi keep their bits; others lose or gain whole turns until they are there too."""
     pi = np.float32(np.pi)
@@ -82,7 +83,7 @@ def test_principal_angle_is_within_half_a_turn(backend: str) -> None:
     assert (np.abs(everywhere) <= pi).all()
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@on_every_other_backend
 def test_exact_maths_is_bit_identical_to_numpy(backend: str) -> None:
     """With EXACT every backend returns the same bits."""
     x = _values()
@@ -90,7 +91,7 @@ def test_exact_maths_is_bit_identical_to_numpy(backend: str) -> None:
     assert got.view(np.int32).tolist() == want.view(np.int32).tolist()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_exact_maths_of_nan_is_defined(backend: str) -> None:
     """e^NaN is 0 (a weight), sine and cosine are NaN."""
     got = _evaluate(backend, True, np.full(1, np.nan, np.float32))[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support import BACKENDS_HERE, managers, push
+from tests.support import managers, on_every_backend, push
 from warpdrive_min import CUDADataManager, CUDALogController
 from warpdrive_min.errors import DataError
 
@@ -28,7 +28,7 @@ def put(data: CUDADataManager, step: int) -> None:
             data.tensor(name)[env] = 10 * env + step
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("env_id", [0, 1])
 def test_log_keeps_every_step_of_one_environment(backend, env_id):
     """Rows 0 to the last step hold what the chosen environment had then, and the mask says which are valid."""

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from envs import ENVS, TagContinuous, TagGridWorld
+from envs import TagContinuous, TagGridWorld
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, TAG_CONFIGS, is_simulated
+from tests.support import (
+    BACKENDS_HERE,
+    TAG_CONFIGS,
+    is_simulated,
+    on_every_backend,
+    on_every_fast_backend,
+    on_every_other_backend,
+)
 from warpdrive_min import (
     BACKENDS,
     CUDADataManager,
@@ -22,25 +29,9 @@ from warpdrive_min import (
     EnvironmentCPUvsGPU,
     EnvWrapper,
 )
-from warpdrive_min.consistency import Tolerance
-from warpdrive_min.policies import random_policy
-from warpdrive_min.rng import pool_row, seed_words
 
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
-on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
-on_every_fast_backend = pytest.mark.parametrize(
-    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
-)
 alone_and_shared = pytest.mark.parametrize("blocks", [1, 2])
 
-CLASSIC = {
-    "cartpole": "CartPole-v1",
-    "mountain_car": "MountainCar-v0",
-    "continuous_mountain_car": "MountainCarContinuous-v0",
-    "acrobot": "Acrobot-v1",
-    "pendulum": "Pendulum-v1",
-}
-"""The environments of classic control, and their names in Gymnasium."""
 LEVEL = 1e-5
 """Probability with which a correct sampler fails one chi-square; the seeds are fixed, so none does by chance."""
 
@@ -232,42 +223,6 @@ def test_pools_of_every_rank_are_drawn_evenly(backend):
     assert (forced[:, 0] != forced[:, 1]).any()
 
 
-@on_every_backend
-@pytest.mark.parametrize("name", CLASSIC)
-def test_pool_of_classic_control_is_drawn_evenly(name, backend):
-    """10,000 resets from 8 starts: each its share, whatever came before or beside it; who goes on is left alone."""
-    n_envs, n_rounds, n_rows, seed = (4, 2, 8, 5) if is_simulated(backend) else (200, 100, 8, 5)
-    env = ENVS[name](reset_pool_size=n_rows, seed=1)
-    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend)
-    wrapper.reset_all_envs()
-    wrapper.init_reset_pool(seed)
-    data = wrapper.cuda_data_manager
-    pool = data.tensor("state_reset_pool")[:, 0]
-    starts = pool.cpu().numpy()
-    assert len(np.unique(starts, axis=0)) == n_rows
-    varies = [True, False] if "mountain_car" in name else [True] * starts.shape[1]  # the cars start at rest
-    assert (starts.std(0) > 1e-4).tolist() == varies
-
-    data.tensor("state")[1::2] = 99.0
-    drawn = []
-    for _ in range(n_rounds):
-        data.tensor("_done_")[::2] = 1
-        wrapper.reset_only_done_envs()
-        is_row = (data.tensor("state")[::2, 0][:, None] == pool).all(-1)
-        assert (is_row.sum(1) == 1).all()
-        drawn.append(is_row.int().argmax(1))
-    rows = torch.stack(drawn).cpu().numpy()
-    episodes, restarted = np.arange(1, n_rounds + 1)[:, None], np.arange(0, n_envs, 2)
-    np.testing.assert_array_equal(rows, pool_row(episodes, restarted, *seed_words(seed), n_rows))
-    assert (data.tensor("state")[1::2] == 99.0).all()
-    assert data.pull_data_from_device("_episode_").tolist() == [n_rounds + 1, 1] * (n_envs // 2)
-    if not is_simulated(backend):
-        assert rows.size == 10_000
-        assert p_value(np.bincount(rows.ravel()), np.full(n_rows, 1 / n_rows)) > LEVEL
-        for axis in range(2):
-            assert p_value_of_neighbours(rows, axis, n_rows) > LEVEL, f"axis {axis}"
-
-
 # ------------------------------------------------------------------ kernel, log and reset
 
 
@@ -366,57 +321,6 @@ def test_checker_finds_tag_continuous_equal(blocks, backend):
     for config in TAG_CONFIGS.values():
         assert TagContinuous(**config).settle_blocks(blocks, BACKENDS[backend].language) == blocks
     assert checked(TagContinuous, TAG_CONFIGS, backend, blocks) == 0
-
-
-@on_every_backend
-@pytest.mark.parametrize("name", CLASSIC)
-def test_episodes_of_classic_control_are_gymnasiums(name, backend):
-    """Free-running from the same starts, five copies are Gymnasium's to 0.1 % for two episodes and more."""
-    gymnasium = pytest.importorskip("gymnasium")
-    length = 2 if is_simulated(backend) else 100
-    wrapper = EnvWrapper(ENVS[name](episode_length=length), num_envs=5, env_backend=backend, seed=1, exact=True)
-    wrapper.reset_all_envs()
-    data, draw = wrapper.cuda_data_manager, random_policy(wrapper, seed=2)
-    theirs = [gymnasium.make(CLASSIC[name]).unwrapped for _ in range(5)]
-
-    def pull(array: str) -> np.ndarray:
-        return data.pull_data_from_device(array)
-
-    def restart(envs: Any) -> None:
-        for env in envs:
-            theirs[env].reset()
-            theirs[env].state = pull("state")[env, 0].astype(np.float64)
-            assert agree(observed(theirs[env]), pull("observations")[env, 0])
-
-    restart(range(5))
-    n_done = np.zeros(5, int)
-    for _ in range(2 * length):
-        draw()
-        wrapper.step_all_envs()
-        for env, action in enumerate(pull("sampled_actions")[:, 0]):
-            want, reward, terminated, _, _ = theirs[env].step(action if action.dtype == np.float32 else int(action[0]))
-            assert agree(want, pull("observations")[env, 0])
-            assert agree(reward, pull("rewards")[env, 0])
-            assert terminated == pull("terminated")[env]
-            assert (terminated or pull("_timestep_")[env] == length) == pull("_done_")[env]
-        done = np.flatnonzero(pull("_done_"))
-        n_done[done] += 1
-        wrapper.reset_only_done_envs()
-        restart(done)
-    assert (n_done >= 2).all()
-
-
-def observed(theirs: Any) -> Any:
-    """Return what Gymnasium's environment shows of its state: a function of it, or the state."""
-    for name in ("_get_ob", "_get_obs"):
-        if hasattr(theirs, name):
-            return getattr(theirs, name)()
-    return theirs.state
-
-
-def agree(want: Any, got: Any) -> bool:
-    """Tell whether values agree to a tenth of WarpDrive's 1 %."""
-    return Tolerance(0.1).compare(np.atleast_1d(want), np.atleast_1d(got)).n_wrong == 0
 
 
 @on_every_backend

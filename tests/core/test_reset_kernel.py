@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.core import kernel_runner
-from tests.core.kernel_runner import BACKENDS_HERE
+from tests.support import on_every_backend
 from warpdrive_min import rng
 
 SEED = np.array([5, -6], np.int32)
@@ -43,7 +43,7 @@ def _reset_rows(
     kernel_runner.run(backend, "reset", "reset_rows", constants, arguments, blocks)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("envs_per_block", [1, 3, 8])
 @pytest.mark.parametrize("row", [(), (7,), (3, 5)])
 def test_reset_copies_exactly_the_rows_that_are_done(backend: str, envs_per_block: int, row: tuple[int, ...]) -> None:
@@ -57,7 +57,7 @@ def test_reset_copies_exactly_the_rows_that_are_done(backend: str, envs_per_bloc
     assert target[[1, 2, 4]].tobytes() == before[[1, 2, 4]].tobytes()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_reset_by_force_copies_every_row(backend: str) -> None:
     """With force no environment need be done."""
     target, source = np.zeros((4, 2), np.int32), np.arange(8, dtype=np.int32).reshape(4, 2)
@@ -65,7 +65,7 @@ def test_reset_by_force_copies_every_row(backend: str) -> None:
     assert target.tolist() == source.tolist()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_pool_rows_are_joint_and_follow_the_episode(backend: str) -> None:
     """All targets of an environment take the same row, that of its episode, and environments differ."""
     n_rows, n_envs = 6, 20
@@ -91,7 +91,7 @@ def test_pool_rows_are_uniform() -> None:
     assert ((pairs - want) ** 2 / want).sum() < 148.2  # 99 degrees of freedom
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("force", [0, 1])
 def test_undo_done_starts_the_next_episode(backend: str, force: int) -> None:
     """Affected environments count one more episode, from step 0, not done; others keep theirs."""

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, is_simulated, managers, push
+from tests.support import managers, on_every_backend, push
 from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, DataFeed, EnvWrapper
 from warpdrive_min.errors import ConfigError, DataError
 from warpdrive_min.rng import pool_row, seed_words
-
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
 
 SAVED = {
     "flat": np.array([1.5, 2.5], np.float32),
@@ -186,22 +184,6 @@ def test_pool_gives_another_row_though_done_is_kept(backend):
         resetter.reset_when_done(data, undo_done_after_reset=False)
         labels.append(int(data.pull_data_from_device("label")[0]))
     assert len(set(labels)) == 5
-
-
-@on_every_backend
-@pytest.mark.parametrize("mode", ["if_done", "force_reset"])
-def test_pool_rows_are_drawn_uniformly(backend, mode):
-    """Counts of 8 rows stay within the 0.1 % bound of chi-square with 7 degrees of freedom, 24.3; seeded."""
-    n_envs, n_resets = (10, 16) if is_simulated(backend) else (500, 40)
-    data, resetter = pooled(backend, n_envs, 8, seed=11)
-    counts = np.zeros(8)
-    for _ in range(n_resets):
-        data.tensor("_done_").fill_(1)
-        resetter.reset_when_done(data, mode)
-        counts += np.bincount(data.pull_data_from_device("label"), minlength=8)
-    expected = n_envs * n_resets / 8
-    assert counts.sum() == n_envs * n_resets
-    assert ((counts - expected) ** 2 / expected).sum() < 24.3
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import BACKENDS_HERE, managers, push
+from tests.support import managers, on_every_backend, push
 from warpdrive_min import RingBuffer, RingBufferManager
 from warpdrive_min.errors import DataError
 
@@ -19,7 +19,7 @@ def rows(buffer: RingBuffer) -> list[float]:
     return [] if unrolled is None else unrolled[:, 0].tolist()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("size", [1, 2, 5, None])
 def test_unroll_returns_the_last_rows_oldest_first(backend, size):
     """At every length, wrapped or not, whole array or part of it, it holds what a deque would."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.core import kernel_runner
-from tests.core.kernel_runner import BACKENDS_HERE, probe
+from tests.core.kernel_runner import probe
+from tests.support import on_every_backend
 from warpdrive_min import rng
 
 CONSTANTS = {"THREADS": 8, "ENVS_PER_BLOCK": 8, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": True}
@@ -31,7 +32,7 @@ def _words(backend: str, counters: np.ndarray, seed: np.ndarray) -> np.ndarray:
     return out.view(np.uint32)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
 def test_philox_gives_the_published_words(backend: str, counter: str, key: str, words: str) -> None:
     """Each backend reproduces Random123's known answers."""
@@ -39,7 +40,7 @@ def test_philox_gives_the_published_words(backend: str, counter: str, key: str, 
     assert got[0].tolist() == _int32(words).view(np.uint32).tolist()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_philox_agrees_with_integers_of_any_size(backend: str) -> None:
     """Each backend equals ten rounds written in Python's integers."""
     generator = np.random.default_rng(0)
@@ -74,7 +75,7 @@ def test_philox_accepts_empty_counters() -> None:
     assert rng.philox(np.zeros(0, np.int32), np.zeros(0, np.int32), 0, 2, 1, 1)[0].shape == (0,)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_derived_numbers_have_their_closed_form(backend: str) -> None:
     """`uniform` keeps 24 bits and stays below 1, `below` scales to [0, n), and `pool_row` uses word 0 of its stream."""
     words = np.array([0, 255, 256, 0x7FFFFFFF, -(2**31), -1], np.int32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.core import kernel_runner
-from tests.core.kernel_runner import BACKENDS_HERE, OTHER_BACKENDS
+from tests.support import on_every_backend, on_every_other_backend
 from warpdrive_min import rng
 
 SEED = np.array([11, -3], np.int32)
@@ -69,7 +69,7 @@ def _size(backend: str, large: int, small: int) -> int:
     return small if kernel_runner.is_simulated(backend) else large
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_sample_follows_the_rule_worked_by_hand(backend: str) -> None:
     """The first category whose running sum exceeds uniform * total; draws advance word by word."""
     probabilities = np.float32([1, 2, 0, 5])
@@ -86,7 +86,7 @@ def test_sample_follows_the_rule_worked_by_hand(backend: str) -> None:
     assert (sampler.entropy == 7).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("is_logits", [False, True])
 def test_sample_frequencies_match_the_distribution(backend: str, is_logits: bool) -> None:
     """Chi-square over draws stays below its 99.9 % quantile, and a zero probability is never drawn."""
@@ -103,7 +103,7 @@ def test_sample_frequencies_match_the_distribution(backend: str, is_logits: bool
     assert ((counts[positive] - want) ** 2 / want).sum() < 16.3  # three degrees of freedom
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("is_logits", [False, True])
 def test_sample_of_a_certain_category_is_certain(backend: str, is_logits: bool) -> None:
     """Probability one is always drawn, with log-probability and entropy 0."""
@@ -115,7 +115,7 @@ def test_sample_of_a_certain_category_is_certain(backend: str, is_logits: bool) 
     np.testing.assert_allclose(sampler.entropy, 0, atol=2e-7)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("is_logits", [False, True])
 @pytest.mark.parametrize("is_argmax", [False, True])
 def test_sample_never_takes_a_forbidden_entry(backend: str, is_logits: bool, is_argmax: bool) -> None:
@@ -136,7 +136,7 @@ def test_sample_never_takes_a_forbidden_entry(backend: str, is_logits: bool, is_
         assert len(np.unique(actions)) == 5
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_argmax_takes_the_first_of_equal_maxima(backend: str) -> None:
     """Of equal maxima the first allowed one."""
     mask = np.ones((1, 2, 4), np.int32)
@@ -146,7 +146,7 @@ def test_argmax_takes_the_first_of_equal_maxima(backend: str) -> None:
     np.testing.assert_allclose(sampler.log_prob, [[np.log(3 / 9), np.log(3 / 6)]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("is_argmax", [False, True])
 def test_sample_without_weight_takes_the_first_allowed(backend: str, is_argmax: bool) -> None:
     """With no positive weight: the first allowed entry, 0 if none is; log-probability and entropy are 0."""
@@ -159,7 +159,7 @@ def test_sample_without_weight_takes_the_first_allowed(backend: str, is_argmax: 
     assert (sampler.entropy == 0).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @pytest.mark.parametrize("is_logits", [False, True])
 def test_statistics_match_double_precision(backend: str, is_logits: bool) -> None:
     """Log-probability and entropy, summed over types, equal the formulas in float64."""
@@ -180,7 +180,7 @@ def test_statistics_match_double_precision(backend: str, is_logits: bool) -> Non
     np.testing.assert_allclose(sampler.entropy, entropy, rtol=2e-6, atol=5e-6)
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@on_every_other_backend
 @pytest.mark.parametrize("is_logits", [False, True])
 @pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("shape", [(7, 4, (6,)), (3, 11, (4, 1, 3, 2, 2)), (2, 1, (700,))])
@@ -203,7 +203,7 @@ def test_draws_are_bit_identical_to_numpy(
     assert here.draws.tolist() == there.draws.tolist() == [8, *[3] * (n_envs - 1)]
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_draws_do_not_depend_on_the_number_of_environments(backend: str) -> None:
     """The first environments draw the same whether others follow or not."""
     distribution = np.random.default_rng(4).uniform(0, 1, (5, 6, 8))

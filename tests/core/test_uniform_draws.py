@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.core.test_continuous_sampler import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, sampler_of
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated, managers, push
+from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, sampler_of
+from tests.support import managers, on_every_backend, on_every_fast_backend, on_every_other_backend, push
 from warpdrive_min import rng
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import ConfigError
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import Box, Discrete
-
-on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
-on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
-on_every_fast_backend = pytest.mark.parametrize(
-    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
-)
 
 
 def policy_of(backend: str, spaces: list[object], n_types: int, n_envs: int = N_ENVS, seed: int = 0):
@@ -127,11 +121,3 @@ def test_random_policy_needs_bounded_boxes_of_one_shape(spaces, message):
     """There is no uniform distribution over an unbounded box."""
     with pytest.raises(ConfigError, match=rf"{message}.*got \[Box"):
         policy_of("cpu", spaces, 1)
-
-
-def test_bounds_must_be_those_of_every_agent_and_type():
-    """The error names the bound."""
-    data, sampler = sampler_of("cpu")
-    bound = torch.ones((N_AGENTS, N_TYPES))
-    with pytest.raises(DataError, match=r"high must be contiguous torch.float32 of shape \(3, 3\)"):
-        sampler.sample_uniform(data, bound, bound[:1])

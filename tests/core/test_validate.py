@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.support import BACKENDS_HERE, is_simulated
+from tests.support import is_simulated, on_every_backend
 from warpdrive_min.commands.new_env import write_starter
 from warpdrive_min.commands.validate import validate
 from warpdrive_min.errors import ConfigError
@@ -48,7 +48,7 @@ def check(case, *names):
 # ------------------------------------------------------------------ what is right passes
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_starter_passes(backend, write):
     """The starter passes every check on every backend, and what is skipped says why."""
     case = case_of(write(), backend)

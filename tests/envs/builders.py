@@ -1,4 +1,4 @@
-"""Started wrappers of environments of one agent, and short ways to write and read their arrays."""
+"""Started wrappers of environments, short ways to write and read their arrays, and what tests know of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs import ENVS
+from envs import ENVS, TagGridWorld
 from envs.classic_control._common.single import SingleAgent
 from warpdrive_min import EnvWrapper
 
@@ -28,6 +28,20 @@ def started(env, n_envs=1, *, backend="cpu", states=None, exact=False, auto_rese
     wrapper.reset()
     if states is not None:
         write(wrapper, "state", np.asarray(states)[:, None])
+    return wrapper
+
+
+OPTIONS = ("auto_reset", "exact", "blocks_per_env")
+
+
+def grid_of(backend: str = "cpu", n_envs: int = 1, **config: Any) -> EnvWrapper:
+    """Build and start a wrapper; `OPTIONS` are its own, the rest is the environment's, `seed` both's."""
+    options = {name: config.pop(name) for name in OPTIONS if name in config}
+    wrapper = EnvWrapper(
+        TagGridWorld(**config), num_envs=n_envs, env_backend=backend, seed=config.get("seed", 0), **options
+    )
+    assert wrapper.env.is_spread == (options.get("blocks_per_env", 1) > 1 and backend != "cpu")
+    wrapper.reset_all_envs()
     return wrapper
 
 

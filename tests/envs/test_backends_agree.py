@@ -7,11 +7,17 @@ import pytest
 
 from envs import ENVS
 from tests.agreement import free_run, start, step_from_same_state
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, SCENARIOS, TAG_CONFIGS, is_simulated, random_tag_config
+from tests.support import (
+    SCENARIOS,
+    TAG_CONFIGS,
+    is_simulated,
+    on_every_backend,
+    on_every_other_backend,
+    random_tag_config,
+)
 from warpdrive_min.consistency import Agreement
 from warpdrive_min.policies import random_policy
 
-others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
 every_scenario = pytest.mark.parametrize(("name", "config"), SCENARIOS.values(), ids=SCENARIOS)
 
 
@@ -30,7 +36,7 @@ def check(result: Agreement, tolerance: float) -> None:
     assert result.n_in_doubt <= 0.1 * result.n_rows  # agents that slide along an edge are all in doubt
 
 
-@others
+@on_every_other_backend
 @every_scenario
 def test_step_agrees_from_the_same_state(name, config, backend):
     """Each step gives the oracle's arrays, from the state that the backend itself reached."""
@@ -40,7 +46,7 @@ def test_step_agrees_from_the_same_state(name, config, backend):
         assert result.n_done > 0, "the run must end episodes"
 
 
-@others
+@on_every_other_backend
 @pytest.mark.parametrize("mode", TAG_CONFIGS)
 def test_tag_agrees_in_the_reference_configs(mode, backend):
     """The four configs of WarpDrive's own test agree step by step, and somebody is tagged."""
@@ -50,7 +56,7 @@ def test_tag_agrees_in_the_reference_configs(mode, backend):
         assert n_tagged > 0, "the run must exercise a tag"
 
 
-@others
+@on_every_other_backend
 @pytest.mark.parametrize("first_seed", range(0, 200, 25))
 def test_tag_agrees_in_random_configs(first_seed, backend):
     """200 random configs (one in each lot of 25 in the simulator) agree step by step, each having tagged someone."""
@@ -61,7 +67,7 @@ def test_tag_agrees_in_random_configs(first_seed, backend):
         assert n_tagged > 0 or is_simulated(backend), f"seed {seed}, {config}: the run must exercise a tag"
 
 
-@others
+@on_every_other_backend
 @every_scenario
 def test_exact_runs_are_bit_identical(name, config, backend):
     """Free-running with auto-reset, 1,000 environments go through the oracle's bits for 1,000 steps."""
@@ -74,7 +80,7 @@ def test_exact_runs_are_bit_identical(name, config, backend):
         np.testing.assert_array_equal(got[key].view(np.int32), array.view(np.int32), err_msg=key)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 @every_scenario
 def test_environment_does_not_depend_on_how_many_there_are(name, config, backend):
     """The first environments of a larger run go through the same states to the bit."""
@@ -85,7 +91,7 @@ def test_environment_does_not_depend_on_how_many_there_are(name, config, backend
         np.testing.assert_array_equal(more[key][: run["n_envs"]], few[key], err_msg=key)
 
 
-@others
+@on_every_other_backend
 @every_scenario
 def test_same_seed_draws_the_same_actions_and_starts(name, config, backend):
     """Actions and starts of one seed are the oracle's to the bit, exact build or not; another seed's are not."""

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from tests.envs.builders import BOTTOM, SINGLE, read, reads, started, step, write
-from tests.support import BACKENDS_HERE
+from tests.support import on_every_backend
 from warpdrive_min.consistency import EnvironmentCPUvsGPU, difference
 from warpdrive_min.spaces import Box
 
-everywhere = pytest.mark.parametrize("backend", BACKENDS_HERE)
 cars = pytest.mark.parametrize("car", ["mountain_car", "continuous_mountain_car"])
 
 # ------------------------------------------------------------------ CartPole
@@ -56,7 +55,7 @@ def test_continuous_car_takes_a_number():
     assert (actions.shape, actions.dtype) == ((2, 1, 1), torch.float32)
 
 
-@everywhere
+@on_every_backend
 def test_push_is_clipped_and_its_cost_is_not(backend):
     """Beyond 1 the push stays the same while the cost grows with the square of the action."""
     wrapper = started("continuous_mountain_car", backend=backend, states=[(BOTTOM, 0)] * 5)
@@ -66,7 +65,7 @@ def test_push_is_clipped_and_its_cost_is_not(backend):
     np.testing.assert_allclose(read(wrapper, "rewards")[:, 0], [-0.9, -0.1, -0.025, -0.1, -0.4], rtol=1e-6)
 
 
-@everywhere
+@on_every_backend
 def test_goal_pays_once_less_the_cost_of_the_action(backend):
     """Who reaches the goal gets 100, less the cost of the action; who is cut off gets nothing for it."""
     states = [(0.44, 0.03), (BOTTOM, 0)]
@@ -160,7 +159,7 @@ def energy(state: np.ndarray) -> np.ndarray:
     return 0.5 * (first + second + velocity_1**2 + both**2) + 9.8 * height
 
 
-@everywhere
+@on_every_backend
 def test_angles_wrap_and_velocities_are_bounded(backend):
     """Turning over the top an angle comes back on the other side, by as many turns as it takes; speeds stop growing."""
     # Without gravity and with the links in line nothing accelerates the joints.
@@ -192,7 +191,7 @@ def test_rounding_decides_for_links_at_the_goals_height_alone():
 # ------------------------------------------------------------------ Pendulum
 
 
-@everywhere
+@on_every_backend
 def test_pendulum_follows_the_equations_worked_by_hand(backend):
     """Five states and torques give the worked angles, velocities and rewards."""
     half, turn = math.pi / 2, 2 * math.pi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,11 @@ import pytest
 
 import envs.classic_control
 from tests.envs.builders import SINGLE, SUBJECTS, bits, read, reads, started, step, write
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
+from tests.support import is_simulated, on_every_backend, on_every_other_backend
 from warpdrive_min.consistency import difference
+from warpdrive_min.errors import ConfigError
 
 every_environment = pytest.mark.parametrize("name", SINGLE)
-everywhere = pytest.mark.parametrize("backend", BACKENDS_HERE)
-others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
 ENDS = ("terminated", "truncated", "_done_")
 
 
@@ -30,7 +30,7 @@ def test_there_are_five_of_them():
 # ------------------------------------------------------------------ equations
 
 
-@everywhere
+@on_every_backend
 @every_environment
 def test_step_is_gymnasiums_from_the_same_state(name, backend):
     """10,000 random steps from all over the place, each from the state that the backend reached, are Gymnasium's."""
@@ -133,7 +133,7 @@ def test_episode_of_gymnasium_is_reproduced(episode):
 # ------------------------------------------------------------------ ends and starts
 
 
-@everywhere
+@on_every_backend
 @every_environment
 def test_finished_episode_keeps_its_last_observation_and_starts_again(name, backend):
     """Both end at the time limit, one of them before: its last observation is kept, its next start is shown."""
@@ -185,7 +185,7 @@ def test_starts_differ_by_environment_and_episode(name):
     np.testing.assert_allclose(starts.std(0), (high - low) / np.sqrt(12), rtol=0.05)
 
 
-@everywhere
+@on_every_backend
 @every_environment
 def test_pool_gives_the_oracles_rows_and_their_observations(name, backend):
     """Starts are the rows that the oracle draws, each as often in the long run, and the observation shows them."""
@@ -232,7 +232,7 @@ def test_pool_of_one_starts_every_episode_alike(name):
 # ------------------------------------------------------------------ backends
 
 
-@others
+@on_every_other_backend
 @every_environment
 def test_exact_runs_from_all_over_the_place_are_bit_identical(name, backend):
     """Free-running with auto-reset, every array has the oracle's bits after every step."""
@@ -263,13 +263,37 @@ def test_exact_runs_from_all_over_the_place_are_bit_identical(name, backend):
 def test_whole_numbers_are_compiled_in_as_floats(name):
     """A config with 1 for 1.0, as YAML gives it, has float constants: an int would make Numba compute in float64."""
     default = SINGLE[name]().config
-    fields = [field for field, value in default if isinstance(value, float)]
+    fields = [field for field in default.__dataclass_fields__ if isinstance(getattr(default, field), float)]
     whole = {field: round(getattr(default, field)) for field in fields if round(getattr(default, field)) > 0}
     assert whole, "the config must have a whole number"
     env = SINGLE[name](**whole)
-    assert {type(getattr(env.config, field)) for field in whole} == {float}
+    assert {type(getattr(env.config, field)) for field in whole} == {int}
     constants = env.get_constants()
     assert {key for key, value in constants.items() if not isinstance(value, float)} == {"RESET_POOL_SIZE"}
+
+
+CARS = ("mountain_car", "continuous_mountain_car")
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "key", "got"),
+    [
+        *((name, {"episode_length": 0}, ".episode_length", 0) for name in SINGLE),
+        *((name, {"reset_pool_size": -2}, ".reset_pool_size", -2) for name in SINGLE),
+        ("cartpole", {"pole_mass": 0.0}, ".pole_mass", 0.0),
+        ("acrobot", {"link_moi": 0.0}, ".link_moi", 0.0),
+        ("pendulum", {"length": 0.0}, ".length", 0.0),
+        *((name, {"max_speed": -0.07}, ".max_speed", -0.07) for name in CARS),
+        *((name, {"max_position": -2}, ".max_position", -2) for name in CARS),
+        *((name, {"min_start": -0.4}, ".max_start", -0.4) for name in CARS),
+        *((name, {"min_start": -1.5}, "", "-1.5 to -0.4") for name in CARS),
+        ("continuous_mountain_car", {"min_action": 1.5}, ".max_action", 1.0),
+    ],
+)
+def test_config_names_the_broken_rule(name, config, key, got):
+    """A wrong value is an error that names the environment, the key and the value."""
+    with pytest.raises(ConfigError, match=rf"^{name}{re.escape(key)}: .*\(got {re.escape(str(got))}\)"):
+        SINGLE[name](**config)
 
 
 @every_environment

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from envs.tag_gridworld import TagGridWorld, TagGridWorldConfig
+from tests.envs.builders import grid_of
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import EnvWrapper
+from warpdrive_min.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,18 +25,6 @@ FIVE = {"num_taggers": 4, "grid_length": 4, "episode_length": 10}
 CASE_1 = {"starting_location_x": [0, 0, 0, 0, 1], "starting_location_y": [0, 0, 0, 0, 1]}
 CASE_2 = {"starting_location_x": [1, 3, 3, 1, 0], "starting_location_y": [1, 1, 3, 3, 1]}
 TYPES = [0, 0, 0, 0, 1]
-OPTIONS = ("auto_reset", "exact", "blocks_per_env")
-
-
-def started(backend: str = "cpu", n_envs: int = 1, **config: Any) -> EnvWrapper:
-    """Build and start a wrapper; `OPTIONS` are its own, the rest is the environment's, `seed` both's."""
-    options = {name: config.pop(name) for name in OPTIONS if name in config}
-    wrapper = EnvWrapper(
-        TagGridWorld(**config), num_envs=n_envs, env_backend=backend, seed=config.get("seed", 0), **options
-    )
-    assert wrapper.env.is_spread == (options.get("blocks_per_env", 1) > 1 and backend != "cpu")
-    wrapper.reset_all_envs()
-    return wrapper
 
 
 def put(wrapper: EnvWrapper, **arrays: Any) -> None:
@@ -76,7 +66,7 @@ def rewarded(wrapper: EnvWrapper, want: list[float], env: int = 0) -> None:
 @here
 def test_first_case_of_warpdrive_is_reproduced(backend):
     """A tag pays every tagger and costs the runner; who hit a wall pays for it; the observations are those cells."""
-    wrapper = started(backend, **FIVE, **CASE_1)
+    wrapper = grid_of(backend, **FIVE, **CASE_1)
     act(wrapper, [2, 0, 3, 4, 2])
     x, y = cells(wrapper)
     assert (x, y) == ([0, 0, 0, 0, 0], [0, 0, 1, 0, 1])
@@ -89,7 +79,7 @@ def test_first_case_of_warpdrive_is_reproduced(backend):
 @here
 def test_second_case_of_warpdrive_is_reproduced(backend):
     """Two steps: the first tags nobody, the second ends with a tagger on the runner's cell."""
-    wrapper = started(backend, **FIVE, **CASE_2)
+    wrapper = grid_of(backend, **FIVE, **CASE_2)
     act(wrapper, [1, 3, 2, 4, 1])
     assert cells(wrapper) == ([2, 3, 2, 1, 1], [1, 2, 3, 2, 1])
     rewarded(wrapper, [-0.01, -0.01, -0.01, -0.01, 0.01])
@@ -103,7 +93,7 @@ def test_second_case_of_warpdrive_is_reproduced(backend):
 @here
 def test_kernel_case_of_warpdrive_is_reproduced(backend):
     """Two environments at a time, episodes of one step: each restarts, and the next step starts from there."""
-    wrapper = started(backend, 2, auto_reset=True, **{**FIVE, "episode_length": 1}, **CASE_1)
+    wrapper = grid_of(backend, 2, auto_reset=True, **{**FIVE, "episode_length": 1}, **CASE_1)
     second = {"loc_x": CASE_2["starting_location_x"], "loc_y": CASE_2["starting_location_y"]}
 
     def move_second() -> None:
@@ -131,7 +121,7 @@ def test_kernel_case_of_warpdrive_is_reproduced(backend):
 def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
     """WarpDrive's actions give its returns, last cells and sums of the first and last observations."""
     config = {"num_taggers": 4, "grid_length": 6, "episode_length": 20, "use_full_observation": full}
-    wrapper = started(backend, **config)
+    wrapper = grid_of(backend, **config)
     np.testing.assert_allclose(got(wrapper, "observations").sum(), first_sum, rtol=1e-6)
     returns, agent = np.zeros(5), np.arange(5)
     for step in range(1, 21):
@@ -151,7 +141,7 @@ def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
 def test_two_taggers_on_the_runner_tag_it_once(backend):
     """However many taggers reach the runner's cell, each earns one reward and the runner pays one penalty."""
     start = {"starting_location_x": [1, 2, 0, 1], "starting_location_y": [2, 1, 0, 1]}
-    wrapper = started(backend, num_taggers=3, grid_length=4, **start)
+    wrapper = grid_of(backend, num_taggers=3, grid_length=4, **start)
     act(wrapper, [4, 2, 0, 0])
     assert cells(wrapper) == ([1, 1, 0, 1], [1, 1, 0, 1])
     rewarded(wrapper, [10, 10, 10, -2])
@@ -161,7 +151,7 @@ def test_two_taggers_on_the_runner_tag_it_once(backend):
 @here
 def test_agents_that_swap_cells_do_not_meet(backend):
     """Only cells after the move count: a tagger and the runner that pass each other go on."""
-    wrapper = started(backend, num_taggers=1, grid_length=4, starting_location_x=[1, 2], starting_location_y=[3, 3])
+    wrapper = grid_of(backend, num_taggers=1, grid_length=4, starting_location_x=[1, 2], starting_location_y=[3, 3])
     act(wrapper, [1, 2])
     assert cells(wrapper) == ([2, 1], [3, 3])
     rewarded(wrapper, [-0.01, 0.01])
@@ -172,7 +162,7 @@ def test_agents_that_swap_cells_do_not_meet(backend):
 def test_every_wall_stops_and_costs(backend):
     """Who would leave the grid stays on it for the penalty; along a wall, away from it, or staying is free."""
     x, y = [0, 4, 2, 2, 0, 4, 4, 2], [2, 2, 0, 4, 0, 4, 3, 2]
-    wrapper = started(backend, num_taggers=7, grid_length=4, starting_location_x=x, starting_location_y=y)
+    wrapper = grid_of(backend, num_taggers=7, grid_length=4, starting_location_x=x, starting_location_y=y)
     act(wrapper, [2, 1, 4, 3, 3, 2, 0, 0])
     assert cells(wrapper) == ([0, 4, 2, 2, 0, 3, 4, 2], [2, 2, 0, 4, 1, 4, 3, 2])
     rewarded(wrapper, [-0.11] * 4 + [-0.01] * 3 + [0.01])
@@ -182,7 +172,7 @@ def test_every_wall_stops_and_costs(backend):
 def test_tag_in_the_last_step_is_no_truncation(backend):
     """At the time limit an episode is truncated, unless it ends with a tag."""
     start = {"starting_location_x": [0, 2], "starting_location_y": [0, 0]}
-    wrapper = started(backend, 2, num_taggers=1, grid_length=4, episode_length=2, **start)
+    wrapper = grid_of(backend, 2, num_taggers=1, grid_length=4, episode_length=2, **start)
     act(wrapper, [[1, 0], [0, 0]])
     assert (why(wrapper, 0), why(wrapper, 1)) == ((0, 0, 0), (0, 0, 0))
     act(wrapper, [[1, 0], [0, 0]])
@@ -198,7 +188,7 @@ def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, b
     """
     x, y = [8, 3, 5, 4, 4, 4], [8, 4, 4, 7, 3, 4]
     start = {"starting_location_x": x, "starting_location_y": y}
-    wrapper = started(backend, num_taggers=5, grid_length=8, use_full_observation=False, blocks_per_env=blocks, **start)
+    wrapper = grid_of(backend, num_taggers=5, grid_length=8, use_full_observation=False, blocks_per_env=blocks, **start)
     want = [[x[agent] / 8, y[agent] / 8, 0.5, 0.5, 0, 0] for agent in range(5)]
     np.testing.assert_array_equal(got(wrapper, "observations"), [*want, [0.5, 0.5, 3 / 8, 0.5, 1, 0]])
     act(wrapper, [0, 2, 0, 0, 0, 0])  # the first of the three steps away: now the second one is seen
@@ -216,7 +206,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(ful
     config = {"num_taggers": 2, "grid_length": 4, "episode_length": 2, "use_full_observation": full, **start}
     config["blocks_per_env"] = blocks
     n_envs = 1 if is_simulated(backend) else 3
-    wrapper, plain = (started(backend, n_envs, auto_reset=auto, **config) for auto in (True, False))
+    wrapper, plain = (grid_of(backend, n_envs, auto_reset=auto, **config) for auto in (True, False))
     first = got(wrapper, "observations")
     for _ in range(2):
         act(wrapper, [1, 3, 4])
@@ -254,12 +244,12 @@ def test_python_contract_is_warpdrives():
 @here
 def test_start_is_warpdrives(backend):
     """Taggers start at half the grid, rounded down, the runner at the corner, in every environment and episode."""
-    wrapper = started(backend, 3, num_taggers=2, grid_length=7)
+    wrapper = grid_of(backend, 3, num_taggers=2, grid_length=7)
     for _ in range(2):
         for env in range(3):
             assert cells(wrapper, env) == ([3, 3, 0], [3, 3, 0])
         wrapper.reset_all_envs()
-    assert cells(started(backend, num_taggers=2, grid_length=7, starting_location_y=[1, 2, 5])) == (
+    assert cells(grid_of(backend, num_taggers=2, grid_length=7, starting_location_y=[1, 2, 5])) == (
         [3, 3, 0],
         [1, 2, 5],
     )
@@ -267,7 +257,7 @@ def test_start_is_warpdrives(backend):
 
 def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
     """Rows of a pool are uniform over the cells from 1 to grid_length - 1, by the config's seed; the runner is at 0."""
-    x, y = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).initial_states
+    x, y = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).starts
     assert x.shape == y.shape == (200, 41)
     assert (x[:, -1] == 0).all()
     assert (y[:, -1] == 0).all()
@@ -276,16 +266,16 @@ def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
         cells, np.stack(np.meshgrid(range(1, 5), range(1, 5), indexing="ij"), -1).reshape(-1, 2)
     )
     assert ((counts - 500) ** 2 / 500).sum() < 37.7  # chi-square, 15 degrees of freedom, 0.1 %
-    again = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).initial_states
+    again = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).starts
     np.testing.assert_array_equal(again, (x, y))
-    assert (TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=4).initial_states[0] != x).any()
+    assert (TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=4).starts[0] != x).any()
 
 
 @here
 def test_pool_rows_are_joint_and_uniform(backend):
     """Both coordinates of a start are of one row, each row is as frequent as the others, and the start is observed."""
     n_envs, n_resets = (5, 2) if is_simulated(backend) else (1000, 4)
-    wrapper = started(backend, n_envs, num_taggers=3, grid_length=50, reset_pool_size=5, seed=2)
+    wrapper = grid_of(backend, n_envs, num_taggers=3, grid_length=50, reset_pool_size=5, seed=2)
     data = wrapper.cuda_data_manager
     pool = np.concatenate([data.pull_data_from_device(f"loc_{axis}_reset_pool") for axis in "xy"], axis=1)
     assert len(np.unique(pool[:, :3], axis=0)) == len(np.unique(pool[:, 4:7], axis=0)) == 5
@@ -305,6 +295,40 @@ def test_pool_rows_are_joint_and_uniform(backend):
 
 
 # ------------------------------------------------------------------ config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_taggers": 0}, r"tag_gridworld\.num_taggers: must be positive \(got 0\)"),
+        ({"grid_length": 10.0}, r"tag_gridworld\.grid_length: must be an integer \(got 10\.0\)"),
+        ({"grid_length": 40_000}, r"tag_gridworld\.grid_length: must be at most 32,767 \(got 40000\)"),
+        ({"episode_length": 0}, r"tag_gridworld\.episode_length: must be positive \(got 0\)"),
+        (
+            {"tag_penalty_for_runner": -2.0},
+            r"tag_penalty_for_runner: must not be negative \(got -2\.0\); costs and pen",
+        ),
+        ({"reset_pool_size": 1}, r"tag_gridworld\.reset_pool_size: must be 0 or at least 2 \(got 1\)"),
+        ({"reset_pool_size": 5, "grid_length": 1}, r"tag_gridworld\.grid_length: must be at least 2.*\(got 1\)"),
+        ({"seed": -1}, r"tag_gridworld\.seed: must not be negative \(got -1\)"),
+        (
+            {"starting_location_x": [1, 2]},
+            r"tag_gridworld\.starting_location_x: must have one entry for each of n_agents = 11 \(got shape \(2,\)\)",
+        ),
+        (
+            {"num_taggers": 1, "starting_location_y": [0, 11]},
+            r"tag_gridworld\.starting_location_y: must be integers from 0 to grid_length = 10 \(got \[0, 11\]\)",
+        ),
+        (
+            {"num_taggers": 1, "starting_location_y": [0, 1], "reset_pool_size": 2},
+            r"tag_gridworld\.starting_location_y: must be None with a pool \(got \[0, 1\]\); drop it",
+        ),
+    ],
+)
+def test_config_names_the_broken_rule(config, message):
+    """A wrong value is an error that names the key, the rule and the value."""
+    with pytest.raises(ConfigError, match=message):
+        TagGridWorld(**config)
 
 
 def test_sizes_follow_from_the_config():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envs.tag_gridworld import TagGridWorld
-from tests.envs.test_tag_gridworld import started
+from tests.envs.builders import grid_of
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min.consistency import Agreement, step_by_step
 from warpdrive_min.policies import random_policy
@@ -24,7 +24,7 @@ def compare(
 
     Returns: What was seen, and how many episodes ended with a tag.
     """
-    tested, oracle = (started(each, n_envs, exact=exact, auto_reset=exact, **config) for each in (backend, "cpu"))
+    tested, oracle = (grid_of(each, n_envs, exact=exact, auto_reset=exact, **config) for each in (backend, "cpu"))
     draw, result, n_tags = random_policy(tested, config.get("seed", 0)), Agreement(), 0
     for _ in range(n_steps):
         result.add(step_by_step(tested, oracle, draw, 1))
@@ -38,7 +38,7 @@ def free_run(backend: str, config: dict[str, Any], *, n_envs: int, n_steps: int)
     Returns:
         Every array at the end but the kernels' workspace, and ``"tags"``, ``(n_envs,)``: episodes that ended with one.
     """
-    wrapper = started(backend, n_envs, seed=4, auto_reset=True, reset_pool_size=4, **config)
+    wrapper = grid_of(backend, n_envs, seed=4, auto_reset=True, reset_pool_size=4, **config)
     draw, data = random_policy(wrapper, 4), wrapper.cuda_data_manager
     tags = np.zeros(n_envs, np.int32)
     for _ in range(n_steps):
@@ -122,34 +122,6 @@ def test_many_agents_agree_with_the_reference(num_taggers, full, blocks, backend
     result, n_tags = compare(backend, config, n_envs=3, n_steps=12)
     assert result.max_error == 0, str(result)
     assert result.n_done > n_tags, "the run must end episodes by time"
-
-
-@others
-@pytest.mark.parametrize("full", [True, False])
-def test_free_runs_are_bit_identical(full, backend):
-    """With auto-reset and pools, built ordinary, every array has the oracle's bits at the end."""
-    n_envs, n_steps = (3, 4) if is_simulated(backend) else (300, 200)
-    config = {"num_taggers": 3, "grid_length": 3, "episode_length": 9, "use_full_observation": full}
-    got, want = (free_run(each, config, n_envs=n_envs, n_steps=n_steps) for each in (backend, "cpu"))
-    assert want["_episode_"].max() > 10 or is_simulated(backend), "the run must restart episodes"
-    assert_same(got, want)
-
-
-@here
-def test_environment_does_not_depend_on_how_many_there_are(backend):
-    """The first environments of a larger run go through the same states."""
-    n_few, n_steps = (2, 3) if is_simulated(backend) else (7, 40)
-    runs = []
-    for n_envs in (n_few, 3 * n_few + 1):
-        wrapper = started(backend, n_envs, auto_reset=True, num_taggers=3, grid_length=3, reset_pool_size=3)
-        draw = random_policy(wrapper, 1)
-        for _ in range(n_steps):
-            draw()
-            wrapper.step()
-        runs.append(wrapper.cuda_data_manager)
-    for name in ("observations", "final_observations", "rewards", "loc_x", "loc_y", "_timestep_", "_episode_"):
-        few, more = (data.pull_data_from_device(name)[:n_few] for data in runs)
-        np.testing.assert_array_equal(more, few, err_msg=name)
 
 
 # ------------------------------------------------------------------ blocks that share an environment

@@ -99,16 +99,6 @@ def test_crowds_agree_in_random_configs(first_seed, backend):
         assert n_tagged > 0 or is_simulated(backend), f"seed {seed}, {settings}: the run must exercise a tag"
 
 
-@others
-def test_free_runs_give_the_oracles_bits(backend):
-    """With auto-reset, over several episodes."""
-    n_agents, n_envs, n_steps = (12, 1, 8) if is_simulated(backend) else (300, 3, 40)
-    settings = config(n_agents)
-    got = run(backend, settings, n_envs, n_steps)
-    assert got["_episode_"].min() > 1
-    assert_same(got, run("cpu", settings, n_envs, n_steps))
-
-
 # ------------------------------------------------------------------ cells, all pairs, blocks
 
 
@@ -225,3 +215,9 @@ def test_an_environment_of_one_block_refuses_more():
     with pytest.raises(ConfigError, match=r"one block steps an environment 'CartPole' .got 2"):
         CartPole().settle_blocks(2, "cuda_c")
     assert CartPole().settle_blocks(None, "cuda_c") == 1
+
+
+def test_search_must_be_a_known_one():
+    """The error lists the choices."""
+    with pytest.raises(ConfigError, match=r"neighbor_search: must be one of auto, all_pairs, grid .got 'tree'"):
+        TagContinuous(neighbor_search="tree")

@@ -22,7 +22,8 @@ from envs.classic_control.pendulum.env import PendulumConfig
 from envs.classic_control.pendulum.scene import draw as draw_pendulum
 from envs.tag_gridworld.env import TagGridWorldConfig
 from envs.tag_gridworld.scene import draw as draw_gridworld
-from tests.support import BACKENDS_HERE, TAG_CONFIGS, is_simulated
+from tests.rendering.builders import TAG, recorded, started
+from tests.support import TAG_CONFIGS, is_simulated, on_every_backend
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError
 from warpdrive_min.policies import random_policy
@@ -30,20 +31,6 @@ from warpdrive_min.rendering import Episode, Markers, Scene, Text, record, scene
 from warpdrive_min.rendering import Path as Line
 from warpdrive_min.rendering.recording import WRITTEN_BY_STEPS
 from warpdrive_min.rendering.scene import MAX_SERIES, numbers, rectangle
-
-TAG = {**TAG_CONFIGS["partial, exits"], "seed": 3}
-"""Five agents on a small square: somebody is tagged within a few steps."""
-
-
-def started(env: Any = None, num_envs: int = 3, **options: Any) -> EnvWrapper:
-    wrapper = EnvWrapper(env or TagContinuous(**TAG), num_envs=num_envs, seed=11, **options)
-    wrapper.reset()
-    return wrapper
-
-
-def recorded(env: Any = None, n_steps: int | None = None, env_id: int = 1) -> Episode:
-    wrapper = started(env)
-    return record(wrapper, random_policy(wrapper, 5), n_steps, env_id)
 
 
 def episode_of(env: Any, n_frames: int, **arrays: Any) -> Episode:
@@ -60,7 +47,7 @@ def episode_of(env: Any, n_frames: int, **arrays: Any) -> Episode:
 # ------------------------------------------------------------------ recording
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@on_every_backend
 def test_record_equals_stepping_by_hand(backend):
     """Every array of every frame is what the same wrapper has when it is stepped by hand."""
     n_steps = 3 if is_simulated(backend) else 12

@@ -1,0 +1,42 @@
+"""Samplers of continuous actions, and their draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tests.support import managers, push
+from warpdrive_min import CUDADataManager, CUDASampler
+
+N_ENVS, N_AGENTS, N_TYPES = 2, 3, 3
+
+
+def sampler_of(
+    backend: str, n_envs: int = N_ENVS, n_agents: int = N_AGENTS, n_types: int = N_TYPES, seed: int = 0
+) -> tuple[CUDADataManager, CUDASampler]:
+    """Return a seeded sampler of continuous ``sampled_actions``."""
+    data, functions = managers(backend, n_agents, n_envs)
+    push(data, "sampled_actions", np.full((n_envs, n_agents, n_types), np.nan, np.float32))
+    sampler = CUDASampler(functions)
+    sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
+    sampler.init_random(seed)
+    return data, sampler
+
+
+def mean_of(data: CUDADataManager, value: float = 0.0) -> torch.Tensor:
+    """Return the same mean for every action."""
+    return torch.full_like(data.tensor("sampled_actions"), value)
+
+
+def draw(data: CUDADataManager, sampler: CUDASampler, n: int, mean: float = 0.0, **params: object) -> np.ndarray:
+    """Return n draws, (n, n_envs, n_agents, n_types)."""
+    means, draws = mean_of(data, mean), []
+    for _ in range(n):
+        sampler.sample(data, means, "sampled_actions", **params)
+        draws.append(data.pull_data_from_device("sampled_actions"))
+    return np.stack(draws)
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    """Compare floats as integers, so that -0 is not 0."""
+    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))

@@ -1,0 +1,37 @@
+"""What is written beside the environments: their run configs and pages."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import envs
+from envs import ENVS
+from warpdrive_min.training.config import RunConfig
+
+FOLDER = Path(envs.__file__).parent
+RUN_CONFIGS = {str(file.relative_to(FOLDER)): file for file in sorted(FOLDER.glob("**/run_config*.yaml"))}
+
+
+@pytest.mark.parametrize("path", RUN_CONFIGS)
+def test_run_config_builds_its_environment(path):
+    """It names the environment of its folder, has a policy for every agent, and batches of whole steps."""
+    pytest.importorskip("yaml")
+    run, folder = RunConfig.load(RUN_CONFIGS[path]), RUN_CONFIGS[path].parent.name
+    assert run.name.removeprefix("single_") == folder
+    assert ENVS[folder](**run.env).num_agents >= 1
+    assert set(run.policy) in ({"shared"}, {"tagger", "runner"})
+    assert run.trainer.train_batch_size % run.trainer.num_envs == 0
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_page_lists_every_key_of_the_config(name):
+    """The page of an environment has a row for each key of its config, and for no other."""
+    page = FOLDER.parent / "docs" / "environments" / f"{name}.md"
+    text = page.read_text().split("## Config")[1].split("\n## ")[0]
+    listed = [
+        key.strip(" `") for row in text.splitlines() if row.startswith("| `") for key in row.split("|")[1].split(",")
+    ]
+    assert sorted(listed) == sorted(field.name for field in fields(ENVS[name]().config))
