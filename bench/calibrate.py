@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 
 from bench import compare
 from bench.case import Point, PresetName
@@ -27,6 +24,8 @@ from bench.judge import key, machine_mismatches
 from bench.machine import kind
 from bench.pairs import WORKING_TREE, Pair, measure_revisions
 from bench.record import RESULTS, Record, append
+from bench.show import render
+from bench.show.columns import Column, Table
 from bench.stats import median, smallest_detectable
 from bench.worker import WorkerError
 from warpdrive_min.files import write_atomically
@@ -161,21 +160,23 @@ def _key(each: NoiseFloor) -> tuple[Any, ...]:
     return (each.case, each.preset, *sorted(each.point.items()))
 
 
-def table(found: Sequence[NoiseFloor]) -> Table:
+def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:
     """Return the noise of each point as a table."""
-    made = Table(
+
+    def share(name: str, value: Callable[[NoiseFloor], float]) -> Column[NoiseFloor]:
+        return Column(name, lambda each: f"{value(each):.2%}", value)
+
+    return Table(
         title="A/A: noise, and the smallest slow-down that can be told from it",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        header_style="bold",
+        rows=found,
+        columns=[
+            Column("point", lambda each: _name(each.case, each.point), is_long=True),
+            share("run to run", lambda each: each.run),
+            share("in turns", lambda each: each.pair),
+            share("smallest", lambda each: each.smallest),
+            share("smallest in turns", lambda each: each.smallest_in_turns),
+        ],
     )
-    made.add_column("point")
-    for column in ("run to run", "in turns", "smallest", "smallest in turns"):
-        made.add_column(column, justify="right", no_wrap=True)
-    for each in found:
-        values = (each.run, each.pair, each.smallest, each.smallest_in_turns)
-        made.add_row(escape(_name(each.case, each.point)), *(f"{value:.2%}" for value in values))
-    return made
 
 
 def _name(case: str, point: Point | Mapping[str, Any]) -> str:
@@ -214,7 +215,7 @@ def calibrate(
             say(each)
         if not found:
             raise NothingMeasured("calibrate: no point was measured twice")
-        compare.console().print(table(found))
+        render.console(160).print(render.terminal(table(found)))
         words = ["python", "-m", "bench", "calibrate", "--preset", preset.value, "--rounds", str(rounds)]
         words += [word for name in case or [] for word in ("--case", name)]
         words += [word for condition in where or [] for word in ("--where", condition)]

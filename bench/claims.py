@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
-from rich.console import Console
 
 from bench import sweep
 from bench.case import Job, Point, point_name
@@ -438,9 +437,7 @@ def claims(
     elif markdown:
         typer.echo(as_markdown(judged))
     else:
-        console = Console()
-        if console.width < (wide := 200):
-            console = Console(width=wide)  # the tables need it; a narrower terminal wraps
+        console = render.console()
         for table in as_tables(judged):
             console.print(render.terminal(table))
         console.print(", ".join(f"{verdict}: {n}" for verdict, n in counts(judged).items()))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -17,6 +16,7 @@ from bench import documents, plots, ray_sweep
 from bench.case import Case, Job, Point, Preset, PresetName, point_name
 from bench.cases import CASES
 from bench.record import RESULTS, SWEEPS, Context, Record, append, read, read_all
+from bench.show import render
 from bench.show.records import by_machine
 from bench.worker import run_points
 from warpdrive_min.backends import Availability, availability
@@ -73,9 +73,7 @@ def _key(case: str, point: Point) -> tuple[Any, ...]:
 
 # ------------------------------------------------------------------ the command
 
-console = Console()
-if console.width < (wide := 200):
-    console = Console(width=wide)  # the tables need it; a narrower terminal wraps
+console = render.console()
 
 Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
 Counts = Annotated[list[int] | None, typer.Option(help="Keep only these; may be given several times.")]

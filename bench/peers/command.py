@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from bench import documents
 from bench.case import Preset, PresetName, passes
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.sides import Run, measure
 from bench.record import PEER_RECORDS, Context, Record, append
+from bench.show import render
 from warpdrive_min import BACKENDS
 
 WIDE: Final = 220
-"""Columns that the table needs; a narrower terminal wraps."""
+"""Letters in a line of the table."""
 
 
 def peers(
@@ -52,7 +52,7 @@ def peers(
             append(out / f"{context.run_id}-comparisons.jsonl", comparison)
         records += found
         _say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
-    documents.show([record for record in records if record.case == "peer"], _console())
+    documents.show([record for record in records if record.case == "peer"], render.console(WIDE))
     _say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:
@@ -99,12 +99,6 @@ def _because(record: Record) -> str:
     return f": {record.reason}" if record.reason else ""
 
 
-def _console() -> Console:
-    """Return a console on what is standard output now, wide enough for the table."""
-    made = Console()
-    return made if made.width >= WIDE else Console(width=WIDE)
-
-
 def _say(text: str) -> None:
     """Print a line as it is: no markup, no colours, no breaks."""
-    _console().print(text, soft_wrap=True, highlight=False, markup=False)
+    render.console(WIDE).print(text, soft_wrap=True, highlight=False, markup=False)

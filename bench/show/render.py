@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import box
 from rich import table as rich_table
+from rich.console import Console
 from rich.markup import escape as escape_markup
 
 from bench.show.columns import Table
@@ -24,6 +25,12 @@ ROWS_A_PAGE: Final = 50
 AS_ABOVE: Final = "Empty cells on the left are as above."
 HEAD_LETTERS: Final = 8
 """Letters that a line of a column's name may have, also where the cells are narrower."""
+
+
+def console(width: int = 200) -> Console:
+    """Return a console on what is standard output now, wide enough for a table; a narrower terminal wraps."""
+    made = Console()
+    return made if made.width >= width else Console(width=width)
 
 
 def terminal(table: Table[Any]) -> rich_table.Table:

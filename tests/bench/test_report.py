@@ -17,7 +17,7 @@ from bench.claims import Claims, for_report
 from bench.cli import app
 from bench.ledger import LINKS
 from bench.plots import charts
-from bench.record import Curve, Metric, read_all
+from bench.record import Metric, read_all
 from bench.show.across import history
 from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
@@ -53,15 +53,6 @@ def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
     assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
 
 
-def test_speedup_compares_points_of_one_run() -> None:
-    """A baseline of another run is not taken; of the same run the ratio is that of the rates."""
-    found = two_backends()
-    (chart,) = (each for each in charts(found) if each.name == "speedup")
-    assert [place.y for place in chart.panels[0].series[0].points] == pytest.approx([0.1, 10, 100])
-    elsewhere = [each.model_copy(update={"run_id": each.point["backend"]}) for each in found]
-    assert "speedup" not in {each.name for each in charts(elsewhere)}
-
-
 def test_energy_is_that_of_a_million_steps() -> None:
     """50 J in 5 s are 10 W; at 2 million steps a second that is 5 J a million; a record without is left out."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
@@ -95,33 +86,6 @@ def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() ->
     assert panel.ylabel == "total, s"
     steps = [record(run_id=run, started_at="2026-03-01T00:00:00") for run in ("one", "two")]
     assert [each.title for each in history([*steps, *found]).panels] == ["CartPole, 100 environments", panel.title]
-
-
-def test_split_and_learning_are_drawn_from_their_records() -> None:
-    """Rollout and update add up to 1; a learning curve starts where all seeds have a return."""
-    axes = {"n_steps": 5, "algorithm": "A2C", "network": "32-32", "precision": "fp32", "mode": "graph"}
-    train = record(case="train", point=point("pycuda", 10, **axes), notes={"rollout_s": 0.003, "update_s": 0.001})
-    task = {
-        "env": "cartpole",
-        "backend": "host",
-        "n_envs": 4,
-        "algorithm": "PPO",
-        "learner": "shared",
-        "threshold": 9.0,
-    }
-    seeds = [
-        record(
-            case="learn",
-            point={**task, "seed": seed},
-            curve=Curve(env_steps=[10, 20, 30], seconds=[1.0, 2.0, 3.0], mean_return={"shared": [early, 5.0, 10.0]}),
-        )
-        for seed, early in enumerate((None, 1.0))
-    ]
-    found = {each.name: each for each in charts([train, *seeds])}
-    assert [series.points[0].x for series in found["split"].panels[0].series] == [0.75, 0.25]
-    curve = found["learning"].panels[0].series[0].points
-    assert (curve[0].x, curve[0].y, curve[-1].x, curve[-1].y) == (20, 5, 30, 10)
-    assert "learning-seconds" in found
 
 
 class Page(html.parser.HTMLParser):

@@ -1,0 +1,55 @@
+"""A table reads the same wherever it is printed."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bench.show import render
+from bench.show.columns import Column, Table
+
+TABLE = Table(
+    title="[bold]Lengths[/bold]",
+    columns=[Column("name\n(in words)", str), Column("length", lambda name: str(len(name)), len)],
+    rows=["one [red]", "a_b"],
+    caption="Two.",
+    label="lengths",
+)
+
+
+def test_markdown_has_a_line_for_each_row() -> None:
+    """A line break in a column's name is a space."""
+    assert render.markdown(TABLE).splitlines() == [
+        "| name (in words) | length |",
+        "|---|---|",
+        "| one [red] | 9 |",
+        "| a_b | 3 |",
+    ]
+
+
+def test_terminal_aligns_numbers_and_prints_brackets_as_they_are() -> None:
+    """No text is markup; words stand on the left, numbers on the right of their columns."""
+    text = io.StringIO()
+    Console(file=text, width=80).print(render.terminal(TABLE))
+    title, *_, first, second, _, caption = (line.rstrip() for line in text.getvalue().splitlines())
+    assert title == "[bold]Lengths[/bold]"
+    assert first.split() == ["one", "[red]", "9"]
+    assert first.index("9") == second.index("3")
+    assert caption.strip() == "Two."
+
+
+def test_latex_escapes_cells_and_aligns_numbers() -> None:
+    """Columns of numbers are right, letters that LaTeX would take for commands are escaped."""
+    text = render.floating_table("folder/lengths", TABLE)
+    assert "\\begin{tabular}{@{}lr@{}}" in text
+    assert "a\\_b & 3" in text
+    assert "\\label{tab:lengths}" in text
+
+
+@pytest.mark.parametrize("width", [10, 500])
+def test_console_is_as_wide_as_asked(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wider terminal keeps its width."""
+    monkeypatch.setenv("COLUMNS", "100")
+    assert render.console(width).width == max(100, width)
