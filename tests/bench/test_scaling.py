@@ -13,7 +13,6 @@ from bench.case import Skip
 from bench.measure import Plan
 from bench.record import Measurement
 from bench.workloads import scaling
-from bench.workloads.shared import ON_GPU
 from tests.bench.fakes import FakeWatch, cycle
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
@@ -32,21 +31,6 @@ def _no_simulator(monkeypatch):
 
 
 # ------------------------------------------------------------------ ranks
-
-
-def test_two_ranks_train_together_and_the_first_reports():
-    """Real processes: three samples, the weights of both equal to the bit and moving, and the work of both counted."""
-    ranks = scaling.scaling(point(2))
-    report = ranks.run(TINY)
-    for check in (report.before, report.after):
-        assert check.passed, check
-        assert (check.max_error, check.oracle) == (0, "the weights of 2 ranks, to the bit")
-    assert len(report.samples_ns) == 3
-    assert min(report.samples_ns) > 0
-    assert report.device_ns is None
-    assert min(report.notes["rollout_s"], report.notes["update_s"]) > 0
-    assert ranks.facts.work == {"env_steps": 2 * 4 * 8, "agent_steps": 2 * 4 * 8}
-    assert ranks.facts.threads == 2 * max(1, torch.get_num_threads() // 2)
 
 
 def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
@@ -130,16 +114,3 @@ def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
     facts = scaling.scaling(point(n_ranks, "pycuda")).facts
     assert facts.work["env_steps"] == n_ranks * 4 * 8
     assert (facts.threads, facts.mode, facts.device.type) == (None, "graph", "cuda")
-
-
-@pytest.mark.parametrize("preset", ["default", "full", "paper"])
-def test_environments_of_a_rank_stay_while_ranks_double(preset):
-    """Both tags on 1, 2, 4 and 8 GPUs of both backends, Tag Continuous in tf32, and nothing else differs."""
-    curves: dict[tuple, list[int]] = {}
-    for each in scaling.scaling_points(preset):
-        if each["backend"] in ON_GPU:
-            place = tuple(value for axis, value in each.items() if axis != "n_ranks")
-            curves.setdefault(place, []).append(each["n_ranks"])
-            assert each["precision"] == {"tag_gridworld": "fp32", "tag_continuous": "tf32"}[each["env"]]
-    assert list(curves.values()) == [[1, 2, 4, 8]] * 4
-    assert all(2_000 in place for place in curves)

@@ -50,18 +50,6 @@ def test_clock_starts_before_anything_is_imported(tmp_path):
     assert "must start with nothing imported (got bench)" in late.stderr
 
 
-def test_process_comes_to_what_the_oracle_has():
-    """A real one: every part takes time, and observations and rewards after a step are NumPy's to the bit."""
-    workload = startup.startup(FIRST_STEP)
-    parts = workload.run()
-    assert next(iter(parts)) == "import_s"
-    assert {"build_s", "first_reset_s", "first_step_s"} <= parts.keys()
-    assert min(parts.values()) > 0
-    check = workload.check()
-    assert check.passed, check
-    assert check.oracle == "one step on cpu: to the bit"
-
-
 @pytest.mark.parametrize(("cache", "n_folders"), [(COLD, 3), (CACHED, 1)])
 def test_cold_processes_find_no_compiled_code(processes, cache, n_folders):
     """Each has an empty folder of its own, of the project and of the driver; cached ones share the first one's."""
@@ -99,10 +87,3 @@ def test_trainers_oracle_has_weights():
     arrays, oracle = startup.first_update(first_update_point("cartpole", 4, 1, "host", n_steps=4))
     assert arrays["weights"].size > 1_000
     assert oracle == "two iterations on cpu, eager"
-
-
-def test_points_are_cold_and_cached_where_code_is_kept():
-    """CUDA C is cached, NumPy and Numba compile nothing that lasts."""
-    points = [point for point in startup.startup_points("paper") if point["until"] == startup.FIRST_STEP]
-    caches = {backend: {p["cache"] for p in points if p["backend"] == backend} for backend in ("cpu", "host", "numba")}
-    assert caches == {"cpu": {COLD}, "host": {COLD, CACHED}, "numba": {COLD}}

@@ -10,7 +10,7 @@ from bench.cases import CASES
 from bench.measure import Plan, Ranks, Timed
 from bench.workloads import env_step, kernels
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
-from bench.workloads.shared import EAGER_STEPS, ON_CPU, ON_GPU, errors
+from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors
 from warpdrive_min import BACKENDS
 from warpdrive_min.backends.host import HostKernel
 from warpdrive_min.errors import WarpDriveError
@@ -23,9 +23,10 @@ def smoke_points():
     """Return all smoke points, but of cases that train or start processes one on each device."""
     for case in CASES.values():
         points = list(case.points("smoke"))
-        if case.scope in ("rollout", "train", "learn", "startup"):
-            on_gpu = [] if case.workload is Ranks else ON_GPU
-            points = points[:1] + [{**points[0], "backend": backend, "mode": "graph"} for backend in on_gpu]
+        if case.workload is Ranks:
+            points = points[-1:]  # two ranks
+        elif case.scope in ("rollout", "train", "learn", "startup"):
+            points = points[:1] + [{**points[0], "backend": backend, "mode": "graph"} for backend in ON_GPU]
         for point in points:
             marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
             yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
@@ -42,6 +43,7 @@ def test_smoke_point_is_measured_and_right(case, point, monkeypatch):
     assert got.before.passed
     assert got.after.passed
     assert min(metric.value for metric in got.metrics.values()) > 0
+    assert case.scope != "startup" or next(iter(got.notes["samples_s"])) == "import_s"
     assert workload.facts.threads is None or workload.facts.threads >= 1
     if case.workload is Timed:
         assert workload.facts.mode == point.get("mode", workload.facts.mode)
@@ -200,11 +202,3 @@ def test_record_of_several_agents_has_truncated_episodes():
     workload = CASES["record"].setup(point)
     assert workload.facts.work == {"env_steps": 4 * EAGER_STEPS, "agent_steps": 20 * EAGER_STEPS}
     assert workload.check().passed
-
-
-def test_numpy_is_measured_up_to_seconds_a_step():
-    """Its points are those whose pairs of agents it can take; all other backends have every size."""
-    points = CASES["env_step"].points("full")
-    pairs = {(point["backend"] == "cpu", point["n_envs"] * point["n_agents"] ** 2) for point in points}
-    assert max(n for is_numpy, n in pairs if is_numpy) <= env_step.NUMPY_PAIRS < max(n for _, n in pairs)
-    assert {point["backend"] for point in points} == {*ON_CPU, *ON_GPU}
