@@ -1,17 +1,22 @@
-"""Builders of what the benchmark's tests are about: records, and a GPU that is faked."""
+"""Builders of the benchmark's tests: records, pairs, fake points with a fake clock, and a GPU that is faked."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from bench import nvml
-from bench.case import Check
-from bench.record import Checks, Metric, Record
+from bench.case import Case, Check, Facts, Job, Point
+from bench.measure import Stopwatch, Timed, run_point
+from bench.pairs import Pair
+from bench.record import Checks, Comparison, Context, Metric, Record
+from bench.stats import log_ratios
 
 
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
@@ -68,6 +73,75 @@ def two_backends() -> list[Record]:
         for backend, of_backend in rates.items()
         for n_envs, rate in zip((1, 100, 10_000), of_backend, strict=True)
     ]
+
+
+def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
+    """Return a pair of samples, in ns a step."""
+    a, b = (record(samples_ns=list(each), **fields) for each in (times_a, times_b))
+    comparison = Comparison.of(a, b, [log_ratios(times_a, times_b)]) if in_turns else None
+    return Pair(name="point", a=a, b=b, comparison=comparison)
+
+
+def in_this_process(todo: Sequence[Job], context: Context) -> Iterator[Record]:
+    """Run points where they are fakes, which another process would not find."""
+    for job in todo:
+        yield run_point(job, context)
+
+
+class FakeWatch:
+    """A stopwatch that takes the length of each run from an iterator, ns."""
+
+    def __init__(self, run_ns: Callable[[int], float], device_share: float | None = None) -> None:
+        self.runs = 0
+        self.now = 0.0
+        self._run_ns = run_ns
+        self._device_share = device_share
+
+    def run(self) -> None:
+        """Let one run's time pass."""
+        self.now += self._run_ns(self.runs)
+        self.runs += 1
+
+    def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
+        """Time a block by the fake clock."""
+        start = self.now
+        block()
+        wall = round(self.now - start)
+        return wall, None if self._device_share is None else round(wall * self._device_share)
+
+
+def timed(
+    run: Callable[[], None] = lambda: None,
+    *,
+    check: Callable[[], Check] = lambda: Check(True, 1e-7, "by hand"),
+    synchronize: Callable[[], None] = lambda: None,
+    stopwatch: Stopwatch | None = None,
+    **facts: Any,
+) -> Timed:
+    """Return a point that is right, whose run does 1,000 environment steps of 10 agents."""
+    plain = {"mode": "eager", "device": torch.device("cpu"), "threads": 1}
+    work = {"work": {"env_steps": 1000, "agent_steps": 10_000}}
+    return Timed(
+        run=run, synchronize=synchronize, check=check, stopwatch=stopwatch, facts=Facts(**{**plain, **work, **facts})
+    )
+
+
+def case(setup: Callable[[Point], Any], n_points: int = 3, **changes: Any) -> Case:
+    """Return a case with points 0 to ``n_points - 1``."""
+    points = [{"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": i} for i in range(n_points)]
+    fields: dict[str, Any] = {"name": "fake", "title": "a fake", "scope": "env", "version": 1, "workload": Timed}
+    return Case(**{**fields, "points": lambda preset: points, "setup": setup, **changes})
+
+
+def cycle(values: list[float]) -> Callable[[int], float]:
+    """Return the length of each run from a list, over and over."""
+
+    def endless() -> Iterator[float]:
+        while True:
+            yield from values
+
+    lengths = endless()
+    return lambda run: next(lengths)
 
 
 class FakeNvml:

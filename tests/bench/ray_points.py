@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.case import Point
 from bench.measure import Timed
-from tests.bench.fakes import timed
+from tests.bench.builders import timed
 
 PATIENCE_S = 60.0
 

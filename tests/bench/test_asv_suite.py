@@ -15,7 +15,7 @@ from bench.cases import CASES
 from bench.measure import Timed
 from bench.record import Measurement
 from bench.suite import throughput
-from tests.bench.fakes import case, timed
+from tests.bench.builders import case, timed
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +86,6 @@ def test_point_that_a_backend_lacks_is_left_out():
 
 def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
     """1,000 environment steps in 5 us are 5e-9 s each: less is better, and ASV gets every sample."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     monkeypatch.setattr(throughput._Timer, "settle", lambda timer, plan: None)
     monkeypatch.setattr(throughput._Timer, "measurement", lambda *_: Measurement(samples_ns=(5_000.0, 6_000.0)))
     view = throughput._view(case(lambda point: timed()))

@@ -15,17 +15,10 @@ from bench.calibrate import noise, read, store
 from bench.errors import NotComparable
 from bench.stats import smallest_detectable
 from bench.worker import Server
-from tests.bench.fakes import case, cycle
-from tests.bench.fakes import timed as fake_timed
-from tests.bench.test_compare import pair_of
-from tests.bench.test_plots import point, record
+from tests.bench.builders import case, cycle, pair_of, point, record
+from tests.bench.builders import timed as fake_timed
 
 runner = CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 def steady(a: float, b: float, **fields):

@@ -21,7 +21,7 @@ from bench.record import Comparison, Metric, read_all
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
 from envs import ENVS
-from tests.bench.test_plots import point, record
+from tests.bench.builders import point, record
 from warpdrive_min import EnvWrapper
 from warpdrive_min.backends import availability
 from warpdrive_min.backends.base import Availability

@@ -10,25 +10,13 @@ from typer.testing import CliRunner
 from bench import cli
 from bench.compare import by_run, judge, paired_up
 from bench.judge import Evidence
-from bench.pairs import Pair, unit_ns
-from bench.record import Comparison, append, read, read_comparisons
-from bench.stats import log_ratios, median
-from tests.bench.test_plots import record
+from bench.pairs import unit_ns
+from bench.record import append, read, read_comparisons
+from bench.stats import median
+from tests.bench.builders import pair_of, record
 
 runner = CliRunner()
 POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}
-
-
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-
-
-def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
-    """Return a pair of samples, in ns a step."""
-    a, b = (record(samples_ns=list(each), **fields) for each in (times_a, times_b))
-    comparison = Comparison.of(a, b, [log_ratios(times_a, times_b)]) if in_turns else None
-    return Pair(name="point", a=a, b=b, comparison=comparison)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,7 @@ from bench.judge import Evidence, name_of
 from bench.pairs import unit_ns
 from bench.record import Context, Record, append, read
 from bench.worker import Server, run_points
-from tests.bench.fakes import case, cycle, timed
-from tests.bench.test_compare import pair_of
-from tests.bench.test_plots import point, record
+from tests.bench.builders import case, cycle, pair_of, point, record, timed
 
 runner = CliRunner()
 STORED = machine.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"
@@ -307,9 +305,8 @@ def test_selftest_catches_what_it_injects(h200, tmp_path):
     assert "+10%" in got.output
 
 
-def test_gate_measures_the_baseline_again(tmp_path, monkeypatch):
+def test_gate_measures_the_baseline_again(tmp_path):
     """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     todo = sweep.jobs("smoke", {"case": ["env_step"], "backend": ["host"], "env": ["cartpole"]})
     for _ in sweep.run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
         pass
@@ -343,7 +340,6 @@ def test_regression_against_a_revision_is_there_in_new_processes_too(slower, cod
         fakes = [case(lambda _, scale=scales[name]: timed(stopwatch=Watch(scale)), 1) for name in names]
         yield [lambda each=each: nullcontext(Server({"fake": each})) for each in fakes]
 
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     monkeypatch.setattr(pairs, "revisions", sides)
     monkeypatch.setattr(gate.compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
     got = run_gate(tmp_path, "--baseline", "main", "--preset", "smoke")

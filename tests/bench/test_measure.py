@@ -7,12 +7,7 @@ import torch
 
 from bench.measure import MeasureError, Plan, Timer, WallStopwatch
 from bench.stats import median_interval
-from tests.bench.fakes import FakeWatch, cycle, timed
-
-
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+from tests.bench.builders import FakeWatch, cycle, timed
 
 
 def measure(watch, plan):

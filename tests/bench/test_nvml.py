@@ -13,8 +13,7 @@ import torch
 
 from bench import nvml
 from bench.measure import Timer
-from tests.bench.builders import FakeNvml
-from tests.bench.fakes import FakeWatch, timed
+from tests.bench.builders import FakeNvml, FakeWatch, timed
 
 DEVICE = torch.device("cuda", 0)
 

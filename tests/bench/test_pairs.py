@@ -14,15 +14,10 @@ from bench.case import Check, Skip
 from bench.errors import NotComparable
 from bench.pairs import ROUNDS, TURNS, abba_turns, measure, measure_all, revisions, sides_of
 from bench.worker import Server, Worker, WorkerError
-from tests.bench.fakes import FakeWatch, case, timed
+from tests.bench.builders import FakeWatch, case, timed
 
 POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}
 FAKE = case(lambda point: timed(), 1)
-
-
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 def serving(fake, started=None, name=""):

@@ -30,15 +30,10 @@ from bench.record import Context, Record, read_all, read_comparisons
 from bench.worker import Server, WorkerError
 from bench.workloads.train import settings
 from envs import ENVS
-from tests.bench.fakes import FakeWatch, case, timed
+from tests.bench.builders import FakeWatch, case, timed
 from warpdrive_min.training.config import RunConfig
 
 runner = CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 # ------------------------------------------------------------------ fakes

@@ -20,7 +20,6 @@ CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """Return a function that publishes a few points of preset smoke on this machine, which is in order."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     jobs = sweep.jobs("smoke", SMOKE)
     monkeypatch.setattr(sweep, "jobs", lambda preset, filters: jobs)
     monkeypatch.setattr(publish, "chosen", lambda *_: [])
@@ -98,7 +97,7 @@ def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_p
     assert not (tmp_path / "sets").exists()
 
 
-def test_set_goes_on_as_it_began(here, tmp_path, monkeypatch):
+def test_set_goes_on_as_it_began(here, tmp_path):
     """Another preset, and other versions on this machine, are refused."""
     assert here("--until-s", "0").exit_code == publish.UNFINISHED
     assert "has preset smoke (got full)" in here(preset="full").output

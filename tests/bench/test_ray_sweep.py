@@ -23,7 +23,7 @@ from bench.case import Job
 from bench.machine import sources_hash
 from bench.measure import Ranks
 from bench.record import Context, read
-from tests.bench.fakes import case, timed
+from tests.bench.builders import case, timed
 from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray; pip install ray")

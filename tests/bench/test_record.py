@@ -11,13 +11,12 @@ import pytest
 from bench.case import Job
 from bench.measure import run_point
 from bench.record import Comparison, Context, Record, RecordError, append, read, read_all, read_comparisons
-from tests.bench.fakes import case, timed
-from tests.bench.test_plots import record as plain_record
+from tests.bench.builders import case, timed
+from tests.bench.builders import record as plain_record
 
 
 @pytest.fixture
-def record(monkeypatch) -> Record:
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+def record() -> Record:
     fake = case(lambda point: timed(lambda: sum(range(2000))))
     return run_point(Job(fake, fake.points("smoke")[0]), Context.here("smoke", run_id="test"))
 

@@ -11,8 +11,7 @@ from bench import cli, machine, reproduce, sweep
 from bench.case import Check, Skip
 from bench.record import SWEEPS, Context, Curve, Metric, read, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
-from tests.bench.fakes import case, in_this_process, timed
-from tests.bench.test_plots import record
+from tests.bench.builders import case, in_this_process, record, timed
 
 runner = CliRunner()
 ON_GPU = {"threads": None, "mode": "graph"}
@@ -159,7 +158,6 @@ def test_worst_verdict_decides():
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
     """Return a file with the record of a fake point, and what can be changed about its repetition."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     how = {"setup": lambda point: timed(lambda: sum(range(3000)))}
     point = case(lambda point: how["setup"](point), 1)
     monkeypatch.setitem(reproduce.CASES, "fake", point)
@@ -262,9 +260,8 @@ def test_record_cut_in_half_is_no_such_run(fake):
     assert again(file, "--tolerance", "1000").exit_code == 0
 
 
-def test_shipped_record_of_a_gpu_is_other_hardware_here(monkeypatch):
+def test_shipped_record_of_a_gpu_is_other_hardware_here():
     """A published H200 figure is measured here through its own case and preset, and told apart from a refutation."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     records = read_all([machine.ROOT / SWEEPS])
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = Context.here("smoke")

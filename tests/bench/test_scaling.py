@@ -13,7 +13,7 @@ from bench.case import Skip
 from bench.measure import Plan
 from bench.record import Measurement
 from bench.workloads import scaling
-from tests.bench.fakes import FakeWatch, cycle
+from tests.bench.builders import FakeWatch, cycle
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.training.ranks import World
@@ -23,11 +23,6 @@ TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0)
 
 def point(n_ranks: int, backend: str = "cpu", env: str = "cartpole") -> dict:
     return scaling.ranks_point(env, backend, n_ranks, n_envs=4, n_agents=1, n_steps=8)
-
-
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 # ------------------------------------------------------------------ ranks

@@ -18,11 +18,6 @@ from bench.workloads.startup import CACHED, COLD, first_step_point, first_update
 FIRST_STEP = first_step_point("cartpole", 4, 1, "host", COLD)
 
 
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-
-
 @pytest.fixture
 def processes(monkeypatch):
     """Let each process be a call that writes what the point's oracle has; returns their environments."""

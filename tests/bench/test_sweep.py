@@ -15,15 +15,9 @@ from bench.case import Check, Skip
 from bench.record import Context, Metric, read
 from bench.worker import run_points
 from bench.workloads.train import training_point
-from tests.bench.builders import record
-from tests.bench.fakes import case, in_this_process, timed
+from tests.bench.builders import case, in_this_process, record, timed
 
 runner = CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def _no_simulator(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 @pytest.fixture

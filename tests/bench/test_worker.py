@@ -66,7 +66,6 @@ def as_on_a_gpu(monkeypatch):
     """Let the CPU pass for a GPU, so that its points get processes of their own, which start with this environment."""
     monkeypatch.setattr(worker, "is_on_gpu", lambda _: True)
     monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 def test_answers_come_from_another_process(crashing):
@@ -118,7 +117,6 @@ def test_point_of_a_gpu_is_recorded_from_a_process_of_its_own(as_on_a_gpu):
 
 def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
     """No process is started for it."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     monkeypatch.setattr(Worker, "copy", lambda: pytest.fail("started a process"))
     assert run_point(smoke_job(), Context.here("smoke", run_id="test")).is_evidence
 

@@ -11,7 +11,7 @@ from bench import sweep
 from bench.case import Check, Facts
 from bench.measure import PLANS, ColdStart, MeasureError, Once, Plan, Ranks
 from bench.record import Context, Curve, Measurement, Metric, Record, read
-from tests.bench.fakes import case, in_this_process
+from tests.bench.builders import case, in_this_process
 
 RIGHT = Check(True, 0.0, "by hand")
 CURVE = Curve(env_steps=[10, 20], seconds=[0.1, 0.2], mean_return={"p": [None, 1.5]})
@@ -49,7 +49,6 @@ def ranks(got: Measurement = REPORT) -> Ranks:
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
     """Return what makes the record of a workload, and checks that it is read as it was written."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     monkeypatch.setitem(PLANS, "smoke", Plan(n_starts=2))
 
     def record(workload) -> Record:

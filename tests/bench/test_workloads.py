@@ -33,9 +33,8 @@ def smoke_points():
 
 
 @pytest.mark.parametrize(("case", "point"), list(smoke_points()))
-def test_smoke_point_is_measured_and_right(case, point, monkeypatch):
+def test_smoke_point_is_measured_and_right(case, point):
     """A point is right before and after it is measured, by the kind of workload that its case declares."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     workload = case.setup(point)
     assert type(workload) is case.workload
     got = workload.measure(TINY)
@@ -61,7 +60,6 @@ ON_HOST = [
 @pytest.mark.parametrize(("case", "point"), ON_HOST)
 def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
     """However fast: where launches of a backend leave the arrays as they are, its points fail their checks."""
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
     prepare, is_broken = HostKernel.prepare, False
 
     def breakable(*arguments):
