@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import weakref
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ import torch
 from tests.environments import FILL
 from tests.support import is_simulated, managers, on_every_backend, push
 from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, PythonSignature, dtype_name
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
 
@@ -276,3 +278,19 @@ def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
 
     monkeypatch.setattr(cuda_c, "compile_shared_library", refuse)
     assert host.openmp_flags("a compiler that was never probed") == ()
+
+
+def test_module_is_unloaded_where_another_one_is_loaded():
+    """Dropping the last kernel of a module does not unload it, in whatever thread; loading the next one does."""
+
+    class Module:
+        """Stands in for PyCUDA's."""
+
+    module = Module()
+    there = weakref.ref(module)
+    loaded = pycuda_driver.LoadedModule(module)
+    del module, loaded
+    gc.collect()
+    assert there() is not None
+    pycuda_driver.LoadedModule(Module())
+    assert there() is None

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import struct
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -74,21 +75,40 @@ class PyCudaBackend(Backend):
 
     def load(self, binary: Path, source: Path, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares."""
-        module = loaded_driver().module_from_buffer(binary.read_bytes())
+        module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()))
         declared = cuda_c.signatures(source.read_text(), constants, str(source))
         return {name: PyCudaKernel(signature, module) for name, signature in declared.items()}
+
+
+class LoadedModule:
+    """A module of PyCUDA's, which is unloaded in a thread that loads another one.
+
+    Python's garbage collector may run in one of autograd's threads, where the context is not current: PyCUDA could not
+    unload a module there, and would warn and leak it.
+    """
+
+    _held: ClassVar[list[tuple[weakref.ref[LoadedModule], Any]]] = []
+
+    def __init__(self, module: Any) -> None:
+        LoadedModule._held[:] = [each for each in LoadedModule._held if each[0]() is not None]
+        LoadedModule._held.append((weakref.ref(self), module))
+        self.module = module
 
 
 class PyCudaKernel:
     """One kernel of a loaded module."""
 
-    def __init__(self, signature: cuda_c.Signature, module: Any) -> None:
+    def __init__(self, signature: cuda_c.Signature, loaded: LoadedModule) -> None:
         self.name = signature.name
         self.parameters = signature.parameters
         self.owns_environments = signature.owns_environments
-        self.module = module
+        self.loaded = loaded
+        self._function = loaded.module.get_function(signature.name)
+
+    @property
+    def module(self) -> Any:
         """PyCUDA's module, which also holds the source's ``__constant__`` symbols."""
-        self._function = module.get_function(signature.name)
+        return self.loaded.module
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the arguments once; a launch costs about 2 us of host time."""
@@ -101,7 +121,7 @@ class PyCudaKernel:
         launch, grid, block = self._function._launch_kernel, (blocks, 1), (threads, 1, 1)  # noqa: SLF001
         del values
 
-        def run(keep: object = arguments) -> None:
+        def run(keep: object = (arguments, self.loaded)) -> None:
             launch(grid, block, packed, 0, _current_stream())
 
         return run

@@ -12,7 +12,7 @@ import torch
 from warpdrive_min.backends.base import ANY_RANK, Parameter, dtype_name
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.backends.cuda_c import Signature, warp_drive_sizes
-from warpdrive_min.backends.pycuda_driver import PyCudaKernel, loaded_driver
+from warpdrive_min.backends.pycuda_driver import LoadedModule, PyCudaKernel, loaded_driver
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, ConfigError
@@ -123,7 +123,7 @@ class PyCUDAFunctionManager(CUDAFunctionManager):
             raise ConfigError(
                 f"load_cuda_from_binary_file: must get a file (got {path}); build it with nvcc, or load the source"
             )
-        self._binary = loaded_driver().module_from_buffer(path.read_bytes())
+        self._binary = LoadedModule(loaded_driver().module_from_buffer(path.read_bytes()))
 
     def compile_and_load_cuda(
         self,
