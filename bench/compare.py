@@ -147,7 +147,7 @@ def compare(
     try:
         found, refused = _sides(a, b, axis, preset.value, case or [], where or [], allowed, run_id)
         _say_all("left out", [*found.skipped, *refused])
-        _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in disturbed(pair.a)])
+        _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in doubts(pair)])
         if not found.pairs and not found.failed:
             raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
         rows = judge(found.pairs, same / 100)
@@ -240,6 +240,17 @@ def _medians(records: Sequence[Record], like: Record) -> list[float]:
 def _counts(record: Record, like: Record) -> bool:
     same = (record.case, record.point) == (like.case, like.point) and not mismatches(record, like)
     return same and record.is_evidence and not disturbed(record)
+
+
+def doubts(pair: Pair) -> list[str]:
+    """Return the limits of a pair's ratio, in words."""
+    unsettled = [
+        f"side {letter} had not settled before it was timed"
+        for letter, side in (("A", pair.a), ("B", pair.b))
+        if not (side.warm_up or {}).get("settled", True)
+    ]
+    turns_alone = list(pair.comparison.unread.values()) if pair.comparison else []
+    return disturbed(pair.a) + unsettled + turns_alone
 
 
 def table(rows: Sequence[Row], title: str) -> Table:

@@ -254,7 +254,7 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
         samples_ns=tuple(sample["wall_ns"] for sample in samples),
         device_ns=devices or None,
         runs_per_sample=reply["runs_per_sample"],
-        stop_reason=f"{len(halves)} rounds of {TURNS} turns A B B A",
+        stop_reason=f"{len(halves)} round{'s' * (len(halves) > 1)} of {TURNS} turns A B B A",
         warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
         before=max(before, key=lambda check: check.max_error),
         after=max(after, key=lambda check: check.max_error),

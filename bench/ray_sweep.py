@@ -99,25 +99,25 @@ class Node:
         """How many of its GPUs have a CPU to launch from."""
         return min(self.n_gpus, self.n_cpus)
 
-    def could_run(self, errand: Errand) -> bool:
+    def could_run(self, task: Task) -> bool:
         """Return whether it is large enough for a point."""
-        return self.n_cpus > 0 and errand.n_gpus <= self.usable_gpus
+        return self.n_cpus > 0 and task.n_gpus <= self.usable_gpus
 
-    def has_room_for(self, errand: Errand, others: Sequence[Errand]) -> bool:
+    def has_room_for(self, task: Task, others: Sequence[Task]) -> bool:
         """Return whether a point can be sent beside others of its kind; between the kinds Ray decides."""
-        if errand.n_gpus == 0:
-            return self.could_run(errand) and not any(each.n_gpus == 0 for each in others)
-        return errand.n_gpus + sum(each.n_gpus for each in others) <= self.usable_gpus
+        if task.n_gpus == 0:
+            return self.could_run(task) and not any(each.n_gpus == 0 for each in others)
+        return task.n_gpus + sum(each.n_gpus for each in others) <= self.usable_gpus
 
-    def share(self, errand: Errand) -> dict[str, int]:
+    def share(self, task: Task) -> dict[str, int]:
         """Return what a point takes of it; Ray sets the OpenMP threads to the CPUs."""
-        if errand.n_gpus == 0:
+        if task.n_gpus == 0:
             return {"num_gpus": 0, "num_cpus": self.n_cpus}  # so no point of a GPU runs beside it
-        return {"num_gpus": errand.n_gpus, "num_cpus": self.n_cpus // self.usable_gpus * errand.n_gpus}
+        return {"num_gpus": task.n_gpus, "num_cpus": self.n_cpus // self.usable_gpus * task.n_gpus}
 
 
 @dataclass(eq=False, slots=True)
-class Errand:
+class Task:
     """A point on its way, with what became of its earlier attempts."""
 
     job: Job
@@ -194,45 +194,45 @@ class Cluster:
         Raises:
             ClusterError: A node has other sources.
         """
-        errands, nodes = [Errand(job) for job in todo], self.nodes()
-        waiting = [errand for errand in errands if any(node.could_run(errand) for node in nodes)]
-        for errand in errands:
-            if errand not in waiting:
-                yield _unmeasured("skipped", errand, context, f"no node of the cluster has {errand.n_gpus} GPUs")
-        running: dict[Any, Errand] = {}
+        tasks, nodes = [Task(job) for job in todo], self.nodes()
+        waiting = [task for task in tasks if any(node.could_run(task) for node in nodes)]
+        for task in tasks:
+            if task not in waiting:
+                yield _unmeasured("skipped", task, context, f"no node of the cluster has {task.n_gpus} GPUs")
+        running: dict[Any, Task] = {}
         try:
             while waiting or running:
                 waiting = self._send_out(waiting, running, context)
                 if not running:
-                    for errand in waiting:
-                        yield _unmeasured("failed", errand, context, "all nodes that could run it died")
+                    for task in waiting:
+                        yield _unmeasured("failed", task, context, "all nodes that could run it died")
                     return
                 done, _ = self._ray.wait(list(running), timeout=REFRESH_S)
                 for reference in done:
-                    errand = running.pop(reference)
-                    record = self._come_back(reference, errand, context)
+                    task = running.pop(reference)
+                    record = self._come_back(reference, task, context)
                     if record is None:
-                        waiting.append(errand)
+                        waiting.append(task)
                     else:
                         yield record
         finally:
             for reference in running:
                 self._ray.cancel(reference, force=True)
 
-    def _send_out(self, waiting: Sequence[Errand], running: dict[Any, Errand], context: Context) -> list[Errand]:
+    def _send_out(self, waiting: Sequence[Task], running: dict[Any, Task], context: Context) -> list[Task]:
         """Start what there is room for; returns the rest."""
         nodes, left = self.nodes(), []
-        for errand in waiting:
+        for task in waiting:
             there = {node: [each for each in running.values() if each.node == node] for node in nodes}
-            free = [node for node in nodes if node.has_room_for(errand, there[node])]
+            free = [node for node in nodes if node.has_room_for(task, there[node])]
             if not free:
-                left.append(errand)
+                left.append(task)
                 continue
-            running_on = {node: len(errands) for node, errands in there.items()}
-            errand.node = min(free, key=running_on.__getitem__)
-            task = self._on(errand.node, measure_there, **errand.node.share(errand))
-            errand.started = datetime.now(UTC)
-            running[task.remote(errand.job, context, self._sources)] = errand
+            running_on = {node: len(tasks) for node, tasks in there.items()}
+            task.node = min(free, key=running_on.__getitem__)
+            sent = self._on(task.node, measure_there, **task.node.share(task))
+            task.started = datetime.now(UTC)
+            running[sent.remote(task.job, context, self._sources)] = task
         return left
 
     def _on(self, node: Node, function: Callable[..., Any], **share: int) -> Any:
@@ -241,7 +241,7 @@ class Cluster:
         # One call a process: it gives back all memory of the GPU, and what broke one point cannot break the next.
         return self._ray.remote(max_retries=0, max_calls=1, scheduling_strategy=place, **share)(function)
 
-    def _come_back(self, reference: Any, errand: Errand, context: Context) -> Record | None:
+    def _come_back(self, reference: Any, task: Task, context: Context) -> Record | None:
         """Return the record of a task that is done; None: it is to be sent out again."""
         errors = self._ray.exceptions
         try:
@@ -249,30 +249,30 @@ class Cluster:
         except ClusterError:
             raise
         except errors.RayTaskError as error:  # it did run, and would end the same way again
-            return _unmeasured("failed", errand, context, f"{type(error.cause).__name__}: {error.cause}")
+            return _unmeasured("failed", task, context, f"{type(error.cause).__name__}: {error.cause}")
         except errors.RayError as error:
-            log.warning("lost: %s: %s", point_name(errand.job.case.name, errand.job.point), error)
-            if errand.node and isinstance(error, errors.NodeDiedError | errors.TaskUnschedulableError):
-                self._dead.add(errand.node.id)
+            log.warning("lost: %s: %s", point_name(task.job.case.name, task.job.point), error)
+            if task.node and isinstance(error, errors.NodeDiedError | errors.TaskUnschedulableError):
+                self._dead.add(task.node.id)
             if isinstance(error, errors.TaskUnschedulableError):  # the node was dead before it had the point
                 return None
-            errand.losses.append(type(error).__name__)  # the text names hosts and folders
-            if len(errand.losses) <= RETRIES:
+            task.losses.append(type(error).__name__)  # the text names hosts and folders
+            if len(task.losses) <= RETRIES:
                 return None
-            return _unmeasured("failed", errand, context, f"its worker or node died {len(errand.losses)} times")
-        return record.model_copy(update={"notes": {**record.notes, **_losses(errand)}})
+            return _unmeasured("failed", task, context, f"its worker or node died {len(task.losses)} times")
+        return record.model_copy(update={"notes": {**record.notes, **_losses(task)}})
 
 
-def _losses(errand: Errand) -> dict[str, list[str]]:
-    return {"lost": errand.losses} if errand.losses else {}
+def _losses(task: Task) -> dict[str, list[str]]:
+    return {"lost": task.losses} if task.losses else {}
 
 
-def _unmeasured(status: Status, errand: Errand, context: Context, why: str) -> Record:
+def _unmeasured(status: Status, task: Task, context: Context, why: str) -> Record:
     """Record a point that no node has sent back, so that nothing is known of a machine."""
-    reason = why + (f" ({', '.join(errand.losses)})" if errand.losses else "")
-    seen = Measurement(notes=_losses(errand), unread={"machine": "no node sent the point back"})
-    nowhere, job = replace(context, machine={}), errand.job
-    return Record.of(job.case, job.point, nowhere, started=errand.started, seen=seen, status=status, reason=reason)
+    reason = why + (f" ({', '.join(task.losses)})" if task.losses else "")
+    seen = Measurement(notes=_losses(task), unread={"machine": "no node sent the point back"})
+    nowhere, job = replace(context, machine={}), task.job
+    return Record.of(job.case, job.point, nowhere, started=task.started, seen=seen, status=status, reason=reason)
 
 
 def _other_sources(there: str, here: str, where: str) -> ClusterError:

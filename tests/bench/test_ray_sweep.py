@@ -208,9 +208,9 @@ def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
     assert sources_hash() == sources_hash(machine.ROOT)
 
 
-def errand(backend: str, **changes: Any) -> ray_sweep.Errand:
+def task(backend: str, **changes: Any) -> ray_sweep.Task:
     (job,) = jobs_of(lambda point: timed(), [backend])
-    return ray_sweep.Errand(Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
+    return ray_sweep.Task(Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def errand(backend: str, **changes: Any) -> ray_sweep.Errand:
 def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus, n_gpus, on_gpu, on_cpu):
     """CPUs are dealt to the GPUs that have one; a point of the CPU takes all, so that nothing runs beside it."""
     node = ray_sweep.Node("id", "host", n_cpus, n_gpus)
-    for point, want in ((errand("numba"), on_gpu), (errand("host"), on_cpu)):
+    for point, want in ((task("numba"), on_gpu), (task("host"), on_cpu)):
         assert node.could_run(point) == (want is not None)
         if want is not None:
             assert node.share(point) == dict(zip(("num_cpus", "num_gpus"), want, strict=True))
@@ -231,9 +231,9 @@ def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus
 
 def test_point_in_ranks_takes_as_many_gpus_of_one_node(context):
     """Four ranks take four GPUs; a cluster whose nodes have fewer skips the point, and says so."""
-    ranks = errand("pycuda", workload=Ranks)
+    ranks = task("pycuda", workload=Ranks)
     assert ray_sweep.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
-    assert not ray_sweep.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, errand("pycuda")])
+    assert not ray_sweep.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, task("pycuda")])
     entry = {"NodeID": "id", "NodeManagerAddress": "host", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}
     cluster = ray_sweep.Cluster(SimpleNamespace(nodes=lambda: [entry]), "0")
     cluster._checked.add("id")
