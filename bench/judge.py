@@ -103,7 +103,12 @@ Key = tuple[Any, ...]
 
 def key(record: Record) -> Key:
     """Return the `Key` of a record."""
-    return (record.case, *sorted(record.point.items()))
+    return point_key(record.case, record.point)
+
+
+def point_key(case: str, point: Point) -> Key:
+    """Return the `Key` of a point."""
+    return (case, *sorted(point.items()))
 
 
 def name_of(record: Record) -> str:

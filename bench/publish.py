@@ -5,6 +5,7 @@ Doctor, sweep, pairs, peers, figures, tables and manifest end in results/sets/KI
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +18,12 @@ import typer
 
 from bench import doctor, documents, machine, plots, sets, sweep
 from bench.case import PresetName, point_name
-from bench.judge import key, machine_mismatches, name_of
+from bench.cases import CASES
+from bench.judge import Key, key, machine_mismatches, name_of, point_key
+from bench.pairs import Side, measure_all
 from bench.peers import sides
 from bench.peers.command import chosen, interpreters
-from bench.record import Context, Record, append, read
+from bench.record import Comparison, Context, Record, append, read, read_comparisons
 from bench.sets import COMPARISONS, RECORDS, Manifest
 from bench.worker import run_points
 from warpdrive_min.backends import availability
@@ -64,26 +67,35 @@ class Publication:
     folder: Path
     context: Context
     pythons: Sequence[str]
-
-    @property
-    def records_file(self) -> Path:
-        """File of all its records."""
-        return self.folder / RECORDS
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Pairs and steps that do not run, each with the reason."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Pairs that are wrong or broke, each with the reason."""
 
     def records(self) -> list[Record]:
-        """Return the newest record of each point."""
-        records = read(self.records_file, cut=[]) if self.records_file.exists() else []
-        return list({key(record): record for record in records}.values())
+        """Return all records so far."""
+        file = self.folder / RECORDS
+        return read(file, cut=[]) if file.exists() else []
 
-    def add(self, *records: Record) -> None:
-        """Keep records."""
+    def compared(self) -> set[tuple[Key, Key]]:
+        """Return the pairs of points that have a comparison."""
+        file = self.folder / COMPARISONS
+        keys = {record.id: key(record) for record in self.records()}
+        comparisons = read_comparisons([file], []) if file.exists() else []
+        return {(keys[each.a], keys[each.b]) for each in comparisons if {each.a, each.b} <= keys.keys()}
+
+    def add(self, records: Sequence[Record], comparison: Comparison | None = None) -> None:
+        """Keep records, and then their comparison, so that there is none without them."""
         for record in records:
-            append(self.records_file, record)
+            append(self.folder / RECORDS, record)
+        if comparison:
+            append(self.folder / COMPARISONS, comparison)
 
 
 def publish(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
     until_s: Annotated[float | None, typer.Option(help="Stop cleanly before so many seconds; go on later.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Step to leave out, which the manifest says.")] = None,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
@@ -91,16 +103,21 @@ def publish(
 
     Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if the time is up.
     """
-    clock, pythons = Clock(until_s), python or []
-    words = ["python", "-m", "bench", "publish", "--preset", preset.value]
-    command = shlex.join([*words, *(word for each in pythons for word in ("--python", each))])
+    clock, pythons, left_out = Clock(until_s), python or [], skip or []
+    if unknown := set(left_out) - set(STEPS):
+        raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
+    skips = itertools.chain(*(("--skip", each) for each in left_out))
+    command = shlex.join(["python", "-m", "bench", "publish", "--preset", preset.value, *skips])
     try:
         publication, manifest = begin(preset, command, pythons, out)
-        if manifest.finished_at and not manifest.failed:
+        if manifest.is_whole:
             _say(f"{publication.folder} is finished, since {manifest.finished_at}")
             return
+        manifest = manifest.model_copy(update={"finished_at": None})
+        manifest.write(publication.folder)
+        publication.skipped.update({f"step {name}": "left out by --skip" for name in left_out})
         for name, step in STEPS.items():
-            for line in step(publication):
+            for line in step(publication) if name not in left_out else ():
                 _say(f"{time.monotonic() - clock.start:5.0f} s  {name}: {line}")
                 clock.tick()
     except (RefusedError, sets.SetError) as error:
@@ -149,7 +166,6 @@ def begin(preset: PresetName, command: str, pythons: Sequence[str], out: Path) -
             machine=dict(context.machine),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        manifest.write(folder)
     if manifest.preset != preset.value:
         raise RefusedError(f"publish: {folder} has preset {manifest.preset} (got {preset.value}); `{manifest.command}`")
     if differ := machine_mismatches(manifest.machine, context.machine):
@@ -159,7 +175,7 @@ def begin(preset: PresetName, command: str, pythons: Sequence[str], out: Path) -
 
 def finish(publication: Publication, manifest: Manifest) -> Manifest:
     """Write the manifest of a set whose steps are done, and return it."""
-    records = publication.records()
+    records = list({(key(record), record.taken): record for record in publication.records()}.values())
     absent = {f"backend {name}": str(state) for name, state in availability().items() if not state.available}
     cards = {str(record.machine.get("gpu_uuid_hash")) for record in records if record.machine.get("gpu_uuid_hash")}
     outcomes = {
@@ -171,8 +187,8 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
             "cards": sorted(cards),
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "files": sets.hashes(publication.folder),
-            "skipped": absent | outcomes["skipped"],
-            "failed": outcomes["failed"],
+            "skipped": absent | outcomes["skipped"] | publication.skipped,
+            "failed": outcomes["failed"] | publication.failed,
         }
     )
     finished.write(publication.folder)
@@ -186,8 +202,8 @@ def run_sweep(publication: Publication) -> Iterator[str]:
     """Measure each point that has no evidence yet and whose backend is here."""
     states = availability()
     jobs = [job for job in sweep.jobs(publication.context.preset, {}) if states[str(job.point["backend"])].available]
-    todo = sweep.missing(jobs, publication.records_file)
-    for index, record in enumerate(sweep.run(todo, publication.context, publication.records_file, RUNNER), start=1):
+    todo = sweep.missing(jobs, publication.folder / RECORDS)
+    for index, record in enumerate(sweep.run(todo, publication.context, publication.folder / RECORDS, RUNNER), start=1):
         yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
 
 
@@ -195,18 +211,37 @@ RUNNER: sweep.Runner = run_points
 """Way in which points are run."""
 
 
+def run_pairs(publication: Publication) -> Iterator[str]:
+    """Measure each pair of points in turns that has no comparison yet and whose backends are here, on one card."""
+    preset, run_id = publication.context.preset, publication.context.run_id
+    states, done = availability(), publication.compared()
+    todo = [
+        (Side(case=case, point=base, run_id=run_id), Side(case=case, point=other, run_id=run_id))
+        for case in CASES.values()
+        for base, other in case.pairs(preset)
+        if all(states[str(point["backend"])].available for point in (base, other))
+        and (point_key(case.name, base), point_key(case.name, other)) not in done
+    ]
+    for index, both in enumerate(todo, start=1):
+        name = f"{index}/{len(todo)} {' : '.join(point_name(side.case.name, side.point) for side in both)}"
+        measured = measure_all([both], preset)
+        for pair in measured.pairs:
+            publication.add([pair.a, pair.b], pair.comparison)
+            yield f"{name}: {pair.ratio.value:.3f}"
+        for texts, reasons in ((measured.skipped, publication.skipped), (measured.failed, publication.failed)):
+            for text in texts:
+                reasons[f"pair {name.partition(' ')[2]}"] = text
+                yield f"{name}: {text}"
+
+
 def run_peers(publication: Publication) -> Iterator[str]:
     """Measure each peer's point that has no evidence yet, in turns with ours."""
-    done = {key(record) for record in publication.records() if record.status == "ok"}
-    todo = [
-        job for job in chosen(publication.context.preset, [], []) if ("peer", *sorted(job.point.items())) not in done
-    ]
+    done = {other for _, other in publication.compared()}
+    todo = [job for job in chosen(publication.context.preset, [], []) if point_key(sides.CASE, job.point) not in done]
     run = sides.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
     for index, job in enumerate(todo, start=1):
         records, comparison = sides.measure(job, run)
-        publication.add(*records)
-        if comparison:
-            append(publication.folder / COMPARISONS, comparison)
+        publication.add(records, comparison)
         yield f"{index}/{len(todo)} {point_name('peer', job.point)}: {records[0].status}"
 
 
@@ -229,6 +264,7 @@ def write_tables(publication: Publication) -> Iterator[str]:
 
 STEPS: Final[dict[str, Callable[[Publication], Iterator[str]]]] = {
     "sweep": run_sweep,
+    "pairs": run_pairs,
     "peers": run_peers,
     "figures": draw_figures,
     "tables": write_tables,

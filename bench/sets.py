@@ -49,6 +49,12 @@ class Manifest(BaseModel):
     failed: dict[str, str] = {}
     """Points that are wrong or broke, each with the reason."""
 
+    @property
+    def is_whole(self) -> bool:
+        """All steps are done, and nothing failed."""
+        left_out = any(name.startswith("step ") for name in self.skipped)
+        return self.finished_at is not None and not self.failed and not left_out
+
     def write(self, folder: Path) -> None:
         """Write it into the folder of its set, whole or not at all."""
         write_atomically(folder / MANIFEST, self.model_dump_json(indent=1) + "\n")

@@ -32,7 +32,7 @@ from bench.show.labels import (
     quantity,
     size_and_run,
 )
-from bench.show.records import env_order, extent, first_metric, latest, plain
+from bench.show.records import between, env_order, extent, first_metric, latest, plain
 from bench.stats import median, median_interval
 
 # ------------------------------------------------------------------ roofline
@@ -82,7 +82,7 @@ def _ops_per_s(record: Record) -> Metric:
     assert record.samples_ns is not None
     low_ns, high_ns = median_interval(record.samples_ns)
     value, low, high = (1e9 * record.notes["ops_per_run"] / ns for ns in (median(record.samples_ns), high_ns, low_ns))
-    return Metric(value=value, unit="ops/s", direction="higher", low=low, high=high)
+    return between(value, low, high)
 
 
 # ------------------------------------------------------------------ kernels

@@ -119,18 +119,23 @@ def number_column(header: str, value: Callable[[Record], float | None], spec: st
 
 
 def over_column(
-    header: str,
-    name: str,
-    records: Iterable[Record],
-    key: Callable[[Record], Any],
-    is_base: Callable[[Record], bool],
+    header: str, name: str, records: Iterable[Record], axis: str, base: str, key: Callable[[Record], Any]
 ) -> Column[Record]:
-    """Return the column of a metric over that of the baseline with the same key; empty where there is none."""
-    bases = {key(record): record for record in records if is_base(record)}
+    """Return the column of a metric over that of the baseline with the same key; empty where there is none.
+
+    Args:
+        header: Name of the column.
+        name: Name of the metric.
+        records: Records with the baselines among them.
+        axis: Axis that tells a baseline.
+        base: Value of a baseline on that axis.
+        key: Returns what a record shares with its baseline.
+    """
+    bases = {key(record): record for record in records if record.point[axis] == base}
 
     def value(record: Record) -> float | None:
-        base = bases.get(key(record))
-        own, other = metric(record, name), base and metric(base, name)
-        return own.value / other.value if own and other else None
+        other = bases.get(key(record))
+        own, of_base = metric(record, name), other and metric(other, name)
+        return own.value / of_base.value if own and of_base else None
 
     return Column(header, lambda record: "" if (found := value(record)) is None else three_digits(found), value)

@@ -78,18 +78,17 @@ def rate_of(record: Record, name: str) -> float:
     return found.value if found else 0.0
 
 
+def between(value: float, low: float, high: float) -> Metric:
+    """Return a figure that is derived from metrics, with its interval."""
+    return Metric(value=value, unit="", direction="higher", low=low, high=high)
+
+
 def times_baseline(record: Record, base: Record) -> Metric | None:
     """Return how many times faster a record is than its baseline; None where one of them has no figure."""
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
     if own is None or reference is None:
         return None
-    return Metric(
-        value=own.value / reference.value,
-        unit="x",
-        direction="higher",
-        low=own.low / reference.high,
-        high=own.high / reference.low,
-    )
+    return between(own.value / reference.value, own.low / reference.high, own.high / reference.low)
 
 
 def extent(record: Record) -> float:
@@ -114,10 +113,4 @@ def joules(record: Record) -> Metric | None:
     if rate is None or telemetry.get("energy_j") is None:
         return None
     watts = 1e6 * telemetry["energy_j"] / telemetry["duration_s"]
-    return Metric(
-        value=watts / rate.value,
-        unit="J per million env_steps",
-        direction="lower",
-        low=watts / rate.high,
-        high=watts / rate.low,
-    )
+    return between(watts / rate.value, watts / rate.high, watts / rate.low)

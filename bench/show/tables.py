@@ -68,7 +68,7 @@ def over_baseline(title: str, baseline: str, by: Literal["backend", "implementat
                 metric_column(rate, f"{kind}/s"),
                 interval_column(rate),
                 metric_column(f"ns_per_{unit}", f"ns/{SINGULAR.get(unit, unit)}", three_digits),
-                over_column(f"x {baseline}", rate, records, key, lambda record: record.point[by] == value),
+                over_column(f"x {baseline}", rate, records, by, value, key),
             ],
         )
 
@@ -105,9 +105,13 @@ SAMPLES: Final = number_column("samples", lambda record: record.n, "")
 BESIDE: Final = (SHARE, JOULES, _note("setup_s", "s"), ROLLOUT, UPDATE, _note("peak_bytes", "GiB", 2**-30), SAMPLES)
 """Columns of what was read beside the metrics; shown where a record of the case has it."""
 
-ERROR: Final = number_column(
-    "largest error", lambda record: record.correctness.max_error if record.correctness else None, ".1e"
-)
+
+def largest_error(record: Record) -> float | None:
+    """Return the larger error of both checks."""
+    return record.correctness.max_error if record.correctness else None
+
+
+ERROR: Final = number_column("largest error", largest_error, ".1e")
 RUN: Final[Column[Record]] = Column("run", lambda record: record.run_id)
 ORIGIN: Final[tuple[Column[Record], ...]] = (
     ERROR,

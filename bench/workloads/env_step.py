@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,6 @@ from bench.measure import Timed
 from bench.record import Metric, Record
 from bench.show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from bench.show.columns import (
-    Column,
     Table,
     axis_column,
     backend_column,
@@ -32,8 +31,8 @@ from bench.show.labels import (
     ratio_text,
     three_digits,
 )
-from bench.show.records import baselines, by, grouped, joules, latest, metric, plain, size, times_baseline
-from bench.show.tables import JOULES, over_baseline
+from bench.show.records import baselines, between, by, grouped, joules, latest, metric, plain, size, times_baseline
+from bench.show.tables import JOULES, largest_error, over_baseline
 from bench.workloads.shared import (
     EPISODE_LENGTHS,
     FULLY_OBSERVED_AGENTS,
@@ -266,7 +265,7 @@ def published_points(preset: Preset) -> list[Point]:
     return points
 
 
-# ------------------------------------------------------------------ cases
+# ------------------------------------------------------------------ pairs
 
 
 def env_step_pairs(preset: Preset) -> Pairs:
@@ -287,12 +286,12 @@ def env_step_pairs(preset: Preset) -> Pairs:
     ]
 
 
-# ------------------------------------------------------------------ tables and charts
-
-
 # ------------------------------------------------------------------ tables
 
 SIZES: Final = (axis_column("env"), axis_column("n_agents", "agents"), axis_column("n_envs", "envs"))
+RATE: Final = "env_steps_per_s"
+AGENT_RATE: Final = metric_column("agent_steps_per_s", "agent-steps/s")
+RATES: Final = (metric_column(RATE, "env-steps/s"), interval_column(RATE), AGENT_RATE)
 
 
 def steps_table(records: Sequence[Record]) -> Table[Record]:
@@ -303,31 +302,12 @@ def steps_table(records: Sequence[Record]) -> Table[Record]:
         title="env_step: sample + step + restart; graph replays on a GPU, eager calls on a CPU",
         rows=sorted(records, key=by("env", "n_agents", "n_envs", "exact")),
         columns=[
-            *SIZES,
-            backend_column(),
-            *_rates(),
+            *(*SIZES, backend_column(), *RATES),
             metric_column("ns_per_env_step", "ns/env-step", three_digits),
-            over_column(
-                numpy,
-                "env_steps_per_s",
-                records,
-                by("env", "n_envs", "n_agents"),
-                lambda record: record.point["backend"] == "cpu",
-            ),
-            number_column(
-                "max error", lambda record: record.correctness.max_error if record.correctness else None, ".0e"
-            ),
+            over_column(numpy, RATE, records, "backend", "cpu", by("env", "n_envs", "n_agents")),
+            number_column("max error", largest_error, ".0e"),
         ],
     )
-
-
-def _rates() -> list[Column[Record]]:
-    rate = "env_steps_per_s"
-    return [
-        metric_column(rate, "env-steps/s"),
-        interval_column(rate),
-        metric_column("agent_steps_per_s", "agent-steps/s"),
-    ]
 
 
 def steps_in_documents(records: Sequence[Record]) -> Table[Record]:
@@ -344,8 +324,8 @@ def steps_in_documents(records: Sequence[Record]) -> Table[Record]:
             axis_column("n_agents", "agents"),
             axis_column("n_envs", "environments"),
             backend_column(),
-            interval_column("env_steps_per_s", rate, "env-steps/s (95 % interval)"),
-            metric_column("agent_steps_per_s", "agent-steps/s"),
+            interval_column(RATE, rate, "env-steps/s (95 % interval)"),
+            AGENT_RATE,
             *([JOULES] if any(map(joules, records)) else []),
             number_column("share of the roofline", lambda record: record.roofline, ".1%"),
             number_column("set-up, s", lambda record: record.notes.get("setup_s"), ".2g"),
@@ -355,21 +335,13 @@ def steps_in_documents(records: Sequence[Record]) -> Table[Record]:
 
 def neighbors_table(records: Sequence[Record]) -> Table[Record]:
     """Return the search in a grid of cells over that of all pairs."""
+    sizes, axis = by("env", "backend", "n_envs", "n_agents"), "neighbor_search"
     return Table(
         title="neighbor_search: env_step, neighbours from cells or from all pairs",
-        rows=sorted(records, key=by("n_agents", "backend", "neighbor_search")),
+        rows=sorted(records, key=by("n_agents", "backend", axis)),
         columns=[
-            *SIZES,
-            backend_column(),
-            axis_column("neighbor_search", "search"),
-            *_rates(),
-            over_column(
-                "x all pairs",
-                "env_steps_per_s",
-                records,
-                by("env", "backend", "n_envs", "n_agents"),
-                lambda record: record.point["neighbor_search"] == "all_pairs",
-            ),
+            *(*SIZES, backend_column(), axis_column(axis, "search"), *RATES),
+            over_column("x all pairs", RATE, records, axis, "all_pairs", sizes),
         ],
     )
 
@@ -383,7 +355,7 @@ SATURATED: Final = 0.9
 def throughput_chart(records: Sequence[Record]) -> Chart:
     """Return throughput over the number of environments, and where each backend is saturated."""
     shown = _in_sizes(latest(records))
-    panels = _panels(shown, lambda record: metric(record, "env_steps_per_s"), right="agent steps per second")
+    panels = _panels(shown, lambda record: metric(record, RATE), right="agent steps per second")
     return Chart(
         name="throughput",
         title="Throughput over environments",
@@ -499,19 +471,36 @@ def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]
 AGENTS_IN_EACH: Final = "agents in each environment"
 
 
-def agents_chart(records: Sequence[Record]) -> Chart:
-    """Return throughput over the number of agents, in the number of environments that most sizes were measured in."""
+def over_agents(
+    records: Sequence[Record], name: str, xlabels: Mapping[str, str] | None = None
+) -> tuple[list[Panel], list[Record]]:
+    """Return a panel for each environment of several sizes, in the number of environments that most have; its records.
+
+    Args:
+        records: Records to choose from.
+        name: Name of the metric along the other axis.
+        xlabels: Labels of the axis of agents of some environments, instead of the chart's.
+    """
     panels, shown = [], []
     for (env,), of_env in grouped(plain(latest(records)), "env").items():
-        by_count = grouped(of_env, "n_envs")
-        (n_envs,) = max(by_count, key=lambda count: len({record.point["n_agents"] for record in by_count[count]}))
-        found = by_count[n_envs,]
-        if len({record.point["n_agents"] for record in found}) > 1:
-            series = lines(found, lambda record: metric(record, "agent_steps_per_s"), "n_agents")
-            partly = f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"
-            xlabel = partly if env == "tag_gridworld" else ""
-            panels.append(Panel(environment(str(env), envs=int(n_envs)), series, xlabel=xlabel))
+        found = max(grouped(of_env, "n_envs").values(), key=_n_sizes)
+        if _n_sizes(found) > 1:
+            n_envs = found[0].point.get("n_envs")
+            title = environment(str(env), envs=None if n_envs is None else int(n_envs))
+            series = lines(found, lambda record: metric(record, name), "n_agents")
+            panels.append(Panel(title, series, xlabel=(xlabels or {}).get(str(env), "")))
             shown += found
+    return panels, shown
+
+
+def _n_sizes(records: Sequence[Record]) -> int:
+    return len({record.point["n_agents"] for record in records})
+
+
+def agents_chart(records: Sequence[Record]) -> Chart:
+    """Return throughput over the number of agents, in the number of environments that most sizes were measured in."""
+    partly = f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"
+    panels, shown = over_agents(records, "agent_steps_per_s", {"tag_gridworld": partly})
     return Chart(
         name="agents",
         title="Throughput over agents",
@@ -583,13 +572,11 @@ def limits_chart(records: Sequence[Record]) -> Chart:
     shown = [record for record in latest(records) if record.roofline is not None]
 
     def share(record: Record) -> Metric | None:
-        rate = metric(record, "env_steps_per_s")
+        rate = metric(record, RATE)
         if rate is None or record.roofline is None:
             return None
         per_rate = record.roofline / rate.value
-        return Metric(
-            value=record.roofline, unit="", direction="higher", low=rate.low * per_rate, high=rate.high * per_rate
-        )
+        return between(record.roofline, rate.low * per_rate, rate.high * per_rate)
 
     return Chart(
         name="limits",
@@ -628,6 +615,8 @@ def _panels_of_directions(records: Sequence[Record], value: Callable[[Record], M
 def _all_agents(record: Record) -> float:
     return float(record.point["n_envs"]) * float(record.point["n_agents"])
 
+
+# ------------------------------------------------------------------ cases
 
 ENV_STEP: Final = Case(
     name="env_step",

@@ -638,34 +638,24 @@ def launch_points(preset: Preset) -> list[Point]:
     ]
 
 
-# ------------------------------------------------------------------ cases
-
-
 # ------------------------------------------------------------------ tables and charts
 
 
 def samplers_table(records: Sequence[Record]) -> Table[Record]:
     """Return samples a second over `torch.multinomial` on the same device."""
-    sizes = by("n_agents", "n_envs", "n_actions")
+    sizes, rate, axis = by("n_agents", "n_envs", "n_actions"), "samples_per_s", "implementation"
+
+    def on_device(record: Record) -> tuple[Any, ...]:
+        return (record.threads is None, sizes(record))
+
     return Table(
         title="sampler: one action for every agent",
         rows=sorted(records, key=sizes),
         columns=[
-            axis_column("n_agents", "agents"),
-            axis_column("n_envs", "envs"),
-            axis_column("n_actions", "actions"),
-            axis_column("implementation"),
-            backend_column(),
-            metric_column("samples_per_s", "samples/s"),
-            interval_column("samples_per_s"),
+            *(axis_column(name, name.removeprefix("n_")) for name in ("n_agents", "n_envs", "n_actions")),
+            *(axis_column(axis), backend_column(), metric_column(rate, "samples/s"), interval_column(rate)),
             metric_column("ns_per_sample", "ns/sample", three_digits),
-            over_column(
-                "x torch.multinomial\n(same device)",
-                "samples_per_s",
-                records,
-                lambda record: (record.threads is None, sizes(record)),
-                lambda record: record.point["implementation"] == "torch.multinomial",
-            ),
+            over_column("x torch.multinomial\n(same device)", rate, records, axis, "torch.multinomial", on_device),
         ],
     )
 
@@ -700,6 +690,8 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
 def _sampler_name(record: Record) -> str:
     return f"ours, {maker(record)}" if is_ours(record) else maker(record)
 
+
+# ------------------------------------------------------------------ cases
 
 SAMPLER: Final = Case(
     name="sampler",

@@ -274,8 +274,6 @@ def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -
 
 TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision")
 
-# ------------------------------------------------------------------ tables
-
 Seeds: TypeAlias = Sequence[Record]
 """Records of one task on one backend, each of a seed."""
 
@@ -377,8 +375,6 @@ def learning_on_paper(records: Sequence[Record]) -> Table[Seeds]:
         n_grouping=5,
     )
 
-
-# ------------------------------------------------------------------ charts
 
 CURVE_POINTS: Final = 100
 """Points at which learning curves of several seeds are compared."""

@@ -11,7 +11,7 @@ import torch
 from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import Once
 from bench.record import Measurement, Metric, Record
-from bench.show.charts import Axis, Chart, Panel, lines
+from bench.show.charts import Axis, Chart
 from bench.show.columns import (
     Column,
     Table,
@@ -19,9 +19,9 @@ from bench.show.columns import (
     metric_column,
     number_column,
 )
-from bench.show.labels import environment, number, plain_text, three_digits
-from bench.show.records import by, grouped, latest, metric
-from bench.workloads.env_step import AGENTS_IN_EACH, env_step_sizes, place, start_env
+from bench.show.labels import number, plain_text, three_digits
+from bench.show.records import by
+from bench.workloads.env_step import AGENTS_IN_EACH, env_step_sizes, over_agents, place, start_env
 from bench.workloads.shared import ON_GPU, available
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
@@ -191,12 +191,7 @@ def memory_table(records: Sequence[Record]) -> Table[Record]:
 
 def memory_chart(records: Sequence[Record]) -> Chart:
     """Return the bytes of an environment over the number of its agents, for environments of several sizes."""
-    panels, shown = [], []
-    for (env,), found in grouped(latest(records), "env").items():
-        if len({record.point["n_agents"] for record in found}) > 1:
-            series = lines(found, lambda record: metric(record, "bytes_per_env"), "n_agents")
-            panels.append(Panel(environment(str(env)), series))
-            shown += found
+    panels, shown = over_agents(records, "bytes_per_env")
     return Chart(
         name="memory",
         title="Memory of an environment",

@@ -456,16 +456,10 @@ def train_points(preset: Preset) -> list[Point]:
     return points
 
 
-# ------------------------------------------------------------------ cases
-
-
 # ------------------------------------------------------------------ tables and charts
 
 
 REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
-
-
-# ------------------------------------------------------------------ tables
 
 
 def _rollout_share(record: Record) -> float:
@@ -626,6 +620,8 @@ def _iteration_order(record: Record) -> tuple[Any, ...]:
     backend = list(BACKEND_STYLE).index(str(record.point["backend"]))
     return (*axes(record), *how, not record.point.get("fused", True), backend)
 
+
+# ------------------------------------------------------------------ cases
 
 ROLLOUT: Final = Case(
     name="rollout",

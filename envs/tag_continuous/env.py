@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 
 from envs.tag_continuous.scene import draw
 from warpdrive_min.backends.base import Constant, Language
+from warpdrive_min.config import Config, Int, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveInt, UnitFloat
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment, sources_in
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.function_manager import SPREAD_THREADS, Stage
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
 
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Start = Literal["random", "fixed"]
 NeighborSearch = Literal["auto", "all_pairs", "grid"]
 
@@ -40,31 +42,19 @@ ONE_BLOCK: Final = 1_024
 AGENTS_PER_CELL: Final = 3
 """On average; a search looks at nine cells or more."""
 
-POSITIVE: Final = ("num_taggers", "num_runners", "episode_length", "grid_length")
-NOT_NEGATIVE: Final = (
-    "max_speed",
-    "skill_level_runner",
-    "skill_level_tagger",
-    "num_acceleration_levels",
-    "num_turn_levels",
-    "tag_reward_for_tagger",
-    "step_reward_for_runner",
-    "end_of_game_reward_for_runner",
-)
-NOT_POSITIVE: Final = ("edge_hit_penalty", "step_penalty_for_tagger", "tag_penalty_for_runner")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TagContinuousConfig:
+class TagContinuousConfig(Config):
     """Config of Tag Continuous; lengths are in the unit of ``grid_length``, speeds in that unit a step."""
 
-    num_taggers: int = 1
+    PLACE: ClassVar[str] = "tag_continuous"
+
+    num_taggers: PositiveInt = 1
     """Agents that tag."""
-    num_runners: int = 10
+    num_runners: PositiveInt = 10
     """Agents that are tagged."""
-    grid_length: float = 10.0
+    grid_length: Annotated[float, Field(gt=0, le=MAX_GRID_LENGTH)] = 10.0
     """Side of the square, length."""
-    episode_length: int = 100
+    episode_length: PositiveInt = 100
     """Steps after which an episode is cut off."""
     starting_location_x: Sequence[float] | None = None
     """Start of each agent, length; None: as ``start`` says."""
@@ -74,13 +64,13 @@ class TagContinuousConfig:
     """Where each agent heads at the start, rad; None: as ``start`` says."""
     start: Start = "random"
     """"random": a start is drawn for every environment, agent and episode; "fixed": one draw by ``seed`` for all."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of who is a tagger and of fixed starts; None: 0."""
-    max_speed: float = 1.0
+    max_speed: NonNegativeFloat = 1.0
     """Top speed of an agent of skill 1, length a step."""
-    skill_level_runner: float = 1.0
+    skill_level_runner: NonNegativeFloat = 1.0
     """Factor of the runners' top speed."""
-    skill_level_tagger: float = 1.0
+    skill_level_tagger: NonNegativeFloat = 1.0
     """Factor of the taggers' top speed."""
     max_acceleration: float = 1.0
     """Largest change of the acceleration, length a step squared."""
@@ -90,67 +80,45 @@ class TagContinuousConfig:
     """Largest turn in a step, rad."""
     min_turn: float = -math.pi / 2
     """Smallest turn in a step, rad."""
-    num_acceleration_levels: int = 10
+    num_acceleration_levels: NonNegativeInt = 10
     """Choices of acceleration besides none."""
-    num_turn_levels: int = 10
+    num_turn_levels: NonNegativeInt = 10
     """Choices of turn besides none."""
-    edge_hit_penalty: float = -0.0
+    edge_hit_penalty: NonPositiveFloat = -0.0
     """Reward for running into the edge, a step."""
     use_full_observation: bool = True
     """Observe all others; False: the nearest ones in the game."""
-    num_other_agents_observed: int = 2
+    num_other_agents_observed: Int = 2
     """Nearest others that are observed, unless all are."""
     neighbor_search: NeighborSearch = "auto"
     """How kernels look for them: "all_pairs"; "grid", in cells nearby; "auto": in cells above 256 agents."""
-    tagging_distance: float = 0.01
+    tagging_distance: UnitFloat = 0.01
     """Reach of a tagger, as a share of ``grid_length``."""
-    tag_reward_for_tagger: float = 1.0
+    tag_reward_for_tagger: NonNegativeFloat = 1.0
     """Reward for each runner tagged."""
-    step_penalty_for_tagger: float = -0.0
+    step_penalty_for_tagger: NonPositiveFloat = -0.0
     """Reward of a tagger, a step."""
-    tag_penalty_for_runner: float = -1.0
+    tag_penalty_for_runner: NonPositiveFloat = -1.0
     """Reward for being tagged."""
-    step_reward_for_runner: float = 0.0
+    step_reward_for_runner: NonNegativeFloat = 0.0
     """Reward of a runner in the game, a step."""
-    end_of_game_reward_for_runner: float = 1.0
+    end_of_game_reward_for_runner: NonNegativeFloat = 1.0
     """Reward of a runner that is in the game when the time is up."""
     runner_exits_game_after_tagged: bool = True
     """A tagged runner leaves the game."""
 
-    def __post_init__(self) -> None:
-        for name in POSITIVE:
-            self._require(name, getattr(self, name) > 0, "must be positive")
-        for name in NOT_NEGATIVE:
-            self._require(name, getattr(self, name) >= 0, "must not be negative")
-        for name in NOT_POSITIVE:
-            self._require(name, getattr(self, name) <= 0, "must not be positive", "penalties are negative rewards")
-        self._require("grid_length", self.grid_length <= MAX_GRID_LENGTH, f"must be at most {MAX_GRID_LENGTH:g}")
+    def _check(self) -> None:
+        n_agents = self.n_agents
+        self._require("num_runners", n_agents <= MAX_AGENTS, f"must leave at most {MAX_AGENTS:,} agents in all")
         self._require(
-            "tagging_distance", 0 <= self.tagging_distance <= 1, "must be from 0 to 1, a share of grid_length"
+            "num_other_agents_observed",
+            self.use_full_observation or 1 <= self.num_other_agents_observed < n_agents,
+            f"must be from 1 to n_agents - 1 = {n_agents - 1}, as an agent does not observe itself",
+            "lower it, or set use_full_observation=True",
         )
-        for name, choices in (("start", get_args(Start)), ("neighbor_search", get_args(NeighborSearch))):
-            self._require(name, getattr(self, name) in choices, f"must be one of {', '.join(choices)}")
-        self._require("seed", 0 <= (self.seed or 0) < 2**32, "must be in [0, 2^32)")
-        self._require("num_runners", self.n_agents <= MAX_AGENTS, f"must leave at most {MAX_AGENTS:,} agents in all")
-        if not self.use_full_observation:
-            self._require(
-                "num_other_agents_observed",
-                1 <= self.num_other_agents_observed < self.n_agents,
-                f"must be from 1 to n_agents - 1 = {self.n_agents - 1}, as an agent does not observe itself",
-                "lower it, or set use_full_observation=True",
-            )
         for name in ("starting_location_x", "starting_location_y", "starting_directions"):
-            given = getattr(self, name)
-            if given is not None and np.shape(given) != (self.n_agents,):
-                raise ConfigError(
-                    f"tag_continuous.{name}: must have one entry for each of n_agents = {self.n_agents} "
-                    f"(got shape {np.shape(given)})"
-                )
-
-    def _require(self, name: str, holds: bool, rule: str, advice: str = "") -> None:
-        if not holds:
-            value = getattr(self, name)
-            raise ConfigError(f"tag_continuous.{name}: {rule} (got {value!r})" + (f"; {advice}" if advice else ""))
+            n_given = len(getattr(self, name) or [None] * n_agents)
+            require(n_given == n_agents, name, f"must have one entry for each of n_agents = {n_agents}", n_given)
 
     @property
     def n_agents(self) -> int:
@@ -297,22 +265,22 @@ class TagContinuous(Environment):
         return self.num_agents * (66 + 2 * 5 * config.n_observed) + 6 * pairs
 
     def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Put in doubt environments with a tag or an edge by a hair, and agents with neighbours almost equally far.
+        """Put in doubt environments with a tag or an edge within rounding, and agents whose neighbours are equally far.
 
-        Equal distances (two agents in one corner) are in no doubt: the lower id comes first.
+        Distances that are equal to the bit (two agents in one corner) are in no doubt: the lower id comes first.
         """
         config = self.config
         x, y = after["loc_x"].astype(np.float64), after["loc_y"].astype(np.float64)
         playing, is_tagger = before["still_in_the_game"] > 0, self.agent_types == 1
         to_tagger = nearest_first(x, y, playing & is_tagger, 2)
         close = np.abs(to_tagger[..., 0] - config.reach) < ROUNDING_MARGIN
-        close |= (to_tagger[..., 0] < config.reach + ROUNDING_MARGIN) & _any_hair(to_tagger)
+        close |= (to_tagger[..., 0] < config.reach + ROUNDING_MARGIN) & _any_almost_equal(to_tagger)
         edge = np.minimum.reduce([np.abs(x), np.abs(y), np.abs(x - config.grid_length), np.abs(y - config.grid_length)])
         at_edge = (edge < ROUNDING_MARGIN) & (edge > 0) & (after["edge_hit_reward_penalty"] == 0)
         envs = (playing & ((close & ~is_tagger) | at_edge)).any(-1)
         if config.use_full_observation:
             return envs, np.zeros_like(playing)
-        return envs, _any_hair(nearest_first(x, y, playing, config.num_other_agents_observed + 1))
+        return envs, _any_almost_equal(nearest_first(x, y, playing, config.num_other_agents_observed + 1))
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
         """Choose the kernels: of several blocks if asked for, or above `SPREAD_ABOVE_AGENTS` agents."""
@@ -360,40 +328,39 @@ class TagContinuous(Environment):
 
     def get_constants(self) -> dict[str, Constant]:
         """Return what is compiled in; the kernels multiply by the reciprocals of the observations' units."""
-        config = self.config
+        config, side = self.config, self.cells_per_side
         is_random = config.start == "random"
-        side = self.cells_per_side
-        crowd: dict[str, Constant] = {
+        of_cells: dict[str, Constant] = {
             "GRID_SEARCH": self.uses_grid,
             "N_CELLS": side * side,
             "CELLS_PER_SIDE": side,
             "CELL_LENGTH": config.grid_length / side,
             "INV_CELL_LENGTH": side / config.grid_length,
             "MARGIN": ROUNDING_MARGIN * config.grid_length,
-            "REACH": float(config.reach),
+            "REACH": config.reach,
         }
         return {
-            **(crowd if self.is_spread else {}),
             "N_TAGGERS": config.num_taggers,
             "N_OBSERVED": config.n_observed,
             "N_FEATURES": config.n_features,
             "USE_FULL_OBSERVATION": config.use_full_observation,
+            "GRID_LENGTH": config.grid_length,
+            "MAX_SPEED": config.max_speed,
+            "EDGE_HIT_PENALTY": config.edge_hit_penalty,
             "RUNNER_EXITS": config.runner_exits_game_after_tagged,
             "RANDOM_X": is_random and config.starting_location_x is None,
             "RANDOM_Y": is_random and config.starting_location_y is None,
             "RANDOM_DIRECTION": is_random and config.starting_directions is None,
-            "GRID_LENGTH": float(config.grid_length),
-            "MAX_SPEED": float(config.max_speed),
             "REACH_SQUARED": float(np.float32(config.reach) * np.float32(config.reach)),
-            "EDGE_HIT_PENALTY": float(config.edge_hit_penalty),
-            "TAG_REWARD": float(config.tag_reward_for_tagger),
-            "TAG_PENALTY": float(config.tag_penalty_for_runner),
-            "END_OF_GAME_REWARD": float(config.end_of_game_reward_for_runner),
+            "TAG_REWARD": config.tag_reward_for_tagger,
+            "TAG_PENALTY": config.tag_penalty_for_runner,
+            "END_OF_GAME_REWARD": config.end_of_game_reward_for_runner,
             "INV_DIAGONAL": 1 / (config.grid_length * math.sqrt(2)),
             "INV_MAX_SPEED": 1 / (config.max_speed + EPSILON),
             "INV_TWO_PI": 1 / (2 * math.pi),
             "TWO_PI": 2 * math.pi,
             "HALF_PI": math.pi / 2,
+            **(of_cells if self.is_spread else {}),
         }
 
     def get_data_dictionary(self) -> DataFeed:
@@ -466,8 +433,8 @@ def nearest_first(x: Array, y: Array, counts: Array, n: int) -> Array:
     return smallest
 
 
-def _any_hair(distances: Array) -> Array:
-    """Tell where ascending distances hold two that differ, but by a hair."""
+def _any_almost_equal(distances: Array) -> Array:
+    """Tell where ascending distances hold two that differ, but by less than rounding may."""
     with np.errstate(invalid="ignore"):  # inf - inf, where nobody is left
         gaps = np.diff(distances, axis=-1)
         near: Array = np.any((gaps > 0) & (gaps < ROUNDING_MARGIN), axis=-1)

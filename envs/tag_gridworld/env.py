@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from envs.tag_gridworld.scene import draw
 from warpdrive_min.backends.base import Constant, Language
+from warpdrive_min.config import Config, NonNegativeFloat, NonNegativeInt, PositiveInt
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.function_manager import Stage
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
@@ -23,75 +24,53 @@ N_ACTIONS: Final = 5
 MAX_GRID_LENGTH: Final = 2**15 - 1
 """Kernels keep squared distances in 31 bits."""
 
-POSITIVE: Final = ("num_taggers", "grid_length", "episode_length")
-NOT_NEGATIVE: Final = ("wall_hit_penalty", "tag_reward_for_tagger", "tag_penalty_for_runner", "step_cost_for_tagger")
 COORDINATES: Final = ("starting_location_x", "starting_location_y")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TagGridWorldConfig:
+class TagGridWorldConfig(Config):
     """Config of Tag GridWorld; positions are cells, from 0 to ``grid_length`` inclusive."""
 
-    num_taggers: int = 10
+    PLACE: ClassVar[str] = "tag_gridworld"
+
+    num_taggers: PositiveInt = 10
     """Agents that tag; one more agent, the last one, runs."""
-    grid_length: int = 10
+    grid_length: Annotated[PositiveInt, Field(le=MAX_GRID_LENGTH)] = 10
     """Last cell along x and along y."""
-    episode_length: int = 100
+    episode_length: PositiveInt = 100
     """Steps after which an episode is cut off."""
     starting_location_x: Sequence[int] | None = None
     """Cell along x where each agent starts; None: taggers at half of ``grid_length``, rounded down, the runner at 0."""
     starting_location_y: Sequence[int] | None = None
     """Cell along y where each agent starts; None: as along x."""
-    reset_pool_size: int = 0
+    reset_pool_size: NonNegativeInt = 0
     """Starts: 0, always the same one; from 2 on, a row of a pool of that size for each environment and episode."""
-    seed: int | None = None
+    seed: NonNegativeInt | None = None
     """Seed of the pool; None: 0."""
-    wall_hit_penalty: float = 0.1
+    wall_hit_penalty: NonNegativeFloat = 0.1
     """Subtracted from the reward of who runs into the wall."""
-    tag_reward_for_tagger: float = 10.0
+    tag_reward_for_tagger: NonNegativeFloat = 10.0
     """Reward of every tagger when the runner is tagged."""
-    tag_penalty_for_runner: float = 2.0
+    tag_penalty_for_runner: NonNegativeFloat = 2.0
     """Subtracted from the runner's reward when it is tagged."""
-    step_cost_for_tagger: float = 0.01
+    step_cost_for_tagger: NonNegativeFloat = 0.01
     """Reward that a step without a tag costs every tagger and earns the runner."""
     use_full_observation: bool = True
     """Observe all agents; False: a tagger observes the runner, and the runner the nearest tagger."""
 
-    def __post_init__(self) -> None:
-        for name in (*POSITIVE, "reset_pool_size"):
-            self._require(name, isinstance(getattr(self, name), int | np.integer), "must be an integer")
-        for name in POSITIVE:
-            self._require(name, getattr(self, name) > 0, "must be positive")
-        for name in NOT_NEGATIVE:
-            self._require(name, getattr(self, name) >= 0, "must not be negative", "costs and penalties are subtracted")
-        self._require("grid_length", self.grid_length <= MAX_GRID_LENGTH, f"must be at most {MAX_GRID_LENGTH:,}")
-        self._require("seed", (self.seed or 0) >= 0, "must not be negative")
+    def _check(self) -> None:
+        has_pool, last = self.reset_pool_size > 0, self.grid_length
+        self._require("reset_pool_size", self.reset_pool_size != 1, "must be 0 or at least 2")
         self._require(
-            "reset_pool_size", self.reset_pool_size == 0 or self.reset_pool_size >= 2, "must be 0 or at least 2"
+            "grid_length", last >= 2 or not has_pool, "must be at least 2 with a pool, whose taggers stand off the edge"
         )
-        if self.reset_pool_size:
-            self._require("grid_length", self.grid_length >= 2, "must be at least 2, as a pool's taggers stand off it")
         for name in COORDINATES:
-            if getattr(self, name) is not None:
-                self._check_start(name)
-
-    def _check_start(self, name: str) -> None:
-        given = np.asarray(getattr(self, name))
-        self._require(
-            name, self.reset_pool_size == 0, "must be None with a pool", "drop it, or set reset_pool_size to 0"
-        )
-        if given.shape != (self.n_agents,):
-            raise ConfigError(
-                f"tag_gridworld.{name}: must have one entry for each of n_agents = {self.n_agents} "
-                f"(got shape {given.shape})"
-            )
-        on_grid = given.dtype.kind in "iu" and given.min() >= 0 and given.max() <= self.grid_length
-        self._require(name, bool(on_grid), f"must be integers from 0 to grid_length = {self.grid_length}")
-
-    def _require(self, name: str, holds: bool, rule: str, advice: str = "") -> None:
-        if not holds:
-            value = getattr(self, name)
-            raise ConfigError(f"tag_gridworld.{name}: {rule} (got {value!r})" + (f"; {advice}" if advice else ""))
+            given = getattr(self, name)
+            if given is not None:
+                self._require(name, not has_pool, "must be None with a pool", "drop it, or set reset_pool_size to 0")
+                n_given, rule = len(given), f"must have one entry for each of n_agents = {self.n_agents}"
+                require(n_given == self.n_agents, name, rule, n_given)
+                on_grid = min(given) >= 0 and max(given) <= last
+                self._require(name, on_grid, f"must be integers from 0 to grid_length = {last}")
 
     @property
     def n_agents(self) -> int:
@@ -109,7 +88,7 @@ class TagGridWorldConfig:
         return max(1, self.reset_pool_size)
 
     @property
-    def starts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def initial_states(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Cells along x and along y where the agents start, each ``(n_starts, n_agents)``; the runner is the last.
 
         In a pool the taggers are uniform over the cells from 1 to ``grid_length - 1``, and the runner is at (0, 0).
@@ -236,12 +215,12 @@ class TagGridWorld(Environment):
         return {
             "N_FEATURES": config.n_features,
             "N_STARTS": config.n_starts,
-            "GRID_LENGTH": int(config.grid_length),
+            "GRID_LENGTH": config.grid_length,
             "USE_FULL_OBSERVATION": config.use_full_observation,
-            "WALL_HIT_PENALTY": float(config.wall_hit_penalty),
-            "TAG_REWARD": float(config.tag_reward_for_tagger),
-            "TAG_PENALTY": float(config.tag_penalty_for_runner),
-            "STEP_COST": float(config.step_cost_for_tagger),
+            "WALL_HIT_PENALTY": config.wall_hit_penalty,
+            "TAG_REWARD": config.tag_reward_for_tagger,
+            "TAG_PENALTY": config.tag_penalty_for_runner,
+            "STEP_COST": config.step_cost_for_tagger,
         }
 
     def get_data_dictionary(self) -> DataFeed:
@@ -251,7 +230,7 @@ class TagGridWorld(Environment):
             cells = np.zeros(self.num_agents, np.int32)
             feed.add_data(name, cells, per_env=True, log_data_across_episode=True)
         if not self.config.reset_pool_size:
-            for name, start in self._starts().items():
+            for name, start in self._initial_states().items():
                 feed.add_data(name, start)
         if self.is_spread:
             for name in ("nearest_distance", "nearest_tagger", "restarts"):
@@ -274,10 +253,10 @@ class TagGridWorld(Environment):
         """Return the pools of starts, whose rows belong together, if there are any to draw from."""
         feed = DataFeed()
         if self.config.reset_pool_size:
-            for name, pool in self._starts().items():
+            for name, pool in self._initial_states().items():
                 feed.add_pool_for_reset(name, pool, reset_target=name.removesuffix("_reset_pool"))
         return feed
 
-    def _starts(self) -> dict[str, NDArray[np.int32]]:
-        x, y = self.config.starts
+    def _initial_states(self) -> dict[str, NDArray[np.int32]]:
+        x, y = self.config.initial_states
         return {"loc_x_reset_pool": x, "loc_y_reset_pool": y}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from bench import cli, machine, publish, sets, sweep
 from bench.doctor import Finding
-from bench.record import read
-from bench.sets import RECORDS, SetError, newest_sets, published_records, read_manifest, verify
+from bench.record import read, read_comparisons
+from bench.sets import COMPARISONS, RECORDS, SetError, newest_sets, published_records, read_manifest, verify
 
 runner = CliRunner()
 SMOKE = {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]}
@@ -22,6 +23,9 @@ def here(monkeypatch, tmp_path):
     """Return a function that publishes a few points of preset smoke on this machine, which is in order."""
     jobs = sweep.jobs("smoke", SMOKE)
     monkeypatch.setattr(sweep, "jobs", lambda preset, filters: jobs)
+    first, other = (job.point for job in jobs[:2])
+    env_step = replace(jobs[0].case, pairs=lambda preset: [(first, other)])
+    monkeypatch.setattr(publish, "CASES", {"env_step": env_step})
     monkeypatch.setattr(publish, "chosen", lambda *_: [])
     monkeypatch.setattr(machine, "git_state", lambda root: CLEAN)
     monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("GPU", "note", "none")])
@@ -50,12 +54,15 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     assert done.exit_code == 0, done.output
     records = read(folder / RECORDS)
     assert records[0] == first
-    assert [record.point for record in records] == [job.point for job in sweep.jobs("smoke", {})]
+    points = [job.point for job in sweep.jobs("smoke", {})]
+    assert [record.point for record in records] == points + points[:2]
+    (comparison,) = read_comparisons([folder / COMPARISONS])
+    assert (comparison.a, comparison.b) == (records[-2].id, records[-1].id)
     manifest = read_manifest(folder)
     assert {record.run_id for record in records} == {manifest.run_id}
     assert (manifest.commit, manifest.preset, manifest.failed) == (CLEAN["sha"], "smoke", {})
     assert folder.name == f"{machine.kind(manifest.machine)}-{CLEAN['sha'][:7]}"
-    assert {RECORDS, "tables.md"} < set(manifest.files)
+    assert {RECORDS, COMPARISONS, "tables.md"} < set(manifest.files)
     assert any(re.fullmatch(r"figures/.*\.svg", name) for name in manifest.files)
     assert "backend pycuda" in manifest.skipped
     assert published_records(tmp_path) == [folder]
@@ -66,8 +73,10 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
 def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
     """A file that was changed, removed or added is named."""
-    assert here().exit_code == 0
+    done = here("--skip", "pairs", "--skip", "figures")
+    assert done.exit_code == 0, done.output
     folder = folder_in(tmp_path)
+    assert read_manifest(folder).skipped["step pairs"] == "left out by --skip"
     verify(folder)
     name = "other.jsonl" if how == "added" else RECORDS
     if how == "missing":

@@ -215,9 +215,3 @@ def test_an_environment_of_one_block_refuses_more():
     with pytest.raises(ConfigError, match=r"one block steps an environment 'CartPole' .got 2"):
         CartPole().settle_blocks(2, "cuda_c")
     assert CartPole().settle_blocks(None, "cuda_c") == 1
-
-
-def test_search_must_be_a_known_one():
-    """The error lists the choices."""
-    with pytest.raises(ConfigError, match=r"neighbor_search: must be one of auto, all_pairs, grid .got 'tree'"):
-        TagContinuous(neighbor_search="tree")

@@ -261,7 +261,7 @@ def test_command_saves_the_episode(tmp_path):
         (["cartpole", "--backend", "tpu"], "unknown backend (got 'tpu')"),
         (["cartpole", "--config", "gravity"], "must be KEY=VALUE (got 'gravity'); keys of cartpole are cart_mass"),
         (["cartpole", "--config", "colour=1"], "must be KEY=VALUE (got 'colour=1')"),
-        (["cartpole", "--config", "cart_mass=-1"], "cartpole.cart_mass: must be positive (got -1)"),
+        (["cartpole", "--config", "cart_mass=-1"], "cartpole.cart_mass: must be greater than 0 (got -1"),
         (["cartpole", "--env-id", "1"], "env_id: must be from 0 to n_envs - 1 = 0 (got 1)"),
     ],
 )

@@ -232,7 +232,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
         (["-e", "cartpole", "--set", "trainer.sed=1"], 1, "run config trainer.sed: is not a key"),
         (["-e", "cartpole", "--set", "policy.shared.lr.actor=1"], 1, "no section 'policy.shared.lr'"),
         (["-e", "cartpole", "--set", "env.wind=1"], 1, "'wind' is not a key of cartpole; keys of cartpole are cart"),
-        (["-e", "cartpole", "--set", "env.cart_mass=-1"], 1, "cartpole.cart_mass: must be positive (got -1)"),
+        (["-e", "cartpole", "--set", "env.cart_mass=-1"], 1, "cartpole.cart_mass: must be greater than 0 (got -1"),
         (["--config", "missing.yaml"], 1, "must be a file that can be read"),
         (["--resume", "missing"], 1, "nothing there"),
         (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import json
@@ -67,7 +66,7 @@ def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environm
 def config_keys(name: str) -> list[str]:
     """Return the keys of an environment's config."""
     made: Any = environments()[name]()
-    return [field.name for field in dataclasses.fields(made.config)]
+    return list(type(made.config).model_fields)
 
 
 def run_config_path(name: str) -> Path:

@@ -3,50 +3,41 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from warpdrive_min.backends.base import Constant
+from warpdrive_min.config import Config, NonNegativeInt, PositiveInt
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Array, Environment
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.environment import Array, Arrays, Environment
 from warpdrive_min.spaces import Box, Discrete
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SingleConfig:
-    """Config keys of all environments of one agent."""
+class SingleConfig(Config):
+    """Config of an environment of one agent."""
 
-    environment: ClassVar[str]
-    """Name of the environment in messages."""
-    positive: ClassVar[tuple[str, ...]] = ()
-    """Further fields that must be positive."""
-
-    episode_length: int
+    episode_length: PositiveInt
     """Steps after which an episode is cut off."""
-    reset_pool_size: int = 0
+    reset_pool_size: NonNegativeInt = 0
     """Starts: 0, a new one for each environment and episode; 1, always the same; more, a row of a pool of that size."""
-    seed: int | None = None
+    seed: NonNegativeInt | None = None
     """Seed of the pool; None: 0."""
 
-    def __post_init__(self) -> None:
-        for name in ("episode_length", *self.positive):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{self.environment}.{name}: must be positive (got {getattr(self, name)})")
-        if self.reset_pool_size < 0:
-            raise ConfigError(
-                f"{self.environment}.reset_pool_size: must not be negative (got {self.reset_pool_size}); "
-                "0 draws a new start for every episode"
-            )
+    def physics(self) -> dict[str, float]:
+        """Return the fields and properties that are floats, by UPPER_CASE name."""
+        names = [name for name, field in type(self).model_fields.items() if field.annotation is float]
+        for cls in type(self).__mro__:
+            for name, value in vars(cls).items():
+                if isinstance(value, property) and value.fget and value.fget.__annotations__["return"] == "float":
+                    names.append(name)
+        return {name.upper(): float(getattr(self, name)) for name in names}
 
 
 class SingleAgent(Environment, abc.ABC):
     """Base of environments of one agent, whose state is a row of float32 and starts afresh with each episode.
 
-    A subclass sets the class variables, and says what its physics are and from where episodes start.
+    A subclass sets the class variables and says from where episodes start. Its kernels get the floats of its config.
     """
 
     config: SingleConfig
@@ -66,10 +57,6 @@ class SingleAgent(Environment, abc.ABC):
         self.action_space = {0: action_space}
 
     @abc.abstractmethod
-    def get_physics(self) -> Mapping[str, float]:
-        """Return the numbers that are compiled in, by UPPER_CASE name."""
-
-    @abc.abstractmethod
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw rows of the pool, ``(n_rows, n_state)``; the first one is Gymnasium's start for the same seed."""
 
@@ -83,11 +70,18 @@ class SingleAgent(Environment, abc.ABC):
         """State in and out, observation; reward 4, action 4, step counter in and out 8, three flags 12."""
         return 8 * self.n_state + 4 * self.n_features + 28
 
+    def near_threshold(self, state: Array) -> Array:
+        """Tell which states, ``(n_envs, n_state)``, are so near a threshold that rounding may decide."""
+        return np.zeros(len(state), bool)
+
+    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
+        """Put environments near a threshold in doubt."""
+        envs = self.near_threshold(after["state"][:, 0])
+        return envs, np.zeros((len(envs), 1), bool)
+
     def get_constants(self) -> dict[str, Constant]:
         """Return the physics, rounded to float32 by the backends, and the size of the pool."""
-        # A config may say 10 for 10.0; compiled in as an int it would make Numba compute in float64.
-        floats: dict[str, Constant] = {name: float(value) for name, value in self.get_physics().items()}
-        return {"RESET_POOL_SIZE": self.config.reset_pool_size, **floats}
+        return {"RESET_POOL_SIZE": self.config.reset_pool_size, **self.config.physics()}
 
     def get_data_dictionary(self) -> DataFeed:
         """State, and the pool where it is no pool to draw from: unused, or the one start."""

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from envs.classic_control._common.single import SingleAgent, SingleConfig
-from warpdrive_min.environment import Array, Arrays
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.config import PositiveFloat
+from warpdrive_min.environment import Array
 
-HAIR: Final = 1e-6
+ROUNDING_MARGIN: Final = 1e-6
 """Distance to a threshold (m, m/step) below which rounding may decide."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ValleyConfig(SingleConfig):
-    """Config keys that both cars share; the height of the valley is sin(3 x) in shape, its bottom at -pi / 6 m."""
-
-    positive: ClassVar[tuple[str, ...]] = ("max_speed",)
+    """Config of a car in a valley, whose height is sin(3 x) in shape and whose bottom is at -pi / 6 m."""
 
     gravity: float = 0.0025
     """Pull down the steepest slope, m/step^2."""
-    max_speed: float = 0.07
+    max_speed: PositiveFloat = 0.07
     """m/step."""
     min_position: float = -1.2
     """The wall on the left, which stops the car, m."""
@@ -38,23 +34,26 @@ class ValleyConfig(SingleConfig):
     max_start: float = -0.4
     """A start is uniform up to here, m, at rest."""
 
-    def __post_init__(self) -> None:
-        SingleConfig.__post_init__(self)  # super() knows not the class that slots=True makes
-        for low, high in (("min_position", "max_position"), ("min_start", "max_start")):
-            require_above(self, low, high)
-        if self.min_start < self.min_position or self.max_start > self.max_position:
-            raise ConfigError(
-                f"{self.environment}: starts must lie from min_position = {self.min_position} to "
-                f"max_position = {self.max_position} (got {self.min_start} to {self.max_start})"
-            )
+    @property
+    def start_width(self) -> float:
+        """Width of the range of starts, m."""
+        return self.max_start - self.min_start
 
+    @property
+    def start_offset(self) -> float:
+        """First start of the range, in widths of it."""
+        return self.min_start / self.start_width
 
-def require_above(config: ValleyConfig, low: str, high: str) -> None:
-    """Raise `ConfigError` unless one field is above another one."""
-    if not getattr(config, low) < getattr(config, high):
-        raise ConfigError(
-            f"{config.environment}.{high}: must be above {low} = {getattr(config, low)} (got {getattr(config, high)})"
-        )
+    def _check(self) -> None:
+        super()._check()
+        self._require_above("min_position", "max_position")
+        self._require_above("min_start", "max_start")
+        low, high = self.min_position, self.max_position
+        self._require("min_start", self.min_start >= low, f"must be at least min_position = {low}")
+        self._require("max_start", self.max_start <= high, f"must be at most max_position = {high}")
+
+    def _require_above(self, low: str, high: str) -> None:
+        self._require(high, getattr(self, low) < getattr(self, high), f"must be above {low} = {getattr(self, low)}")
 
 
 class ValleyCar(SingleAgent):
@@ -63,29 +62,14 @@ class ValleyCar(SingleAgent):
     config: ValleyConfig
     n_state = n_features = 2
 
-    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Put in doubt who is within a hair of the goal, or of the wall, which stops who touches it."""
-        x, v = after["state"][:, 0].T
+    def near_threshold(self, state: Array) -> Array:
+        """Tell who is near the goal, or near the wall, which stops who touches it."""
+        x, v = state.T
         beyond = x - self.config.goal_position
-        envs = np.abs(beyond) < HAIR
-        envs |= (beyond > 0) & (np.abs(v - self.config.goal_velocity) < HAIR)
-        envs |= np.abs(x - self.config.min_position) < HAIR
-        return envs, np.zeros((len(envs), 1), bool)
-
-    def get_physics(self) -> dict[str, float]:
-        """Return the constants of the equations, the bounds, the goal and the range of starts."""
-        config = self.config
-        start_width = config.max_start - config.min_start
-        return {
-            "GRAVITY": config.gravity,
-            "MAX_SPEED": config.max_speed,
-            "MIN_POSITION": config.min_position,
-            "MAX_POSITION": config.max_position,
-            "GOAL_POSITION": config.goal_position,
-            "GOAL_VELOCITY": config.goal_velocity,
-            "START_WIDTH": start_width,
-            "START_OFFSET": config.min_start / start_width,
-        }
+        near: Array = np.abs(beyond) < ROUNDING_MARGIN
+        near |= (beyond > 0) & (np.abs(v - self.config.goal_velocity) < ROUNDING_MARGIN)
+        near |= np.abs(x - self.config.min_position) < ROUNDING_MARGIN
+        return near
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw starts, uniform in the position and at rest."""

@@ -3,66 +3,53 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.acrobot.scene import draw
-from warpdrive_min.environment import Array, Arrays, sources_in
+from warpdrive_min.config import PositiveFloat, PositiveInt
+from warpdrive_min.environment import Array, sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
-HAIR = 1e-5
+ROUNDING_MARGIN = 1e-5
 """Distance of the tip to the goal's height (m) below which rounding may decide; a step errs by 1e-6 at 10 rad/s."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class AcrobotConfig(SingleConfig):
     """Config of Acrobot; the defaults are Gymnasium's Acrobot-v1."""
 
-    environment: ClassVar[str] = "acrobot"
-    positive: ClassVar[tuple[str, ...]] = (
-        "link_mass_1",
-        "link_mass_2",
-        "link_length_1",
-        "link_length_2",
-        "link_com_1",
-        "link_com_2",
-        "link_moi",
-        "max_velocity_1",
-        "max_velocity_2",
-        "time_step",
-    )
+    PLACE: ClassVar[str] = "acrobot"
 
-    episode_length: int = 500
+    episode_length: PositiveInt = 500
     """Steps after which an episode is cut off."""
     gravity: float = 9.8
     """m/s^2."""
-    link_mass_1: float = 1.0
+    link_mass_1: PositiveFloat = 1.0
     """Mass of the link that hangs from the fixed joint, kg."""
-    link_mass_2: float = 1.0
+    link_mass_2: PositiveFloat = 1.0
     """Mass of the link that hangs from the driven joint, kg."""
-    link_length_1: float = 1.0
+    link_length_1: PositiveFloat = 1.0
     """m."""
-    link_length_2: float = 1.0
+    link_length_2: PositiveFloat = 1.0
     """m; only the height of the tip depends on it."""
-    link_com_1: float = 0.5
+    link_com_1: PositiveFloat = 0.5
     """From the fixed joint to the first link's centre of mass, m."""
-    link_com_2: float = 0.5
+    link_com_2: PositiveFloat = 0.5
     """From the driven joint to the second link's centre of mass, m."""
-    link_moi: float = 1.0
+    link_moi: PositiveFloat = 1.0
     """Moment of inertia of each link about its centre of mass, kg m^2."""
     torque: float = 1.0
     """Torque of the driven joint, N m."""
-    max_velocity_1: float = 4 * math.pi
+    max_velocity_1: PositiveFloat = 4 * math.pi
     """Bound of the first joint's velocity, rad/s."""
-    max_velocity_2: float = 9 * math.pi
+    max_velocity_2: PositiveFloat = 9 * math.pi
     """Bound of the second joint's velocity, rad/s."""
     goal_height: float = 1.0
     """Height of the tip above the fixed joint beyond which the episode ends, m."""
-    time_step: float = 0.2
+    time_step: PositiveFloat = 0.2
     """s."""
     start_range: float = 0.1
     """Every component of a start is uniform within plus or minus this."""
@@ -92,6 +79,16 @@ class AcrobotConfig(SingleConfig):
     def weight_2(self) -> float:
         """Torque of gravity on the driven joint, N m."""
         return self.link_mass_2 * self.link_com_2 * self.gravity
+
+    def physics(self) -> dict[str, float]:
+        """Return the floats of the config, and others as the kernels call them."""
+        return {
+            **super().physics(),
+            "LENGTH_1": self.link_length_1,
+            "LENGTH_2": self.link_length_2,
+            "HALF_STEP": self.time_step / 2,
+            "SIXTH_STEP": self.time_step / 6,
+        }
 
 
 class Acrobot(SingleAgent):
@@ -126,47 +123,26 @@ class Acrobot(SingleAgent):
     n_state, n_features = 4, 6
     state_period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)
 
-    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `AcrobotConfig` as keyword arguments."""
-        super().__init__(AcrobotConfig(**config), Discrete(3), env_backend)  # type: ignore[arg-type]
+        super().__init__(AcrobotConfig(**config), Discrete(3), env_backend)
 
     @property
     def ops_per_step(self) -> int:
         """Four slopes of about 130 (100 of them sines), 60 to add them up, 110 to wrap, observe and test."""
         return 690
 
-    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Put in doubt whose tip is within a hair of the goal; where an angle wraps, nothing hangs on it."""
-        angle_1, angle_2 = after["state"][:, 0, :2].astype(np.float64).T
+    def near_threshold(self, state: Array) -> Array:
+        """Tell whose tip is near the height of the goal; where an angle wraps, nothing hangs on it."""
+        angle_1, angle_2 = state[:, :2].astype(np.float64).T
         config = self.config
         height = -config.link_length_1 * np.cos(angle_1) - config.link_length_2 * np.cos(angle_1 + angle_2)
-        envs = np.abs(height - config.goal_height) < HAIR
-        return envs, np.zeros((len(envs), 1), bool)
+        near: Array = np.abs(height - config.goal_height) < ROUNDING_MARGIN
+        return near
 
     def scene(self, episode: Episode) -> Scene:
         """Show the two links and the height to reach."""
         return draw(self.config, episode)
-
-    def get_physics(self) -> dict[str, float]:
-        """Return the constants of the equations, the bounds, the goal and the range of starts."""
-        config = self.config
-        return {
-            "INERTIA_1": config.inertia_1,
-            "INERTIA_2": config.inertia_2,
-            "COUPLING": config.coupling,
-            "WEIGHT_1": config.weight_1,
-            "WEIGHT_2": config.weight_2,
-            "LENGTH_1": config.link_length_1,
-            "LENGTH_2": config.link_length_2,
-            "TORQUE": config.torque,
-            "MAX_VELOCITY_1": config.max_velocity_1,
-            "MAX_VELOCITY_2": config.max_velocity_2,
-            "GOAL_HEIGHT": config.goal_height,
-            "TIME_STEP": config.time_step,
-            "HALF_STEP": config.time_step / 2,
-            "SIXTH_STEP": config.time_step / 6,
-            "START_RANGE": config.start_range,
-        }
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw starts, uniform in every component."""

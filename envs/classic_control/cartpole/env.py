@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.cartpole.scene import draw
-from warpdrive_min.environment import Array, Arrays, sources_in
+from warpdrive_min.config import PositiveFloat, PositiveInt
+from warpdrive_min.environment import Array, sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
-HAIR = 1e-5
+ROUNDING_MARGIN = 1e-5
 """Distance to a threshold (m, rad) below which rounding may decide."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CartPoleConfig(SingleConfig):
     """Config of CartPole; the defaults are Gymnasium's CartPole-v1."""
 
-    environment: ClassVar[str] = "cartpole"
-    positive: ClassVar[tuple[str, ...]] = ("cart_mass", "pole_mass", "half_length", "time_step")
+    PLACE: ClassVar[str] = "cartpole"
 
-    episode_length: int = 500
+    episode_length: PositiveInt = 500
     """Steps after which an episode is cut off."""
     gravity: float = 9.8
     """m/s^2."""
-    cart_mass: float = 1.0
+    cart_mass: PositiveFloat = 1.0
     """kg."""
-    pole_mass: float = 0.1
+    pole_mass: PositiveFloat = 0.1
     """kg."""
-    half_length: float = 0.5
+    half_length: PositiveFloat = 0.5
     """Half the pole's length, m."""
     force: float = 10.0
     """Push to the left or right, N."""
-    time_step: float = 0.02
+    time_step: PositiveFloat = 0.02
     """s."""
     max_angle: float = 12 * 2 * math.pi / 360
     """Pole angle at which the episode ends, rad."""
@@ -83,41 +81,24 @@ class CartPole(SingleAgent):
     config: CartPoleConfig
     n_state = n_features = 4
 
-    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `CartPoleConfig` as keyword arguments."""
-        super().__init__(CartPoleConfig(**config), Discrete(2), env_backend)  # type: ignore[arg-type]
+        super().__init__(CartPoleConfig(**config), Discrete(2), env_backend)
 
     @property
     def ops_per_step(self) -> int:
         """About 30 operations of the equations, 40 of sine and cosine, 10 of the tests."""
         return 80
 
-    def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Put in doubt who is within a hair of a threshold."""
-        state = after["state"][:, 0]
-        envs = np.abs(np.abs(state[:, 0]) - self.config.max_position) < HAIR
-        envs |= np.abs(np.abs(state[:, 2]) - self.config.max_angle) < HAIR
-        return envs, np.zeros((len(envs), 1), bool)
+    def near_threshold(self, state: Array) -> Array:
+        """Tell who is near a bound of position or angle."""
+        near = np.abs(np.abs(state[:, 0]) - self.config.max_position) < ROUNDING_MARGIN
+        near |= np.abs(np.abs(state[:, 2]) - self.config.max_angle) < ROUNDING_MARGIN
+        return near
 
     def scene(self, episode: Episode) -> Scene:
         """Show the cart on its track, the pole, and the bounds that end an episode."""
         return draw(self.config, episode)
-
-    def get_physics(self) -> dict[str, float]:
-        """Return the constants of the equations, the bounds and the range of starts."""
-        config = self.config
-        return {
-            "GRAVITY": config.gravity,
-            "POLE_MASS": config.pole_mass,
-            "TOTAL_MASS": config.total_mass,
-            "HALF_LENGTH": config.half_length,
-            "POLE_MASS_LENGTH": config.pole_mass_length,
-            "FORCE": config.force,
-            "TIME_STEP": config.time_step,
-            "MAX_ANGLE": config.max_angle,
-            "MAX_POSITION": config.max_position,
-            "START_RANGE": config.start_range,
-        }
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw starts, uniform in every component."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from envs.classic_control._common.valley import ValleyCar, ValleyConfig, require_above
+from envs.classic_control._common.valley import ValleyCar, ValleyConfig
 from envs.classic_control.continuous_mountain_car.scene import draw
+from warpdrive_min.config import PositiveInt
 from warpdrive_min.environment import sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ContinuousMountainCarConfig(ValleyConfig):
     """Config of ContinuousMountainCar; the defaults are Gymnasium's MountainCarContinuous-v0."""
 
-    environment: ClassVar[str] = "continuous_mountain_car"
+    PLACE: ClassVar[str] = "continuous_mountain_car"
 
-    episode_length: int = 999
+    episode_length: PositiveInt = 999
     """Steps after which an episode is cut off."""
     goal_position: float = 0.45
     """Position from which on the goal is reached, m."""
@@ -33,9 +32,9 @@ class ContinuousMountainCarConfig(ValleyConfig):
     action_cost: float = 0.1
     """Cost of an action, per square of it."""
 
-    def __post_init__(self) -> None:
-        ValleyConfig.__post_init__(self)  # super() knows not the class that slots=True makes
-        require_above(self, "min_action", "max_action")
+    def _check(self) -> None:
+        super()._check()
+        self._require_above("min_action", "max_action")
 
 
 class ContinuousMountainCar(ValleyCar):
@@ -62,9 +61,9 @@ class ContinuousMountainCar(ValleyCar):
     kernel_sources = sources_in(__package__)
     config: ContinuousMountainCarConfig
 
-    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `ContinuousMountainCarConfig` as keyword arguments."""
-        checked = ContinuousMountainCarConfig(**config)  # type: ignore[arg-type]
+        checked = ContinuousMountainCarConfig(**config)
         super().__init__(checked, Box(checked.min_action, checked.max_action, (1,)), env_backend)
 
     @property
@@ -75,15 +74,3 @@ class ContinuousMountainCar(ValleyCar):
     def scene(self, episode: Episode) -> Scene:
         """Show the valley, the goal, the car and its push."""
         return draw(self.config, episode)
-
-    def get_physics(self) -> dict[str, float]:
-        """Return the constants of the valley, the motor and the reward."""
-        config = self.config
-        return {
-            **super().get_physics(),
-            "POWER": config.power,
-            "MIN_ACTION": config.min_action,
-            "MAX_ACTION": config.max_action,
-            "GOAL_REWARD": config.goal_reward,
-            "ACTION_COST": config.action_cost,
-        }

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from envs.classic_control._common.valley import ValleyCar, ValleyConfig
 from envs.classic_control.mountain_car.scene import draw
+from warpdrive_min.config import PositiveInt
 from warpdrive_min.environment import sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class MountainCarConfig(ValleyConfig):
     """Config of MountainCar; the defaults are Gymnasium's MountainCar-v0."""
 
-    environment: ClassVar[str] = "mountain_car"
+    PLACE: ClassVar[str] = "mountain_car"
 
-    episode_length: int = 200
+    episode_length: PositiveInt = 200
     """Steps after which an episode is cut off."""
     goal_position: float = 0.5
     """Position from which on the goal is reached, m."""
@@ -51,9 +50,9 @@ class MountainCar(ValleyCar):
     kernel_sources = sources_in(__package__)
     config: MountainCarConfig
 
-    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `MountainCarConfig` as keyword arguments."""
-        super().__init__(MountainCarConfig(**config), Discrete(3), env_backend)  # type: ignore[arg-type]
+        super().__init__(MountainCarConfig(**config), Discrete(3), env_backend)
 
     @property
     def ops_per_step(self) -> int:
@@ -63,7 +62,3 @@ class MountainCar(ValleyCar):
     def scene(self, episode: Episode) -> Scene:
         """Show the valley, the goal, the car and its push."""
         return draw(self.config, episode, episode["sampled_actions"][:, 0, 0] - 1)
-
-    def get_physics(self) -> dict[str, float]:
-        """Return the constants of the valley and the motor."""
-        return {**super().get_physics(), "FORCE": self.config.force}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envs.classic_control._common.single import SingleAgent, SingleConfig
 from envs.classic_control.pendulum.scene import draw
+from warpdrive_min.config import PositiveFloat, PositiveInt
 from warpdrive_min.environment import Array, sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
@@ -20,26 +20,24 @@ TORQUE_COST = 0.001
 """Cost of the squared torque, 1/(N m)^2."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PendulumConfig(SingleConfig):
     """Config of Pendulum; the defaults are Gymnasium's Pendulum-v1."""
 
-    environment: ClassVar[str] = "pendulum"
-    positive: ClassVar[tuple[str, ...]] = ("mass", "length", "max_velocity", "max_torque", "time_step")
+    PLACE: ClassVar[str] = "pendulum"
 
-    episode_length: int = 200
+    episode_length: PositiveInt = 200
     """Steps after which an episode is cut off."""
     gravity: float = 10.0
     """m/s^2; WarpDrive has 9.81."""
-    mass: float = 1.0
+    mass: PositiveFloat = 1.0
     """Mass of the rod, kg."""
-    length: float = 1.0
+    length: PositiveFloat = 1.0
     """Length of the rod, m."""
-    max_velocity: float = 8.0
+    max_velocity: PositiveFloat = 8.0
     """Bound of the angular velocity, rad/s."""
-    max_torque: float = 2.0
+    max_torque: PositiveFloat = 2.0
     """Actions are clipped to plus or minus this, N m."""
-    time_step: float = 0.05
+    time_step: PositiveFloat = 0.05
     """s."""
     start_angle: float = math.pi
     """Angles of starts are uniform within plus or minus this, rad."""
@@ -55,6 +53,10 @@ class PendulumConfig(SingleConfig):
     def torque_gain(self) -> float:
         """Angular acceleration for each N m, rad/s^2: one over the rod's moment of inertia about its end."""
         return 3 / (self.mass * self.length**2)
+
+    def physics(self) -> dict[str, float]:
+        """Return the floats of the config, and the costs."""
+        return {**super().physics(), "VELOCITY_COST": VELOCITY_COST, "TORQUE_COST": TORQUE_COST}
 
 
 class Pendulum(SingleAgent):
@@ -88,9 +90,9 @@ class Pendulum(SingleAgent):
     n_state, n_features = 2, 3
     state_period = (2 * math.pi, 0.0)
 
-    def __init__(self, *, env_backend: str = "cpu", **config: int | float | None) -> None:
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Take the fields of `PendulumConfig` as keyword arguments."""
-        checked = PendulumConfig(**config)  # type: ignore[arg-type]
+        checked = PendulumConfig(**config)
         super().__init__(checked, Box(-checked.max_torque, checked.max_torque, (1,)), env_backend)
 
     @property
@@ -101,21 +103,6 @@ class Pendulum(SingleAgent):
     def scene(self, episode: Episode) -> Scene:
         """Show the pendulum and its torque."""
         return draw(self.config, episode)
-
-    def get_physics(self) -> dict[str, float]:
-        """Return the constants of the equations and the reward, the bounds and the ranges of starts."""
-        config = self.config
-        return {
-            "GRAVITY_GAIN": config.gravity_gain,
-            "TORQUE_GAIN": config.torque_gain,
-            "MAX_VELOCITY": config.max_velocity,
-            "MAX_TORQUE": config.max_torque,
-            "TIME_STEP": config.time_step,
-            "VELOCITY_COST": VELOCITY_COST,
-            "TORQUE_COST": TORQUE_COST,
-            "START_ANGLE": config.start_angle,
-            "START_VELOCITY": config.start_velocity,
-        }
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw starts, uniform in both components."""

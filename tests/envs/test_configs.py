@@ -1,0 +1,94 @@
+"""Configs of the environments: rules, run configs, and the pages that list their keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs import ENVS
+from warpdrive_min.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+SINGLE = sorted(set(ENVS) - {"tag_gridworld", "tag_continuous"})
+
+BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
+    *((name, {"episode_length": 0}, "episode_length", 0) for name in ENVS),
+    *((name, {"reset_pool_size": -2}, "reset_pool_size", -2) for name in SINGLE),
+    ("cartpole", {"pole_mass": 0.0}, "pole_mass", 0.0),
+    ("acrobot", {"link_moi": 0.0}, "link_moi", 0.0),
+    ("pendulum", {"length": 0.0}, "length", 0.0),
+    *(
+        case
+        for car in ("mountain_car", "continuous_mountain_car")
+        for case in (
+            (car, {"max_speed": -0.07}, "max_speed", -0.07),
+            (car, {"max_position": -2.0}, "max_position", -2.0),
+            (car, {"min_start": -0.4}, "max_start", -0.4),
+            (car, {"min_start": -1.5}, "min_start", -1.5),
+        )
+    ),
+    ("continuous_mountain_car", {"min_action": 1.5}, "max_action", 1.0),
+    ("tag_gridworld", {"num_taggers": 0}, "num_taggers", 0),
+    ("tag_gridworld", {"grid_length": 10.5}, "grid_length", 10.5),
+    ("tag_gridworld", {"grid_length": 40_000}, "grid_length", 40_000),
+    ("tag_gridworld", {"tag_penalty_for_runner": -2.0}, "tag_penalty_for_runner", -2.0),
+    ("tag_gridworld", {"reset_pool_size": 1}, "reset_pool_size", 1),
+    ("tag_gridworld", {"reset_pool_size": 5, "grid_length": 1}, "grid_length", 1),
+    ("tag_gridworld", {"seed": -1}, "seed", -1),
+    ("tag_gridworld", {"starting_location_x": [1, 2]}, "starting_location_x", 2),
+    ("tag_gridworld", {"num_taggers": 1, "starting_location_y": [0, 11]}, "starting_location_y", [0, 11]),
+    (
+        "tag_gridworld",
+        {"num_taggers": 1, "starting_location_y": [0, 1], "reset_pool_size": 2},
+        "starting_location_y",
+        [0, 1],
+    ),
+    ("tag_continuous", {"num_runners": 0}, "num_runners", 0),
+    ("tag_continuous", {"num_runners": 70_000}, "num_runners", 70_000),
+    ("tag_continuous", {"grid_length": -1.0}, "grid_length", -1.0),
+    ("tag_continuous", {"num_turn_levels": -1}, "num_turn_levels", -1),
+    ("tag_continuous", {"edge_hit_penalty": 0.5}, "edge_hit_penalty", 0.5),
+    ("tag_continuous", {"tagging_distance": 1.5}, "tagging_distance", 1.5),
+    ("tag_continuous", {"start": "same"}, "start", "same"),
+    ("tag_continuous", {"neighbor_search": "tree"}, "neighbor_search", "tree"),
+    ("tag_continuous", {"seed": 2**32}, "seed", 2**32),
+    (
+        "tag_continuous",
+        {"num_other_agents_observed": 11, "use_full_observation": False},
+        "num_other_agents_observed",
+        11,
+    ),
+    ("tag_continuous", {"starting_directions": [0.0]}, "starting_directions", 1),
+]
+"""Name of an environment, config that breaks a rule, and the field and the value that the error names."""
+
+
+@pytest.mark.parametrize(("name", "config", "field", "value"), BROKEN)
+def test_broken_rule_names_environment_field_and_value(name, config, field, value):
+    """A value that breaks a rule is a ConfigError with its place."""
+    with pytest.raises(ConfigError) as caught:
+        ENVS[name](**config)
+    assert (caught.value.what, caught.value.got) == (f"{name}.{field}", value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "envs").glob("**/run_config*.yaml")), ids=lambda path: path.parent.name)
+def test_run_configs_build_their_environment(path):
+    """A run config builds the environment of its folder as it says, and has policies and whole steps in a batch."""
+    yaml = pytest.importorskip("yaml")
+    config = yaml.safe_load(path.read_text())
+    made = ENVS[path.parent.name](**config["env"]).config.to_dict()
+    assert {key: made[key] for key in config["env"]} == config["env"]
+    assert set(config) - {"sampler"} == {"name", "env", "trainer", "policy", "saving"}
+    assert set(config["policy"]) in ({"shared"}, {"tagger", "runner"})
+    assert config["trainer"]["train_batch_size"] % config["trainer"]["num_envs"] == 0
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_page_lists_every_key_of_the_config(name):
+    """The page of an environment has a row for each key of its config, and for no other."""
+    text = (ROOT / "docs" / "environments" / f"{name}.md").read_text().split("## Config")[1].split("\n## ")[0]
+    rows = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    listed = [key.strip(" `") for row in rows for key in row.split(",")]
+    assert sorted(listed) == sorted(type(ENVS[name]().config).model_fields)
