@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -471,26 +471,19 @@ def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]
 AGENTS_IN_EACH: Final = "agents in each environment"
 
 
-def over_agents(
-    records: Sequence[Record], name: str, xlabels: Mapping[str, str] | None = None
-) -> tuple[list[Panel], list[Record]]:
-    """Return a panel for each environment of several sizes, in the number of environments that most have; its records.
+def over_agents(records: Sequence[Record], name: str, xlabel: str = "", envs: int | None = None) -> list[Panel]:
+    """Return the panel of an environment over the number of its agents; none where it has a single size.
 
     Args:
-        records: Records to choose from.
+        records: Records of one environment.
         name: Name of the metric along the other axis.
-        xlabels: Labels of the axis of agents of some environments, instead of the chart's.
+        xlabel: Label of the axis of agents instead of the chart's.
+        envs: Number of environments that the title names.
     """
-    panels, shown = [], []
-    for (env,), of_env in grouped(plain(latest(records)), "env").items():
-        found = max(grouped(of_env, "n_envs").values(), key=_n_sizes)
-        if _n_sizes(found) > 1:
-            n_envs = found[0].point.get("n_envs")
-            title = environment(str(env), envs=None if n_envs is None else int(n_envs))
-            series = lines(found, lambda record: metric(record, name), "n_agents")
-            panels.append(Panel(title, series, xlabel=(xlabels or {}).get(str(env), "")))
-            shown += found
-    return panels, shown
+    if _n_sizes(records) < 2:
+        return []
+    series = lines(records, lambda record: metric(record, name), "n_agents")
+    return [Panel(environment(str(records[0].point["env"]), envs=envs), series, xlabel=xlabel)]
 
 
 def _n_sizes(records: Sequence[Record]) -> int:
@@ -499,8 +492,14 @@ def _n_sizes(records: Sequence[Record]) -> int:
 
 def agents_chart(records: Sequence[Record]) -> Chart:
     """Return throughput over the number of agents, in the number of environments that most sizes were measured in."""
-    partly = f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"
-    panels, shown = over_agents(records, "agent_steps_per_s", {"tag_gridworld": partly})
+    panels: list[Panel] = []
+    shown: list[Record] = []
+    for (env,), of_env in grouped(plain(latest(records)), "env").items():
+        (n_envs,), found = max(grouped(of_env, "n_envs").items(), key=lambda group: _n_sizes(group[1]))
+        partly = f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"
+        own = over_agents(found, "agent_steps_per_s", partly if env == "tag_gridworld" else "", int(n_envs))
+        panels += own
+        shown += found if own else []
     return Chart(
         name="agents",
         title="Throughput over agents",

@@ -11,7 +11,7 @@ import torch
 from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import Once
 from bench.record import Measurement, Metric, Record
-from bench.show.charts import Axis, Chart
+from bench.show.charts import Axis, Chart, Panel
 from bench.show.columns import (
     Column,
     Table,
@@ -20,7 +20,7 @@ from bench.show.columns import (
     number_column,
 )
 from bench.show.labels import number, plain_text, three_digits
-from bench.show.records import by
+from bench.show.records import by, grouped, latest
 from bench.workloads.env_step import AGENTS_IN_EACH, env_step_sizes, over_agents, place, start_env
 from bench.workloads.shared import ON_GPU, available
 from warpdrive_min import BACKENDS, EnvWrapper
@@ -191,7 +191,12 @@ def memory_table(records: Sequence[Record]) -> Table[Record]:
 
 def memory_chart(records: Sequence[Record]) -> Chart:
     """Return the bytes of an environment over the number of its agents, for environments of several sizes."""
-    panels, shown = over_agents(records, "bytes_per_env")
+    panels: list[Panel] = []
+    shown: list[Record] = []
+    for found in grouped(latest(records), "env").values():
+        own = over_agents(found, "bytes_per_env")
+        panels += own
+        shown += found if own else []
     return Chart(
         name="memory",
         title="Memory of an environment",

@@ -67,7 +67,7 @@ def test_bytes_are_drawn_over_agents():
 
     def measured(env: str, n_agents: int, value: float) -> Record:
         metric = Metric(value=value, unit="bytes", direction="lower", low=value, high=value)
-        point = {"env": env, "backend": "host", "n_envs": 10, "n_agents": n_agents}
+        point = {"env": env, "backend": "host", "n_envs": 1_000 // n_agents, "n_agents": n_agents}
         return record(case="memory", scope="memory", point=point, metrics={"bytes_per_env": metric})
 
     found = [measured("tag_continuous", 5, 100.0), measured("tag_continuous", 10, 200.0), measured("cartpole", 1, 76.0)]
