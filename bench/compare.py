@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -22,12 +22,24 @@ from rich.table import Table
 from bench import record, sweep
 from bench.case import Case, Point, Preset, PresetName, passes
 from bench.errors import CompareError, NotComparable, NothingMeasured, PointFailed
-from bench.judge import COMPARABLE_FIELDS, Evidence, Key, check_allowed, disturbed, mismatches, name_of
+from bench.judge import (
+    COMPARABLE_FIELDS,
+    Estimate,
+    Evidence,
+    Interval,
+    Judgement,
+    Key,
+    check_allowed,
+    disturbed,
+    mismatches,
+    name_of,
+    position,
+)
 from bench.machine import ROOT, git_state
 from bench.measure import Timed
 from bench.pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of, unit_ns
 from bench.record import RESULTS, Comparison, Record, append, read_all, selected
-from bench.stats import CONFIDENCE, Ratio, holm, median
+from bench.stats import CONFIDENCE, holm, median
 from bench.worker import WorkerError
 from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
@@ -41,49 +53,48 @@ Verdict = Literal["faster", "slower", "same", "inconclusive"]
 # ------------------------------------------------------------------ verdicts
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A pair and what is to be thought of it."""
-
-    pair: Pair
-    ratio: Ratio
-    p: float
-    """Two-sided, adjusted for the number of rows."""
-    verdict: Verdict
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON takes it."""
-        return {
-            "case": self.pair.a.case,
-            "a": self.pair.a.point,
-            "b": self.pair.b.point,
-            "ratio": asdict(self.ratio),
-            "p": self.p,
-            "verdict": self.verdict,
-            "in_turns": self.pair.in_turns,
-            "log_ratios": self.pair.comparison.log_ratios if self.pair.comparison else None,
-            "ns_a": self.pair.times_a,
-            "ns_b": self.pair.times_b,
-            "mismatched": self.pair.mismatched,
-        }
+Row = Judgement[Pair]
 
 
 def judge(pairs: Sequence[Pair], same: float = SAME) -> list[Row]:
-    """Return the verdict of each pair.
+    """Return the judgement of each pair.
 
     ``same`` is a statement too: the whole interval lies within that share of 1. Otherwise a difference counts if its
-    p-value, adjusted by Holm for the number of pairs, is below 5 %; the rest is inconclusive.
+    two-sided p-value, adjusted by Holm for the number of pairs, is below 5 %; the rest is inconclusive.
     """
     adjusted = holm([min(1.0, 2 * min(pair.p_slower(), pair.p_faster)) for pair in pairs])
-    return [Row(pair, pair.ratio, p, _verdict(pair.ratio, p, same)) for pair, p in zip(pairs, adjusted, strict=True)]
+    region = (1 / (1 + same), 1 + same)
+    return [
+        Judgement(subject=pair, estimate=estimate, region=region, p=p, verdict=_verdict(estimate, region, p))
+        for pair, p in zip(pairs, adjusted, strict=True)
+        for estimate in [Estimate.of_ratio(pair.ratio, pair.a, pair.b)]
+    ]
 
 
-def _verdict(ratio: Ratio, p: float, same: float) -> Verdict:
-    if 1 / (1 + same) < ratio.low and ratio.high < 1 + same:
+def _verdict(estimate: Estimate, region: Interval, p: float) -> Verdict:
+    if position(estimate.interval, region) == "inside":
         return "same"
     if p >= 1 - CONFIDENCE:
         return "inconclusive"
-    return "slower" if ratio.value > 1 else "faster"
+    return "slower" if estimate.value > 1 else "faster"
+
+
+def to_dict(row: Row) -> dict[str, Any]:
+    """Return a judgement as JSON takes it."""
+    pair = row.subject
+    return {
+        "case": pair.a.case,
+        "a": pair.a.point,
+        "b": pair.b.point,
+        "ratio": asdict(pair.ratio),
+        "p": row.p,
+        "verdict": row.verdict,
+        "in_turns": pair.in_turns,
+        "log_ratios": pair.comparison.log_ratios if pair.comparison else None,
+        "ns_a": pair.times_a,
+        "ns_b": pair.times_b,
+        "mismatched": pair.mismatched,
+    }
 
 
 # ------------------------------------------------------------------ choosing
@@ -261,7 +272,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
         made.add_column(column, justify="right", no_wrap=True)
     made.add_column("B is", no_wrap=True)
     for row in rows:
-        pair, ratio = row.pair, row.ratio
+        pair, ratio = row.subject, row.subject.ratio
         made.add_row(
             escape(pair.name),
             f"{median(pair.times_a):.4g}",
@@ -277,14 +288,14 @@ def table(rows: Sequence[Row], title: str) -> Table:
 def write(rows: Sequence[Row], about: Mapping[str, Any], out: Path, run_id: str) -> list[Path]:
     """Write the result, and the records of both sides; returns the paths."""
     result = out / f"{run_id}.json"
-    write_atomically(result, json.dumps({**about, "rows": [row.to_dict() for row in rows]}, indent=1) + "\n")
+    write_atomically(result, json.dumps({**about, "rows": [to_dict(row) for row in rows]}, indent=1) + "\n")
     paths = [result]
     for letter in "ab":
         path = out / f"{run_id}-{letter}.jsonl"
         for row in rows:
-            append(path, getattr(row.pair, letter))
+            append(path, getattr(row.subject, letter))
         paths += [path] if rows else []
-    if compared := [row.pair.comparison for row in rows if row.pair.comparison]:
+    if compared := [row.subject.comparison for row in rows if row.subject.comparison]:
         paths.append(out / f"{run_id}-comparisons.jsonl")
         for comparison in compared:
             append(paths[-1], comparison)

@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from xml.etree import ElementTree
 
 import numpy as np
 import typer
-from rich import box
-from rich.table import Table
 from typer.core import TyperCommand
 
 from bench import calibrate, compare, sweep
@@ -31,6 +30,8 @@ from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from bench.pairs import WORKING_TREE, Pair, measure_revisions, unit_ns
 from bench.record import Context, Record, append, read_all, selected
+from bench.show import render
+from bench.show.columns import Column, Table
 from bench.stats import CONFIDENCE, holm, median, smallest_detectable
 from bench.worker import run_points
 from warpdrive_min.files import write_atomically
@@ -378,11 +379,12 @@ def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
     smallest = smallest_detectable(ratio.error, 1)
     if calibration and (noise := calibration.of(pair.b)):
         smallest = max(smallest, noise.smallest_in_turns if pair.in_turns else noise.smallest)
-        ratio = ratio.widened(*noise.of_ratio(pair.in_turns))
-        p = max(p, ratio.p_over(1 + threshold))
+        if not ratio.between_processes:
+            ratio = ratio.widened(*noise.of_ratio(pair.in_turns))
+            p = max(p, ratio.p_over(1 + threshold))
     return Row(
         subject=pair.name,
-        estimate=Estimate(value=ratio.value, low=ratio.low, high=ratio.high, records=(pair.a, pair.b)),
+        estimate=Estimate.of_ratio(ratio, pair.a, pair.b),
         region=(0.0, 1 + threshold),
         p=p,
         verdict="",
@@ -434,17 +436,24 @@ def render_markdown(report: Report) -> str:
         *(f"* {note}" for note in report.notes),
     ]
     if report.rows:
-        head = ("point", "ns before", "ns now", "slower by (95 % interval)", "regression from", "p (Holm)", "outcome")
-        rows = [head, *map(_cells, worst_first(report.rows))]
-        texts = [f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in rows]
-        lines += ["", texts[0], "|---" * len(head) + "|", *texts[1:]]
+        lines += ["", render.markdown(Table(columns=COLUMNS, rows=worst_first(report.rows)))]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _ns(row: Row, side: int) -> str:
     assert row.estimate is not None
-    before, now = (f"{median(unit_ns(record)):.4g}" for record in row.estimate.records)
-    return row.subject, before, now, row.slower, f"{row.limit:.2%}", f"{row.p:.2g}", row.verdict
+    return f"{median(unit_ns(row.estimate.records[side])):.4g}"
+
+
+COLUMNS: Final[tuple[Column[Row], ...]] = (
+    Column("point", lambda row: row.subject),
+    Column("ns before", lambda row: _ns(row, 0)),
+    Column("ns now", lambda row: _ns(row, 1)),
+    Column("slower by (95 % interval)", lambda row: row.slower),
+    Column("regression from", lambda row: f"{row.limit:.2%}"),
+    Column("p (Holm)", lambda row: f"{row.p:.2g}"),
+    Column("outcome", lambda row: row.verdict),
+)
 
 
 def render_junit(report: Report) -> str:
@@ -498,7 +507,7 @@ def run_selftest(records: Sequence[Record], threshold: float, calibrations: Path
         say(note)
     if not outcomes:
         raise NothingMeasured("gate --selftest: no record can be compared")
-    compare.console().print(selftest_table(outcomes, threshold))
+    compare.console().print(render.terminal(selftest_table(outcomes, threshold)))
     if alarms := sum(by_slowdown[0.0]["regression"] for by_slowdown in outcomes.values()):
         say(f"{alarms} false alarms where nothing was slowed down")
         return int(Code.BROKEN)
@@ -541,18 +550,19 @@ def _injected(record: Record, by: float, calibration: Calibration | None, random
     return Pair(name=name_of(record), a=drawn(0.0), b=drawn(by))
 
 
-def selftest_table(outcomes: Outcomes, threshold: float) -> Table:
+def selftest_table(outcomes: Outcomes, threshold: float) -> Table[str]:
     """Return what is caught at each slow-down, and what is inconclusive or passes, as a table."""
-    title = f"gate at {threshold:.2%}: caught / inconclusive / ok, of slow-downs that were put into stored samples"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
-    table.add_column("case, backend")
-    table.add_column("points", justify="right")
-    for by in INJECTED:
-        table.add_column(f"{by:+.0%}", justify="right", no_wrap=True)
-    for group, by_slowdown in outcomes.items():
-        cells = [
-            " / ".join(f"{counts[verdict] / counts.total():.0%}" for verdict in VERDICTS)
-            for counts in by_slowdown.values()
-        ]
-        table.add_row(group, str(by_slowdown[0.0].total() // SELFTEST_REPEATS), *cells)
-    return table
+
+    def shares(group: str, by: float) -> str:
+        counts = outcomes[group][by]
+        return " / ".join(f"{counts[verdict] / counts.total():.0%}" for verdict in VERDICTS)
+
+    return Table(
+        title=f"gate at {threshold:.2%}: caught / inconclusive / ok, of slow-downs that were put into stored samples",
+        columns=[
+            Column("case, backend", str),
+            Column("points", lambda group: str(outcomes[group][0.0].total() // SELFTEST_REPEATS), is_right=True),
+            *(Column(f"{by:+.0%}", partial(shares, by=by), is_right=True) for by in INJECTED),
+        ],
+        rows=list(outcomes),
+    )

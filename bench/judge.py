@@ -10,6 +10,7 @@ from bench.case import Point
 from bench.errors import NotComparable
 from bench.nvml import throttling
 from bench.record import Record
+from bench.stats import Ratio
 
 Interval = tuple[float, float]
 """Lower and upper end, both of it."""
@@ -36,6 +37,11 @@ class Estimate:
     records: tuple[Record, ...]
     note: str = ""
     """Limit of the figure, in words."""
+
+    @classmethod
+    def of_ratio(cls, ratio: Ratio, *records: Record) -> Estimate:
+        """Return the ratio of two records."""
+        return cls(value=ratio.value, low=ratio.low, high=ratio.high, records=records)
 
     @property
     def interval(self) -> Interval:
