@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,12 +17,12 @@ import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bench import compare
-from bench.case import Point, PresetName
+from bench.case import PresetName, point_name
 from bench.compare import say
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import key, machine_mismatches
 from bench.machine import kind
-from bench.pairs import WORKING_TREE, Pair, measure_revisions
+from bench.pairs import WORKING_TREE, Pair, measure_revisions, unit_ns
 from bench.record import RESULTS, Record, append
 from bench.show import render
 from bench.show.columns import Column, Table
@@ -119,7 +119,7 @@ def noise(rounds: Sequence[Sequence[Pair]]) -> list[NoiseFloor]:
 
 
 def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
-    runs = np.log([median(times) for pair in pairs for times in (pair.times_a, pair.times_b)])
+    runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in _medians(record)])
     ratios = np.log([pair.ratio.value for pair in pairs])
     run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean()))
     record, n = pairs[0].a, len(pairs)
@@ -134,6 +134,13 @@ def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
         smallest=smallest_detectable(math.sqrt(2) * run, 1, 2 * n - 1),
         smallest_in_turns=smallest_detectable(pair, 1, n),
     )
+
+
+def _medians(record: Record) -> list[float]:
+    """Return the median time of one unit in each process of a record, ns."""
+    times = unit_ns(record)
+    processes = record.process or [0] * len(times)
+    return [median([ns for of, ns in zip(processes, times, strict=True) if of == each]) for each in set(processes)]
 
 
 def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
@@ -170,17 +177,13 @@ def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:
         title="A/A: noise, and the smallest slow-down that can be told from it",
         rows=found,
         columns=[
-            Column("point", lambda each: _name(each.case, each.point), is_long=True),
+            Column("point", lambda each: point_name(each.case, each.point), is_long=True),
             share("run to run", lambda each: each.run),
             share("in turns", lambda each: each.pair),
             share("smallest", lambda each: each.smallest),
             share("smallest in turns", lambda each: each.smallest_in_turns),
         ],
     )
-
-
-def _name(case: str, point: Point | Mapping[str, Any]) -> str:
-    return f"{case}[{','.join(f'{axis}={value}' for axis, value in point.items())}]"
 
 
 def calibrate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,15 @@ def test_noise_by_hand():
     assert got.rounds == 2
     assert got.smallest == pytest.approx(smallest_detectable(math.sqrt(2) * got.run, 1, 3))
     assert got.smallest_in_turns == pytest.approx(smallest_detectable(0.02, 1, 2))
+
+
+def test_noise_from_run_to_run_is_that_of_processes():
+    """Where the two processes of each record differ by 10 %, runs are the processes, not what they come to together."""
+    pair = steady(1.0, 1.0)
+    change = {"samples_ns": [1.0, 1.0, 1.1, 1.1], "process": [0, 0, 1, 1]}
+    a, b = (each.model_copy(update=change) for each in (pair.a, pair.b))
+    (got,) = noise([[replace(pair, a=a, b=b)]] * 2)
+    assert got.run == pytest.approx(np.log([1.0, 1.1] * 4).std(ddof=1))
 
 
 def test_turns_take_out_what_both_sides_share():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,7 +16,7 @@ from bench.case import passes
 from bench.gate import INJECTED, Code, Report, from_records, judge, render_annotations, slowed_down
 from bench.judge import Evidence, name_of
 from bench.pairs import unit_ns
-from bench.record import Context, Record, append, read
+from bench.record import Comparison, Context, Record, append, read
 from bench.worker import Server, run_points
 from tests.bench.builders import case, cycle, pair_of, point, record, timed
 
@@ -276,6 +277,16 @@ def test_noise_between_runs_widens_the_interval():
     pair = pair_of(times, times)
     assert judge([pair], 0.03, None)[0].verdict == "ok"
     assert judge([pair], 0.03, calibrated(pair.b, run=0.05, smallest=0.01))[0].verdict == "inconclusive"
+
+
+def test_rounds_of_new_processes_hold_their_noise_already():
+    """An interval over rounds is not widened again, but no slow-down counts that is not told from noise."""
+    pair = pair_of([1.0] * 4, [1.1] * 4, in_turns=True)
+    rounds = [[0.1 + shift] for shift in (-0.001, 0.001, 0.0, 0.0)]
+    pair = replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))
+    (row,) = judge([pair], 0.03, calibrated(pair.b, run=0.5, smallest=0.4))
+    assert (row.estimate.low, row.estimate.high) == (pair.ratio.low, pair.ratio.high)
+    assert (row.limit, row.verdict) == (0.2, "inconclusive")
 
 
 def test_smallest_and_noise_are_those_of_how_it_was_measured():
