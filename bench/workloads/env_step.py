@@ -272,16 +272,14 @@ def env_step_pairs(preset: Preset) -> Pairs:
     """Return each backend over NumPy and over C++, CUDA C over Numba, and many environments over few."""
     points = env_step_points(preset)
     compiled = [point for point in points if point["backend"] != "cpu"]
-    on_gpu = [point for point in points if point["backend"] in ON_GPU]
     few_and_many = [
         point
-        for point in on_gpu
+        for point in points
         if point["backend"] == "pycuda" and point["n_envs"] in (100, 2_000) and point["n_agents"] == TAG_GRIDWORLD[1]
     ]
     return [
-        *pairs_over(points, "backend", "cpu", ignored={"exact"}),
-        *pairs_over(compiled, "backend", "host"),
-        *pairs_over(on_gpu, "backend", "numba"),
+        *pairs_over(points, "backend", "cpu", ignored=["exact"]),
+        *pairs_over(compiled, "backend", "host", "numba"),
         *pairs_over(few_and_many, "n_envs", 100),
     ]
 
@@ -668,10 +666,7 @@ PUBLISHED: Final = Case(
     workload=Timed,
     points=published_points,
     setup=env_step,
-    pairs=lambda preset: [
-        *over(published_points, "backend", "cpu")(preset),
-        *over(published_points, "backend", "host")(preset),
-    ],
+    pairs=over(published_points, "backend", "cpu", "host"),
     tables={
         "terminal": over_baseline(
             "published: env_step at sizes that others were measured at", "NumPy", "backend", "cpu"

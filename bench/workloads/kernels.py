@@ -33,12 +33,10 @@ from bench.workloads.shared import (
     ON_CPU,
     SEED,
     Arrays,
-    Pairs,
     Repeated,
     available,
     errors,
     over,
-    pairs_over,
     repeated,
     timed,
     torch_threads,
@@ -234,14 +232,6 @@ def sampler_points(preset: Preset) -> list[Point]:
         if point["backend"] not in ON_CPU or n_envs <= 100
     ]
     return sorted(points, key=lambda point: list(BACKENDS).index(point["backend"]))
-
-
-def sampler_pairs(preset: Preset) -> Pairs:
-    """Return ours and Categorical over multinomial, and ours over Categorical."""
-    points = sampler_points(preset)
-    bases = ("torch.multinomial", "torch.Categorical")
-    pairs = [pair for base in bases for pair in pairs_over(points, "implementation", base, ignored={"backend"})]
-    return [(base, other) for base, other in pairs if other["implementation"] != "torch.multinomial"]
 
 
 # ------------------------------------------------------------------ reset
@@ -701,7 +691,7 @@ SAMPLER: Final = Case(
     workload=Timed,
     points=sampler_points,
     setup=workload(sampler, "draws"),
-    pairs=sampler_pairs,
+    pairs=over(sampler_points, "implementation", "torch.multinomial", "torch.Categorical"),
     tables={"terminal": samplers_table},
     charts=(samplers_chart,),
 )
@@ -724,7 +714,7 @@ RETURN_SCAN: Final = Case(
     workload=Timed,
     points=scan_points,
     setup=workload(return_scan),
-    pairs=over(scan_points, "implementation", "torch loop", ignored={"backend"}),
+    pairs=over(scan_points, "implementation", "torch loop"),
     tables={"terminal": over_baseline("return_scan: discounted returns", "torch loop", "implementation", "torch loop")},
 )
 SHUFFLE: Final = Case(
@@ -735,7 +725,7 @@ SHUFFLE: Final = Case(
     workload=Timed,
     points=shuffle_points,
     setup=workload(shuffle),
-    pairs=over(shuffle_points, "implementation", "torch.randperm", ignored={"backend"}),
+    pairs=over(shuffle_points, "implementation", "torch.randperm"),
     tables={"terminal": over_baseline("shuffle: a permutation", "torch.randperm", "implementation", "torch.randperm")},
 )
 RECORD: Final = Case(
@@ -757,6 +747,6 @@ LAUNCH: Final = Case(
     workload=Timed,
     points=launch_points,
     setup=workload(launch),
-    pairs=over(launch_points, "implementation", "torch", ignored={"backend"}),
+    pairs=over(launch_points, "implementation", "torch"),
     tables={"terminal": over_baseline("launch: next to nothing", "torch", "implementation", "torch")},
 )

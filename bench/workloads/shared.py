@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -202,26 +202,33 @@ Pairs = list[tuple[Point, Point]]
 """Base and other of each ratio."""
 
 
-def pairs_over(points: Sequence[Point], axis: str, base: Any, ignored: Collection[str] = ()) -> Pairs:
-    """Return pairs of points that differ in one axis alone, of which the base has a given value.
+ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
+"""Axes in which the sides of a ratio may differ, beside the one that tells its base."""
+
+
+def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequence[str] = ()) -> Pairs:
+    """Return pairs of points that differ in one axis, of which the base has one of some values.
 
     Args:
         points: All that there are.
         axis: In which they differ; unless it is the backend, both are on a GPU or none.
-        base: Value of the base on that axis.
-        ignored: Other axes in which they may differ.
+        bases: Values of the base on that axis; none is the other side of one that stands behind it.
+        ignored: Axes in which they may differ too, beside those of `ALSO_DIFFER`.
     """
+    free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
 
     def place(point: Point) -> tuple[Any, ...]:
-        same = sorted((name, value) for name, value in point.items() if name not in (axis, *ignored))
+        same = sorted((name, value) for name, value in point.items() if name not in free)
         return (axis == "backend" or point["backend"] in ON_GPU, *same)
 
-    bases = {place(point): point for point in points if point[axis] == base}
-    return [(bases[place(point)], point) for point in points if point[axis] != base and place(point) in bases]
+    pairs = []
+    for n, base in enumerate(bases, start=1):
+        of_base = {place(point): point for point in points if point[axis] == base}
+        others = [point for point in points if point[axis] not in bases[:n] and place(point) in of_base]
+        pairs += [(of_base[place(point)], point) for point in others]
+    return pairs
 
 
-def over(
-    points: Callable[[Preset], Sequence[Point]], axis: str, base: str, ignored: Collection[str] = ()
-) -> Callable[[Preset], Pairs]:
+def over(points: Callable[[Preset], Sequence[Point]], axis: str, *bases: Any) -> Callable[[Preset], Pairs]:
     """Return `pairs_over` of the points of each preset."""
-    return lambda preset: pairs_over(points(preset), axis, base, ignored)
+    return lambda preset: pairs_over(points(preset), axis, *bases)

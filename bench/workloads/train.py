@@ -631,7 +631,7 @@ ROLLOUT: Final = Case(
     workload=Timed,
     points=rollout_points,
     setup=rollout,
-    pairs=over(rollout_points, "backend", "cpu", ignored={"mode"}),
+    pairs=over(rollout_points, "backend", "cpu"),
     tables={"terminal": over_baseline("rollout: policies play", "NumPy", "backend", "cpu")},
     charts=(rollouts_chart,),
 )
