@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,7 +23,7 @@ from warpdrive_min.commands.environments import (
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering.recording import record
 from warpdrive_min.rendering.writing import FORMATS, require_format, scene_of, write
@@ -33,9 +34,6 @@ POLICIES: Final[dict[str, Callable[[EnvWrapper, int], Callable[[], None]]]] = {"
 """Makes a policy from a started wrapper and a seed, by name."""
 RECORD: Final = ".npz"
 """Suffix of the episode itself, to be drawn elsewhere."""
-
-Play = tuple[EnvWrapper, Callable[[], None]]
-"""A started wrapper, and what writes the actions of all its agents."""
 
 
 def render(
@@ -57,8 +55,19 @@ def render(
     with errors_told():
         if out.suffix != RECORD:
             require_format(out)
-        play = _random_play if policy in POLICIES else _trained_play
-        wrapper, act = play(policy, env, config or [], backend, n_envs, seed, sampled)
+        name, settings, found = _environment(policy, env, sampled)
+        name = environment_name(name, "render.env")
+        given = read_settings(config or [], "render.config", config_keys(name), name)
+        made = make_environment(name, {**settings, **given}, "render.config")
+        chosen = backend or first_available(made, "render")
+        say(f"backend: {chosen}")
+        if found is None:
+            wrapper = EnvWrapper(made, num_envs=n_envs, env_backend=chosen, seed=seed)
+            wrapper.reset()
+            act = POLICIES[policy](wrapper, seed)
+        else:
+            envs = load_policies(found, made).envs(chosen, n_envs, seed)
+            wrapper, act = envs.wrapper, partial(envs.act, greedy=not sampled)
         episode = record(wrapper, act, steps, env_id)
         if out.suffix == RECORD:
             episode.save(out)
@@ -75,44 +84,17 @@ def render(
     say(f"{out}: {episode.env_name}, {episode.n_frames - 1} steps, {end}, {out.stat().st_size:,} bytes")
 
 
-def _random_play(
-    policy: str, env: str | None, settings: list[str], backend: str | None, n_envs: int, seed: int, sampled: bool
-) -> Play:
-    if env is None:
-        raise ConfigError(f"render.env: must be named where no checkpoint says it; known are {known(environments())}")
-    if sampled:
-        raise ConfigError(f"render.sampled: is for a trained policy (got policy {policy!r}); leave it out")
-    made = _environment(env, {}, settings)
-    wrapper = EnvWrapper(made, num_envs=n_envs, env_backend=_chosen(backend, made), seed=seed)
-    wrapper.reset()
-    return wrapper, POLICIES[policy](wrapper, seed)
-
-
-def _trained_play(
-    policy: str, env: str | None, settings: list[str], backend: str | None, n_envs: int, seed: int, sampled: bool
-) -> Play:
-    if not Path(policy).exists():
-        raise ConfigError(
-            f"render.policy: unknown policy (got {policy!r}); known are {known(POLICIES)}, "
-            "and paths of checkpoints and runs"
-        )
+def _environment(policy: str, env: str | None, sampled: bool) -> tuple[str, dict[str, Any], Path | None]:
+    """Return name and config of the environment to play, and the checkpoint of a trained policy."""
+    if policy in POLICIES:
+        if env is None:
+            raise ConfigError(
+                f"render.env: must be named where no checkpoint says it; known are {known(environments())}"
+            )
+        require(not sampled, "render.sampled", "is for a trained policy, not a named one", policy, "leave it out")
+        return env, {}, None
+    do = f"known are {known(POLICIES)}, and paths of checkpoints and runs"
+    require(Path(policy).exists(), "render.policy", "unknown policy", policy, do)
     found = find_checkpoint(policy)
     _, header = checkpoint.load(found)
-    name = header.environment["name"]
-    made = _environment(env or name, header.run_config["env"], settings)
-    trained = load_policies(found, made)
-    envs = trained.envs(_chosen(backend, made), n_envs, seed)
-    return envs.wrapper, lambda: envs.act(greedy=not sampled)
-
-
-def _environment(name: str, config: dict[str, Any], settings: list[str]) -> Any:
-    """Make the environment of that name, with KEY=VALUE settings over a config."""
-    name = environment_name(name, "render.env")
-    given = read_settings(settings, "render.config", config_keys(name), name)
-    return make_environment(name, {**config, **given}, "render.config")
-
-
-def _chosen(backend: str | None, env: Any) -> str:
-    chosen = backend or first_available(env, "render")
-    say(f"backend: {chosen}")
-    return chosen
+    return env or header.environment["name"], header.run_config["env"], found
