@@ -114,6 +114,11 @@ def test_sections_left_out_have_their_defaults():
     assert RunConfig.from_dict(empty) == want
 
 
+def test_integer_stays_one_where_a_float_belongs():
+    """A run config is saved as it was given."""
+    assert RunConfig.from_dict(run({"max_grad_norm": 3})).to_dict()["policy"]["p"]["max_grad_norm"].__class__ is int
+
+
 def test_ddpg_has_two_networks_by_default():
     """Which networks are left out follows from the algorithm; one rate is both networks'."""
     policy = RunConfig.from_dict(run({**DDPG, "lr": 0.01})).policy["p"]
@@ -228,7 +233,7 @@ REFUSED = {
     "max_rows": (run(trainer={"max_rows": 0}), "trainer.max_rows", 0),
     "seed": (run(trainer={"seed": 2**63}), "trainer.seed", 9223372036854775808),
     "backend": (run(trainer={"env_backend": "tpu"}), "trainer.env_backend", "tpu"),
-    "ratio": (run(trainer={"neg_pos_env_ratio": 0}), "trainer.neg_pos_env_ratio", 0.0),
+    "ratio": (run(trainer={"neg_pos_env_ratio": 0}), "trainer.neg_pos_env_ratio", 0),
     "precision": (run(trainer={"precision": "fp8"}), "trainer.precision", "fp8"),
     "mode": (run(trainer={"mode": "fast"}), "trainer.mode", "fast"),
     "compat": (run(trainer={"compat": "rllib"}), "trainer.compat", "rllib"),

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 import torch
-from pydantic import Field, PlainValidator, ValidationInfo, field_validator
+from pydantic import Field, PlainValidator, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import PydanticCustomError
 
 from warpdrive_min.backends import BACKENDS
@@ -148,6 +148,13 @@ PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 class _Section(Config):
     WHO: ClassVar[str] = "run config"
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _keep_integer(cls, given: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        """Keep an integer where a float belongs, so that a saved run config says what was given."""
+        value = handler(given)
+        return given if isinstance(given, int) and isinstance(value, float) else value
 
 
 class TrainerConfig(_Section):
