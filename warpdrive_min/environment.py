@@ -16,7 +16,13 @@ from warpdrive_min.constants import DONE, RESET_SEED, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
-from warpdrive_min.function_manager import MAX_THREADS, CUDAFunctionFeed, CUDAFunctionManager, KernelFunction, Stage
+from warpdrive_min.function_manager import (
+    MAX_THREADS,
+    CUDAFunctionFeed,
+    CUDAFunctionManager,
+    KernelCall,
+    KernelFunction,
+)
 from warpdrive_min.rng import seed_words
 
 if TYPE_CHECKING:
@@ -91,7 +97,7 @@ class CUDAEnvironmentContext:
         """
         return blocks_per_env or -(-self.num_agents // MAX_THREADS)
 
-    def kernel_sequences(self, auto_reset: bool) -> Mapping[str, Sequence[Stage]]:
+    def kernel_sequences(self, auto_reset: bool) -> Mapping[str, Sequence[KernelCall]]:
         """Return what ``step`` and ``reset`` are made of where they are not one kernel each.
 
         A block cannot wait for another one, so a step that several blocks share is cut where they must meet. The

@@ -68,7 +68,7 @@ def core_sources(stem: str) -> dict[Language, Source]:
     }
 
 
-Stage = tuple[str, Mapping[str, Argument]]
+KernelCall = tuple[str, Mapping[str, Argument]]
 """One kernel of a sequence: its name, and the scalars that it gets there."""
 
 
@@ -103,7 +103,7 @@ class CUDAFunctionManager:
         self.process_id = process_id
         self.shape = LaunchShape.of(num_agents, blocks_per_env if spread else None)
         self._kernels: dict[str, Kernel] = {}
-        self._sequences: dict[str, Sequence[Stage]] = {}
+        self._sequences: dict[str, Sequence[KernelCall]] = {}
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -155,7 +155,7 @@ class CUDAFunctionManager:
         self._kernels.update(kernels)
         return list(kernels)
 
-    def define_sequence(self, name: str, stages: Sequence[Stage]) -> None:
+    def define_sequence(self, name: str, stages: Sequence[KernelCall]) -> None:
         """Let ``name`` stand for several loaded kernels, launched in order: between two of them all blocks meet.
 
         Raises:

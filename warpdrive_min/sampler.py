@@ -16,7 +16,7 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DataError, known, require
-from warpdrive_min.function_manager import CUDAFunctionManager, Stage, core_sources
+from warpdrive_min.function_manager import CUDAFunctionManager, KernelCall, core_sources
 from warpdrive_min.rng import STREAM_ACTIONS, seed_words
 
 SEED: Final = "_sampler_seed_"
@@ -27,7 +27,7 @@ SPREAD_FROM: Final = 256
 """Agents above which blocks share an environment's draws."""
 ROWS_OF_A_BLOCK: Final = 128
 """Agents of such a block: their probabilities fit its shared memory at once, up to 64 choices."""
-SILENT: Final = 1e-8
+MIN_NOISE_SCALE: Final = 1e-8
 """A smaller scale of the noise is none."""
 
 
@@ -256,17 +256,10 @@ class CUDASampler:
             DataError: A tensor has another shape, dtype or device.
         """
         array = _continuous(self._seeded(action_name), "sample_gaussian")
-        rows = (data_manager.n_envs, array.n_agents)
-        shapes = {
-            "mean": (*rows, array.n_types),
-            "log_std": (array.n_agents, array.n_types),
-            "log_prob": rows,
-            "entropy": rows,
-        }
+        rows, types = (data_manager.n_envs, array.n_agents), (array.n_types,)
         arguments = {"mean": mean, "log_std": log_std, "log_prob": log_prob, "entropy": entropy}
-        for name, tensor in arguments.items():
-            if tensor is not None:
-                _check(name, tensor, shapes[name], torch.float32, data_manager.device)
+        shapes = {"mean": rows + types, "log_std": rows[1:] + types, "log_prob": rows, "entropy": rows}
+        _check(arguments, shapes, data_manager.device)
         flags = NoiseFlags(use_argmax, log_prob is not None, entropy is not None)
         self._launch(data_manager, array, "gaussian", flags, arguments)
 
@@ -290,9 +283,9 @@ class CUDASampler:
             DataError: A tensor has another shape, dtype or device.
         """
         array = _continuous(self._seeded(action_name), "sample_uniform")
-        for name, bound in (("low", low), ("high", high)):
-            _check(name, bound, (array.n_agents, array.n_types), torch.float32, data_manager.device)
-        self._launch(data_manager, array, "uniform_actions", NoiseFlags(), {"low": low, "high": high})
+        arguments, shape = {"low": low, "high": high}, (array.n_agents, array.n_types)
+        _check(arguments, dict.fromkeys(arguments, shape), data_manager.device)
+        self._launch(data_manager, array, "uniform_actions", NoiseFlags(), arguments)
 
     def reset_noise(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> None:
         """Set the noise of continuous actions to 0; enqueues, does not synchronise.
@@ -332,25 +325,13 @@ class CUDASampler:
         return self._arrays[action_name]
 
     def _choose(
-        self,
-        data: CUDADataManager,
-        array: ActionArray,
-        distribution: torch.Tensor,
-        use_argmax: bool,
-        choice: Choice,
+        self, data: CUDADataManager, array: ActionArray, distribution: torch.Tensor, use_argmax: bool, choice: Choice
     ) -> None:
+        outputs = {"log_prob": choice.log_prob, "entropy": choice.entropy}
+        arguments = {"distribution": distribution, "mask": choice.mask, **outputs}
         rows = (data.n_envs, array.n_agents)
         wide = (*rows, sum(array.categories))
-        arguments = {
-            "distribution": distribution,
-            "mask": choice.mask,
-            "log_prob": choice.log_prob,
-            "entropy": choice.entropy,
-        }
-        for name, tensor in arguments.items():
-            if tensor is not None:
-                shape = wide if name in ("distribution", "mask") else rows
-                _check(name, tensor, shape, torch.int32 if name == "mask" else torch.float32, data.device)
+        _check(arguments, {"distribution": wide, "mask": wide, "log_prob": rows, "entropy": rows}, data.device)
         flags = Flags(
             logits=choice.logits,
             masked=choice.mask is not None,
@@ -364,17 +345,17 @@ class CUDASampler:
         self, data: CUDADataManager, array: ActionArray, mean: torch.Tensor, use_argmax: bool, noise: Noise
     ) -> None:
         actions = data.tensor(array.name)
-        _check("distribution", mean, tuple(actions.shape), torch.float32, data.device)
+        _check({"distribution": mean}, {"distribution": tuple(actions.shape)}, data.device)
         arguments: dict[str, torch.Tensor | float | None] = {"mean": mean, "ou_state": data.tensor(array.ou_state)}
         for name, number in noise._asdict().items():
             if isinstance(number, torch.Tensor):
-                _check(name, number, (), torch.float32, data.device)
+                _check({name: number}, {name: ()}, data.device)
                 arguments |= {name: 1.0, f"{name}_factor": number.view(1)}
             elif math.isfinite(number):
                 arguments |= {name: number, f"{name}_factor": data.tensor(ONE)}
             else:
                 raise ConfigError(f"sample: {name} of {array.name!r} must be finite (got {number})")
-        if use_argmax or (not isinstance(noise.scale, torch.Tensor) and noise.scale < SILENT):
+        if use_argmax or (not isinstance(noise.scale, torch.Tensor) and noise.scale < MIN_NOISE_SCALE):
             actions.copy_(mean.detach())
         else:
             self._launch(data, array, "noise", NoiseFlags(), arguments)
@@ -416,7 +397,7 @@ class CUDASampler:
             if isinstance(flags, Flags):
                 constants |= {"CATEGORIES": array.categories, "N_CATEGORIES": sum(array.categories)}
                 manager.load(core_sources("sample"), constants)
-                counts: list[Stage] = [("count", {})] if is_spread and not flags.argmax else []
+                counts: list[KernelCall] = [("count", {})] if is_spread and not flags.argmax else []
                 manager.define_sequence("draw", [("sample", {}), *counts])
             else:
                 manager.load(core_sources("noise"), constants)
@@ -440,11 +421,16 @@ def _continuous(array: ActionArray, who: str) -> ActionArray:
     return array
 
 
-def _check(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    """Raise `DataError` unless a tensor is as the kernel takes it."""
-    if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device or not tensor.is_contiguous():
+def _check(
+    tensors: Mapping[str, torch.Tensor | None], shapes: Mapping[str, tuple[int, ...]], device: torch.device
+) -> None:
+    """Raise `DataError` unless the tensors that are given are as kernels take them: a mask int32, others float32."""
+    for name, tensor in tensors.items():
+        want = (shapes[name], torch.int32 if name == "mask" else torch.float32, device)
+        if tensor is None or ((tuple(tensor.shape), tensor.dtype, tensor.device) == want and tensor.is_contiguous()):
+            continue
         raise DataError(
-            f"sample: {name} must be contiguous {dtype} of shape {shape} on {device} "
+            f"sample: {name} must be contiguous {want[1]} of shape {want[0]} on {device} "
             f"(got {tensor.dtype} {tuple(tensor.shape)} on {tensor.device})"
         )
 

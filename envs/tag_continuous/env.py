@@ -16,7 +16,7 @@ from warpdrive_min.config import Config, Int, NonNegativeFloat, NonNegativeInt, 
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment, sources_in
 from warpdrive_min.errors import require
-from warpdrive_min.function_manager import SPREAD_THREADS, Stage
+from warpdrive_min.function_manager import SPREAD_THREADS, KernelCall
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
 
@@ -295,21 +295,21 @@ class TagContinuous(Environment):
             return 1
         return blocks_per_env or -(-n_agents // SPREAD_THREADS)
 
-    def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:
+    def kernel_sequences(self, auto_reset: bool) -> dict[str, list[KernelCall]]:
         """Return the kernels of a spread environment: cut where one block reads what another one wrote."""
         if not self.is_spread:
             return {}
 
-        def cells(restarted: int) -> list[Stage]:
+        def cells(restarted: int) -> list[KernelCall]:
             return (
                 [("offsets", {"restarted": restarted}), ("place", {"restarted": restarted})] if self.uses_grid else []
             )
 
-        def restart(clears_done: int, **force: int) -> list[Stage]:
+        def restart(clears_done: int, **force: int) -> list[KernelCall]:
             return [("start", force), *cells(1), ("observe", {"restarted": 1, "clears_done": clears_done})]
 
-        observe: Stage = ("observe", {"restarted": 0, "clears_done": 0})
-        step: list[Stage] = [("move", {}), *cells(0), ("tag", {}), observe, ("score", {})]
+        observe: KernelCall = ("observe", {"restarted": 0, "clears_done": 0})
+        step: list[KernelCall] = [("move", {}), *cells(0), ("tag", {}), observe, ("score", {})]
         return {"step": step + (restart(0, force=0) if auto_reset else []), "reset": restart(1)}
 
     @property

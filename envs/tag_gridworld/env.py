@@ -15,7 +15,7 @@ from warpdrive_min.config import Config, NonNegativeFloat, NonNegativeInt, Posit
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in
 from warpdrive_min.errors import require
-from warpdrive_min.function_manager import Stage
+from warpdrive_min.function_manager import KernelCall
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
@@ -186,23 +186,23 @@ class TagGridWorld(Environment):
         self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
         return blocks_per_env if blocks_per_env and self.is_spread else 1
 
-    def kernel_sequences(self, auto_reset: bool) -> dict[str, list[Stage]]:
+    def kernel_sequences(self, auto_reset: bool) -> dict[str, list[KernelCall]]:
         """Return the kernels of a spread environment: cut where one block reads what another one wrote."""
         if not self.is_spread:
             return {}
         is_partial = not self.config.use_full_observation
 
-        def name_nearest(restarted: int) -> list[Stage]:
+        def name_nearest(restarted: int) -> list[KernelCall]:
             return [("name_nearest", {"restarted": restarted})] if is_partial else []
 
-        def restart(clears_done: int, **force: int) -> list[Stage]:
+        def restart(clears_done: int, **force: int) -> list[KernelCall]:
             # Tags count after moves alone: how near the taggers start only serves to name the one that the runner sees.
-            approach: list[Stage] = [("approach", {"restarted": 1})] if is_partial else []
-            observe: Stage = ("observe", {"restarted": 1, "clears_done": clears_done})
+            approach: list[KernelCall] = [("approach", {"restarted": 1})] if is_partial else []
+            observe: KernelCall = ("observe", {"restarted": 1, "clears_done": clears_done})
             return [("start", force), *approach, *name_nearest(1), observe]
 
-        observe: Stage = ("observe", {"restarted": 0, "clears_done": 0})
-        step: list[Stage] = [("move", {}), ("approach", {"restarted": 0}), *name_nearest(0), observe]
+        observe: KernelCall = ("observe", {"restarted": 0, "clears_done": 0})
+        step: list[KernelCall] = [("move", {}), ("approach", {"restarted": 0}), *name_nearest(0), observe]
         return {"step": step + (restart(0, force=0) if auto_reset else []), "reset": restart(1)}
 
     def scene(self, episode: Episode) -> Scene:
