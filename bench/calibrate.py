@@ -22,7 +22,7 @@ from bench.compare import say
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import key, machine_mismatches
 from bench.machine import kind
-from bench.pairs import WORKING_TREE, Pair, measure_revisions, unit_ns
+from bench.pairs import WORKING_TREE, Pair, measure_revisions
 from bench.record import RESULTS, Record, append
 from bench.show import render
 from bench.show.columns import Column, Table
@@ -138,7 +138,7 @@ def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
 
 def _medians(record: Record) -> list[float]:
     """Return the median time of one unit in each process of a record, ns."""
-    times = unit_ns(record)
+    times = record.unit_ns
     processes = record.process or [0] * len(times)
     return [median([ns for of, ns in zip(processes, times, strict=True) if of == each]) for each in set(processes)]
 

@@ -37,7 +37,7 @@ from bench.judge import (
 )
 from bench.machine import ROOT, git_state
 from bench.measure import Timed
-from bench.pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of, unit_ns
+from bench.pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of
 from bench.record import RESULTS, Comparison, Record, append, read_all, selected
 from bench.stats import CONFIDENCE, holm, median
 from bench.worker import WorkerError
@@ -91,8 +91,8 @@ def to_dict(row: Row) -> dict[str, Any]:
         "verdict": row.verdict,
         "in_turns": pair.in_turns,
         "log_ratios": pair.comparison.log_ratios if pair.comparison else None,
-        "ns_a": pair.times_a,
-        "ns_b": pair.times_b,
+        "ns_a": pair.a.unit_ns,
+        "ns_b": pair.b.unit_ns,
         "mismatched": pair.mismatched,
     }
 
@@ -245,7 +245,7 @@ def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
     """Return the median time of one unit in each run of a record's point, ns, in the order of the runs."""
     runs = {each.run_id: each for each in sorted(records, key=lambda each: each.started_at) if _counts(each, like)}
-    return [median(unit_ns(each)) for each in runs.values()]
+    return [median(each.unit_ns) for each in runs.values()]
 
 
 def _counts(record: Record, like: Record) -> bool:
@@ -275,8 +275,8 @@ def table(rows: Sequence[Row], title: str) -> Table:
         pair, ratio = row.subject, row.subject.ratio
         made.add_row(
             escape(pair.name),
-            f"{median(pair.times_a):.4g}",
-            f"{median(pair.times_b):.4g}",
+            f"{median(pair.a.unit_ns):.4g}",
+            f"{median(pair.b.unit_ns):.4g}",
             f"{ratio.value:.4f}",
             f"{ratio.low:.4f} to {ratio.high:.4f}",
             f"{row.p:.2g}",

@@ -28,7 +28,7 @@ from bench.cases import CASES
 from bench.compare import paired_up, say
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from bench.pairs import WORKING_TREE, Pair, measure_revisions, unit_ns
+from bench.pairs import WORKING_TREE, Pair, measure_revisions
 from bench.record import Context, Record, append, read_all, selected
 from bench.show import render
 from bench.show.columns import Column, Table
@@ -442,7 +442,7 @@ def render_markdown(report: Report) -> str:
 
 def _ns(row: Row, side: int) -> str:
     assert row.estimate is not None
-    return f"{median(unit_ns(row.estimate.records[side])):.4g}"
+    return f"{median(row.estimate.records[side].unit_ns):.4g}"
 
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (

@@ -71,36 +71,18 @@ class Pair:
         return self.comparison is not None
 
     @property
-    def times_a(self) -> tuple[float, ...]:
-        """Time of one unit of work in each sample of side A, ns."""
-        return unit_ns(self.a)
-
-    @property
-    def times_b(self) -> tuple[float, ...]:
-        """Likewise of side B."""
-        return unit_ns(self.b)
-
-    @property
     def ratio(self) -> Ratio:
         """Time on side B over that on side A."""
-        return self.comparison.ratio() if self.comparison else unpaired_ratio(self.times_a, self.times_b)
+        return self.comparison.ratio() if self.comparison else unpaired_ratio(self.a.unit_ns, self.b.unit_ns)
 
     def p_slower(self, by: float = 0.0) -> float:
         """Return the one-sided p-value for B being slower by more than a share."""
-        return self.ratio.p_over(1 + by) if self.comparison else unpaired_p(self.times_a, self.times_b, 1 + by)
+        return self.ratio.p_over(1 + by) if self.comparison else unpaired_p(self.a.unit_ns, self.b.unit_ns, 1 + by)
 
     @property
     def p_faster(self) -> float:
         """The one-sided p-value for A being slower."""
-        return self.ratio.p_below() if self.comparison else unpaired_p(self.times_b, self.times_a)
-
-
-def unit_ns(record: Record) -> tuple[float, ...]:
-    """Return the time of one unit of work in each sample of a record, ns."""
-    assert record.samples_ns, "evidence of work that is repeated has samples"
-    assert record.work_per_run, "evidence of work that is repeated says how much it is"
-    unit = next(iter(record.work_per_run.values()))
-    return tuple(wall / unit for wall in record.samples_ns)
+        return self.ratio.p_below() if self.comparison else unpaired_p(self.b.unit_ns, self.a.unit_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +158,7 @@ def measure(sides: tuple[Side, Side], preset: Preset) -> Pair:
     a, b = (
         _record(side, halves, preset, started) for side, halves in zip(sides, zip(*rounds, strict=True), strict=True)
     )
-    logs = log_ratios(a.turn_ns(), b.turn_ns())
+    logs = log_ratios(a.turn_ns, b.turn_ns)
     by_round = [logs[first : first + TURNS] for first in range(0, len(logs), TURNS)]
     name = point_name(a.case, a.point)
     if sides[0].point != sides[1].point:

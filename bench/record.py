@@ -338,17 +338,23 @@ class Record(_Line):
         """Measured and right: only such a record enters a plot, a comparison or a gate."""
         return self.status == "ok" and self.correctness is not None and self.correctness.passed
 
+    @property
+    def unit_ns(self) -> tuple[float, ...]:
+        """Time of one unit of work in each sample, ns."""
+        assert self.samples_ns, "evidence of work that is repeated has samples"
+        assert self.work_per_run, "evidence of work that is repeated says how much it is"
+        unit = next(iter(self.work_per_run.values()))
+        return tuple(wall / unit for wall in self.samples_ns)
+
+    @property
     def turn_ns(self) -> list[float]:
-        """Return the mean time of one unit of work in each turn A B B A, ns.
+        """Mean time of one unit of work in each turn A B B A, ns.
 
         Both blocks of a side in A B B A have the same mean position in time, so that a drift of the machine that is
         linear over a turn cancels in the ratio of two sides.
         """
-        assert self.samples_ns, "evidence of work that is repeated has samples"
-        assert self.work_per_run, "evidence of work that is repeated says how much it is"
-        unit = next(iter(self.work_per_run.values()))
-        halves = zip(self.samples_ns[::2], self.samples_ns[1::2], strict=True)
-        return [(first + second) / 2 / unit for first, second in halves]
+        times = self.unit_ns
+        return [(first + second) / 2 for first, second in zip(times[::2], times[1::2], strict=True)]
 
 
 class Comparison(_Line):
@@ -382,7 +388,7 @@ class Comparison(_Line):
     @classmethod
     def of_one_round(cls, a: Record, b: Record) -> Comparison:
         """Return the comparison of two records whose samples belong together one by one, as in schema 1."""
-        return cls.of(a, b, [log_ratios(a.turn_ns(), b.turn_ns())])
+        return cls.of(a, b, [log_ratios(a.turn_ns, b.turn_ns)])
 
     def ratio(self) -> Ratio:
         """Return b over a: with Student's interval over rounds, or over turns where there is one round.

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from bench import cli
 from bench.compare import by_run, judge, paired_up
 from bench.judge import Evidence
-from bench.pairs import unit_ns
 from bench.record import append, read, read_comparisons
 from bench.stats import median
 from tests.bench.builders import pair_of, record
@@ -153,5 +152,5 @@ def test_what_cannot_be_compared_says_so(arguments, code, message, tmp_path):
 
 def test_median_of_a_record_is_that_of_its_samples():
     """Times of one unit are wall times over the work of a run."""
-    assert median(unit_ns(record(samples_ns=[10.0, 20.0, 60.0], work_per_run={"env_steps": 10}))) == 2
+    assert median(record(samples_ns=[10.0, 20.0, 60.0], work_per_run={"env_steps": 10}).unit_ns) == 2
     assert pair_of([1.0, 1.0], [3.0, 3.0]).ratio.value == pytest.approx(3)

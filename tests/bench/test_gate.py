@@ -15,7 +15,6 @@ from bench.calibrate import Calibration, NoiseFloor
 from bench.case import passes
 from bench.gate import INJECTED, Code, Report, from_records, judge, render_annotations, slowed_down
 from bench.judge import Evidence, name_of
-from bench.pairs import unit_ns
 from bench.record import Comparison, Context, Record, append, read
 from bench.worker import Server, run_points
 from tests.bench.builders import case, cycle, pair_of, point, record, timed
@@ -263,7 +262,7 @@ def test_threshold_is_never_below_the_smallest_detectable(h200):
     outcomes = {}
     for slower in (0.0, 0.05, 0.2):
         ((now,), (before,)) = (again(h200[:1], seed, by) for seed, by in ((8, slower), (9, 0.0)))
-        pair = pair_of(unit_ns(before), unit_ns(now), case=now.case, point=now.point, preset=now.preset)
+        pair = pair_of(before.unit_ns, now.unit_ns, case=now.case, point=now.point, preset=now.preset)
         (row,) = judge([pair], 0.03, calibration)
         assert row.limit >= 0.08
         outcomes[slower] = row.verdict

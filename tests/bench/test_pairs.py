@@ -59,7 +59,7 @@ def test_linear_drift_of_the_machine_cancels(slower):
     """While every run takes longer than the last, the ratio of two sides in turns stays what it is."""
     fake = Machine(drift=0.0002)
     got = measured(fake.side(), fake.side(slower))
-    assert got.times_a[-1] > 1.2 * got.times_a[0]
+    assert got.a.unit_ns[-1] > 1.2 * got.a.unit_ns[0]
     assert [len(turns) for turns in got.comparison.log_ratios] == [TURNS] * ROUNDS["default"]
     # The later side is set up slower, so it runs less often in a block: as long in time, which this drift does not see.
     assert got.ratio.value == pytest.approx(slower, rel=2e-3)
@@ -219,7 +219,7 @@ def test_revisions_are_measured_on_their_own_code(checkout):
         for tag in ("first", "second")
     ]
     assert [got.a.git["sha"], got.b.git["sha"]] == shas
-    assert min(*got.times_a, *got.times_b) > 0
+    assert min(*got.a.unit_ns, *got.b.unit_ns) > 0
     assert "two processes take turns" in got.a.unread["telemetry"]
     trees = subprocess.run(["git", "-C", checkout, "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(trees.stdout.splitlines()) == 1
