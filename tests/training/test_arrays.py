@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.environments.clock import Clock
@@ -10,7 +11,7 @@ from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.spaces import Discrete
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.arrays import SharedLayout
+from warpdrive_min.training.arrays import SharedLayout, saved_layout
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.policies import PolicyGroup, action_samplers
 
@@ -89,3 +90,11 @@ def test_missing_observations_are_named():
     """Without its array a policy cannot see."""
     with refused("training"):
         arrays_of(start(policies={"even": [0, 2], "odd": [1]}), SPLIT)
+
+
+@pytest.mark.parametrize("saved", [[False, "first"], [False, "last"], [True, "first"], [True, "last"]])
+def test_layouts_are_those_that_checkpoints_name(saved):
+    """Each is found again by its entry of a header; only the core's is the core's own."""
+    layout = saved_layout(saved)
+    assert list(layout.saved) == saved
+    assert (type(layout) is SharedLayout) == (saved == [False, "first"])

@@ -355,7 +355,9 @@ def test_evaluate_takes_the_actor_of_ddpg(tmp_path):
 def test_policies_fit_their_environment_only(trained):
     """A checkpoint is refused in another environment, and with other sizes than it was trained in."""
     folder, _ = trained
-    with pytest.raises(CheckpointError, match=r"must be of the environment 'Acrobot' with 1 agents \(got 'CartPole'"):
+    with pytest.raises(
+        CheckpointError, match=r"must be of the environment 'Acrobot' with 1 agents \(got 'CartPole with 1'"
+    ):
         load_policies(folder, ENVS["acrobot"]())
 
 

@@ -192,17 +192,6 @@ def test_other_tensors_are_scanned_anew() -> None:
             assert got[1].tobytes() == want[1].tobytes()
 
 
-def test_the_same_tensors_are_read_again() -> None:
-    """A prepared launch sees what the tensors hold now."""
-    rewards, values, last = torch.ones(2, 1, 1), torch.zeros(2, 1, 1), torch.zeros(1, 1)
-    flags, advantages, returns = torch.zeros(2, 1, dtype=torch.int32), torch.zeros(2, 1, 1), torch.zeros(2, 1, 1)
-    scan = ReturnScan("cpu", 1, 1, 0.5)
-    for reward in (1.0, 2.0):
-        rewards.fill_(reward)
-        scan.scan(rewards, values, flags, flags, last, None, advantages, returns)
-        assert returns.ravel().tolist() == [1.5 * reward, reward]
-
-
 def test_scan_refuses_what_does_not_fit() -> None:
     """Numbers out of range, tensors of another shape or type, and halves of what belongs together."""
     with refused("returns.gamma", 1.5):

@@ -45,6 +45,11 @@ class WarpDriveLayout(SharedLayout):
         require(is_axis, "obs_dim_corresponding_to_num_agents", "must be 'first' or 'last'", agents_axis)
         self.saved = (bool(separate), agents_axis)
 
+    @classmethod
+    def from_saved(cls, saved: Sequence[Any]) -> WarpDriveLayout:
+        """Return the layout whose entry of a checkpoint's header this is."""
+        return cls(*saved)
+
     def sets(self, policies: PolicyMap, everyone: Agents) -> dict[str, Agents]:
         """Return the agents of each set of arrays, by the suffix of its names."""
         return {f"_{policy}": list(agents) for policy, agents in policies.items()} if self.saved[0] else {"": everyone}

@@ -97,6 +97,11 @@ class SharedLayout:
     saved: tuple[bool, str] = (False, "first")
     """Entry of a checkpoint's header: policies have arrays of their own, and the agents' axis."""
 
+    @classmethod
+    def from_saved(cls, saved: Sequence[Any]) -> SharedLayout:
+        """Return the layout whose entry of a checkpoint's header this is."""
+        return cls()
+
     def sets(self, policies: PolicyMap, everyone: Agents) -> dict[str, Agents]:
         """Return the agents of each set of arrays, by the suffix of its names."""
         return {"": everyone}
@@ -216,10 +221,8 @@ class SharedLayout:
 
 def saved_layout(saved: Sequence[Any]) -> SharedLayout:
     """Return the layout that a checkpoint's header names, as `SharedLayout.saved` of the core's."""
-    if tuple(saved) == SharedLayout.saved:
-        return SharedLayout()
-    layout: SharedLayout = resolve_name(LAYOUTS["warpdrive"])(*saved)
-    return layout
+    layout: type[SharedLayout] = resolve_name(LAYOUTS["shared" if tuple(saved) == SharedLayout.saved else "warpdrive"])
+    return layout.from_saved(saved)
 
 
 def flat_entries(array: torch.Tensor) -> torch.Tensor:

@@ -19,30 +19,11 @@ from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.training import checkpoint, evaluation, ranks
+from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
 from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
-from warpdrive_min.training.build import (
-    ALGORITHM_SEED,
-    RESET_SEED,
-    SAMPLER_SEED,
-    ScheduledTensors,
-    algorithm_class,
-    derived_seed,
-    make_groups,
-    noise_schedules,
-)
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.config import RunConfig, precision
-from warpdrive_min.training.metrics import (
-    STEPS_PER_S,
-    RecentReturns,
-    Row,
-    Sink,
-    check_finite,
-    make_row,
-    open_sinks,
-    read,
-)
+from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.policies import PolicyGroup, Tensors, action_samplers, is_weight, steps_into_buffer
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
@@ -117,7 +98,7 @@ class Trainer:
         self.best_return: float | None = None
         """Highest mean episodic reward that was saved, the mean over the policies that learn."""
         self._last_return: float | None = None
-        self._recent = RecentReturns(env_wrapper.n_envs * env_wrapper.episode_length * self.world.size)
+        self._recent = metrics.RecentReturns(env_wrapper.n_envs * env_wrapper.episode_length * self.world.size)
         self.recent_return: dict[str, float | None] = {}
         """Mean return by policy, over the latest rows in which all environments had time for a whole episode."""
         self.has_reached_return = False
@@ -128,7 +109,7 @@ class Trainer:
         self.folder = runs / (str(folder) if folder else str(self.world.agreed(unused_number(runs))))
         """Folder of the run's settings, metrics and checkpoints."""
         self._verbose = verbose and self.world.is_first
-        self._sinks: list[Sink] | None = None
+        self._sinks: list[metrics.Sink] | None = None
         self._started = time.perf_counter()
         self._last_log = (self._started, 0)
         self._logged_iteration = 0
@@ -231,7 +212,7 @@ class Trainer:
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
         self.layout.push(self.wrapper, self.policy_map)
-        seed_resets(self.wrapper.cuda_data_manager, derived_seed(self.seed, RESET_SEED, self.world.rank))
+        seed_resets(self.wrapper.cuda_data_manager, build.derived_seed(self.seed, build.RESET_SEED, self.world.rank))
         self.wrapper.reset()
 
     def _build(self) -> None:
@@ -239,11 +220,11 @@ class Trainer:
         wrapper, config = self.wrapper, self.config
         backend, device = wrapper.backend, wrapper.cuda_data_manager.device
         arrays = self.layout.arrays(wrapper, self.policy_map)
-        self.groups: dict[str, PolicyGroup] = make_groups(config, arrays, self.seed, device)
+        self.groups: dict[str, PolicyGroup] = build.make_groups(config, arrays, self.seed, device)
         """The policies, by name."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
-        self.sampler.init_random(derived_seed(self.seed, SAMPLER_SEED, self.world.rank))
-        algorithms = {name: algorithm_class(config, name) for name in self.groups}
+        self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
+        algorithms = {name: build.algorithm_class(config, name) for name in self.groups}
         clips = all(algorithm.clips_actions for algorithm in algorithms.values())
         self.action_samplers = action_samplers(wrapper, self.sampler, list(self.groups.values()), clips=clips)
         self.recorders = {
@@ -251,16 +232,16 @@ class Trainer:
             for each in {each.suffix: each for each in arrays.values()}.values()
         }
         """Recorders of the rewards, by the suffix of their array's name."""
-        self.schedules = ScheduledTensors()
+        self.schedules = build.ScheduledTensors()
         for index, (name, group) in enumerate(self.groups.items()):
             if group.config.to_train:
                 group.buffer = RolloutBuffer.of(group.arrays, self.recorders[group.arrays.suffix])
-                seed = derived_seed(self.seed, ALGORITHM_SEED, self.world.rank, index)
+                seed = build.derived_seed(self.seed, build.ALGORITHM_SEED, self.world.rank, index)
                 group.algorithm = algorithm = algorithms[name](group, config.trainer, backend, seed)
                 for key, tensor in algorithm.scheduled.items():
                     self.schedules.add(group.config.schedule(key), tensor)
         self.exploration: dict[str, Any] = {"greedy": config.sampler.params.use_argmax}
-        for key, schedule in noise_schedules(config).items():
+        for key, schedule in build.noise_schedules(config).items():
             self.exploration[key] = torch.zeros((), device=device)
             self.schedules.add(schedule, self.exploration[key])
         direct = steps_into_buffer(wrapper, list(self.groups.values()))
@@ -280,24 +261,26 @@ class Trainer:
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
-        updates, episodes = read(self.groups.values(), self.recorders, self.world)
+        updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
         now, (before, steps_before) = time.perf_counter(), self._last_log
         self._last_log = (now, self.env_steps)
         rates = {
-            STEPS_PER_S: (self.env_steps - steps_before) / (now - before),
+            metrics.STEPS_PER_S: (self.env_steps - steps_before) / (now - before),
             "rollout_s": self._collect.take_seconds(),
             "update_s": self._update.take_seconds(),
         }
-        row = make_row(
+        scores = self.evaluate() if self.config.trainer.evaluator else {}
+        best = {f"{name}/evaluated_return": score.mean_return for name, score in scores.items()}
+        row = metrics.make_row(
             self.iteration,
             self.env_steps,
             self._seconds(),
             {name: episodes[name] | updates.get(name, {}) | self._scheduled(name) for name in self.groups},
             **rates,
-            **self._evaluated(),
+            **best,
         )
-        for name, metrics in updates.items():
-            check_finite(name, metrics, self.iteration, self.env_steps, self._logged_iteration)
+        for name, numbers in updates.items():
+            metrics.check_finite(name, numbers, self.iteration, self.env_steps, self._logged_iteration)
         self.world.check_equal(self._shared_state())
         self._logged_iteration = self.iteration
         for recorder in self.recorders.values():
@@ -307,12 +290,6 @@ class Trainer:
                 sink.write(row)
         self._judge(row)
         return row
-
-    def _evaluated(self) -> dict[str, float]:
-        """Return what the policies reach when they do their best, if that is asked for."""
-        if not self.config.trainer.evaluator:
-            return {}
-        return {f"{name}/evaluated_return": score.mean_return for name, score in self.evaluate().items()}
 
     def _scheduled(self, policy: str) -> dict[str, float]:
         """Return the scheduled numbers of a policy, as they are now."""
@@ -333,14 +310,11 @@ class Trainer:
         reached = [(got := self.recent_return[name]) is not None and got >= least for name, least in wanted.items()]
         self.has_reached_return = bool(reached) and all(reached)
 
-    def _open_sinks(self) -> list[Sink]:
+    def _open_sinks(self) -> list[metrics.Sink]:
         if self._sinks is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            settings = self.config.to_dict() | {"seed": self.seed}
+            saving, settings = self.config.saving, self.config.to_dict() | {"seed": self.seed}
             write_atomically(self.folder / "run_config.json", json.dumps(settings, indent=1) + "\n")
-            saving = self.config.saving
-            resumed = self._resumed_from
-            self._sinks = open_sinks(saving.sinks, self.folder, saving.name, settings, resumed)
+            self._sinks = metrics.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
         return self._sinks
 
     def _close_sinks(self) -> None:
