@@ -101,7 +101,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "tag_continuous": ("tag_continuous", TAG_CONFIGS["partial, exits"]),
-    "tag_continuous, crowd": ("tag_continuous", {**TAG_CONFIGS["partial, exits"], "neighbor_search": "grid"}),
+    "tag_continuous, spread": ("tag_continuous", {**TAG_CONFIGS["partial, exits"], "neighbor_search": "grid"}),
 }
 """Every shipped environment in the forms that its kernels have, with short episodes: its name in `ENVS` and config."""
 

@@ -1,8 +1,7 @@
-"""Configs of the environments: rules, run configs, and the pages that list their keys."""
+"""Rules of the environments' configs."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from envs import ENVS
 from warpdrive_min.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
 SINGLE = sorted(set(ENVS) - {"tag_gridworld", "tag_continuous"})
 
 BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
@@ -71,24 +69,3 @@ def test_broken_rule_names_environment_field_and_value(name, config, field, valu
     with pytest.raises(ConfigError) as caught:
         ENVS[name](**config)
     assert (caught.value.what, caught.value.got) == (f"{name}.{field}", value)
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "envs").glob("**/run_config*.yaml")), ids=lambda path: path.parent.name)
-def test_run_configs_build_their_environment(path):
-    """A run config builds the environment of its folder as it says, and has policies and whole steps in a batch."""
-    yaml = pytest.importorskip("yaml")
-    config = yaml.safe_load(path.read_text())
-    made = ENVS[path.parent.name](**config["env"]).config.to_dict()
-    assert {key: made[key] for key in config["env"]} == config["env"]
-    assert set(config) - {"sampler"} == {"name", "env", "trainer", "policy", "saving"}
-    assert set(config["policy"]) in ({"shared"}, {"tagger", "runner"})
-    assert config["trainer"]["train_batch_size"] % config["trainer"]["num_envs"] == 0
-
-
-@pytest.mark.parametrize("name", ENVS)
-def test_page_lists_every_key_of_the_config(name):
-    """The page of an environment has a row for each key of its config, and for no other."""
-    text = (ROOT / "docs" / "environments" / f"{name}.md").read_text().split("## Config")[1].split("\n## ")[0]
-    rows = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
-    listed = [key.strip(" `") for row in rows for key in row.split(",")]
-    assert sorted(listed) == sorted(type(ENVS[name]().config).model_fields)

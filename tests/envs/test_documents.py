@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -34,4 +33,4 @@ def test_page_lists_every_key_of_the_config(name):
     listed = [
         key.strip(" `") for row in text.splitlines() if row.startswith("| `") for key in row.split("|")[1].split(",")
     ]
-    assert sorted(listed) == sorted(field.name for field in fields(ENVS[name]().config))
+    assert sorted(listed) == sorted(type(ENVS[name]().config).model_fields)
