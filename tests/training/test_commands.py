@@ -395,7 +395,10 @@ def test_render_draws_and_writes_a_page(trained, tmp_path):
         (["cartpole", "--sampled"], "render.sampled: is for a trained policy"),
         (["--policy", "missing"], "unknown policy (got 'missing'); known are random, and paths"),
         (["acrobot", "--policy", "RUN"], "must be of the environment 'Acrobot'"),
-        (["--policy", "RUN", "--config", "wind=1"], "must be KEY=VALUE (got 'wind=1'); keys of cartpole are"),
+        (
+            ["--policy", "RUN", "--config", "wind=1"],
+            "render.config: 'wind' is not a key of cartpole; keys of cartpole are",
+        ),
     ],
 )
 def test_render_errors_are_messages(arguments, message, trained, tmp_path):

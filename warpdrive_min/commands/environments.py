@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import inspect
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
-from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known, require
+from warpdrive_min.errors import BackendUnavailable, WarpDriveError, known, require
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in the order in which the first available one is taken."""
@@ -55,18 +55,12 @@ def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environm
     Raises:
         ConfigError: A key of the config is unknown, or it breaks a rule.
     """
-    fields = config_keys(name)
+    cls: Any = environments()[name]
+    keys = type(cls().config).model_fields
     for key in config:
-        require(key in fields, who, f"{key!r} is not a key of {name}", do=f"keys of {name} are {known(fields)}")
-    made: Any = environments()[name]
-    environment: Environment = made(**config)
+        require(key in keys, who, f"{key!r} is not a key of {name}", do=f"keys of {name} are {known(keys)}")
+    environment: Environment = cls(**config)
     return environment
-
-
-def config_keys(name: str) -> list[str]:
-    """Return the keys of an environment's config."""
-    made: Any = environments()[name]()
-    return list(type(made.config).model_fields)
 
 
 def run_config_path(name: str) -> Path:
@@ -77,24 +71,20 @@ def run_config_path(name: str) -> Path:
 # ------------------------------------------------------------------ settings
 
 
-def read_settings(settings: Sequence[str], who: str, keys: Collection[str] = (), of: str = "") -> dict[str, Any]:
+def read_settings(settings: Sequence[str], who: str) -> dict[str, Any]:
     """Return KEY=VALUE settings by key; a value is a JSON or Python literal, or else the text itself.
 
     Args:
         settings: As they were typed.
         who: For errors.
-        keys: Those that are known; none: any.
-        of: Whose keys they are, for errors.
 
     Raises:
-        ConfigError: One is no pair, or its key is unknown.
+        ConfigError: One is no pair.
     """
     read = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
-        if not equals or not key or (keys and key not in keys):
-            advice = f"; keys of {of} are {known(keys)}" if keys else ""
-            raise ConfigError(f"{who}: must be KEY=VALUE (got {setting!r}){advice}")
+        require(key and equals, who, "must be KEY=VALUE", setting)
         read[key] = _value(text)
     return read
 

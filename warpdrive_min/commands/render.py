@@ -12,7 +12,6 @@ from rich.progress import Progress
 
 from warpdrive_min.commands.environments import (
     PREFERRED,
-    config_keys,
     console,
     environment_name,
     environments,
@@ -57,7 +56,7 @@ def render(
             require_format(out)
         name, settings, found = _environment(policy, env, sampled)
         name = environment_name(name, "render.env")
-        given = read_settings(config or [], "render.config", config_keys(name), name)
+        given = read_settings(config or [], "render.config")
         made = make_environment(name, {**settings, **given}, "render.config")
         chosen = backend or first_available(made, "render")
         say(f"backend: {chosen}")
