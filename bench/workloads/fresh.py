@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 FIRST_UPDATE = "first update"
 
 
@@ -24,12 +24,12 @@ class Parts:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def time(self, name: str, work: Callable[[], Made]) -> Made:
+    def time(self, name: str, work: Callable[[], Result]) -> Result:
         """Do one part and wait for it."""
         start = time.perf_counter()
-        made = work()
+        result = work()
         self.seconds[name] = time.perf_counter() - start
-        return made
+        return result
 
 
 def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 
     def done(work: Callable[[], Any]) -> Callable[[], Any]:
         def waited() -> Any:
-            made = work()
+            result = work()
             backend.synchronize()
-            return made
+            return result
 
         return waited
 

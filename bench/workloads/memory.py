@@ -96,7 +96,7 @@ def used_bytes(point: Point, backend: Backend, n_envs: int) -> int:
 def arrays(wrapper: EnvWrapper) -> list[torch.Tensor]:
     """Return every array of a wrapper, reserved ones and saved copies included."""
     data = wrapper.cuda_data_manager
-    return [found for name in data.names() if isinstance(found := data.find(name), torch.Tensor)]
+    return [array for name in data.names() if isinstance(array := data.find(name), torch.Tensor)]
 
 
 def free_bytes(point: Point, backend: Backend) -> int:

@@ -172,12 +172,12 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
 
 def efficiencies(records: Iterable[Record]) -> dict[int, float]:
     """Return rate(n) / (n * rate(1)) of each record, by its `id`; of those with one rank in the same run."""
-    found = list(records)
-    alone = {_place(record): _rate(record) for record in found if record.point["n_ranks"] == 1}
+    records = list(records)
+    single = {_place(record): _rate(record) for record in records if record.point["n_ranks"] == 1}
     return {
-        id(record): _rate(record) / (int(record.point["n_ranks"]) * alone[_place(record)])
-        for record in found
-        if _place(record) in alone
+        id(record): _rate(record) / (int(record.point["n_ranks"]) * single[_place(record)])
+        for record in records
+        if _place(record) in single
     }
 
 

@@ -187,12 +187,12 @@ def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) 
         got: Arrays that are held against them.
         periods: Of arrays of angles, by name.
     """
-    found = {}
+    largest = {}
     for name, array in want.items():
         one, two = np.asarray(array), np.asarray(got.get(name, ()))
         is_alike = name in got and one.shape == two.shape
-        found[name] = difference(one, two, (periods or {}).get(name, 0.0)).error if is_alike else float("inf")
-    return found
+        largest[name] = difference(one, two, (periods or {}).get(name, 0.0)).error if is_alike else float("inf")
+    return largest
 
 
 # ------------------------------------------------------------------ pairs

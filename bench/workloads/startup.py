@@ -58,7 +58,7 @@ class StartError(RuntimeError):
 
 
 class Starter:
-    """ColdStart the processes of one point and keeps what they came to until it is checked.
+    """Starts the processes of one point, and keeps the arrays that they came to until they are checked.
 
     Args:
         point: The point; ``cache`` says whether each process finds the folder of compiled code empty, or as the first
@@ -70,7 +70,7 @@ class Starter:
         self._point, self._threads = point, threads
         self._folder = tempfile.mkdtemp(prefix="warpdrive-startup-")
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._seen: list[Arrays] = []
+        self._unchecked: list[Arrays] = []
         self.n_started = 0
 
     def start(self) -> dict[str, float]:
@@ -104,7 +104,7 @@ class Starter:
                 f"startup: the process must end well (got exit status {done.returncode}): {done.stderr[-800:]}"
             )
         with np.load(out / "arrays.npz") as arrays:
-            self._seen.append(dict(arrays))
+            self._unchecked.append(dict(arrays))
         parts: dict[str, float] = json.loads((out / "parts.json").read_text())
         return parts
 
@@ -113,10 +113,10 @@ class Starter:
 
         If there was none it starts one, which also fills the cache.
         """
-        if not self._seen:
+        if not self._unchecked:
             self.start()
-        seen, self._seen = self._seen, []
-        return seen
+        arrays, self._unchecked = self._unchecked, []
+        return arrays
 
 
 def startup(point: Point) -> ColdStart:
