@@ -31,3 +31,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _seed():
     """Start torch's random numbers anew, so that no test depends on those that ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _quick_builds(request, monkeypatch):
+    """Build for tests, not for speed, where there is no GPU, unless a test is marked `as_shipped`.
+
+    In Numba's simulator each thread of a block is a thread of Python, so blocks have 8; a C++ compiler takes half the
+    time at -O1.
+    """
+    if HAS_GPU or request.node.get_closest_marker("as_shipped"):
+        return
+    monkeypatch.setattr("warpdrive_min.backends.host.OPTIMISATION", "-O1")
+    backend = request.node.callspec.params.get("backend") if hasattr(request.node, "callspec") else None
+    if backend == "numba":
+        for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "MAX_THREADS"):
+            monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)

@@ -67,6 +67,7 @@ def test_tag_agrees_in_random_configs(first_seed, backend):
         assert n_tagged > 0 or is_simulated(backend), f"seed {seed}, {config}: the run must exercise a tag"
 
 
+@pytest.mark.as_shipped
 @on_every_other_backend
 @every_scenario
 def test_exact_runs_are_bit_identical(name, config, backend):

@@ -20,6 +20,9 @@ from warpdrive_min.backends.base import Argument, Availability, Backend, Constan
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.errors import CompileError
 
+OPTIMISATION = "-O3"
+"""Flag of the C++ compiler; tests that compile much take less."""
+
 
 class HostBackend(Backend):
     """CUDA C on the CPU, on as many threads as torch uses (`torch.set_num_threads`)."""
@@ -56,7 +59,7 @@ class HostBackend(Backend):
                 )
         text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
         contraction = "off" if constants.get("EXACT") else "fast"
-        flags = ["-std=c++17", "-O3", "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
+        flags = ["-std=c++17", OPTIMISATION, "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [*openmp_flags(compiler), f"-I{cuda_c.HEADERS}", f"-I{path.parent}"]
         key = cuda_c.key(text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=_processor())
         library = cached(
