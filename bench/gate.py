@@ -72,13 +72,13 @@ VERDICTS: Final = ("regression", "inconclusive", "ok")
 class Row(Judgement[str]):
     """A point, its time now over that in the baseline, and the verdict."""
 
+    estimate: Estimate
     limit: float
     """Slow-down from which there is a regression: the threshold, but never less than can be told from noise here."""
 
     @property
     def slower(self) -> str:
         """Slow-down with its interval, in words."""
-        assert self.estimate is not None
         value, low, high = self.estimate.value, *self.estimate.interval
         return f"{value - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})"
 
@@ -393,7 +393,6 @@ def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
 
 
 def _verdict(row: Row, p: float) -> str:
-    assert row.estimate is not None
     if position(row.estimate.interval, row.region) == "inside":
         return "ok"
     return "regression" if p < (1 - CONFIDENCE) / 2 and row.estimate.value >= 1 + row.limit else "inconclusive"
@@ -418,7 +417,7 @@ def calibration_of(records: Sequence[Record], folder: Path, notes: list[str]) ->
 
 def worst_first(rows: Sequence[Row]) -> list[Row]:
     """Return the rows by how bad their verdict is, then by how much slower they became."""
-    return sorted(rows, key=lambda row: (VERDICTS.index(row.verdict), -row.estimate.value if row.estimate else 0.0))
+    return sorted(rows, key=lambda row: (VERDICTS.index(row.verdict), -row.estimate.value))
 
 
 def render_markdown(report: Report) -> str:
@@ -441,7 +440,6 @@ def render_markdown(report: Report) -> str:
 
 
 def _ns(row: Row, side: int) -> str:
-    assert row.estimate is not None
     return f"{median(row.estimate.records[side].unit_ns):.4g}"
 
 
