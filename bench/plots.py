@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from bench.cases import CASES
 from bench.record import RESULTS, Record, RecordError, read_all
-from bench.sets import published_records
+from bench.sets import past_records, published_records
 from bench.show import across, peers
 from bench.show.charts import Chart, Panel, Series
 from bench.show.labels import commit_label, machine_label, notes
@@ -70,10 +70,11 @@ def plot(
     cut: list[str] = []
     try:
         found = read_all(records or published_records(), cut)
+        past = [] if records else read_all(past_records(), cut)
         groups = by_machine(record for record in found if record.is_evidence)
         if not groups:
             raise PlotError("plot: no record is measured and right; run `python -m bench run` first")
-        paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name)]
+        paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name, past=past)]
     except (RecordError, PlotError) as error:
         typer.echo(str(error))
         raise typer.Exit(1) from error
@@ -83,22 +84,40 @@ def plot(
         typer.echo(f"figure: {path}")
 
 
-def charts(records: Iterable[Record]) -> list[Chart]:
-    """Return every chart for which the records, all of one machine, have evidence."""
+def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart]:
+    """Return every chart for which the records, all of one machine, have evidence.
+
+    Args:
+        records: Records that are shown.
+        past: Other records, of any machine, of which the history of this one is drawn too.
+    """
     evidence = measured_alone(record for record in records if record.is_evidence)
-    order = {name: place for place, name in enumerate(CASES)}
-    ordered = sorted(evidence, key=lambda record: order.get(record.case, len(order)))
+    machines = set(by_machine(evidence))
+    before = [each for name, group in by_machine(past).items() if name in machines for each in group]
+    ordered = _by_case(evidence)
+    with_past = _by_case([*measured_alone(each for each in before if each.is_evidence), *evidence])
     declared = {name: case.charts for name, case in CASES.items()} | {"peer": peers.CHARTS}
     made = [
         make([record for record in evidence if record.case == name])
         for name, of_case in declared.items()
         for make in of_case
     ]
-    made += [make(ordered) for make in across.CHARTS]
+    made += [make(with_past if make is across.history else ordered) for make in across.CHARTS]
     return [chart for chart in made if chart.panels]
 
 
-def draw(records: Iterable[Record], out: Path, style: Style = Style.paper, stem: str | None = None) -> list[Path]:
+def _by_case(records: Iterable[Record]) -> list[Record]:
+    order = {name: place for place, name in enumerate(CASES)}
+    return sorted(records, key=lambda record: order.get(record.case, len(order)))
+
+
+def draw(
+    records: Iterable[Record],
+    out: Path,
+    style: Style = Style.paper,
+    stem: str | None = None,
+    past: Iterable[Record] = (),
+) -> list[Path]:
     """Draw every figure for which there is evidence, each as PNG, PDF and SVG, and return the paths.
 
     Of a point that was measured several times the latest record is drawn.
@@ -108,6 +127,7 @@ def draw(records: Iterable[Record], out: Path, style: Style = Style.paper, stem:
         out: Folder; made if missing.
         style: Fonts and sizes.
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
+        past: Other records, for the history.
 
     Raises:
         PlotError: No record is evidence, or they are from several machines.
@@ -122,7 +142,7 @@ def draw(records: Iterable[Record], out: Path, style: Style = Style.paper, stem:
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
-        for chart in charts(found):
+        for chart in charts(found, past):
             figure = paint(chart)
             FigureCanvasAgg(figure)
             paths += [_save(figure, out / f"{name}-{chart.name}.{kind}") for kind in FORMATS]

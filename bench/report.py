@@ -14,7 +14,7 @@ from bench.anchors import SOURCES
 from bench.claims import Claims, for_report
 from bench.plots import charts
 from bench.record import Record, RecordError, read_all, read_comparisons
-from bench.sets import published_records
+from bench.sets import past_records, published_records
 from bench.show.charts import Chart, DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import commit_label, digits, machine_label, notes
@@ -38,8 +38,8 @@ def report(
     cut: list[str] = []
     try:
         paths = records or published_records()
-        found = read_all(paths, cut)
-        page = html(found, for_report(found, read_comparisons(paths, [])))
+        found, past = read_all(paths, cut), [] if records else read_all(past_records(), cut)
+        page = html(found, for_report(found, read_comparisons(paths, [])), past)
     except (RecordError, OSError, ReportError) as error:
         typer.echo(str(error))
         raise typer.Exit(1) from error
@@ -49,19 +49,20 @@ def report(
     typer.echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
-def html(records: Sequence[Record], claims: Claims | None = None) -> str:
+def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence[Record] = ()) -> str:
     """Return the page; the same records and claims give the same page.
 
     Args:
         records: Of any number of machines.
         claims: Verdicts on the same records; None: the page is without them.
+        past: Other records, for the history.
 
     Raises:
         ReportError: No record is evidence.
     """
     if not any(record.is_evidence for record in records):
         raise ReportError("report: no record is measured and right; run `python -m bench run` first")
-    machines = [section(name, group) for name, group in by_machine(records).items()]
+    machines = [section(name, group, past) for name, group in by_machine(records).items()]
     drawn = {figure["id"]: figure.pop("drawn") for machine in machines for figure in machine["figures"]}
     text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return template("report.html", autoescape=True, lstrip_blocks=True).render(
@@ -73,7 +74,7 @@ def html(records: Sequence[Record], claims: Claims | None = None) -> str:
     )
 
 
-def section(name: str, records: Sequence[Record]) -> dict[str, Any]:
+def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -> dict[str, Any]:
     """Return what the template shows of a machine."""
     evidence = [record for record in records if record.is_evidence]
     cases = sorted({record.case for record in evidence})
@@ -82,7 +83,7 @@ def section(name: str, records: Sequence[Record]) -> dict[str, Any]:
         "title": machine_label(records[0]),
         "hardware": hardware(records),
         "headline": headline(evidence),
-        "figures": [figure(name, chart) for chart in charts(evidence)],
+        "figures": [figure(name, chart) for chart in charts(evidence, past)],
         "cases": {case: points([record for record in evidence if record.case == case]) for case in cases},
         "others": Table(columns=OTHERS, rows=[record for record in records if not record.is_evidence]),
         "runs": runs(evidence),

@@ -120,5 +120,13 @@ def published_records(root: Path = RESULTS) -> list[Path]:
     sets = newest_sets(root)
     for folder in sets:
         verify(folder)
-    archive = (root / SWEEPS.name, root / PEER_RECORDS.name)
-    return sets or [folder for folder in archive if folder.is_dir()]
+    return sets or _archive(root)
+
+
+def past_records(root: Path = RESULTS) -> list[Path]:
+    """Return the folders of records that only the history of commits shows: the archive, once there is a set."""
+    return _archive(root) if newest_sets(root) else []
+
+
+def _archive(root: Path) -> list[Path]:
+    return [folder for folder in (root / SWEEPS.name, root / PEER_RECORDS.name) if folder.is_dir()]

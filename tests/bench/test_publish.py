@@ -11,7 +11,16 @@ from typer.testing import CliRunner
 from bench import cli, machine, publish, sets, sweep
 from bench.doctor import Finding
 from bench.record import read, read_comparisons
-from bench.sets import COMPARISONS, RECORDS, SetError, newest_sets, published_records, read_manifest, verify
+from bench.sets import (
+    COMPARISONS,
+    RECORDS,
+    SetError,
+    newest_sets,
+    past_records,
+    published_records,
+    read_manifest,
+    verify,
+)
 
 runner = CliRunner()
 SMOKE = {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]}
@@ -65,7 +74,8 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     assert {RECORDS, COMPARISONS, "tables.md"} < set(manifest.files)
     assert any(re.fullmatch(r"figures/.*\.svg", name) for name in manifest.files)
     assert "backend pycuda" in manifest.skipped
-    assert published_records(tmp_path) == [folder]
+    (tmp_path / "sweeps").mkdir()
+    assert (published_records(tmp_path), past_records(tmp_path)) == ([folder], [tmp_path / "sweeps"])
     again = here()
     assert (again.exit_code, "is finished, since" in again.output) == (0, True)
 
@@ -120,7 +130,7 @@ def test_set_goes_on_as_it_began(here, tmp_path):
 def test_archive_is_read_while_there_is_no_set(tmp_path):
     """Without a finished set documents show the sweeps and what was measured beside peers."""
     (tmp_path / "sweeps").mkdir()
-    assert published_records(tmp_path) == [tmp_path / "sweeps"]
+    assert (published_records(tmp_path), past_records(tmp_path)) == ([tmp_path / "sweeps"], [])
 
 
 def test_broken_manifest_names_its_field(tmp_path):

@@ -70,6 +70,10 @@ def test_history_has_what_several_runs_measured() -> None:
     assert panel.ticks == ["0123456", "fedcba9"]
     assert [place.y for place in panel.series[0].points] == [1e6, 2e6]
     assert panel.ylabel == "environment steps per second"
+    other = old.model_copy(update={"machine": {"gpu": "another", "cores": 1}})
+    (of_past,) = (each for each in charts([new], [old, other]) if each.name == "history")
+    assert of_past.panels == chart.panels, "what others measured, and on this machine before, is no other figure's"
+    assert "history" not in {each.name for each in charts([new], [other])}
 
 
 def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
