@@ -27,11 +27,11 @@ NeighborSearch = Literal["auto", "all_pairs", "grid"]
 ROUNDING_MARGIN: Final = 1e-5
 """Difference of lengths below which rounding may decide."""
 EPSILON: Final = 1e-10
-"""Added to the top speed that speeds are divided by, which may be 0."""
+"""Number added to the top speed that speeds are divided by, which may be 0."""
 MAX_AGENTS: Final = 0xFFFF - 1
-"""Kernels keep ids in 16 bits, and one value means nobody."""
+"""Largest number of agents: kernels keep ids in 16 bits, and one value means nobody."""
 MAX_GRID_LENGTH: Final = 1e9
-"""Kernels put who is out of the game far outside the square."""
+"""Largest side: kernels put who is out of the game far outside the square."""
 
 PAIRS_AT_ONCE: Final = 2**22
 """Pairs of agents whose distances are in memory at a time."""
@@ -40,7 +40,7 @@ SPREAD_ABOVE_AGENTS: Final = 256
 ONE_BLOCK: Final = 1_024
 """Agents that fit the block, and its shared memory, of an environment that is not spread."""
 AGENTS_PER_CELL: Final = 3
-"""On average; a search looks at nine cells or more."""
+"""Average number of agents in a cell; a search looks at nine cells or more."""
 
 
 class TagContinuousConfig(Config):
@@ -61,7 +61,7 @@ class TagContinuousConfig(Config):
     starting_location_y: Sequence[float] | None = None
     """Start of each agent, length; None: as ``start`` says."""
     starting_directions: Sequence[float] | None = None
-    """Where each agent heads at the start, rad; None: as ``start`` says."""
+    """Direction of each agent at the start, rad; None: as ``start`` says."""
     start: Start = "random"
     """"random": a start is drawn for every environment, agent and episode; "fixed": one draw by ``seed`` for all."""
     seed: Seed | None = None
@@ -91,7 +91,7 @@ class TagContinuousConfig(Config):
     num_other_agents_observed: Int = 2
     """Nearest others that are observed, unless all are."""
     neighbor_search: NeighborSearch = "auto"
-    """How kernels look for them: "all_pairs"; "grid", in cells nearby; "auto": in cells above 256 agents."""
+    """Search of kernels for them: "all_pairs"; "grid", in cells nearby; "auto": in cells above 256 agents."""
     tagging_distance: UnitFloat = 0.01
     """Reach of a tagger, as a share of ``grid_length``."""
     tag_reward_for_tagger: NonNegativeFloat = 1.0
@@ -122,7 +122,7 @@ class TagContinuousConfig(Config):
 
     @property
     def n_agents(self) -> int:
-        """Taggers and runners."""
+        """Number of taggers and runners."""
         return self.num_taggers + self.num_runners
 
     @property
@@ -212,7 +212,7 @@ class TagContinuous(Environment):
         super().__init__(env_backend)
         self.config = TagContinuousConfig(**config)
         self.is_spread = False
-        """The kernels are those for many agents."""
+        """True where the kernels are those for many agents."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -242,7 +242,7 @@ class TagContinuous(Environment):
 
     @property
     def bytes_per_step(self) -> int:
-        """Words of 4 bytes, each counted once.
+        """Bytes of a step, in words of 4, each counted once.
 
         An agent: 8 read (5 of state, the flag, 2 actions), 8 written (6 of state, the flag, the reward) and the
         observation. An environment: 2 read (time, runners), 5 written (these and three flags).
@@ -251,7 +251,7 @@ class TagContinuous(Environment):
 
     @property
     def ops_per_step(self) -> int:
-        """Float additions, multiplications and comparisons.
+        """Operations of a step: float additions, multiplications and comparisons.
 
         An agent: 20 of its move, 40 of sine and cosine, 6 of its reward. A pair of runner and tagger: 6 (5 of the
         squared distance, 1 comparison); with nearest neighbours the same for every pair of agents. An observation: 2
@@ -314,7 +314,7 @@ class TagContinuous(Environment):
 
     @property
     def uses_grid(self) -> bool:
-        """The kernels look for neighbours in a grid of cells."""
+        """True where the kernels look for neighbours in a grid of cells."""
         return self.is_spread and self.config.neighbor_search != "all_pairs"
 
     @property
@@ -364,7 +364,7 @@ class TagContinuous(Environment):
         }
 
     def get_data_dictionary(self) -> DataFeed:
-        """State of each environment, and what all share."""
+        """Arrays of the state of each environment, and those that all share."""
         config, n_agents = self.config, self.num_agents
         is_tagger = self.agent_types == 1
         skill = np.where(is_tagger, config.skill_level_tagger, config.skill_level_runner)
@@ -395,7 +395,7 @@ class TagContinuous(Environment):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """What a trainer reads and writes."""
+        """Arrays that a trainer reads and writes."""
         feed = DataFeed()
         n_observed, n_features = self.config.n_observed, self.config.n_features
         row = np.zeros((self.num_agents, n_features), np.float32)

@@ -22,7 +22,7 @@ Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 NOBODY: Final = 0xFFFF
-"""Stands for an agent's id where there is no agent."""
+"""Id that stands for no agent."""
 PAIRS_AT_ONCE: Final = 2**17
 """Pairs of agents whose distances are in memory at a time: 1 MB of keys stays in the second-level cache."""
 ZERO: Final = np.float32(0)

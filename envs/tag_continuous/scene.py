@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envs.tag_continuous.env import TagContinuousConfig
 
 TRAIL = 15
-"""Frames."""
+"""Length of a trail, frames."""
 
 
 def draw(config: TagContinuousConfig, agent_types: NDArray[np.int32], episode: Episode) -> Scene:

@@ -12,7 +12,7 @@ from warpdrive_min.kernels.core_numba import pool_row
 
 ZERO, ONE = np.float32(0), np.float32(1)
 FAR: Final = 0x7FFFFFFF
-"""No squared distance reaches it."""
+"""Bound that no squared distance reaches."""
 
 
 class Agent(NamedTuple):

@@ -20,9 +20,9 @@ from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 N_ACTIONS: Final = 5
-"""Stay, and a step along x or y, up or down."""
+"""Actions: stay, and a step along x or y, up or down."""
 MAX_GRID_LENGTH: Final = 2**15 - 1
-"""Kernels keep squared distances in 31 bits."""
+"""Largest grid: kernels keep squared distances in 31 bits."""
 
 COORDINATES: Final = ("starting_location_x", "starting_location_y")
 
@@ -47,11 +47,11 @@ class TagGridWorldConfig(Config):
     seed: NonNegativeInt | None = None
     """Seed of the pool; None: 0."""
     wall_hit_penalty: NonNegativeFloat = 0.1
-    """Subtracted from the reward of who runs into the wall."""
+    """Penalty of who runs into the wall, subtracted from the reward."""
     tag_reward_for_tagger: NonNegativeFloat = 10.0
     """Reward of every tagger when the runner is tagged."""
     tag_penalty_for_runner: NonNegativeFloat = 2.0
-    """Subtracted from the runner's reward when it is tagged."""
+    """Penalty of the runner when it is tagged, subtracted from its reward."""
     step_cost_for_tagger: NonNegativeFloat = 0.01
     """Reward that a step without a tag costs every tagger and earns the runner."""
     use_full_observation: bool = True
@@ -74,7 +74,7 @@ class TagGridWorldConfig(Config):
 
     @property
     def n_agents(self) -> int:
-        """Taggers and the runner."""
+        """Number of taggers and the runner."""
         return self.num_taggers + 1
 
     @property
@@ -157,7 +157,7 @@ class TagGridWorld(Environment):
         super().__init__(env_backend)
         self.config = TagGridWorldConfig(**config)
         self.is_spread = False
-        """The kernels are those whose blocks share an environment."""
+        """True where the kernels are those whose blocks share an environment."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -167,7 +167,7 @@ class TagGridWorld(Environment):
 
     @property
     def bytes_per_step(self) -> int:
-        """Words of 4 bytes, each counted once.
+        """Bytes of a step, in words of 4, each counted once.
 
         An agent: 3 read (position, action), 3 written (position, reward) and the observation. An environment: 1 read
         (time), 4 written (time and three flags).
@@ -176,7 +176,7 @@ class TagGridWorld(Environment):
 
     @property
     def ops_per_step(self) -> int:
-        """An agent: 6 of its move, 6 of its distance to the runner, 1 of its reward, 2 to scale its position."""
+        """Operations of a step. An agent: 6 to move, 6 for its distance to the runner, 1 reward, 2 to observe."""
         return 15 * self.num_agents
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from envs.tag_gridworld.env import TagGridWorldConfig
 
 TRAIL = 6
-"""Frames."""
+"""Length of a trail, frames."""
 MAX_LINES = 101
 """Most lines of the grid in a direction; more would be one grey area."""
 

@@ -128,7 +128,7 @@ class Backend(abc.ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays live."""
+        """Device of the arrays."""
         return torch.device("cpu")
 
     @property

@@ -67,7 +67,7 @@ class SingleAgent(Environment, abc.ABC):
 
     @property
     def bytes_per_step(self) -> int:
-        """State in and out, observation; reward 4, action 4, step counter in and out 8, three flags 12."""
+        """Bytes of a step: state in and out, observation; reward 4, action 4, step counter twice 8, three flags 12."""
         return 8 * self.n_state + 4 * self.n_features + 28
 
     def near_threshold(self, state: Array) -> Array:
@@ -93,7 +93,7 @@ class SingleAgent(Environment, abc.ABC):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """What a trainer reads and writes."""
+        """Arrays that a trainer reads and writes."""
         feed = DataFeed()
         feed.add_data("observations", np.zeros((1, self.n_features), np.float32), per_env=True)
         feed.add_data("final_observations", np.zeros((1, self.n_features), np.float32), per_env=True)

@@ -1,4 +1,4 @@
-"""The valley that both mountain cars drive in: its config, arrays and starts."""
+"""Valley that both mountain cars drive in: its config and starts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class ValleyConfig(SingleConfig):
     gravity: float = 0.0025
     """Pull down the steepest slope, m/step^2."""
     max_speed: PositiveFloat = 0.07
-    """m/step."""
+    """Bound of the speed, m/step."""
     min_position: float = -1.2
-    """The wall on the left, which stops the car, m."""
+    """Position of the wall on the left, which stops the car, m."""
     max_position: float = 0.6
-    """The end on the right, which the car does not pass, m."""
+    """Position of the end on the right, which the car does not pass, m."""
     goal_position: float
     """Position from which on the goal is reached, m."""
     goal_velocity: float = 0.0
     """Velocity that the car must have there at least, m/step."""
     min_start: float = -0.6
-    """A start is uniform from here, m, at rest."""
+    """Least position of a start, which is uniform and at rest, m."""
     max_start: float = -0.4
-    """A start is uniform up to here, m, at rest."""
+    """Largest position of a start, m."""
 
     @property
     def start_width(self) -> float:

@@ -1,4 +1,4 @@
-"""The valley of both mountain cars in Numba: how a car rolls, arrives and starts."""
+"""Valley of both mountain cars in Numba: how a car rolls, arrives and starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ZERO, THREE = np.float32(0), np.float32(3)
 
 
 class Valley(NamedTuple):
-    """The device functions of one valley."""
+    """Device functions of one valley."""
 
     roll: Callable[..., Any]
     is_at_goal: Callable[..., Any]

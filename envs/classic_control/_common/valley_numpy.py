@@ -1,4 +1,4 @@
-"""The valley of both mountain cars in NumPy, over all environments at once: how a car rolls, arrives and starts."""
+"""Valley of both mountain cars in NumPy, over all environments at once: how a car rolls, arrives and starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warpdrive_min.rng import uniform
 
 
 class Valley(NamedTuple):
-    """The functions of one valley."""
+    """Functions of one valley."""
 
     roll: Callable[..., Any]
     is_at_goal: Callable[..., Any]

@@ -26,19 +26,19 @@ class AcrobotConfig(SingleConfig):
     episode_length: PositiveInt = 500
     """Steps after which an episode is cut off."""
     gravity: float = 9.8
-    """m/s^2."""
+    """Acceleration of gravity, m/s^2."""
     link_mass_1: PositiveFloat = 1.0
     """Mass of the link that hangs from the fixed joint, kg."""
     link_mass_2: PositiveFloat = 1.0
     """Mass of the link that hangs from the driven joint, kg."""
     link_length_1: PositiveFloat = 1.0
-    """m."""
+    """Length of the link that hangs from the fixed joint, m."""
     link_length_2: PositiveFloat = 1.0
-    """m; only the height of the tip depends on it."""
+    """Length of the other link, m; only the height of the tip depends on it."""
     link_com_1: PositiveFloat = 0.5
-    """From the fixed joint to the first link's centre of mass, m."""
+    """Distance from the fixed joint to the first link's centre of mass, m."""
     link_com_2: PositiveFloat = 0.5
-    """From the driven joint to the second link's centre of mass, m."""
+    """Distance from the driven joint to the second link's centre of mass, m."""
     link_moi: PositiveFloat = 1.0
     """Moment of inertia of each link about its centre of mass, kg m^2."""
     torque: float = 1.0
@@ -50,9 +50,9 @@ class AcrobotConfig(SingleConfig):
     goal_height: float = 1.0
     """Height of the tip above the fixed joint beyond which the episode ends, m."""
     time_step: PositiveFloat = 0.2
-    """s."""
+    """Length of a step, s."""
     start_range: float = 0.1
-    """Every component of a start is uniform within plus or minus this."""
+    """Bound of every component of a start, which is uniform within plus or minus this."""
 
     @property
     def inertia_1(self) -> float:
@@ -129,7 +129,7 @@ class Acrobot(SingleAgent):
 
     @property
     def ops_per_step(self) -> int:
-        """Four slopes of about 130 (100 of them sines), 60 to add them up, 110 to wrap, observe and test."""
+        """Operations of a step: four slopes of 130 (100 of them sines), 60 to add up, 110 to wrap, observe, test."""
         return 690
 
     def near_threshold(self, state: Array) -> Array:

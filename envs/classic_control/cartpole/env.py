@@ -26,27 +26,27 @@ class CartPoleConfig(SingleConfig):
     episode_length: PositiveInt = 500
     """Steps after which an episode is cut off."""
     gravity: float = 9.8
-    """m/s^2."""
+    """Acceleration of gravity, m/s^2."""
     cart_mass: PositiveFloat = 1.0
-    """kg."""
+    """Mass of the cart, kg."""
     pole_mass: PositiveFloat = 0.1
-    """kg."""
+    """Mass of the pole, kg."""
     half_length: PositiveFloat = 0.5
     """Half the pole's length, m."""
     force: float = 10.0
     """Push to the left or right, N."""
     time_step: PositiveFloat = 0.02
-    """s."""
+    """Length of a step, s."""
     max_angle: float = 12 * 2 * math.pi / 360
     """Pole angle at which the episode ends, rad."""
     max_position: float = 2.4
     """Cart position at which the episode ends, m."""
     start_range: float = 0.05
-    """Every component of a start is uniform within plus or minus this."""
+    """Bound of every component of a start, which is uniform within plus or minus this."""
 
     @property
     def total_mass(self) -> float:
-        """Cart and pole, kg."""
+        """Mass of cart and pole, kg."""
         return self.cart_mass + self.pole_mass
 
     @property
@@ -87,7 +87,7 @@ class CartPole(SingleAgent):
 
     @property
     def ops_per_step(self) -> int:
-        """About 30 operations of the equations, 40 of sine and cosine, 10 of the tests."""
+        """Operations of a step: about 30 of the equations, 40 of sine and cosine, 10 of the tests."""
         return 80
 
     def near_threshold(self, state: Array) -> Array:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from envs.classic_control.cartpole.env import CartPoleConfig
 
 CART_WIDTH, CART_HEIGHT = 0.5, 0.3
-"""m; the dynamics have a point."""
+"""Size of the cart, m; the dynamics have a point."""
 
 
 def draw(config: CartPoleConfig, episode: Episode) -> Scene:

@@ -24,9 +24,9 @@ class ContinuousMountainCarConfig(ValleyConfig):
     power: float = 0.0015
     """Push of the motor at action 1, m/step^2."""
     min_action: float = -1.0
-    """Actions below count as this, except in the reward."""
+    """Least action; those below count as it, except in the reward."""
     max_action: float = 1.0
-    """Actions above count as this, except in the reward."""
+    """Largest action; those above count as it, except in the reward."""
     goal_reward: float = 100.0
     """Reward for reaching the goal."""
     action_cost: float = 0.1
@@ -68,7 +68,7 @@ class ContinuousMountainCar(ValleyCar):
 
     @property
     def ops_per_step(self) -> int:
-        """About 15 operations of the equations and the reward, 20 of the cosine, 10 of the tests."""
+        """Operations of a step: about 15 of the equations and the reward, 20 of the cosine, 10 of the tests."""
         return 45
 
     def scene(self, episode: Episode) -> Scene:

@@ -56,7 +56,7 @@ class MountainCar(ValleyCar):
 
     @property
     def ops_per_step(self) -> int:
-        """About 10 operations of the equations, 20 of the cosine, 10 of the tests."""
+        """Operations of a step: about 10 of the equations, 20 of the cosine, 10 of the tests."""
         return 40
 
     def scene(self, episode: Episode) -> Scene:

@@ -28,7 +28,7 @@ class PendulumConfig(SingleConfig):
     episode_length: PositiveInt = 200
     """Steps after which an episode is cut off."""
     gravity: float = 10.0
-    """m/s^2; WarpDrive has 9.81."""
+    """Acceleration of gravity, m/s^2; WarpDrive has 9.81."""
     mass: PositiveFloat = 1.0
     """Mass of the rod, kg."""
     length: PositiveFloat = 1.0
@@ -36,13 +36,13 @@ class PendulumConfig(SingleConfig):
     max_velocity: PositiveFloat = 8.0
     """Bound of the angular velocity, rad/s."""
     max_torque: PositiveFloat = 2.0
-    """Actions are clipped to plus or minus this, N m."""
+    """Bound to which actions are clipped, plus or minus, N m."""
     time_step: PositiveFloat = 0.05
-    """s."""
+    """Length of a step, s."""
     start_angle: float = math.pi
-    """Angles of starts are uniform within plus or minus this, rad."""
+    """Bound of the angle of a start, which is uniform within plus or minus this, rad."""
     start_velocity: float = 1.0
-    """Velocities of starts are uniform within plus or minus this, rad/s."""
+    """Bound of the velocity of a start, which is uniform within plus or minus this, rad/s."""
 
     @property
     def gravity_gain(self) -> float:
@@ -97,7 +97,7 @@ class Pendulum(SingleAgent):
 
     @property
     def ops_per_step(self) -> int:
-        """About 30 operations of the equations, 70 of the sine before the step and sine and cosine after it."""
+        """Operations of a step: about 30 of the equations, 70 of the sine before and sine and cosine after it."""
         return 100
 
     def scene(self, episode: Episode) -> Scene:
