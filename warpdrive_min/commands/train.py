@@ -121,7 +121,7 @@ class Plan:
     checkpoint: Path | None
     """To go on from."""
     folder: str | None
-    """Of the run; None: a new one."""
+    """Folder of the run; None: a new one."""
 
 
 def _given(settings: list[str], seed: int | None, n_gpus: int | None) -> dict[str, Any]:

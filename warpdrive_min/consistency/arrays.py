@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 SHOWN: Final = 5
 """Elements that a comparison keeps."""
 TINY: Final = 1e-10
-"""What WarpDrive's rule adds to the reference."""
+"""Number that WarpDrive's rule adds to the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def difference(want: Array, got: Array, period: Any = 0.0) -> Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a tolerance says of two arrays."""
+    """Elements of two arrays that do not agree within a tolerance."""
 
     n_elements: int
     n_wrong: int
@@ -72,7 +72,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far an element may be from the reference's: one bound that holds is enough, and equal values always agree.
+    """Largest distance of an element from the reference's: one bound that holds is enough; equal values agree.
 
     The default is WarpDrive's rule for one per cent: ``|d| < 0.01`` or ``100 |d| / |1e-10 + want| < 1``. With
     ``Tolerance(0)`` only equal values agree, with ``Tolerance(0, ulps=4)`` those that are a few roundings apart.

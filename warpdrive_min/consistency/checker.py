@@ -260,12 +260,12 @@ def _draw(space: Any, generator: np.random.Generator) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Scenario:
-    """What is run."""
+    """Config to run, with its random numbers."""
 
     name: str
     config: Config
     generator: np.random.Generator
-    """Of the starts and the actions."""
+    """Generator of the starts and the actions."""
     again: str
     """Arguments that repeat it."""
 

@@ -28,7 +28,7 @@ def copy_state(source: CUDADataManager, target: CUDADataManager) -> None:
 
 @dataclass(slots=True)
 class Agreement:
-    """What a comparison step by step saw."""
+    """Counts and largest differences of a comparison step by step."""
 
     largest: dict[str, Difference] = field(default_factory=dict)
     """The largest difference of each array."""

@@ -66,7 +66,7 @@ class Episode:
 
     @property
     def outcome(self) -> str:
-        """How it ended: "terminated", "truncated", or "" while it goes on."""
+        """Reason of its end: "terminated", "truncated", or "" while it goes on."""
         return next((flag for flag in ("terminated", "truncated") if flag in self.arrays and self[flag][-1]), "")
 
     def save(self, path: str | Path) -> None:

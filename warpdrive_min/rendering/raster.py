@@ -47,10 +47,10 @@ MARGIN: Final = 20
 LINE_HEIGHT: Final = 20
 """Height of a line of text, pixels."""
 MAX_HEIGHT: Final = 640
-"""Of the world, pixels."""
+"""Largest height of the world, pixels."""
 LEGEND_COLUMNS: Final = 4
 OPACITIES: Final = (TINT, 0.35, 0.5, 0.65, 0.8, 1)
-"""Of each colour on the ground, in a GIF; more only make the file larger."""
+"""Opacities of each colour on the ground, in a GIF; more only make the file larger."""
 LINES: Final[dict[str, Any]] = {"solid": "-", "dashed": (0, (5, 3)), "dotted": (0, (1, 2.5))}
 
 

@@ -81,7 +81,7 @@ class Markers:
     names: Sequence[str] = ()
     """Name of each marker; () if they have none."""
     label: str = ""
-    """What the legend says; "" leaves the layer out of it."""
+    """Text of the legend; "" leaves the layer out of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -97,7 +97,7 @@ class Path:
     fill: Fill = "none"
     line: Line = "solid"
     width: float = 1.5
-    """Of the line, pixels."""
+    """Width of the line, pixels."""
     label: str = ""
 
 
@@ -114,7 +114,7 @@ class Circles:
     fill: Fill = "none"
     line: Line = "solid"
     width: float = 1.5
-    """Of the line, pixels."""
+    """Width of the line, pixels."""
     label: str = ""
 
 
@@ -144,7 +144,7 @@ class Scene:
     title: str
     subtitle: str
     x_range: tuple[float, float]
-    """What is shown of the world."""
+    """Part of the world that is shown."""
     y_range: tuple[float, float]
     layers: Sequence[Layer]
     readings: Mapping[str, Sequence[str]]

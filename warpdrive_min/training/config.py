@@ -181,7 +181,7 @@ class TrainerConfig(_Section):
     evaluator: bool = False
     """Play greedy episodes in environments of their own whenever metrics are logged."""
     precision: Precision = "fp32"
-    """In which matrices are multiplied; weights and losses are float32 always."""
+    """Precision of products of matrices; weights and losses are float32 always."""
     mode: Mode = "auto"
     """Replay the iteration as a CUDA graph, or launch kernel by kernel; "auto": a graph where the backend can."""
     stop_return: float | dict[str, float] | None = None
@@ -193,23 +193,16 @@ class TrainerConfig(_Section):
 
     def _check(self) -> None:
         self._require("env_backend", self.env_backend in BACKENDS, f"must be one of {', '.join(BACKENDS)}")
-        self._require(
-            "neg_pos_env_ratio",
-            self.neg_pos_env_ratio > 0 or self.neg_pos_env_ratio == OFF,
-            f"must be positive, or {OFF} for all environments",
-        )
+        is_ratio = self.neg_pos_env_ratio > 0 or self.neg_pos_env_ratio == OFF
+        self._require("neg_pos_env_ratio", is_ratio, f"must be positive, or {OFF} for all environments")
         below = self.train_batch_size // self.num_envs * self.num_envs
-        above = below + self.num_envs
-        self._require(
-            "train_batch_size",
-            below == self.train_batch_size,
-            f"must be a multiple of num_envs = {self.num_envs}",
-            f"take {below} or {above}" if below else f"take {above}",
-        )
+        do = (f"take {below} or " if below else "take ") + str(below + self.num_envs)
+        rule = f"must be a multiple of num_envs = {self.num_envs}"
+        self._require("train_batch_size", below == self.train_batch_size, rule, do)
 
 
 class ModelConfig(_Section):
-    """The network of a policy."""
+    """Network of a policy."""
 
     PLACE: ClassVar[str] = "policy.model"
 
@@ -218,11 +211,11 @@ class ModelConfig(_Section):
     fc_dims: Annotated[tuple[PositiveInt, ...], Field(min_length=1), AS_TUPLE] = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "relu"
-    """After each hidden layer."""
+    """Activation after each hidden layer."""
     shared: bool = True
     """Actions and value come from the same hidden layers; False: each has its own."""
     init_method: InitMethod | None = None
-    """How weights start; None: as torch starts them."""
+    """Start of the weights; None: torch's."""
     output_w: float = 1.0
     """Factor of continuous actions, which are ``output_w * tanh(head) + output_b``."""
     output_b: float = 0.0
@@ -238,7 +231,7 @@ class ModelConfig(_Section):
 
 
 class ActorModelConfig(ModelConfig):
-    """The network of DDPG that acts."""
+    """Network of DDPG that acts."""
 
     PLACE: ClassVar[str] = "policy.model.actor"
 
@@ -247,7 +240,7 @@ class ActorModelConfig(ModelConfig):
 
 
 class CriticModelConfig(ModelConfig):
-    """The network of DDPG that values observations with actions."""
+    """Network of DDPG that values observations with actions."""
 
     PLACE: ClassVar[str] = "policy.model.critic"
 
@@ -261,22 +254,22 @@ class ActorCriticFiles(_Section):
     PLACE: ClassVar[str] = "policy.model.model_ckpt_filepath"
 
     actor: str = ""
-    """Of the actor."""
+    """File of the actor."""
     critic: str = ""
-    """Of the critic."""
+    """File of the critic."""
 
 
 class ActorCriticConfig(_Section):
-    """The two networks of DDPG."""
+    """Both networks of DDPG."""
 
     PLACE: ClassVar[str] = "policy.model"
 
     actor: ActorModelConfig = ActorModelConfig()
-    """Acts."""
+    """Network that acts."""
     critic: CriticModelConfig = CriticModelConfig()
-    """Values observations with actions."""
+    """Network that values observations with actions."""
     model_ckpt_filepath: ActorCriticFiles = ActorCriticFiles()
-    """Where to take weights from at the start."""
+    """Files to take weights from at the start."""
 
     def _check(self) -> None:
         for key, network in (("actor", self.actor), ("critic", self.critic)):
@@ -290,20 +283,20 @@ class LearningRates(_Section):
     PLACE: ClassVar[str] = "policy.lr"
 
     actor: NonNegativeSchedule = 1e-4
-    """Of the actor."""
+    """Rate of the actor."""
     critic: NonNegativeSchedule = 1e-4
-    """Of the critic."""
+    """Rate of the critic."""
 
 
 class PolicyConfig(_Section):
-    """How one policy learns."""
+    """Settings of one policy."""
 
     PLACE: ClassVar[str] = "policy"
 
     to_train: bool = False
     """Learn; False: only act."""
     algorithm: Algorithm = "A2C"
-    """By which it learns."""
+    """Algorithm by which it learns."""
     vf_loss_coeff: NonNegativeSchedule = 0.01
     """Weight of the squared error of the value in the loss."""
     entropy_coeff: NonNegativeSchedule = 0.05
@@ -315,9 +308,9 @@ class PolicyConfig(_Section):
     normalize_advantage: bool = False
     """Shift and scale the advantages of a batch to mean 0, standard deviation 1."""
     normalize_return: bool = False
-    """Likewise the returns."""
+    """Shift and scale the returns likewise."""
     clip_param: PositiveShare = 0.2
-    """How far PPO lets the probability of an action change in ratio before its gradient stops."""
+    """Distance to which PPO lets the probability of an action change in ratio before its gradient stops."""
     gamma: UnitFloat = 0.98
     """Weight of the next step's reward, relative to that of this one."""
     lr: NonNegativeSchedule | LearningRates = 1e-4
@@ -331,7 +324,7 @@ class PolicyConfig(_Section):
     n_minibatches: PositiveInt = 4
     """Parts that PPO cuts a batch into, an update each; divides ``train_batch_size``."""
     value_clip: PositiveFloat | None = None
-    """How far PPO lets a value move before its gradient stops; None: any way."""
+    """Distance to which PPO lets a value move before its gradient stops; None: any way."""
     target_kl: PositiveFloat | None = None
     """Divergence from the policy that played, nats, at 1.5 times which PPO leaves a batch; None: never."""
     adam_eps: PositiveFloat = 1e-8
@@ -345,9 +338,9 @@ class PolicyConfig(_Section):
     learning_starts: NonNegativeInt = 0
     """Transitions that DDPG remembers before its first update."""
     noise: Literal["ou", "gaussian"] = "ou"
-    """How DDPG explores: by an Ornstein-Uhlenbeck process, or by independent draws."""
+    """Exploration of DDPG: by an Ornstein-Uhlenbeck process, or by independent draws."""
     model: ModelConfig | ActorCriticConfig = Field(default_factory=lambda given: _model_config(given)())
-    """The network; of DDPG both, an `ActorCriticConfig`."""
+    """Network; of DDPG both, an `ActorCriticConfig`."""
 
     @field_validator("lr", mode="before")
     @classmethod
@@ -371,14 +364,14 @@ class PolicyConfig(_Section):
 
     @property
     def models(self) -> dict[str, ModelConfig]:
-        """The networks by their part: ``model``; of DDPG ``actor`` and ``critic``."""
+        """Networks by their part: ``model``; of DDPG ``actor`` and ``critic``."""
         if isinstance(self.model, ModelConfig):
             return {"model": self.model}
         return {"actor": self.model.actor, "critic": self.model.critic}
 
     @property
     def weight_files(self) -> dict[str, str]:
-        """Where to take weights from at the start, by the part of the networks that have such a place."""
+        """Files to take weights from at the start, by the part of the networks that have such a place."""
         if isinstance(self.model, ModelConfig):
             files = {"model": self.model.model_ckpt_filepath}
         else:
@@ -396,7 +389,7 @@ class PolicyConfig(_Section):
 
 
 class SamplerParams(_Section):
-    """The noise around continuous actions of DDPG: ``noise = (1 - damping) * noise + stddev * normal``."""
+    """Noise around continuous actions of DDPG: ``noise = (1 - damping) * noise + stddev * normal``."""
 
     PLACE: ClassVar[str] = "sampler.params"
 
@@ -411,12 +404,12 @@ class SamplerParams(_Section):
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """The numbers of the noise, by the keyword of the draw."""
+        """Numbers of the noise, by the keyword of the draw."""
         return {"damping": self.damping, "stddev": self.stddev, "scale": self.scale}
 
 
 class SamplerConfig(_Section):
-    """How actions are drawn in training."""
+    """Settings of the draws of actions in training."""
 
     PLACE: ClassVar[str] = "sampler"
 
@@ -425,7 +418,7 @@ class SamplerConfig(_Section):
 
 
 class SavingConfig(_Section):
-    """What is kept of a run, where and how often."""
+    """Parts of a run that are kept, where and how often."""
 
     PLACE: ClassVar[str] = "saving"
 
@@ -442,9 +435,9 @@ class SavingConfig(_Section):
     keep_last: PositiveInt = 3
     """Checkpoints that are kept, the latest ones."""
     keep_best: bool = True
-    """Keep also that of the best mean episodic return."""
+    """Keep also the checkpoint of the best mean episodic return."""
     sinks: Annotated[tuple[Sink, ...], AS_TUPLE] = ("jsonl",)
-    """Where metrics go."""
+    """Sinks of metrics."""
 
     def _check(self) -> None:
         self._require("sinks", len(set(self.sinks)) == len(self.sinks), "must name each only once")
@@ -458,13 +451,13 @@ class RunConfig(_Section):
     env: Annotated[dict[str, Any], NULL_IS_EMPTY] = Field(default_factory=dict)
     """Keyword arguments of the environment."""
     trainer: TrainerConfig = TrainerConfig()
-    """What all policies share."""
+    """Settings that all policies share."""
     policy: Annotated[dict[str, PolicyConfig], NULL_IS_EMPTY] = Field(default_factory=dict)
     """The policies by name, at least one."""
     sampler: SamplerConfig = SamplerConfig()
-    """How actions are drawn."""
+    """Draws of actions."""
     saving: SavingConfig = SavingConfig()
-    """What is kept."""
+    """Parts that are kept."""
 
     @classmethod
     def of(cls, config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
