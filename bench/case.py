@@ -50,6 +50,16 @@ class Check:
     oracle: str = ""
     detail: str = ""
 
+    def why(self, when: str) -> str:
+        """Return what was seen before or after the timing, in words."""
+        return f"{when} the timing, against {self.oracle}: {self.detail}"
+
+    def require(self, when: str) -> Check:
+        """Return the check; raises ArithmeticError where it has not passed."""
+        if not self.passed:
+            raise ArithmeticError(self.why(when))
+        return self
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:

@@ -167,7 +167,7 @@ class Measurement:
         """Reason for which it is no evidence; None: it is right, and below the roofline."""
         for when, check in (("before", self.before), ("after", self.after)):
             if check is not None and not check.passed:
-                return f"ArithmeticError: {when} the timing, against {check.oracle}: {check.detail}"
+                return f"ArithmeticError: {check.why(when)}"
         if (self.roofline or 0.0) > 1:
             return (
                 f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "

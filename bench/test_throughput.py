@@ -47,33 +47,28 @@ POINTS: Final = [
 def test_throughput(benchmark: Any, case: Case, point: Point) -> None:
     """The point is right, and is timed."""
     try:
-        prepared = case.setup(point)
+        timed = case.setup(point)
     except Skip as skip:
         pytest.skip(str(skip))
-    assert isinstance(prepared, Timed), f"{case.name} says that its points are timed"
-    refuse_simulator(prepared.facts.device)
-    _is_right(prepared)
-    runs = runs_per_round(prepared)
+    assert isinstance(timed, Timed), f"{case.name} says that its points are timed"
+    refuse_simulator(timed.facts.device)
+    timed.check().require("before")
+    runs = runs_per_round(timed)
     benchmark.group = case.name
     benchmark.extra_info.update(
-        point=dict(point), work_per_run=dict(prepared.facts.work), mode=prepared.facts.mode, case_version=case.version
+        point=dict(point), work_per_run=dict(timed.facts.work), mode=timed.facts.mode, case_version=case.version
     )
-    benchmark.pedantic(prepared.run, rounds=PLAN.n_samples, iterations=runs, warmup_rounds=5)
-    _is_right(prepared)
+    benchmark.pedantic(timed.run, rounds=PLAN.n_samples, iterations=runs, warmup_rounds=5)
+    timed.check().require("after")
 
 
-def _is_right(prepared: Timed) -> None:
-    seen = prepared.check()
-    assert seen.passed, f"{seen.oracle}: {seen.detail}"
-
-
-def runs_per_round(prepared: Timed) -> int:
+def runs_per_round(timed: Timed) -> int:
     """Return how many runs last as long as a sample of the sweep; doubles them until they do."""
-    watch, runs = stopwatch_for(prepared), 1
+    watch, runs = stopwatch_for(timed), 1
 
     def block() -> None:
         for _ in range(runs):
-            prepared.run()
+            timed.run()
 
     while watch.time(block)[0] < PLAN.sample_s * 1e9:
         runs *= 2

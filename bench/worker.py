@@ -33,7 +33,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from bench import machine, measure
-from bench.case import Case, Check, Job, Point, Skip
+from bench.case import Case, Job, Point, Skip
 from bench.cases import CASES
 from bench.measure import Plan, Timed, Timer
 from bench.record import Context, Host, Record, parsed
@@ -122,7 +122,7 @@ class Server:
         if not isinstance(timed, Timed):
             raise Skip(f"{case} is run once, it has no blocks to be timed in turns")
         timer = Timer(timed)
-        before = _right(timed.check(), "before")
+        before = asdict(timed.check().require("before"))
         timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
         self._timed, self._timer, facts = timed, timer, timed.facts
         return {
@@ -145,7 +145,7 @@ class Server:
         assert self._timed is not None, "a point is set up before it is finished"
         try:
             host = self._host.after(self._timed.facts.device)
-            return {"check": _right(self._timed.check(), "after"), "host": host.model_dump()}
+            return {"check": asdict(self._timed.check().require("after")), "host": host.model_dump()}
         finally:
             self._let_go()
 
@@ -158,12 +158,6 @@ class Server:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def _right(check: Check, when: str) -> Message:
-    if not check.passed:
-        raise ArithmeticError(f"{when} the timing, against {check.oracle}: {check.detail}")
-    return asdict(check)
 
 
 def serve(connection: Connection, server: Answering | None = None) -> None:

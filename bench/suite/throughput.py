@@ -29,19 +29,19 @@ def _view(case: _Case) -> type:
         try:
             if key not in points:  # ASV crosses its parameters
                 raise _Skip(f"{case.name} has no such point on {backend}")
-            prepared = case.setup(points[key])
+            timed: Any = case.setup(points[key])
         except _Skip as skip:
             raise NotImplementedError(str(skip)) from None  # ASV's way to leave a parameter out
-        _refuse_wrong(prepared)
-        kept[key] = prepared
+        timed.check().require("before")
+        kept[key] = timed
 
     def track_time(self: Any, point: str, backend: str) -> dict[str, Any]:
-        prepared = kept[point, backend]
-        amount = next(iter(prepared.facts.work.values()))
-        timer = _Timer(prepared)
+        timed = kept[point, backend]
+        amount = next(iter(timed.facts.work.values()))
+        timer = _Timer(timed)
         timer.settle(_PLANS["default"])
         samples = [ns / 1e9 / amount for ns in timer.measurement(_PLANS["default"]).samples_ns]
-        _refuse_wrong(prepared)
+        timed.check().require("after")
         # With its samples ASV gives a tracked value an interval, and tests changes by rank.
         return {"samples": samples, "number": 1}
 
@@ -60,12 +60,6 @@ def _view(case: _Case) -> type:
             "track_time": track_time,
         },
     )
-
-
-def _refuse_wrong(prepared: Any) -> None:
-    seen = prepared.check()
-    if not seen.passed:
-        raise ArithmeticError(f"{seen.oracle}: {seen.detail}")
 
 
 def _but_backend(point: _Point) -> str:
