@@ -68,6 +68,11 @@ MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
 """A table as a case declares it: made of records of that case, which are evidence."""
 
 
+def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column[Row]:
+    """Return a column of records as one of rows that each have, or begin with, a record."""
+    return Column(column.name, lambda row: column.text(record(row)), is_right=column.is_number)
+
+
 # ------------------------------------------------------------------ columns of records
 
 

@@ -15,7 +15,7 @@ from bench.case import Case, Check, Facts, Point, Preset
 from bench.measure import Once
 from bench.record import Curve, Measurement, Metric, Record
 from bench.show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from bench.show.columns import Column, Table, axis_column, backend_column
+from bench.show.columns import Column, Table, axis_column, backend_column, column_of
 from bench.show.labels import backend_label, environment, number, plural
 from bench.show.records import by, grouped, latest, metric
 from bench.show.tables import paper_axis, paper_order
@@ -289,8 +289,18 @@ def _values(seeds: Seeds, name: str) -> list[float]:
     return [found.value for record in seeds if (found := metric(record, name))]
 
 
+def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str]) -> Column[Seeds]:
+    """Return the column of a metric of all seeds; a seed that misses the threshold takes longer than all others."""
+
+    def text(seeds: Seeds) -> str:
+        reached = _values(seeds, name)
+        return write([*reached, *[math.inf] * (len(seeds) - len(reached))])
+
+    return Column(header, text, is_right=True)
+
+
 def _first(column: Column[Record]) -> Column[Seeds]:
-    return Column(column.name, lambda seeds: column.text(seeds[0]), is_right=column.is_number)
+    return column_of(column, lambda seeds: seeds[0])
 
 
 THRESHOLD: Final[Column[Seeds]] = Column("threshold", lambda seeds: f"{seeds[0].point['threshold']:g}", is_right=True)
@@ -305,58 +315,39 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
     def precision(record: Record) -> str:
         return f", {record.point['precision']}" if record.point.get("precision") else ""
 
-    def to_threshold(header: str, name: str, write: Callable[[float], str]) -> Column[Seeds]:
-        def text(seeds: Seeds) -> str:
-            middle = median([*(reached := _values(seeds, name)), *[math.inf] * (len(seeds) - len(reached))])
-            return write(middle) if math.isfinite(middle) else ""
+    def middle(write: Callable[[float], str]) -> Callable[[Sequence[float]], str]:
+        return lambda found: write(median(found)) if math.isfinite(median(found)) else ""
 
-        return Column(header, text, is_right=True)
-
-    def returned(header: str, name: str) -> Column[Seeds]:
-        return Column(header, lambda seeds: f"{median(_values(seeds, name)):.4g}", is_right=True)
-
+    names = ("env", "algorithm", "learner", "n_envs")
     return Table(
         title="learn: training to a threshold; medians over seeds",
-        rows=_seeds(records, by("env", "algorithm", "learner", "n_envs", "backend", "threshold", "precision")),
+        rows=_seeds(records, by(*names, "backend", "threshold", "precision")),
         columns=[
-            *map(
-                _first,
-                (axis_column("env"), axis_column("algorithm"), axis_column("learner"), axis_column("n_envs", "envs")),
-            ),
-            _first(backend_column(precision)),
-            THRESHOLD,
-            REACHED,
-            to_threshold("env-steps to it", "env_steps_to_threshold", number),
-            to_threshold("s to it", "seconds_to_threshold", "{:.3g}".format),
-            returned("return before", "return_before"),
-            returned("after", "return_after"),
+            *(_first(axis_column(name, name.removeprefix("n_"))) for name in names),
+            *(_first(backend_column(precision)), THRESHOLD, REACHED),
+            _over_seeds("env-steps to it", "env_steps_to_threshold", middle(number)),
+            _over_seeds("s to it", "seconds_to_threshold", middle("{:.3g}".format)),
+            _over_seeds("return before", "return_before", middle("{:.4g}".format)),
+            _over_seeds("after", "return_after", middle("{:.4g}".format)),
         ],
     )
 
 
 def learning_on_paper(records: Sequence[Record]) -> Table[Seeds]:
-    """Return the time and steps to the threshold, and the return afterwards, over seeds.
-
-    A seed that misses the threshold counts as one that takes longer than all others.
-    """
+    """Return the time and steps to the threshold, and the return afterwards, over seeds, each with its interval."""
 
     def where(seeds: Seeds) -> str:
         return ", ".join(part for part in (backend_label(seeds[0]), str(seeds[0].point.get("precision", ""))) if part)
 
-    def to_threshold(header: str, name: str) -> Column[Seeds]:
-        def text(seeds: Seeds) -> str:
-            found = [*(reached := _values(seeds, name)), *[math.inf] * (len(seeds) - len(reached))]
-            middle, (low, high) = median(found), median_interval(found)
-            if math.isinf(middle):
-                return "not reached"
-            return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
+    def to_threshold(found: Sequence[float]) -> str:
+        middle, (low, high) = median(found), median_interval(found)
+        if math.isinf(middle):
+            return "not reached"
+        return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
 
-        return Column(header, text, is_right=True)
-
-    def returns(seeds: Seeds) -> str:
-        values = np.array(_values(seeds, "return_after"))
-        low, high = interquartile_band(values)
-        return f"{float(interquartile_mean(values)):.4g} ({low:.4g} to {high:.4g})"
+    def returns(found: Sequence[float]) -> str:
+        low, high = interquartile_band(np.array(found))
+        return f"{float(interquartile_mean(np.array(found))):.4g} ({low:.4g} to {high:.4g})"
 
     return Table(
         caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
@@ -365,12 +356,10 @@ def learning_on_paper(records: Sequence[Record]) -> Table[Seeds]:
         rows=_seeds(records, paper_order(TASK)),
         columns=[
             *map(_first, map(paper_axis, TASK[:4])),
-            THRESHOLD,
-            Column("backend", where),
-            REACHED,
-            to_threshold("env steps to it", "env_steps_to_threshold"),
-            to_threshold("s to it", "seconds_to_threshold"),
-            Column("return after", returns, is_right=True),
+            *(THRESHOLD, Column("backend", where), REACHED),
+            _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
+            _over_seeds("s to it", "seconds_to_threshold", to_threshold),
+            _over_seeds("return after", "return_after", returns),
         ],
         n_grouping=5,
     )
