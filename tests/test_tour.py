@@ -1,0 +1,45 @@
+"""The tour's walks are short, and the code is as they show it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAX_FILES = 6
+"""Files that a walk may need."""
+WALKS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "tour.md").read_text(), re.M | re.S))
+"""Text of each walk, by its title."""
+
+
+def stops(walk: str) -> list[tuple[str, str]]:
+    """Return the file and the excerpt of each stop; a second excerpt is of the file before it."""
+    file, found = "", []
+    for name, excerpt in re.findall(r"^`([\w/]+\.py)`:|^```python excerpt\n(.*?)^```", walk, re.M | re.S):
+        file = name or file
+        if excerpt:
+            found.append((file, excerpt))
+    return found
+
+
+def test_there_are_three_walks():
+    """The page has those that it promises."""
+    assert len(WALKS) == 3
+
+
+@pytest.mark.parametrize("title", WALKS)
+def test_walk_is_short(title):
+    """A reader opens at most six files."""
+    assert 1 < len({file for file, _ in stops(WALKS[title])}) <= MAX_FILES
+
+
+@pytest.mark.parametrize(("file", "excerpt"), [stop for walk in WALKS.values() for stop in stops(walk)])
+def test_excerpts_stand_in_the_code(file, excerpt):
+    """Each line stands in its file, in that order; what is left out between them, and comments, may be more."""
+    lines = [line.partition("  #")[0].strip() for line in (ROOT / file).read_text().splitlines()]
+    place = 0
+    for line in map(str.strip, excerpt.splitlines()):
+        assert line in lines[place:], f"{file} has no line {line!r} after the one before"
+        place = lines.index(line, place) + 1
