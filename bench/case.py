@@ -22,7 +22,7 @@ Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn
 Mode = Literal["eager", "graph", "fused"]
 """Way in which the work is launched; "fused": a peer compiles all of it into one program."""
 Place = Literal["terminal", "document", "paper"]
-"""Where a table is shown."""
+"""Place at which a table is shown."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 

@@ -69,7 +69,7 @@ class Telemetry:
     """Most other processes at once."""
     gpm: dict[str, float] | None
     reading_s: Series
-    """What one sample of all the above took in the sampler's thread."""
+    """Time of one sample of all the above in the sampler's thread."""
     unread: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

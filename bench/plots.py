@@ -39,19 +39,19 @@ LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
 """Points that one line of the legend stands for."""
 TITLE_LETTERS_AN_INCH: Final = 13
-"""Of a panel's title, with the labels of the axis beside it."""
+"""Height of a panel's title, with the labels of the axis beside it, in."""
 FOOTER_LETTERS_AN_INCH: Final = 25
-"""Of the footer in the paper's font."""
+"""Height of the footer in the paper's font, in."""
 MANY_PANELS: Final = 4
 """More stand in three columns on a page."""
 MAX_HEIGHT_IN: Final = 7.0
-"""Of a figure with its caption on a page; the panels of a higher one are spread over several."""
+"""Most height of a figure with its caption on a page, in; the panels of a higher one are spread over several."""
 PAPER_FONT: Final = 8
 """Font size that these widths are for, pt; figures of a larger one grow with it."""
 
 
 class Style(StrEnum):
-    """Where the figures go."""
+    """Style of the figures: where they go."""
 
     paper = "paper"
     slides = "slides"
@@ -275,7 +275,7 @@ def _turn(names: Sequence[str], width: float) -> int:
 
 
 LETTERS_ACROSS: Final = 20
-"""Of all ticks of an axis, above which they are turned."""
+"""Width of all ticks of an axis above which they are turned."""
 LEAST_SLANTED_IN: Final = 0.45
 """For each tick, below which they are upright."""
 
@@ -354,7 +354,7 @@ NARROW: Final = 5
 FEW_DECADES: Final = 100
 """From the lowest to the highest value of an axis."""
 MOST_DECADES: Final = {1: 12, 2: 12, 3: 6}
-"""That have a number on the horizontal axis in so many columns of panels."""
+"""Ticks with a number on the horizontal axis, by the columns of panels."""
 
 
 def _si(value: float, _: int | None = None) -> str:

@@ -96,7 +96,7 @@ class Node:
 
     @property
     def usable_gpus(self) -> int:
-        """How many of its GPUs have a CPU to launch from."""
+        """Number of its GPUs that have a CPU to launch from."""
         return min(self.n_gpus, self.n_cpus)
 
     def could_run(self, task: Task) -> bool:

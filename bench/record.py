@@ -32,7 +32,7 @@ SWEEPS: Final = RESULTS / "sweeps"
 PEER_RECORDS: Final = RESULTS / "peers"
 """Folder of the records of other people's software, with ours beside it."""
 ALONE: Final = "alone"
-"""How a point is taken that no other one takes turns with."""
+"""Value of `Record.taken` of a point that is measured by itself."""
 
 
 class RecordError(ValueError):
@@ -53,7 +53,7 @@ class _Line(_Model):
 
 
 Direction = Literal["higher", "lower"]
-"""Which way is better."""
+"""Direction that is better."""
 Status = Literal["ok", "skipped", "failed"]
 
 
@@ -123,7 +123,7 @@ class Curve(_Model):
     seconds: list[float]
     """Wall time since the start of training, after everything was built, compiled and captured, s."""
     mean_return: dict[str, list[float | None]]
-    """Of each policy: mean over episodes of its agents' rewards, summed; those of the latest rows in which every
+    """Mean return of each policy: over episodes of its agents' rewards, summed; those of the latest rows in which every
     environment had the time for a whole episode. null: there was less time, or none ended."""
 
 
@@ -235,7 +235,7 @@ class Record(_Line):
     warm_up: dict[str, Any] | None
     metrics: dict[str, Metric] | None
     curve: Curve | None = None
-    """Of the case `learn`; records of other cases, and all before there was one, have none."""
+    """Learning curve of the case `learn`; records of other cases, and all before there was one, have none."""
     roofline: float | None
     """Share of the machine's limit."""
     correctness: Checks | None
@@ -255,7 +255,7 @@ class Record(_Line):
     process: list[int] | None = None
     """Number of the process that gave each sample, from 0; null: unknown, in records of schema 1."""
     taken: str = ALONE
-    """Whether it was measured alone, or in turns with what."""
+    """Way of measuring: alone, or in turns with what."""
 
     @model_validator(mode="before")
     @classmethod

@@ -19,7 +19,7 @@ class Peer:
 
     name: str
     package: str
-    """What is installed; its interpreter is given by this name."""
+    """Package to install; its interpreter is given by this name."""
     adapter: str
     """File in ``theirs/``."""
     install: str
@@ -27,7 +27,7 @@ class Peer:
     points: Callable[[Preset], list[Point]]
     """Returns the points of a preset, without the axis `peer`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the adapter is told beside the point."""
+    """Arguments of the adapter beside the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PeerJob:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What the adapter gets."""
+        """Arguments of the adapter."""
         seen = {"full_observation": self.axes["n_agents"] <= FULLY_OBSERVED_AGENTS}
         return {**self.axes, **seen, "options": dict(self.peer.options)}
 

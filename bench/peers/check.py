@@ -1,4 +1,4 @@
-"""Whether a peer's step is ours: from its own state, with its own actions, against the NumPy reference."""
+"""Check of a peer's step against ours: from its own state, with its own actions, against the NumPy reference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {
     "acrobot": _two_angles,
     "pendulum": _one_angle,
 }
-"""How the state is read from the observations, (n_envs, n_features) to (n_envs, n_state)."""
+"""Function that reads the state from the observations, (n_envs, n_features) to (n_envs, n_state)."""
 
 
 def correctness(env: str, trace: Mapping[str, Any]) -> Check:

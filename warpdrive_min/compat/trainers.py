@@ -477,7 +477,7 @@ class PerfStats:
 
     iters: int = 0
     steps: int = 0
-    """Of all environments together."""
+    """Steps of all environments together."""
     rollout_time: float = 0.0
     """For policies, draws and steps of the environments, which are one graph, s."""
     training_time: float = 0.0

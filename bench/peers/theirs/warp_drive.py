@@ -26,11 +26,11 @@ RUN_CONFIGS = {"cartpole": "single_cartpole", "acrobot": "single_acrobot", "pend
 """Names of the run configs, where they are not those of the environments."""
 CONTROL = ("cartpole", "acrobot", "pendulum", "mountain_car", "continuous_mountain_car")
 GYM_MODULES = ("", ".spaces", ".envs", ".envs.classic_control", *(f".envs.classic_control.{each}" for each in CONTROL))
-"""What it imports of gym."""
+"""Names that it imports from gym."""
 ENDLESS = 10**12
 """Episodes that are never played; a trainer wants to know how many there will be."""
 FEWEST_STEPS = 2
-"""Of a rollout; with a single one its trainers lack the arrays that they act from."""
+"""Steps of a rollout; with a single one its trainers lack the arrays that they act from."""
 
 
 def device() -> str:

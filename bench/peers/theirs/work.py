@@ -1,4 +1,4 @@
-"""What an adapter makes of a point."""
+"""Work of a peer, as an adapter makes it of a point."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Work:
     wait: Callable[[], None]
     """Waits until all of it is done."""
     env_steps: int
-    """Of one run, over all environments."""
+    """Steps of one run, over all environments."""
     trace: Callable[[], dict[str, Any]]
     """Returns a step that can be checked (``before``, ``actions``, ``after``, ``rewards``: lists with a row for each
     environment, and ``config`` of what differs from ours), or ``says``: what was checked here instead. Raises if
     something is wrong. It waits."""
     counts: str
-    """What counts as an environment's step, in a few words."""
+    """Meaning of an environment's step, in a few words."""
     mode: str = "eager"
     """``fused``: a run is one compiled program."""
     device: str = "cpu"
