@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bench import compare
 from bench.case import PresetName, point_name
-from bench.compare import say
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import key, machine_mismatches
 from bench.machine import kind
@@ -27,6 +26,7 @@ from bench.record import RESULTS, Record, append
 from bench.show import render
 from bench.show.columns import Column, Table
 from bench.stats import median, smallest_detectable
+from bench.sweep import say
 from bench.worker import WorkerError
 from warpdrive_min.files import write_atomically
 

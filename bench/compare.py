@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -39,7 +38,9 @@ from bench.machine import ROOT, git_state
 from bench.measure import Timed
 from bench.pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of
 from bench.record import RESULTS, Comparison, Record, append, read_all, selected
+from bench.show import render
 from bench.stats import CONFIDENCE, holm, median
+from bench.sweep import say
 from bench.worker import WorkerError
 from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
@@ -163,7 +164,7 @@ def compare(
             raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
         rows = judge(found.pairs, same / 100)
         names = (a, b) if axis is None else tuple(axis.partition("=")[2].split(","))
-        console().print(table(rows, f"{names[1]} against {names[0]}"))
+        render.console(160).print(table(rows, f"{names[1]} against {names[0]}"))
         _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
         for path in write(rows, {"a": names[0], "b": names[1], "allow_mismatch": allowed}, out, run_id):
             say(f"written: {path}")
@@ -300,17 +301,6 @@ def write(rows: Sequence[Row], about: Mapping[str, Any], out: Path, run_id: str)
         for comparison in compared:
             append(paths[-1], comparison)
     return paths
-
-
-def console() -> Console:
-    """Return a console on what is standard output now, wide enough for a table of points."""
-    made = Console()
-    return made if made.width >= 160 else Console(width=160)
-
-
-def say(text: str) -> None:
-    """Print a line as it is: no markup, no colours, no breaks."""
-    console().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _say_all(what: str, texts: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from bench import calibrate, compare, sweep
 from bench.calibrate import CALIBRATIONS, Calibration
 from bench.case import Job, PresetName, point_name
 from bench.cases import CASES
-from bench.compare import paired_up, say
+from bench.compare import paired_up
 from bench.errors import CompareError, NotComparable, NothingMeasured
 from bench.judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from bench.pairs import WORKING_TREE, Pair, measure_revisions
@@ -33,6 +33,7 @@ from bench.record import Context, Record, append, read_all, selected
 from bench.show import render
 from bench.show.columns import Column, Table
 from bench.stats import CONFIDENCE, holm, median, smallest_detectable
+from bench.sweep import say
 from bench.worker import run_points
 from warpdrive_min.files import write_atomically
 
@@ -505,7 +506,7 @@ def run_selftest(records: Sequence[Record], threshold: float, calibrations: Path
         say(note)
     if not outcomes:
         raise NothingMeasured("gate --selftest: no record can be compared")
-    compare.console().print(render.terminal(selftest_table(outcomes, threshold)))
+    render.console(160).print(render.terminal(selftest_table(outcomes, threshold)))
     if alarms := sum(by_slowdown[0.0]["regression"] for by_slowdown in outcomes.values()):
         say(f"{alarms} false alarms where nothing was slowed down")
         return int(Code.BROKEN)

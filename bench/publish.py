@@ -25,6 +25,7 @@ from bench.peers import sides
 from bench.peers.command import chosen, interpreters
 from bench.record import Comparison, Context, Record, append, read, read_comparisons
 from bench.sets import COMPARISONS, RECORDS, Manifest
+from bench.sweep import say
 from bench.worker import run_points
 from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
@@ -111,25 +112,25 @@ def publish(
     try:
         publication, manifest = begin(preset, command, pythons, out)
         if manifest.is_whole:
-            _say(f"{publication.folder} is finished, since {manifest.finished_at}")
+            say(f"{publication.folder} is finished, since {manifest.finished_at}")
             return
         manifest = manifest.model_copy(update={"finished_at": None})
         manifest.write(publication.folder)
         publication.skipped.update({f"step {name}": "left out by --skip" for name in left_out})
         for name, step in STEPS.items():
             for line in step(publication) if name not in left_out else ():
-                _say(f"{time.monotonic() - clock.start:5.0f} s  {name}: {line}")
+                say(f"{time.monotonic() - clock.start:5.0f} s  {name}: {line}")
                 clock.tick()
     except (RefusedError, sets.SetError) as error:
-        _say(str(error))
+        say(str(error))
         raise typer.Exit(REFUSED) from error
     except TimeIsUp as error:
-        _say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
+        say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
         raise typer.Exit(UNFINISHED) from error
     manifest = finish(publication, manifest)
-    _say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
+    say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
     for name, reason in manifest.failed.items():
-        _say(f"failed: {name}: {reason}")
+        say(f"failed: {name}: {reason}")
     raise typer.Exit(int(bool(manifest.failed)))
 
 
@@ -270,7 +271,3 @@ STEPS: Final[dict[str, Callable[[Publication], Iterator[str]]]] = {
     "tables": write_tables,
 }
 """Steps in their order; each yields a line once a piece of its work is kept, and does not do that piece again."""
-
-
-def _say(text: str) -> None:
-    typer.echo(text)

@@ -15,6 +15,7 @@ from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.sides import Run, measure
 from bench.record import PEER_RECORDS, Context, Record, append
 from bench.show import render
+from bench.sweep import say
 from warpdrive_min import BACKENDS
 
 WIDE: Final = 220
@@ -38,7 +39,7 @@ def peers(
         raise typer.BadParameter(f"--backend {backend}: unknown (known: {', '.join(BACKENDS)})")
     todo = chosen(preset.value, peer or [], where or [])
     if not todo:
-        _say("no point of a peer passes the filters")
+        say("no point of a peer passes the filters")
         raise typer.Exit(3)
     context = Context.here(preset.value)
     run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend)
@@ -51,9 +52,9 @@ def peers(
         if comparison:
             append(out / f"{context.run_id}-comparisons.jsonl", comparison)
         records += found
-        _say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
+        say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
     documents.show([record for record in records if record.case == "peer"], render.console(WIDE))
-    _say(f"records: {file}")
+    say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:
         raise typer.Exit(1)
@@ -97,8 +98,3 @@ def _name(job: PeerJob) -> str:
 
 def _because(record: Record) -> str:
     return f": {record.reason}" if record.reason else ""
-
-
-def _say(text: str) -> None:
-    """Print a line as it is: no markup, no colours, no breaks."""
-    render.console(WIDE).print(text, soft_wrap=True, highlight=False, markup=False)
