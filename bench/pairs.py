@@ -195,17 +195,22 @@ def _round(sides: tuple[Side, Side], preset: Preset, *, is_swapped: bool) -> tup
             {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point), **setting_up)}
             for each, side in zip(there, order, strict=True)
         ]
-        _refuse_others(*replies)
+        if order[0].case.name == order[1].case.name:  # a peer has another one, with versions of its own
+            _require_one_version(*replies)
+        _require_one_card(*replies)
         samples = abba_turns(there[0], there[1], TURNS)
         ends = [each.ask("finish") for each in there]
     first, second = (Half(*each) for each in zip(replies, samples, ends, strict=True))
     return (second, first) if is_swapped else (first, second)
 
 
-def _refuse_others(a: Message, b: Message) -> None:
+def _require_one_version(a: Message, b: Message) -> None:
     versions = sorted([a["case_version"], b["case_version"]])
     if versions[0] != versions[1]:
         raise NotComparable(f"compare: the sides must time the same (got case versions {versions})")
+
+
+def _require_one_card(a: Message, b: Message) -> None:
     cards = [each["machine"].get("gpu_uuid_hash") for each in (a, b) if each["facts"]["device"] == "cuda"]
     if len(cards) == 2 and cards[0] != cards[1]:
         raise NotComparable(f"compare: the sides must share a card (got {cards[0]} and {cards[1]}); show both one")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -154,6 +155,15 @@ def test_sides_of_different_versions_are_not_compared():
         measured(fake.side(), fake.side(version=2), "smoke")
 
 
+def test_versions_of_different_cases_are_their_own():
+    """A peer's case is paired with whatever version of ours does the same work."""
+    peer = case(lambda point: timed(lambda: sum(range(2000))), 1, name="peer", version=7)
+    ours, theirs = sides_of("run", FAKE_IN_TIME, (POINT, POINT), [serving(FAKE_IN_TIME)] * 2)
+    theirs = replace(theirs, case=peer, start=lambda: contextlib.nullcontext(Server({"peer": peer})))
+    got = measure((ours, theirs), "smoke")
+    assert (got.a.case_version, got.b.case_version) == (1, 7)
+
+
 @pytest.mark.parametrize(("card", "shared"), [("one", True), ("another", False), (None, False)])
 def test_sides_share_a_card(card, shared):
     """Two cards of one kind differ by as much as what is looked for."""
@@ -162,7 +172,7 @@ def test_sides_share_a_card(card, shared):
         return {"case_version": 1, "facts": {"device": "cuda"}, "machine": {"gpu_uuid_hash": uuid}}
 
     with contextlib.nullcontext() if shared else pytest.raises(NotComparable, match="must share a card"):
-        pairs._refuse_others(reply("one"), reply(card))
+        pairs._require_one_card(reply("one"), reply(card))
 
 
 # ------------------------------------------------------------------ revisions
