@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.packages import optional_package
 from warpdrive_min.rendering.scene import (
     GROUND,
     OUTLINES,
@@ -105,11 +104,8 @@ def _reported(scene: Scene, progress: Progress) -> Iterator[Frame]:
         yield frame
 
 
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(f"rendering: needs the package {name.partition('.')[0]} ({error}); {INSTALL}") from error
+def _package(module: str) -> Any:
+    return optional_package(module, "rendering", INSTALL)
 
 
 # ------------------------------------------------------------------ painting

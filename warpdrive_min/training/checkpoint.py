@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from warpdrive_min.errors import CheckpointError, ConfigError
+from warpdrive_min.packages import optional_package
 
 log = logging.getLogger(__name__)
 
@@ -269,14 +269,8 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _safetensors() -> ModuleType:
-    try:
-        import safetensors.torch  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError(
-            f'checkpoint: needs the package safetensors (got {error}); pip install "warpdrive-min[train]"'
-        ) from error
-    return safetensors.torch
+def _safetensors() -> Any:
+    return optional_package("safetensors.torch", "checkpoint", 'pip install "warpdrive-min[train]"')
 
 
 def _versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ Key by key in `docs/run_config.md`. Time in schedules is counted in steps of all
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
 import re
@@ -32,6 +31,7 @@ from warpdrive_min.config import (
     UnitFloat,
 )
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.packages import optional_package
 
 Algorithm = Literal["A2C", "PPO", "DDPG"]
 Activation = Literal["relu", "tanh", "elu", "silu", "gelu"]
@@ -488,10 +488,7 @@ class RunConfig(_Section):
         Raises:
             ConfigError: The file is missing or no YAML, PyYAML is not installed, or as `from_dict`.
         """
-        try:
-            yaml = importlib.import_module("yaml")
-        except ImportError as error:
-            raise ConfigError(f"run config: needs the package pyyaml to read YAML (got {error}); {INSTALL}") from error
+        yaml = optional_package("yaml", "run config", INSTALL, "pyyaml")
         # PyYAML reads YAML 1.1, where a number with an exponent needs a point and the exponent's sign.
         loader: Any = type("Loader", (yaml.SafeLoader,), {})
         loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))

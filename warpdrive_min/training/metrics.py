@@ -9,7 +9,6 @@ import abc
 import contextlib
 import csv
 import functools
-import importlib
 import io
 import json
 import math
@@ -20,8 +19,9 @@ from typing import Any, ClassVar, Final, Protocol
 import torch
 from torch import Tensor
 
-from warpdrive_min.errors import ConfigError, DataError, TrainingError, known, require
+from warpdrive_min.errors import DataError, TrainingError, known, require
 from warpdrive_min.files import write_atomically
+from warpdrive_min.packages import optional_package
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import World
 from warpdrive_min.training.rollout import RolloutRecorder
@@ -326,7 +326,9 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume_iteration: int | None = None) -> None:
-        tensorboard = _package("torch.utils.tensorboard", "tensorboard", '"warpdrive-min[train]"')
+        tensorboard = optional_package(
+            "torch.utils.tensorboard", "metrics", 'pip install "warpdrive-min[train]"', "tensorboard"
+        )
         purge_step = None if resume_iteration is None else resume_iteration + 1
         self._writer = tensorboard.SummaryWriter(str(folder), purge_step=purge_step)
         if resume_iteration is None:
@@ -356,7 +358,7 @@ class WeightsAndBiases:
     def __init__(
         self, folder: Path, run_name: str, config: Mapping[str, Any], resume_iteration: int | None = None
     ) -> None:
-        wandb = _package("wandb", "wandb", "wandb")
+        wandb = optional_package("wandb", "metrics", "pip install wandb")
         id_file = folder / "wandb_id"
         known_id = id_file.read_text().strip() if resume_iteration is not None and id_file.exists() else None
         self._run = wandb.init(id=known_id, resume="allow", name=run_name, config=dict(config), dir=str(folder))
@@ -380,10 +382,3 @@ def _csv_line(cells: Sequence[Any]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
-
-
-def _package(module: str, package: str, requirement: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"metrics: needs the package {package} (got {error}); pip install {requirement}") from error
