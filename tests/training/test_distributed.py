@@ -311,18 +311,6 @@ def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
         assert torch.equal(weights(trainer), worked[0]["weights"])
 
 
-def test_checkpoint_of_one_rank_alone_is_loaded(tmp_path):
-    """Without ranks a run goes on as before, to the bit."""
-    with training(tmp_path, "whole", PPO) as whole, training(tmp_path, "cut", PPO) as first:
-        whole.train()
-        first.train(4)
-    with training(tmp_path, "cut", PPO) as second:
-        second.load_checkpoint()
-        assert second.iteration == 4
-        second.train()
-        assert torch.equal(weights(second), weights(whole))
-
-
 def test_run_goes_on_after_a_rank_was_killed(worked, folder, capfd):
     """The other rank is ended and the error names the dead one; both resume, and end as if nothing had happened."""
     with pytest.raises(TrainingError, match=r"none of 2 ranks may fail \(got .*rank 1: process \d+, SIGKILL[;)]"):

@@ -56,6 +56,7 @@ class WarpDriveDDPG(DDPG):
     """
 
     clips_actions: ClassVar[bool] = False
+    has_replay: ClassVar[bool] = False
     n_repeats: ClassVar[int] = 1
 
     def make_memory(

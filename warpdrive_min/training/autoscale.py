@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
+from warpdrive_min.training.build import algorithm_class
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trainer import Trainer, policy_map
 
@@ -178,7 +179,7 @@ def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: in
     room = [
         policy.buffer_size // (n_steps * n_agents[name])
         for name, policy in config.policy.items()
-        if policy.to_train and policy.algorithm == "DDPG" and config.trainer.compat is None
+        if policy.to_train and algorithm_class(config, name).has_replay
     ]
     return min([MAX_ENVS, *room])
 

@@ -23,8 +23,9 @@ Tensors = dict[str, torch.Tensor]
 class Algorithm(Protocol):
     """Makes one policy better.
 
-    It is built with ``(group, trainer_config, backend, seed)``, and has a class variable ``clips_actions``: continuous
-    actions are clipped to their space once they have been kept.
+    It is built with ``(group, trainer_config, backend, seed)``, and its class says by ``clips_actions`` that continuous
+    actions are clipped to their space once they have been kept, and by ``has_replay`` that a replay buffer of
+    ``buffer_size`` transitions must hold a rollout.
     """
 
     scheduled: Tensors

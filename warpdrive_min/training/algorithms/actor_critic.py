@@ -76,6 +76,7 @@ class ActorCriticAlgorithm(abc.ABC):
     """
 
     clips_actions: ClassVar[bool] = True
+    has_replay: ClassVar[bool] = False
     default_lambda: ClassVar[float]
     """Lambda of generalised advantages, where the config names none."""
     is_clipped: ClassVar[bool]

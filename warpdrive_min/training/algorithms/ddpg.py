@@ -69,6 +69,7 @@ class DDPG:
     """
 
     clips_actions: ClassVar[bool] = True
+    has_replay: ClassVar[bool] = True
 
     def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int) -> None:
         config, buffer = group.config, group.buffer
