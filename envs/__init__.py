@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from envs.classic_control.acrobot import Acrobot
-from envs.classic_control.cartpole import CartPole
-from envs.classic_control.continuous_mountain_car import ContinuousMountainCar
-from envs.classic_control.mountain_car import MountainCar
-from envs.classic_control.pendulum import Pendulum
-from envs.tag_continuous import TagContinuous
-from envs.tag_gridworld import TagGridWorld
 from warpdrive_min import BACKENDS, Environment, env_registrar
+
+from .classic_control.acrobot import Acrobot
+from .classic_control.cartpole import CartPole
+from .classic_control.continuous_mountain_car import ContinuousMountainCar
+from .classic_control.mountain_car import MountainCar
+from .classic_control.pendulum import Pendulum
+from .tag_continuous import TagContinuous
+from .tag_gridworld import TagGridWorld
 
 __all__ = [
     "ENVS",

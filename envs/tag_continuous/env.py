@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from envs.tag_continuous.scene import draw
 from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.config import Config, Int, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveInt, UnitFloat
 from warpdrive_min.data_feed import DataFeed
@@ -19,6 +18,8 @@ from warpdrive_min.errors import require
 from warpdrive_min.function_manager import SPREAD_THREADS, KernelCall
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
+
+from .scene import draw
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Start = Literal["random", "fixed"]

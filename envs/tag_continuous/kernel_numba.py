@@ -8,7 +8,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint16
 
-from envs.tag_continuous.agent_numba import (
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.core_numba import any_ended, conclude
+
+from .agent_numba import (
     ACCELERATION,
     DIRECTION,
     IN_GAME,
@@ -25,10 +29,7 @@ from envs.tag_continuous.agent_numba import (
     Y,
     agent_functions,
 )
-from envs.tag_continuous.arrays import Actions, Agents, Roles, Starts
-from warpdrive_min.errors import ConfigError
-from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import any_ended, conclude
+from .arrays import Actions, Agents, Roles, Starts
 
 AWAY: Final = np.float32(1e18)
 """Coordinates of who is out of the game: farther off than any neighbour can be."""

@@ -12,10 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.tag_continuous.arrays import Actions, Agents, Roles, Starts
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.maths_numpy import maths, wrap
 from warpdrive_min.rng import STREAM_START, below, philox, uniform
+
+from .arrays import Actions, Agents, Roles, Starts
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

@@ -11,7 +11,7 @@ from warpdrive_min.rendering import Circles, Episode, Markers, Path, Scene
 from warpdrive_min.rendering.scene import numbers, steps, still, subtitle
 
 if TYPE_CHECKING:
-    from envs.tag_continuous.env import TagContinuousConfig
+    from .env import TagContinuousConfig
 
 TRAIL = 15
 """Length of a trail, frames."""

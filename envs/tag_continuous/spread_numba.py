@@ -8,7 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numba import cuda, float32, int32, int64, uint16
 
-from envs.tag_continuous.agent_numba import (
+from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.core_numba import bits, clip, conclude, float_of_bits
+
+from .agent_numba import (
     ACCELERATION,
     IN_GAME,
     MAX_SLOTS,
@@ -23,9 +26,7 @@ from envs.tag_continuous.agent_numba import (
     Y,
     agent_functions,
 )
-from envs.tag_continuous.arrays import Actions, Agents, Cells, Roles, Starts
-from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import bits, clip, conclude, float_of_bits
+from .arrays import Actions, Agents, Cells, Roles, Starts
 
 ID_BITS: Final = 16
 """Bits of the id, the lower part of a key; the squared distance is above."""

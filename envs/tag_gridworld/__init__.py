@@ -1,5 +1,5 @@
 """Tag GridWorld: taggers chase one runner over the cells of a grid."""
 
-from envs.tag_gridworld.env import TagGridWorld, TagGridWorldConfig
+from .env import TagGridWorld, TagGridWorldConfig
 
 __all__ = ["TagGridWorld", "TagGridWorldConfig"]

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from envs.tag_gridworld.scene import draw
 from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.config import Config, NonNegativeFloat, NonNegativeInt, PositiveInt
 from warpdrive_min.data_feed import DataFeed
@@ -18,6 +17,8 @@ from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KernelCall
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
+
+from .scene import draw
 
 N_ACTIONS: Final = 5
 """Actions: stay, and a step along x or y, up or down."""

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32, int32, uint8
 
-from envs.tag_gridworld.agent_numba import FAR, ZERO, agent_functions
-from envs.tag_gridworld.arrays import Positions, Starts
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.core_numba import any_ended, conclude
+
+from .agent_numba import FAR, ZERO, agent_functions
+from .arrays import Positions, Starts
 
 
 class Block(NamedTuple):

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.tag_gridworld.arrays import Positions, Starts
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.rng import pool_row
+
+from .arrays import Positions, Starts
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

@@ -10,7 +10,7 @@ from warpdrive_min.rendering import Episode, Markers, Path, Scene
 from warpdrive_min.rendering.scene import circle, numbers, steps, still, subtitle
 
 if TYPE_CHECKING:
-    from envs.tag_gridworld.env import TagGridWorldConfig
+    from .env import TagGridWorldConfig
 
 TRAIL = 6
 """Length of a trail, frames."""

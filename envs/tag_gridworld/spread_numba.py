@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32
 
-from envs.tag_gridworld.agent_numba import FAR, agent_functions
-from envs.tag_gridworld.arrays import Nearest, Positions, Starts
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.core_numba import conclude
+
+from .agent_numba import FAR, agent_functions
+from .arrays import Nearest, Positions, Starts
 
 
 def build(c: Any) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from envs.classic_control._common.single import SingleAgent, SingleConfig
 from warpdrive_min.config import PositiveFloat
 from warpdrive_min.environment import Array
+
+from .single import SingleAgent, SingleConfig
 
 ROUNDING_MARGIN: Final = 1e-6
 """Distance to a threshold (m, m/step) below which rounding may decide."""

@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from envs.classic_control._common.single import SingleAgent, SingleConfig
-from envs.classic_control.acrobot.scene import draw
 from warpdrive_min.config import PositiveFloat, PositiveInt
 from warpdrive_min.environment import Array, sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
+
+from .._common.single import SingleAgent, SingleConfig
+from .scene import draw
 
 ROUNDING_MARGIN = 1e-5
 """Distance of the tip to the goal's height (m) below which rounding may decide; a step errs by 1e-6 at 10 rad/s."""

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from envs.classic_control._common.single_numba import kernels, load_4, symmetric
 from warpdrive_min.kernels.core_numba import clip, maths, principal
+
+from .._common.single_numba import kernels, load_4, symmetric
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 

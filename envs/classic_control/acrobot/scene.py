@@ -10,7 +10,7 @@ from warpdrive_min.rendering import Circles, Episode, Path, Scene
 from warpdrive_min.rendering.scene import numbers, steps, still, subtitle
 
 if TYPE_CHECKING:
-    from envs.classic_control.acrobot.env import AcrobotConfig
+    from .env import AcrobotConfig
 
 
 def draw(config: AcrobotConfig, episode: Episode) -> Scene:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from envs.classic_control._common.single_numba import kernels, load_4, symmetric
 from warpdrive_min.kernels.core_numba import maths
+
+from .._common.single_numba import kernels, load_4, symmetric
 
 ONE, FOUR_THIRDS = np.float32(1), np.float32(4 / 3)
 

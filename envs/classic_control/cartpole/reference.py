@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from envs.classic_control._common.single_numpy import kernels, symmetric
 from warpdrive_min.kernels.maths_numpy import maths
+
+from .._common.single_numpy import kernels, symmetric
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:

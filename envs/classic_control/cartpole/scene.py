@@ -10,7 +10,7 @@ from warpdrive_min.rendering import Circles, Episode, Path, Scene
 from warpdrive_min.rendering.scene import numbers, rectangle, steps, still, subtitle
 
 if TYPE_CHECKING:
-    from envs.classic_control.cartpole.env import CartPoleConfig
+    from .env import CartPoleConfig
 
 CART_WIDTH, CART_HEIGHT = 0.5, 0.3
 """Size of the cart, m; the dynamics have a point."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from envs.classic_control._common.valley import ValleyCar, ValleyConfig
-from envs.classic_control.continuous_mountain_car.scene import draw
 from warpdrive_min.config import PositiveInt
 from warpdrive_min.environment import sources_in
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
+
+from .._common.valley import ValleyCar, ValleyConfig
+from .scene import draw
 
 
 class ContinuousMountainCarConfig(ValleyConfig):

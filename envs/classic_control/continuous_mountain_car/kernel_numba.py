@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from envs.classic_control._common.single_numba import kernels, load_2
-from envs.classic_control._common.valley_numba import valley
 from warpdrive_min.kernels.core_numba import clip
+
+from .._common.single_numba import kernels, load_2
+from .._common.valley_numba import valley
 
 ZERO = np.float32(0)
 

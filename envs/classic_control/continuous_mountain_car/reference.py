@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.classic_control._common.single_numpy import kernels
-from envs.classic_control._common.valley_numpy import valley
+from .._common.single_numpy import kernels
+from .._common.valley_numpy import valley
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from envs.classic_control.mountain_car import scene
 from warpdrive_min.rendering import Episode, Scene
 
+from ..mountain_car import scene
+
 if TYPE_CHECKING:
-    from envs.classic_control.continuous_mountain_car.env import ContinuousMountainCarConfig
+    from .env import ContinuousMountainCarConfig
 
 
 def draw(config: ContinuousMountainCarConfig, episode: Episode) -> Scene:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from envs.classic_control._common.single_numba import kernels, load_2
-from envs.classic_control._common.valley_numba import valley
+from .._common.single_numba import kernels, load_2
+from .._common.valley_numba import valley
 
 REWARD = np.float32(-1)
 

@@ -11,7 +11,7 @@ from warpdrive_min.rendering import Circles, Episode, Markers, Path, Scene
 from warpdrive_min.rendering.scene import numbers, rectangle, steps, still, subtitle
 
 if TYPE_CHECKING:
-    from envs.classic_control._common.valley import ValleyConfig
+    from .._common.valley import ValleyConfig
 
 LENGTH, HEIGHT, WHEEL = 0.16, 0.06, 0.03
 """Size of the car, in the unit of its position; the dynamics have a point."""

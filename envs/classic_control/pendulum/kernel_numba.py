@@ -6,8 +6,9 @@ from typing import Any
 
 from numba import cuda
 
-from envs.classic_control._common.single_numba import kernels, load_2, symmetric
 from warpdrive_min.kernels.core_numba import clip, maths, principal
+
+from .._common.single_numba import kernels, load_2, symmetric
 
 
 def build(c: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from warpdrive_min.rendering import Circles, Episode, Path, Scene
 from warpdrive_min.rendering.scene import numbers, steps, still, subtitle
 
 if TYPE_CHECKING:
-    from envs.classic_control.pendulum.env import PendulumConfig
+    from .env import PendulumConfig
 
 ARC = 24
 """Points of the torque's arc."""
