@@ -2,7 +2,7 @@
 
 Both trees run `probe.py` over the tag's inputs: its records, documents and run configs. What the tag gives is kept in
 $GOLDEN_CACHE (`.golden`). Differences on purpose stand in `docs/golden.md`; exits with 1 if there are others, or if one
-that is listed is none. All parts take some minutes on two cores once the tag's outputs are kept.
+that is listed is none. All parts take some five minutes of CPU time once the tag's outputs are kept.
 """
 
 from __future__ import annotations
