@@ -221,8 +221,8 @@ def test_flag_that_is_never_cleared_is_caught_in_the_reference_too(write):
     """The reference is checked against itself: a reset that forgets a flag fails on `cpu`."""
     source = write() / "reference.py"
     text = source.read_text()
-    assert "        _done_[envs] = 0\n" in text
-    source.write_text(text.replace("        _done_[envs] = 0\n", ""))
+    assert "        clock.done[envs] = 0\n" in text
+    source.write_text(text.replace("        clock.done[envs] = 0\n", ""))
     result = check(case_of(source.parent, "cpu"), "reset")["reset"]
     assert result.status == "failed"
     assert "after a forced reset: _done_ of environment 0: want 0, got 1" in result.detail
@@ -267,7 +267,9 @@ def test_command_shows_speeds(write):
 def test_command_fails_with_a_check(write):
     """A failed check gives status 1 and its detail."""
     source = write() / "reference.py"
-    source.write_text(source.read_text().replace("_done_[:] = terminated", "_done_[:] = 3 * terminated"))
+    source.write_text(
+        source.read_text().replace("clock.done[:] = results.terminated", "clock.done[:] = 3 * results.terminated")
+    )
     result = run(source.parent, *QUICK)
     assert result.exit_code == 1
     assert "want 0 or 1, got 3" in result.output
