@@ -2,4 +2,4 @@
 
 from bench.cli import app
 
-app(prog_name="python -m bench")
+app(prog_name=f"python -m {__package__}")

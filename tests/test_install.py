@@ -2,11 +2,80 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
 import envs
 import warpdrive_min.envs
+
+ROOT = Path(envs.__file__).parents[1]
 
 
 def test_environments_have_one_name_everywhere():
     """`warpdrive_min.envs` offers in a checkout what the folder `envs` does, not a copy of it."""
     assert warpdrive_min.envs.__all__ == envs.__all__
     assert all(getattr(warpdrive_min.envs, name) is getattr(envs, name) for name in envs.__all__)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Install the wheel where nothing else of ours is; gives what runs Python there, in an empty folder."""
+    pytest.importorskip("hatchling", reason="builds the wheel")
+    folder = tmp_path_factory.mktemp("install")
+    venv.create(folder / "env")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
+    subprocess.run(build, check=True)
+    (wheel,) = folder.glob("*.whl")
+    (packages,) = (folder / "env").glob("lib/python*/site-packages")
+    subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(packages), str(wheel)], check=True)
+    # What it depends on is found where we have it; the .pth file of a checkout there is not read from here.
+    others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(others))
+
+    # What is measured is refused in Numba's simulator, which the tests have switched on.
+    own = {name: value for name, value in os.environ.items() if name not in ("NUMBA_ENABLE_CUDASIM", "PYTHONPATH")}
+
+    def run(*words):
+        python = folder / "env" / "bin" / "python"
+        done = subprocess.run(
+            [python, *words], cwd=packages.parent, env=own, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_wheel_claims_one_name(installed):
+    """A user's own `bench` and `envs` meet none of ours."""
+    code = "import importlib.util as u; print([n for n in ('bench', 'envs', 'warpdrive_min') if u.find_spec(n)])"
+    assert installed("-c", code) == "['warpdrive_min']\n"
+
+
+TRAIN = ("train", "-e", "cartpole", "--iterations", "1", "--set", "trainer.num_envs=4", "--set", "saving.basedir=runs")
+FLAGS = ("--backend", "host", "--check", "flags", "--configs", "1")
+TWO = ("--axis", "backend=cpu,host", "--where", "env=cartpole")
+SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("-m", "warpdrive_min", *TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"), "done after 1"),
+        (("-m", "warpdrive_min", "validate", "warpdrive_min.envs:CartPole", *FLAGS), "CartPole"),
+        (("-m", "warpdrive_min.bench", "list"), "env_step"),
+        (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "env_step", "--env", "cartpole"), "records:"),
+        (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "startup"), "records:"),
+        (("-m", "warpdrive_min.bench", "compare", *TWO, "--preset", "smoke", "--case", "env_step"), "written:"),
+        (("-c", "import warpdrive_min.compat, example_envs.tag_gridworld.tag_gridworld"), ""),
+    ],
+)
+def test_wheel_runs_commands_in_any_folder(installed, words, says):
+    """Kernels, run configs, programs of their own and WarpDrive's names are found inside the package."""
+    assert says in installed(*words)
