@@ -1,5 +1,5 @@
 """`python -m bench`."""
 
-from bench.cli import app
+from .cli import app
 
 app(prog_name=f"python -m {__package__}")

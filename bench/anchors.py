@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from bench.case import Point
+from .case import Point
 
 FILE: Final = Path(__file__).with_suffix(".toml")
 _TABLES: Final = tomllib.loads(FILE.read_text(encoding="utf-8"))

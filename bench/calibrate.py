@@ -16,19 +16,20 @@ import numpy as np
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench import compare
-from bench.case import PresetName, point_name
-from bench.errors import CompareError, NotComparable, NothingMeasured
-from bench.judge import key, machine_mismatches
-from bench.machine import kind
-from bench.pairs import WORKING_TREE, Pair, measure_revisions
-from bench.record import RESULTS, Record, append
-from bench.show import render
-from bench.show.columns import Column, Table
-from bench.stats import median, smallest_detectable
-from bench.sweep import say
-from bench.worker import WorkerError
 from warpdrive_min.files import write_atomically
+
+from . import compare
+from .case import PresetName, point_name
+from .errors import CompareError, NotComparable, NothingMeasured
+from .judge import key, machine_mismatches
+from .machine import kind
+from .pairs import WORKING_TREE, Pair, measure_revisions
+from .record import RESULTS, Record, append
+from .show import render
+from .show.columns import Column, Table
+from .stats import median, smallest_detectable
+from .sweep import say
+from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
 ROUNDS: Final = 5

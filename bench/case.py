@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from bench.measure import Plan
-    from bench.record import Measurement
-    from bench.show.charts import MakeChart
-    from bench.show.columns import MakeTable
+    from .measure import Plan
+    from .record import Measurement
+    from .show.charts import MakeChart
+    from .show.columns import MakeTable
 
 Point = Mapping[str, Any]
 """Value of each axis: a string, a number or a truth value; which of them, the axis decides."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.case import Case
-from bench.workloads import env_step, kernels, learn, memory, scaling, startup, train
+from .case import Case
+from .workloads import env_step, kernels, learn, memory, scaling, startup, train
 
 CASES: Final[dict[str, Case]] = {
     case.name: case

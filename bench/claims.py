@@ -13,19 +13,20 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 
-from bench import sweep
-from bench.case import Job, Point, point_name
-from bench.cases import CASES
-from bench.judge import Estimate, Filter, Interval, Judgement, Position, position
-from bench.ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
-from bench.record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
-from bench.sets import newest_sets, published_records
-from bench.show import render
-from bench.show.columns import Column, Table
-from bench.show.labels import number
-from bench.worker import run_points
-from bench.workloads.learn import SEEDS
 from warpdrive_min.backends import availability
+
+from . import sweep
+from .case import Job, Point, point_name
+from .cases import CASES
+from .judge import Estimate, Filter, Interval, Judgement, Position, position
+from .ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
+from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
+from .sets import newest_sets, published_records
+from .show import render
+from .show.columns import Column, Table
+from .show.labels import number
+from .worker import run_points
+from .workloads.learn import SEEDS
 
 ABOUT: Final = 0.1
 """Share by which a figure may miss a claim of "about" so much, or one of ours in another run."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from bench import documents, plots, sweep
-from bench.calibrate import calibrate
-from bench.case import PresetName
-from bench.cases import CASES
-from bench.claims import claims
-from bench.compare import compare
-from bench.doctor import doctor
-from bench.export import export
-from bench.gate import GateCommand, gate
-from bench.paper import paper
-from bench.peers.command import peers
-from bench.publish import publish
-from bench.report import report
-from bench.reproduce import reproduce
 from warpdrive_min.backends import availability
+
+from . import documents, plots, sweep
+from .calibrate import calibrate
+from .case import PresetName
+from .cases import CASES
+from .claims import claims
+from .compare import compare
+from .doctor import doctor
+from .export import export
+from .gate import GateCommand, gate
+from .paper import paper
+from .peers.command import peers
+from .publish import publish
+from .report import report
+from .reproduce import reproduce
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)

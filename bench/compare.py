@@ -18,10 +18,13 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from bench import record, sweep
-from bench.case import Case, Point, Preset, PresetName, passes
-from bench.errors import CompareError, NotComparable, NothingMeasured, PointFailed
-from bench.judge import (
+from warpdrive_min.backends import availability
+from warpdrive_min.files import write_atomically
+
+from . import record, sweep
+from .case import Case, Point, Preset, PresetName, passes
+from .errors import CompareError, NotComparable, NothingMeasured, PointFailed
+from .judge import (
     COMPARABLE_FIELDS,
     Estimate,
     Evidence,
@@ -34,16 +37,14 @@ from bench.judge import (
     name_of,
     position,
 )
-from bench.machine import ROOT, git_state
-from bench.measure import Timed
-from bench.pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of
-from bench.record import RESULTS, Comparison, Record, append, read_all, selected
-from bench.show import render
-from bench.stats import CONFIDENCE, holm, median
-from bench.sweep import say
-from bench.worker import WorkerError
-from warpdrive_min.backends import availability
-from warpdrive_min.files import write_atomically
+from .machine import ROOT, git_state
+from .measure import Timed
+from .pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of
+from .record import RESULTS, Comparison, Record, append, read_all, selected
+from .show import render
+from .stats import CONFIDENCE, holm, median
+from .sweep import say
+from .worker import WorkerError
 
 SAME: Final = 0.01
 """Share within which the whole interval of two sides lies that are the same."""

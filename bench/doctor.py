@@ -13,12 +13,13 @@ from typing import Annotated, Any, Final, Literal
 import torch
 import typer
 
-from bench import machine, nvml
-from bench.cases import CASES
-from bench.measure import MeasureError, refuse_simulator
-from bench.record import SWEEPS
 from warpdrive_min.backends import availability, cache, cuda_c
 from warpdrive_min.backends.host import openmp_flags
+
+from . import machine, nvml
+from .cases import CASES
+from .measure import MeasureError, refuse_simulator
+from .record import SWEEPS
 
 LOAD_HIGH: Final = 0.5
 """Load per core from which times say more about the others than about the code."""

@@ -12,12 +12,13 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from bench.case import Place
-from bench.cases import CASES
-from bench.record import Record, RecordError, read_all, selected
-from bench.show import peers, render
-from bench.show.columns import MakeTable
 from warpdrive_min.files import write_atomically
+
+from .case import Place
+from .cases import CASES
+from .record import Record, RecordError, read_all, selected
+from .show import peers, render
+from .show.columns import MakeTable
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench import machine
-from bench.case import point_name
-from bench.cases import CASES
-from bench.record import Metric, Record, RecordError, read_all
-from bench.show.records import by_machine
-from bench.stats import median
 from warpdrive_min.files import write_atomically
+
+from . import machine
+from .case import point_name
+from .cases import CASES
+from .record import Metric, Record, RecordError, read_all
+from .show.records import by_machine
+from .stats import median
 
 GROUPED_BY: Final = ("env", "implementation")
 """Axes that name an ASV benchmark beside its case; the others are its parameters."""

@@ -21,21 +21,22 @@ import numpy as np
 import typer
 from typer.core import TyperCommand
 
-from bench import calibrate, compare, sweep
-from bench.calibrate import CALIBRATIONS, Calibration
-from bench.case import Job, PresetName, point_name
-from bench.cases import CASES
-from bench.compare import paired_up
-from bench.errors import CompareError, NotComparable, NothingMeasured
-from bench.judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from bench.pairs import WORKING_TREE, Pair, measure_revisions
-from bench.record import Context, Record, append, read_all, selected
-from bench.show import render
-from bench.show.columns import Column, Table
-from bench.stats import CONFIDENCE, holm, median, smallest_detectable
-from bench.sweep import say
-from bench.worker import run_points
 from warpdrive_min.files import write_atomically
+
+from . import calibrate, compare, sweep
+from .calibrate import CALIBRATIONS, Calibration
+from .case import Job, PresetName, point_name
+from .cases import CASES
+from .compare import paired_up
+from .errors import CompareError, NotComparable, NothingMeasured
+from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
+from .pairs import WORKING_TREE, Pair, measure_revisions
+from .record import Context, Record, append, read_all, selected
+from .show import render
+from .show.columns import Column, Table
+from .stats import CONFIDENCE, holm, median, smallest_detectable
+from .sweep import say
+from .worker import run_points
 
 THRESHOLD: Final = 0.03
 INJECTED: Final = (0.0, 0.03, 0.05, 0.10)
@@ -466,7 +467,7 @@ def render_junit(report: Report) -> str:
             ElementTree.SubElement(element, tag, message=row.text)
     for kind, text in report.problems:
         name = f"{kind}: {text.splitlines()[0]}"
-        element = ElementTree.SubElement(suite, "testcase", classname="bench.gate", name=name)
+        element = ElementTree.SubElement(suite, "testcase", classname=f"{__package__}.gate", name=name)
         ElementTree.SubElement(element, "skipped" if kind == "left out" else "error", message=text)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))

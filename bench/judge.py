@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from bench.case import Point
-from bench.errors import NotComparable
-from bench.nvml import throttling
-from bench.record import Record
-from bench.stats import Ratio
+from .case import Point
+from .errors import NotComparable
+from .nvml import throttling
+from .record import Record
+from .stats import Ratio
 
 Interval = tuple[float, float]
 """Lower and upper end, both of it."""

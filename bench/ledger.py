@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench import anchors
-from bench.judge import Estimate, Filter
-from bench.record import Comparison, Metric, Record
-from bench.stats import median, median_interval
+from . import anchors
+from .judge import Estimate, Filter
+from .record import Comparison, Metric, Record
+from .stats import median, median_interval
 
 FILE: Final = Path(__file__).with_name("claims.toml")
 UNNAMED: Final = "not named"

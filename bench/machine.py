@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import torch
 
-from bench.case import Facts
 from warpdrive_min.backends import cuda_c
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from .case import Facts
+
+ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda", "triton")
 SETTINGS = (
     *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS", "CUDA_DISABLE_PERF_BOOST"),

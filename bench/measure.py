@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from bench import machine
-from bench.case import Check, Facts, Job, Preset, Skip, Workload
-from bench.nvml import Sampler, pcie_bytes_per
-from bench.record import Context, Host, Measurement, Metric, Record
-from bench.stats import median, median_interval, spread
+from . import machine
+from .case import Check, Facts, Job, Preset, Skip, Workload
+from .nvml import Sampler, pcie_bytes_per
+from .record import Context, Host, Measurement, Metric, Record
+from .stats import median, median_interval, spread
 
 WARM_BLOCKS: Final = 5
 """Blocks whose medians must agree before anything is kept."""

@@ -18,13 +18,13 @@ from typing import Final
 
 import torch
 
-from bench.case import Case, Check, Facts, Point, Preset, point_name
-from bench.errors import NotComparable
-from bench.machine import ROOT
-from bench.measure import PLANS, rates
-from bench.record import Comparison, Context, Host, Measurement, Record
-from bench.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
-from bench.worker import Answering, Message, Worker, WorkerError
+from .case import Case, Check, Facts, Point, Preset, point_name
+from .errors import NotComparable
+from .machine import ROOT
+from .measure import PLANS, rates
+from .record import Comparison, Context, Host, Measurement, Record
+from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
+from .worker import Answering, Message, Worker, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
 """Rounds of each pair. Fixed beforehand: to stop where it looks good would make the interval too narrow."""

@@ -12,17 +12,17 @@ from typing import Annotated, Any, Final
 import matplotlib as mpl
 import typer
 
-from bench.documents import TABLES
-from bench.plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
-from bench.record import Record, RecordError, read_all
-from bench.sets import published_records
-from bench.show import pgf
-from bench.show.columns import Column, Table
-from bench.show.labels import commit_label, machine_label, plural
-from bench.show.records import by_machine, latest, measured_alone
-from bench.show.render import escape, floating_figure, floating_table, head, template
-from bench.show.tables import hardware, paper_headline, paper_points
-from bench.stats import median
+from .documents import TABLES
+from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
+from .record import Record, RecordError, read_all
+from .sets import published_records
+from .show import pgf
+from .show.columns import Column, Table
+from .show.labels import commit_label, machine_label, plural
+from .show.records import by_machine, latest, measured_alone
+from .show.render import escape, floating_figure, floating_table, head, template
+from .show.tables import hardware, paper_headline, paper_points
+from .stats import median
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"

@@ -18,14 +18,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from bench.cases import CASES
-from bench.record import RESULTS, Record, RecordError, read_all
-from bench.sets import past_records, published_records
-from bench.show import across, peers
-from bench.show.charts import Chart, Panel, Series
-from bench.show.labels import commit_label, machine_label, notes
-from bench.show.records import by_machine, measured_alone
 from warpdrive_min.files import replacing
+
+from .cases import CASES
+from .record import RESULTS, Record, RecordError, read_all
+from .sets import past_records, published_records
+from .show import across, peers
+from .show.charts import Chart, Panel, Series
+from .show.labels import commit_label, machine_label, notes
+from .show.records import by_machine, measured_alone
 
 STYLES: Final = Path(__file__).parent / "show" / "styles"
 FORMATS: Final = ("png", "pdf", "svg")

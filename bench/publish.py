@@ -16,19 +16,20 @@ from typing import Annotated, Final
 
 import typer
 
-from bench import doctor, documents, machine, plots, sets, sweep
-from bench.case import PresetName, point_name
-from bench.cases import CASES
-from bench.judge import Key, key, machine_mismatches, name_of, point_key
-from bench.pairs import Side, measure_all
-from bench.peers import sides
-from bench.peers.command import chosen, interpreters
-from bench.record import Comparison, Context, Record, append, read, read_comparisons
-from bench.sets import COMPARISONS, RECORDS, Manifest
-from bench.sweep import say
-from bench.worker import run_points
 from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
+
+from . import doctor, documents, machine, plots, sets, sweep
+from .case import PresetName, point_name
+from .cases import CASES
+from .judge import Key, key, machine_mismatches, name_of, point_key
+from .pairs import Side, measure_all
+from .peers import sides
+from .peers.command import chosen, interpreters
+from .record import Comparison, Context, Record, append, read, read_comparisons
+from .sets import COMPARISONS, RECORDS, Manifest
+from .sweep import say
+from .worker import run_points
 
 REFUSED: Final = 3
 """Exit code: nothing was begun, for figures from here could not be published."""

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bench import measure
-from bench.case import Job, point_name
-from bench.machine import sources_hash
-from bench.measure import Ranks
-from bench.record import Context, Measurement, Record, Status
-from bench.workloads.shared import ON_GPU
 from warpdrive_min.backends import BACKENDS, Availability
+
+from . import measure
+from .case import Job, point_name
+from .machine import sources_hash
+from .measure import Ranks
+from .record import Context, Measurement, Record, Status
+from .workloads.shared import ON_GPU
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +302,7 @@ def _sources_there() -> Callable[[], str]:
     def ask() -> str:
         """Travel by value, as no function of a module does: a node that lacks the package can still say so."""
         try:
-            from bench.machine import sources_hash  # noqa: PLC0415  (where it is called)
+            from .machine import sources_hash  # noqa: PLC0415  (where it is called)
         except ImportError as error:
             return f"{type(error).__name__}: {error}"
         return sources_hash()

@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from bench import machine, nvml
-from bench.case import Case, Check, Facts, Mode, Point, Preset, Scope, passes
-from bench.stats import Ratio, log_ratios, median, median_interval
+from . import machine, nvml
+from .case import Case, Check, Facts, Mode, Point, Preset, Scope, passes
+from .stats import Ratio, log_ratios, median, median_interval
 
 SCHEMA: Final = 2
 """Raised when a field changes its meaning or goes."""

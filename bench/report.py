@@ -10,18 +10,19 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench.anchors import SOURCES
-from bench.claims import Claims, for_report
-from bench.plots import charts
-from bench.record import Record, RecordError, read_all, read_comparisons
-from bench.sets import past_records, published_records
-from bench.show.charts import Chart, DataPoint
-from bench.show.columns import Column, Table
-from bench.show.labels import commit_label, digits, machine_label, notes
-from bench.show.records import by_machine
-from bench.show.render import template
-from bench.show.tables import hardware, headline, points
 from warpdrive_min.files import write_atomically
+
+from .anchors import SOURCES
+from .claims import Claims, for_report
+from .plots import charts
+from .record import Record, RecordError, read_all, read_comparisons
+from .sets import past_records, published_records
+from .show.charts import Chart, DataPoint
+from .show.columns import Column, Table
+from .show.labels import commit_label, digits, machine_label, notes
+from .show.records import by_machine
+from .show.render import template
+from .show.tables import hardware, headline, points
 
 OUT: Final = Path("results/report.html")
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bench import machine
-from bench.case import Job
-from bench.cases import CASES
-from bench.judge import disturbed, name_of, position
-from bench.machine import CODE
-from bench.record import SWEEPS, Context, Metric, Record, RecordError, append, read_all
-from bench.worker import run_point
+from . import machine
+from .case import Job
+from .cases import CASES
+from .judge import disturbed, name_of, position
+from .machine import CODE
+from .record import SWEEPS, Context, Metric, Record, RecordError, append, read_all
+from .worker import run_point
 
 TOLERANCE: Final = 0.1
 """Share by which a figure may differ: what the same point's did between two published sweeps of the same GPU."""

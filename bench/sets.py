@@ -8,9 +8,10 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench.case import Preset
-from bench.record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
 from warpdrive_min.files import write_atomically
+
+from .case import Preset
+from .record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
 
 SETS: Final = RESULTS / "sets"
 MANIFEST: Final = "manifest.json"

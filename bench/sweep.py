@@ -12,14 +12,15 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import documents, plots, ray_sweep
-from bench.case import Case, Job, Point, Preset, PresetName, point_name
-from bench.cases import CASES
-from bench.record import RESULTS, SWEEPS, Context, Record, append, read, read_all
-from bench.show import render
-from bench.show.records import by_machine
-from bench.worker import run_points
 from warpdrive_min.backends import Availability, availability
+
+from . import documents, plots, ray_sweep
+from .case import Case, Job, Point, Preset, PresetName, point_name
+from .cases import CASES
+from .record import RESULTS, SWEEPS, Context, Record, append, read, read_all
+from .show import render
+from .show.records import by_machine
+from .worker import run_points
 
 Filters = Mapping[str, Sequence[Any]]
 """Values to keep of each axis, and of "case"; an axis that is not named keeps all."""

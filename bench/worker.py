@@ -32,12 +32,17 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from bench import machine, measure
-from bench.case import Case, Job, Point, Skip
-from bench.cases import CASES
-from bench.measure import Plan, Timed, Timer
-from bench.record import Context, Host, Record, parsed
+if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
+    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[1] / "__init__.py").exists() else ""
+    __package__ = f"{_outer}bench"
+
 from warpdrive_min.backends import BACKENDS
+
+from . import machine, measure
+from .case import Case, Job, Point, Skip
+from .cases import CASES
+from .measure import Plan, Timed, Timer
+from .record import Context, Host, Record, parsed
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import torch
 
-from bench.anchors import ANCHORS, JAX, SEPARATE, WARPDRIVE
-from bench.case import Point, Preset
-from bench.workloads.shared import FULLY_OBSERVED_AGENTS
+from ..anchors import ANCHORS, JAX, SEPARATE, WARPDRIVE
+from ..case import Point, Preset
+from ..workloads.shared import FULLY_OBSERVED_AGENTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.case import Check
-from bench.workloads.shared import SEED, env_config
-from envs import ENVS
 from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import difference
+from warpdrive_min.envs import ENVS
+
+from ..case import Check
+from ..workloads.shared import SEED, env_config
 
 Floats = NDArray[np.float64]
 LOOSER: Final = 10

@@ -9,14 +9,15 @@ from typing import Annotated, Final
 
 import typer
 
-from bench import documents
-from bench.case import Preset, PresetName, passes
-from bench.peers.catalogue import PEERS, PeerJob
-from bench.peers.sides import Run, measure
-from bench.record import PEER_RECORDS, Context, Record, append
-from bench.show import render
-from bench.sweep import say
 from warpdrive_min import BACKENDS
+
+from .. import documents
+from ..case import Preset, PresetName, passes
+from ..record import PEER_RECORDS, Context, Record, append
+from ..show import render
+from ..sweep import say
+from .catalogue import PEERS, PeerJob
+from .sides import Run, measure
 
 WIDE: Final = 220
 """Letters in a line of the table."""

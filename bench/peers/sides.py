@@ -14,16 +14,17 @@ from typing import Any, Final
 
 import torch
 
-from bench import pairs
-from bench.case import Case, Facts, Point, Scope, Skip
-from bench.cases import CASES
-from bench.measure import Timed
-from bench.pairs import Pair, Side
-from bench.peers.catalogue import PeerJob
-from bench.peers.check import correctness
-from bench.record import Comparison, Context, Metric, Record, Status
-from bench.worker import Answering, Message, Server, Worker, WorkerError
 from warpdrive_min.backends import availability
+
+from .. import pairs
+from ..case import Case, Facts, Point, Scope, Skip
+from ..cases import CASES
+from ..measure import Timed
+from ..pairs import Pair, Side
+from ..record import Comparison, Context, Metric, Record, Status
+from ..worker import Answering, Message, Server, Worker, WorkerError
+from .catalogue import PeerJob
+from .check import correctness
 
 CASE: Final = "peer"
 VERSION: Final = 1

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from bench.machine import LIMITS
-from bench.record import Metric, Record
-from bench.show.charts import (
+from ..machine import LIMITS
+from ..record import Metric, Record
+from ..stats import median, median_interval
+from .charts import (
     BACKEND_STYLE,
     GREY,
     Axis,
@@ -22,7 +23,7 @@ from bench.show.charts import (
     points_along,
     rows,
 )
-from bench.show.labels import (
+from .labels import (
     ENV_NAME,
     MEDIANS,
     backend_label,
@@ -32,8 +33,7 @@ from bench.show.labels import (
     quantity,
     size_and_run,
 )
-from bench.show.records import between, env_order, extent, first_metric, latest, plain
-from bench.stats import median, median_interval
+from .records import between, env_order, extent, first_metric, latest, plain
 
 # ------------------------------------------------------------------ roofline
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from bench.record import Metric, Record
-from bench.show.labels import OTHER_WAYS, backend_label
-from bench.show.records import metric
+from ..record import Metric, Record
+from .labels import OTHER_WAYS, backend_label
+from .records import metric
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; marker and line say the same again.
 BACKEND_STYLE: Final[dict[str, dict[str, str]]] = {

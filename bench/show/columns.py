@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from bench.record import Metric, Record
-from bench.show.labels import device_label, half_width, number, plain_text, three_digits
-from bench.show.records import metric
+from ..record import Metric, Record
+from .labels import device_label, half_width, number, plain_text, three_digits
+from .records import metric
 
 Row = TypeVar("Row")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from bench.case import Place
-from bench.record import Metric, Record
-from bench.show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from bench.show.columns import Column, MakeTable, Table, axis_column, interval_column, metric_column
-from bench.show.labels import (
+from ..case import Place
+from ..record import Metric, Record
+from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
+from .columns import Column, MakeTable, Table, axis_column, interval_column, metric_column
+from .labels import (
     BACKEND_NAME,
     MEDIANS,
     device_label,
@@ -19,8 +19,8 @@ from bench.show.labels import (
     ratio_text,
     three_digits,
 )
-from bench.show.records import by, grouped, latest, rate_of
-from bench.show.tables import paper_axis, paper_metric, paper_order
+from .records import by, grouped, latest, rate_of
+from .tables import paper_axis, paper_metric, paper_order
 
 
 def _work(record: Record) -> str:

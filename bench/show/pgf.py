@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import Formatter
 
-from bench.show.render import escape
+from .render import escape
 
 ENGINES: Final = ("xelatex", "lualatex", "pdflatex")
 """One of them measures the texts of a PGF figure."""

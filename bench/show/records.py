@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench.machine import kind
-from bench.record import ALONE, Metric, Record
-from bench.show.labels import ENV_NAME
+from ..machine import kind
+from ..record import ALONE, Metric, Record
+from .labels import ENV_NAME
 
 
 def latest(records: Iterable[Record]) -> list[Record]:

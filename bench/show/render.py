@@ -14,7 +14,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.markup import escape as escape_markup
 
-from bench.show.columns import Table
+from .columns import Table
 
 if TYPE_CHECKING:
     from jinja2 import Template

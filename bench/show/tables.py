@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from bench.record import Record
-from bench.show.charts import BACKEND_STYLE, is_ours
-from bench.show.columns import (
+from ..record import Record
+from .charts import BACKEND_STYLE, is_ours
+from .columns import (
     Column,
     MakeTable,
     Table,
@@ -20,7 +20,7 @@ from bench.show.columns import (
     number_column,
     over_column,
 )
-from bench.show.labels import (
+from .labels import (
     ENV_NAME,
     backend_label,
     commit_label,
@@ -31,7 +31,7 @@ from bench.show.labels import (
     ratio_text,
     three_digits,
 )
-from bench.show.records import env_order, joules, latest, measured_alone, metric, size
+from .records import env_order, joules, latest, measured_alone, metric, size
 
 # ------------------------------------------------------------------ at the end of a sweep, and in documents
 

@@ -8,11 +8,17 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from bench.case import Case, Check, Point, Preset
-from bench.measure import Timed
-from bench.record import Metric, Record
-from bench.show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
-from bench.show.columns import (
+from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.consistency import step_by_step
+from warpdrive_min.envs import ENVS
+from warpdrive_min.policies import random_policy
+from warpdrive_min.spaces import category_counts
+
+from ..case import Case, Check, Point, Preset
+from ..measure import Timed
+from ..record import Metric, Record
+from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
+from ..show.columns import (
     Table,
     axis_column,
     backend_column,
@@ -21,7 +27,7 @@ from bench.show.columns import (
     number_column,
     over_column,
 )
-from bench.show.labels import (
+from ..show.labels import (
     BACKEND_NAME,
     MEDIANS,
     backend_label,
@@ -31,9 +37,9 @@ from bench.show.labels import (
     ratio_text,
     three_digits,
 )
-from bench.show.records import baselines, between, by, grouped, joules, latest, metric, plain, size, times_baseline
-from bench.show.tables import JOULES, largest_error, over_baseline
-from bench.workloads.shared import (
+from ..show.records import baselines, between, by, grouped, joules, latest, metric, plain, size, times_baseline
+from ..show.tables import JOULES, largest_error, over_baseline
+from .shared import (
     EPISODE_LENGTHS,
     FULLY_OBSERVED_AGENTS,
     ON_CPU,
@@ -47,11 +53,6 @@ from bench.workloads.shared import (
     repeated,
     timed,
 )
-from envs import ENVS
-from warpdrive_min import BACKENDS, EnvWrapper
-from warpdrive_min.consistency import step_by_step
-from warpdrive_min.policies import random_policy
-from warpdrive_min.spaces import category_counts
 
 CHECKED_STEPS: Final = 8
 CHECKED_STEPS_OF_MANY: Final = 2

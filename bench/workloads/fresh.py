@@ -14,6 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
+    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[2] / "__init__.py").exists() else ""
+    __package__ = f"{_outer}bench.workloads"
+
+
 Result = TypeVar("Result")
 FIRST_UPDATE = "first update"
 
@@ -55,9 +60,10 @@ def _allocate(backend: Any) -> None:
 
 def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
     """Build the environments, start them, build what draws, and step once."""
-    from bench.workloads.env_step import build_env  # noqa: PLC0415
-    from bench.workloads.shared import SEED  # noqa: PLC0415
     from warpdrive_min.policies import random_policy  # noqa: PLC0415
+
+    from .env_step import build_env  # noqa: PLC0415
+    from .shared import SEED  # noqa: PLC0415
 
     def done(work: Callable[[], Any]) -> Callable[[], Any]:
         def waited() -> Any:
@@ -79,7 +85,7 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
     """Build a trainer, play and learn once eagerly, and a second time, on a GPU out of the graphs it captures."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
-    from bench.workloads.train import player  # noqa: PLC0415
+    from .train import player  # noqa: PLC0415
 
     def iterate() -> None:
         trainer.iterate()

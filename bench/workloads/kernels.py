@@ -13,34 +13,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from bench.case import Case, Check, Point, Preset
-from bench.measure import Timed
-from bench.record import Record
-from bench.show.charts import Axis, Chart, is_ours, maker, rows
-from bench.show.columns import (
-    Table,
-    axis_column,
-    backend_column,
-    interval_column,
-    metric_column,
-    over_column,
-)
-from bench.show.labels import MEDIANS, plural, three_digits
-from bench.show.records import by, grouped, latest, rate_of
-from bench.show.tables import over_baseline
-from bench.workloads.env_step import checked_envs, start_env
-from bench.workloads.shared import (
-    ON_CPU,
-    SEED,
-    Arrays,
-    Repeated,
-    available,
-    errors,
-    over,
-    repeated,
-    timed,
-    torch_threads,
-)
 from warpdrive_min import (
     BACKENDS,
     CUDADataManager,
@@ -58,6 +30,35 @@ from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, SharedLayout
 from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
+
+from ..case import Case, Check, Point, Preset
+from ..measure import Timed
+from ..record import Record
+from ..show.charts import Axis, Chart, is_ours, maker, rows
+from ..show.columns import (
+    Table,
+    axis_column,
+    backend_column,
+    interval_column,
+    metric_column,
+    over_column,
+)
+from ..show.labels import MEDIANS, plural, three_digits
+from ..show.records import by, grouped, latest, rate_of
+from ..show.tables import over_baseline
+from .env_step import checked_envs, start_env
+from .shared import (
+    ON_CPU,
+    SEED,
+    Arrays,
+    Repeated,
+    available,
+    errors,
+    over,
+    repeated,
+    timed,
+    torch_threads,
+)
 
 OURS: Final = "ours"
 """Implementation of which there is one for each backend; what is named after torch runs once on each device."""
@@ -612,8 +613,8 @@ def counting_kernel(backend: Backend, launches: torch.Tensor) -> Callable[[], An
     functions.load(
         {
             "cuda_c": Path(__file__).with_name("count") / "count.cu",
-            "numba": "bench.workloads.count.count_numba",
-            "numpy": "bench.workloads.count.count_numpy",
+            "numba": f"{__package__}.count.count_numba",
+            "numpy": f"{__package__}.count.count_numpy",
         }
     )
     return functions.prepare(functions.kernel("count"), [launches])

@@ -11,20 +11,21 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from bench.case import Case, Check, Facts, Point, Preset
-from bench.measure import Once
-from bench.record import Curve, Measurement, Metric, Record
-from bench.show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from bench.show.columns import Column, Table, axis_column, backend_column, column_of
-from bench.show.labels import backend_label, environment, number, plural
-from bench.show.records import by, grouped, latest, metric
-from bench.show.tables import paper_axis, paper_order
-from bench.stats import Floats, interquartile_band, interquartile_mean, median, median_interval
-from bench.workloads.shared import ON_CPU, ON_GPU, available, counterpart, default_mode, torch_threads
-from bench.workloads.train import Settings, WatchedTrainer, shipped
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row
+
+from ..case import Case, Check, Facts, Point, Preset
+from ..measure import Once
+from ..record import Curve, Measurement, Metric, Record
+from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
+from ..show.columns import Column, Table, axis_column, backend_column, column_of
+from ..show.labels import backend_label, environment, number, plural
+from ..show.records import by, grouped, latest, metric
+from ..show.tables import paper_axis, paper_order
+from ..stats import Floats, interquartile_band, interquartile_mean, median, median_interval
+from .shared import ON_CPU, ON_GPU, available, counterpart, default_mode, torch_threads
+from .train import Settings, WatchedTrainer, shipped
 
 SEEDS: Final = range(5)
 EVALUATED: Final = 100

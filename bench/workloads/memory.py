@@ -8,23 +8,24 @@ from typing import Any, Final
 
 import torch
 
-from bench.case import Case, Check, Facts, Point, Preset
-from bench.measure import Once
-from bench.record import Measurement, Metric, Record
-from bench.show.charts import Axis, Chart, Panel
-from bench.show.columns import (
+from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.backends import Backend
+
+from ..case import Case, Check, Facts, Point, Preset
+from ..measure import Once
+from ..record import Measurement, Metric, Record
+from ..show.charts import Axis, Chart, Panel
+from ..show.columns import (
     Column,
     Table,
     axis_column,
     metric_column,
     number_column,
 )
-from bench.show.labels import number, plain_text, three_digits
-from bench.show.records import by, grouped, latest
-from bench.workloads.env_step import AGENTS_IN_EACH, env_step_sizes, over_agents, place, start_env
-from bench.workloads.shared import ON_GPU, available
-from warpdrive_min import BACKENDS, EnvWrapper
-from warpdrive_min.backends import Backend
+from ..show.labels import number, plain_text, three_digits
+from ..show.records import by, grouped, latest
+from .env_step import AGENTS_IN_EACH, env_step_sizes, over_agents, place, start_env
+from .shared import ON_GPU, available
 
 SLACK_BYTES: Final = 1 << 20
 """Bytes on a GPU of what is no array and does not grow, such as constants that a kernel has got there."""

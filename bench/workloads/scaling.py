@@ -18,11 +18,14 @@ import torch
 from pydantic import TypeAdapter
 from torch import distributed
 
-from bench.case import Case, Facts, Point, Preset, Skip
-from bench.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
-from bench.record import Measurement, Record
-from bench.show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
-from bench.show.columns import (
+from warpdrive_min.training.distributed import joined, launch
+from warpdrive_min.training.ranks import World, as_bytes
+
+from ..case import Case, Facts, Point, Preset, Skip
+from ..measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
+from ..record import Measurement, Record
+from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
+from ..show.columns import (
     Column,
     Table,
     axis_column,
@@ -31,11 +34,11 @@ from bench.show.columns import (
     metric_column,
     number_column,
 )
-from bench.show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
-from bench.show.records import by, grouped, latest, metric
-from bench.show.tables import NOTHING, paper_points
-from bench.workloads.shared import ON_GPU, Repeated, available, timed
-from bench.workloads.train import (
+from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
+from ..show.records import by, grouped, latest, metric
+from ..show.tables import NOTHING, paper_points
+from .shared import ON_GPU, Repeated, available, timed
+from .train import (
     ROLLOUT_SHARE,
     Comparison,
     WatchedTrainer,
@@ -45,10 +48,8 @@ from bench.workloads.train import (
     training_point,
     twin_check,
 )
-from warpdrive_min.training.distributed import joined, launch
-from warpdrive_min.training.ranks import World, as_bytes
 
-PROGRAM: Final = "bench.workloads.scaling"
+PROGRAM: Final = f"{__package__}.scaling"
 REPORT: Final = "report.json"
 ON_GPUS: Final = (1, 2, 4, 8)
 """Ranks, each with a GPU of its own."""

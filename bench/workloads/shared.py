@@ -9,11 +9,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from bench.case import Check, Facts, Mode, Point, Preset, Skip
-from bench.measure import Timed
 from warpdrive_min import BACKENDS, capture
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import difference
+
+from ..case import Check, Facts, Mode, Point, Preset, Skip
+from ..measure import Timed
 
 SEED: Final = 274880
 """Seed of all cases that have no axis of seeds."""

@@ -16,11 +16,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from bench.case import Case, Check, Facts, Point, Preset
-from bench.measure import ColdStart
-from bench.record import Record
-from bench.show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
-from bench.show.columns import (
+from warpdrive_min import BACKENDS
+from warpdrive_min.policies import random_policy
+
+from ..case import Case, Check, Facts, Point, Preset
+from ..measure import ColdStart
+from ..record import Record
+from ..show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
+from ..show.columns import (
     Column,
     Table,
     axis_column,
@@ -28,9 +31,9 @@ from bench.show.columns import (
     interval_column,
     metric_column,
 )
-from bench.show.labels import backend_label, environment
-from bench.show.records import by, latest, metric
-from bench.show.tables import (
+from ..show.labels import backend_label, environment
+from ..show.records import by, latest, metric
+from ..show.tables import (
     PAPER_BACKEND,
     all_points,
     differing,
@@ -39,14 +42,12 @@ from bench.show.tables import (
     paper_metric,
     paper_order,
 )
-from bench.workloads.env_step import place, start_env
-from bench.workloads.fresh import FIRST_UPDATE, observed
-from bench.workloads.shared import SEED, Arrays, available, counterpart, errors, torch_threads
-from bench.workloads.train import player, training_point, twin_of
-from warpdrive_min import BACKENDS
-from warpdrive_min.policies import random_policy
+from .env_step import place, start_env
+from .fresh import FIRST_UPDATE, observed
+from .shared import SEED, Arrays, available, counterpart, errors, torch_threads
+from .train import player, training_point, twin_of
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 FRESH: Final = Path(__file__).with_name("fresh.py")
 FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"

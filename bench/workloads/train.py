@@ -15,12 +15,19 @@ from typing import Any, Final
 
 import torch
 
-from bench.anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
-from bench.case import Case, Check, Point, Preset
-from bench.measure import Timed
-from bench.record import Metric, Record
-from bench.show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
-from bench.show.columns import (
+from warpdrive_min import EnvWrapper
+from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
+from warpdrive_min.envs import ENVS
+from warpdrive_min.training.config import PolicyConfig, RunConfig
+from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.trainer import Trainer
+
+from ..anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
+from ..case import Case, Check, Point, Preset
+from ..measure import Timed
+from ..record import Metric, Record
+from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
+from ..show.columns import (
     Column,
     Table,
     axis_column,
@@ -29,11 +36,11 @@ from bench.show.columns import (
     metric_column,
     number_column,
 )
-from bench.show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text, three_digits
-from bench.show.records import by, grouped, latest, rate_of
-from bench.show.tables import over_baseline
-from bench.workloads.env_step import place
-from bench.workloads.shared import (
+from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text, three_digits
+from ..show.records import by, grouped, latest, rate_of
+from ..show.tables import over_baseline
+from .env_step import place
+from .shared import (
     ON_CPU,
     ON_GPU,
     SEED,
@@ -49,12 +56,6 @@ from bench.workloads.shared import (
     timed,
     torch_threads,
 )
-from envs import ENVS
-from warpdrive_min import EnvWrapper
-from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
-from warpdrive_min.training.config import PolicyConfig, RunConfig
-from warpdrive_min.training.metrics import Row
-from warpdrive_min.training.trainer import Trainer
 
 NETWORKS: Final[dict[str, dict[str, Any]]] = {
     "32-32": {"fc_dims": [32, 32]},
