@@ -70,7 +70,7 @@ def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
 def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
     """With its episodes used up a run ends with a curve and a last return, and says why there is no time."""
     config = shipped("cartpole", "_a2c")
-    short = replace(config, trainer=replace(config.trainer, num_episodes=100))
+    short = config.replace(trainer=config.trainer.replace(num_episodes=100))
     monkeypatch.setattr(learn, "shipped", lambda *_: short)
     got = learn.learn(task_point(replace(EASY, threshold=499.0), "host", 0, n_envs=64)).run()
     assert not {"seconds_to_threshold", "env_steps_to_threshold"} & got.metrics.keys()

@@ -226,10 +226,11 @@ def test_broken_rewards_stop_ddpg(tmp_path, monkeypatch):
     trainer.train(1)
     batch = trainer.groups["shared"].buffer
     collect = trainer._collect
-    monkeypatch.setattr(trainer, "_collect", lambda: (collect(), batch.rewards.fill_(torch.nan)))
-    trainer._collect.take_seconds = collect.take_seconds
-    with pytest.raises(TrainingError, match=r"policy 'shared': .*iteration"):
-        trainer.train(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer, "_collect", lambda: (collect(), batch.rewards.fill_(torch.nan)))
+        trainer._collect.take_seconds = collect.take_seconds
+        with pytest.raises(TrainingError, match=r"policy 'shared': .*iteration"):
+            trainer.train(3)
 
 
 POLICIES = {"even": A2C, "odd": A2C}
