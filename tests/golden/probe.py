@@ -147,6 +147,8 @@ def plots(inputs: Path, out: Path) -> None:
     def save_svg(figure: Figure, *where: Any, **options: Any) -> None:
         if options["format"] == "svg":
             save(figure, *where, **options)
+        else:
+            Path(where[0]).touch()  # a program may look for what it has written
 
     Figure.savefig = save_svg  # type: ignore[method-assign]
     write(out / "printed.txt", run("bench", "plot", "--out", str(out)))
