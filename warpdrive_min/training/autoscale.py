@@ -167,11 +167,9 @@ def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
 
 def sized(config: RunConfig, num_envs: int, n_steps: int, **trainer: Any) -> RunConfig:
     """Return the run config with so many environments; it has a batch to play however long an episode is."""
-    changed = config.to_dict()
     batch = num_envs * n_steps
-    n_episodes = max(config.trainer.num_episodes, batch)
-    changed["trainer"] |= {"num_envs": num_envs, "train_batch_size": batch, "num_episodes": n_episodes, **trainer}
-    return RunConfig.from_dict(changed)
+    sizes = {"num_envs": num_envs, "train_batch_size": batch, "num_episodes": max(config.trainer.num_episodes, batch)}
+    return config.replace(trainer=config.trainer.replace(**sizes, **trainer))
 
 
 def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: int) -> int:
