@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from bench import nvml
+from bench import cli, nvml
 from bench.case import Case, Check, Facts, Job, Point
 from bench.measure import Stopwatch, Timed, run_point
 from bench.pairs import Pair
-from bench.record import Checks, Comparison, Context, Metric, Record
+from bench.record import Checks, Comparison, Context, Curve, Metric, Record
 from bench.stats import log_ratios
+
+
+def bench(*words: object, exits: int = 0, **environment: str) -> str:
+    """Run `python -m bench` with these words in this process; returns what it prints, errors among it."""
+    done = CliRunner().invoke(cli.app, [str(word) for word in words], env=environment)
+    assert done.exit_code == exits, done.output
+    assert "Traceback" not in done.output
+    return done.output
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git in a folder, as nobody."""
+    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+    command = ["git", "-C", str(folder), *who, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "") -> Metric:
+    """Return a figure of which less is better, by default without a spread."""
+    ends = {"low": value if low is None else low, "high": value if high is None else high}
+    return Metric(value=value, unit=unit, direction="lower", **ends)
 
 
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
@@ -63,6 +87,24 @@ def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", pa
 def point(backend: str, n_envs: int, n_agents: int = 1, env: str = "cartpole", **more) -> dict:
     """Return a point of a case that steps environments."""
     return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, "exact": False, **more}
+
+
+def seed_record(
+    seed: int, seconds: float | None, after: float = 500.0, *, point: Point | None = None, **changes: Any
+) -> Record:
+    """Return a seed of CartPole that reaches its threshold after some seconds, if at all; a second is 100 steps."""
+    task = {"env": "cartpole", "backend": "host", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
+    reached = {} if seconds is None else {"seconds_to_threshold": seconds, "env_steps_to_threshold": 100 * seconds}
+    values = {**reached, "return_before": 20.0, "return_after": after, "final_return": after}
+    fields = {
+        "case": "learn",
+        "scope": "learn",
+        "samples_ns": None,
+        "point": {**task, "threshold": 475.0, **(point or {}), "seed": seed},
+        "metrics": {name: metric(value) for name, value in values.items()},
+        "curve": Curve(env_steps=[1, 2], seconds=[1.0, 2.0], mean_return={"shared": [1.0, after]}),
+    }
+    return record(**{**fields, **changes})
 
 
 def two_backends() -> list[Record]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from bench import machine
+from bench.machine import dependencies_hash
 
 
 def test_fingerprint_reads_this_machine():
@@ -97,8 +98,8 @@ def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch
 
 def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
     """The hash is stable, and another when a package is gone."""
-    everything = machine.dependencies_hash()
-    assert everything == machine.dependencies_hash()
+    everything = dependencies_hash()
+    assert everything == dependencies_hash()
     installed = list(machine.metadata.distributions())
     monkeypatch.setattr(machine.metadata, "distributions", lambda: installed[1:])
-    assert machine.dependencies_hash() != everything
+    assert dependencies_hash() != everything

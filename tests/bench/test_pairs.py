@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,7 @@ from bench.case import Check, Skip
 from bench.errors import NotComparable
 from bench.pairs import ROUNDS, TURNS, abba_turns, measure, measure_all, revisions, sides_of
 from bench.worker import Server, Worker, WorkerError
-from tests.bench.builders import FakeWatch, case, timed
+from tests.bench.builders import FakeWatch, case, git, timed
 
 POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}
 FAKE = case(lambda point: timed(), 1)
@@ -27,7 +26,7 @@ def serving(fake, started=None, name=""):
     def start():
         if started is not None:
             started.append(name)
-        return contextlib.nullcontext(Server({"fake": fake}))
+        return contextlib.nullcontext(Server({fake.name: fake}))
 
     return start
 
@@ -35,11 +34,11 @@ def serving(fake, started=None, name=""):
 class Machine:
     """A machine on which every run takes longer than the one before, by the same time."""
 
-    def __init__(self, drift: float) -> None:
+    def __init__(self, drift: float = 0.0) -> None:
         self._watch = FakeWatch(lambda run: 1e6 * (1 + drift * run))
 
-    def side(self, slower: float = 1.0, version: int = 1, **changes):
-        """Return what starts a side whose runs take so many times as long as those of others."""
+    def case(self, slower: float = 1.0, version: int = 1, name: str = "fake", **changes):
+        """Return a case whose runs take so many times as long as those of others."""
         watch = self._watch
 
         def run() -> None:
@@ -47,7 +46,11 @@ class Machine:
             watch.run()
             watch.now = before + slower * (watch.now - before)
 
-        return serving(case(lambda point: timed(run, stopwatch=watch, **changes), 1, version=version))
+        return case(lambda point: timed(run, stopwatch=watch, **changes), 1, version=version, name=name)
+
+    def side(self, slower: float = 1.0, version: int = 1):
+        """Return what starts a side with that case."""
+        return serving(self.case(slower, version))
 
 
 def measured(one, other, preset="default"):
@@ -87,17 +90,14 @@ def test_blocks_are_taken_in_turns():
 
 def test_sides_start_in_turn_in_processes_of_their_own():
     """Each round has a new process of each side, and every other round begins with the other one."""
-    started = []
-    measured(serving(FAKE_IN_TIME, started, "a"), serving(FAKE_IN_TIME, started, "b"))
+    started, fake = [], Machine().case()
+    measured(serving(fake, started, "a"), serving(fake, started, "b"))
     assert "".join(started) == "abbaabba"
-
-
-FAKE_IN_TIME = case(lambda point: timed(lambda: sum(range(2000))), 1)
 
 
 def test_pair_has_a_record_of_each_side():
     """Both sides leave evidence that says how it was taken, in which processes, and beside whom."""
-    fake = Machine(drift=0.0)
+    fake = Machine()
     got = measured(fake.side(), fake.side(2.0), "full")
     for side, run_id, ns in ((got.a, "run-a", 1000.0), (got.b, "run-b", 2000.0)):
         assert side.is_evidence
@@ -111,7 +111,7 @@ def test_pair_has_a_record_of_each_side():
 
 def test_one_round_says_that_processes_were_not_compared():
     """The interval of a smoke test is over its turns."""
-    fake = Machine(drift=0.0)
+    fake = Machine()
     got = measured(fake.side(), fake.side(), "smoke")
     assert not got.ratio.between_processes
     assert "not measured" in got.comparison.unread["process_noise"]
@@ -150,16 +150,16 @@ def test_skipped_and_failing_points_do_not_end_the_others():
 
 def test_sides_of_different_versions_are_not_compared():
     """A case that times something else on the other side is refused."""
-    fake = Machine(drift=0.0)
+    fake = Machine()
     with pytest.raises(NotComparable, match=r"case versions \[1, 2\]"):
         measured(fake.side(), fake.side(version=2), "smoke")
 
 
 def test_versions_of_different_cases_are_their_own():
     """A peer's case is paired with whatever version of ours does the same work."""
-    peer = case(lambda point: timed(lambda: sum(range(2000))), 1, name="peer", version=7)
-    ours, theirs = sides_of("run", FAKE_IN_TIME, (POINT, POINT), [serving(FAKE_IN_TIME)] * 2)
-    theirs = replace(theirs, case=peer, start=lambda: contextlib.nullcontext(Server({"peer": peer})))
+    ours_case, peer = Machine().case(), Machine().case(version=7, name="peer")
+    ours, theirs = sides_of("run", ours_case, (POINT, POINT), [serving(ours_case)] * 2)
+    theirs = replace(theirs, case=peer, start=serving(peer))
     got = measure((ours, theirs), "smoke")
     assert (got.a.case_version, got.b.case_version) == (1, 7)
 
@@ -205,13 +205,12 @@ def checkout(tmp_path):
     root = tmp_path / "checkout"
     for package in ("bench", "warpdrive_min"):
         shutil.copytree(machine.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
-    git = ["git", "-C", str(root), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
-    subprocess.run([*git, "init", "--quiet"], check=True)
+    git(root, "init", "--quiet")
     for name in ("first", "second"):
         (root / "bench" / "cases.py").write_text(FAKE_CASES.replace("NAME", name))
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "--quiet", "--no-gpg-sign", "-m", name], check=True)
-        subprocess.run([*git, "tag", name], check=True)
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", "--no-gpg-sign", "-m", name)
+        git(root, "tag", name)
     return root
 
 
@@ -219,20 +218,12 @@ def test_revisions_are_measured_on_their_own_code(checkout):
     """Each side runs the code of its commit in processes of its own and leaves a record of it; no worktree stays."""
     with revisions("first", "second", root=checkout) as starts:
         got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")
-        with starts[0]() as first, pytest.raises(WorkerError, match="this code has no case env_step"):
-            first.ask("set_up", case="env_step", point=POINT, sample_s=0.001, warm_up_cap_s=0.1)
     assert [got.a.notes["code"], got.b.notes["code"]] == ["first", "second"]
-    shas = [
-        subprocess.run(
-            ["git", "-C", checkout, "rev-parse", tag], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for tag in ("first", "second")
-    ]
-    assert [got.a.git["sha"], got.b.git["sha"]] == shas
+    for side, tag in ((got.a, "first"), (got.b, "second")):
+        assert side.git["sha"] == git(checkout, "rev-parse", tag).strip()
     assert min(*got.a.unit_ns, *got.b.unit_ns) > 0
     assert "two processes take turns" in got.a.unread["telemetry"]
-    trees = subprocess.run(["git", "-C", checkout, "worktree", "list"], capture_output=True, text=True, check=True)
-    assert len(trees.stdout.splitlines()) == 1
+    assert len(git(checkout, "worktree", "list").splitlines()) == 1
 
 
 def test_code_from_elsewhere_is_refused(tmp_path):
@@ -275,6 +266,8 @@ def test_set_up_lets_go_of_the_point_before():
     assert alive
     with pytest.raises(WorkerError, match="RuntimeError: out of luck"):
         side.ask("set_up", case="fake", point={**POINT, "index": 1}, **briefly)
+    with pytest.raises(WorkerError, match="this code has no case env_step"):
+        side.ask("set_up", case="env_step", point=POINT, **briefly)
     side.ask("set_up", case="fake", point={**POINT, "index": 2}, **briefly)
     assert side.ask("sample")["wall_ns"] == 1e6
     assert side.ask("finish")["check"]["passed"]
