@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from . import anchors
+from .case import Point
 from .judge import Estimate, Filter
 from .record import Comparison, Metric, Record
 from .stats import median, median_interval
@@ -281,3 +282,9 @@ CLAIMS: Final = LEDGER.claims
 """WarpDrive's claims about speed, then what we set out to reach."""
 LINKS: Final = LEDGER.links
 """Address of each source."""
+
+
+def is_claimed(case: str, base: Point, other: Point) -> bool:
+    """Return whether a claim is about the ratio of two points of a case."""
+    queries = (claim.query for claim in CLAIMS if claim.query and claim.query.over and claim.query.of.case == case)
+    return any(query.over.takes(base) and query.of.takes(other) for query in queries if query.over)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -23,6 +23,7 @@ from . import doctor, documents, machine, plots, sets, sweep
 from .case import PresetName, point_name
 from .cases import CASES
 from .judge import Key, key, machine_mismatches, name_of, point_key
+from .ledger import is_claimed
 from .pairs import Side, measure_all
 from .peers import sides
 from .peers.command import chosen, interpreters
@@ -31,10 +32,11 @@ from .sets import COMPARISONS, RECORDS, Manifest
 from .sweep import say
 from .worker import run_points
 
+_T = TypeVar("_T")
 REFUSED: Final = 3
 """Exit code: nothing was begun, for figures from here could not be published."""
 UNFINISHED: Final = 4
-"""Exit code: the time is up, and there is more to do."""
+"""Exit code: the time is up, or the shard is measured, and there is more to do."""
 
 
 class RefusedError(ValueError):
@@ -69,6 +71,8 @@ class Publication:
     folder: Path
     context: Context
     pythons: Sequence[str]
+    shard: tuple[int, int] = (1, 1)
+    """Number, from 1, and count of the shards."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Pairs and steps that do not run, each with the reason."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -78,6 +82,11 @@ class Publication:
         """Return all records so far."""
         file = self.folder / RECORDS
         return read(file, cut=[]) if file.exists() else []
+
+    def of_shard(self, work: Iterable[_T]) -> list[_T]:
+        """Return this shard's part of all points or pairs, done or not, so that it is the same each time."""
+        number, count = self.shard
+        return list(work)[number - 1 :: count]
 
     def compared(self) -> set[tuple[Key, Key]]:
         """Return the pairs of points that have a comparison."""
@@ -98,12 +107,14 @@ def publish(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
     until_s: Annotated[float | None, typer.Option(help="Stop cleanly before so many seconds; go on later.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Step to leave out, which the manifest says.")] = None,
+    shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
     """Make the set of this commit on this kind of machine, or go on with it: records, figures, tables, manifest.
 
-    Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if the time is up.
+    Shards of a set can be measured at once, each on a GPU and cores of its own; the call without one makes the rest.
+    Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if there is more to do.
     """
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
     if unknown := set(left_out) - set(STEPS):
@@ -111,14 +122,14 @@ def publish(
     skips = itertools.chain(*(("--skip", each) for each in left_out))
     command = shlex.join(["python", "-m", "bench", "publish", "--preset", preset.value, *skips])
     try:
-        publication, manifest = begin(preset, command, pythons, out)
+        publication, manifest = begin(preset, command, pythons, out, _shard(shard))
         if manifest.is_whole:
             say(f"{publication.folder} is finished, since {manifest.finished_at}")
             return
         manifest = manifest.model_copy(update={"finished_at": None})
         manifest.write(publication.folder)
         publication.skipped.update({f"step {name}": "left out by --skip" for name in left_out})
-        for name, step in STEPS.items():
+        for name, step in itertools.islice(STEPS.items(), 2 if publication.shard[1] > 1 else None):
             for line in step(publication) if name not in left_out else ():
                 say(f"{time.monotonic() - clock.start:5.0f} s  {name}: {line}")
                 clock.tick()
@@ -128,6 +139,9 @@ def publish(
     except TimeIsUp as error:
         say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
         raise typer.Exit(UNFINISHED) from error
+    if publication.shard[1] > 1:
+        say(f"shard {shard} is measured; `{command}` goes on")
+        raise typer.Exit(UNFINISHED)
     manifest = finish(publication, manifest)
     say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
     for name, reason in manifest.failed.items():
@@ -138,7 +152,9 @@ def publish(
 # ------------------------------------------------------------------ beginning and end
 
 
-def begin(preset: PresetName, command: str, pythons: Sequence[str], out: Path) -> tuple[Publication, Manifest]:
+def begin(
+    preset: PresetName, command: str, pythons: Sequence[str], out: Path, shard: tuple[int, int]
+) -> tuple[Publication, Manifest]:
     """Return the set that is to be made or gone on with, and its manifest so far.
 
     Raises:
@@ -163,7 +179,7 @@ def begin(preset: PresetName, command: str, pythons: Sequence[str], out: Path) -
             commit=commit,
             command=command,
             preset=preset.value,
-            run_id=context.run_id,
+            run_id=folder.name,  # shards that begin at once agree on it
             kind=kind,
             machine=dict(context.machine),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -172,7 +188,14 @@ def begin(preset: PresetName, command: str, pythons: Sequence[str], out: Path) -
         raise RefusedError(f"publish: {folder} has preset {manifest.preset} (got {preset.value}); `{manifest.command}`")
     if differ := machine_mismatches(manifest.machine, context.machine):
         raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
-    return Publication(folder, Context.here(preset.value, manifest.run_id), pythons), manifest
+    return Publication(folder, Context.here(preset.value, manifest.run_id), pythons, shard), manifest
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+        return int(number), int(count)
+    raise typer.BadParameter(f"--shard {text}: must be K/N with K from 1 to N, e.g. 1/2")
 
 
 def finish(publication: Publication, manifest: Manifest) -> Manifest:
@@ -204,7 +227,7 @@ def run_sweep(publication: Publication) -> Iterator[str]:
     """Measure each point that has no evidence yet and whose backend is here."""
     states = availability()
     jobs = [job for job in sweep.jobs(publication.context.preset, {}) if states[str(job.point["backend"])].available]
-    todo = sweep.missing(jobs, publication.folder / RECORDS)
+    todo = sweep.missing(publication.of_shard(jobs), publication.folder / RECORDS)
     for index, record in enumerate(sweep.run(todo, publication.context, publication.folder / RECORDS, RUNNER), start=1):
         yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
 
@@ -214,15 +237,23 @@ RUNNER: sweep.Runner = run_points
 
 
 def run_pairs(publication: Publication) -> Iterator[str]:
-    """Measure each pair of points in turns that has no comparison yet and whose backends are here, on one card."""
+    """Measure each pair of points in turns that has no comparison yet and whose backends are here, on one card.
+
+    Presets below full measure those that a claim is about: a pair is rounds of two new processes, a minute on a GPU.
+    """
     preset, run_id = publication.context.preset, publication.context.run_id
     states, done = availability(), publication.compared()
-    todo = [
+    pairs = [
         (Side(case=case, point=base, run_id=run_id), Side(case=case, point=other, run_id=run_id))
         for case in CASES.values()
         for base, other in case.pairs(preset)
+        if preset == "full" or is_claimed(case.name, base, other)
         if all(states[str(point["backend"])].available for point in (base, other))
-        and (point_key(case.name, base), point_key(case.name, other)) not in done
+    ]
+    todo = [
+        sides
+        for sides in publication.of_shard(pairs)
+        if tuple(point_key(side.case.name, side.point) for side in sides) not in done
     ]
     for index, both in enumerate(todo, start=1):
         name = f"{index}/{len(todo)} {' : '.join(point_name(side.case.name, side.point) for side in both)}"

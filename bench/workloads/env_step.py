@@ -167,22 +167,33 @@ def backends(n_envs: int, n_agents: int) -> list[str]:
 
 
 def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
-    """Return the numbers of environments that are measured, by environment and number of agents."""
+    """Return the numbers of environments that are measured, by environment and number of agents.
+
+    Preset default has every second one: with all other cases it takes less than an hour on a machine with a GPU.
+    """
     classic = [(env, 1) for env in EPISODE_LENGTHS]
     if preset == "smoke":
         return {key: [64] for key in classic} | {TAG_GRIDWORLD: [4], ("tag_continuous", 5): [4]}
     on_gpu = torch.cuda.is_available() or preset == "full"
-    sizes = {key: [1, 100, 10_000] + ([1_000_000] if on_gpu else []) for key in classic}
-    sizes[CARTPOLE] = sorted({*sizes[CARTPOLE], 100_000})
-    sizes |= {key: [1, 10, 100] + ([1_000, 2_000] if on_gpu else []) for key in (TAG_GRIDWORLD, TAG_CONTINUOUS)}
+    of_one = [1, 100, 10_000, *([1_000_000] if on_gpu else [])]
+    of_tag = [1, 10, 100, *([1_000, 2_000] if on_gpu else [])]
+    if preset == "default":
+        of_one, of_tag = of_one[1:], [10, 100, *of_tag[4:]]
+    sizes = {key: list(of_one) for key in classic} | {key: list(of_tag) for key in (TAG_GRIDWORLD, TAG_CONTINUOUS)}
+    sizes[CARTPOLE] = sorted({*of_one, 100_000})
     if preset == "full":
         sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
         sizes[TAG_GRIDWORLD] = [*sizes[TAG_GRIDWORLD], 100_000]
     for env in ("tag_gridworld", "tag_continuous"):
-        for n_agents in AGENT_COUNTS:
+        for n_agents in agent_counts(preset):
             if on_gpu or n_agents <= 1_000:
                 sizes.setdefault((env, n_agents), [N_ENVS_OVER_AGENTS])
     return sizes
+
+
+def agent_counts(preset: Preset) -> list[int]:
+    """Return `AGENT_COUNTS`, in preset default every second one."""
+    return AGENT_COUNTS[:: 2 if preset == "default" else 1]
 
 
 def env_step_points(preset: Preset) -> list[Point]:
@@ -204,12 +215,15 @@ def env_step_points(preset: Preset) -> list[Point]:
 
 
 def graph_points(preset: Preset) -> list[Point]:
-    """Return CartPole and Tag Continuous as graphs, where there are any, and with every launch by itself."""
+    """Return CartPole and Tag Continuous as graphs, where there are any, and with every launch by itself.
+
+    Preset default has the fewest environments, which gain the most, and the most.
+    """
     sizes = env_step_sizes(preset)
     return [
         place(env, backend, n_envs, n_agents, mode=mode)
         for env, n_agents in (CARTPOLE, TAG_CONTINUOUS)
-        for n_envs in sizes.get((env, n_agents), ())
+        for n_envs in sizes.get((env, n_agents), ())[:: len(sizes[env, n_agents]) - 1 if preset == "default" else 1]
         for backend in backends(n_envs, n_agents)
         for mode in (("eager", "graph") if backend in ON_GPU else ("eager",))
     ]
@@ -230,7 +244,9 @@ def step_points(preset: Preset) -> list[Point]:
 def neighbor_search_points(preset: Preset) -> list[Point]:
     """Return Tag Continuous with cells and with all pairs, in so many environments that a GPU is full."""
     on_gpu = torch.cuda.is_available()
-    counts = [60] if preset == "smoke" else [n for n in AGENT_COUNTS if 500 <= n <= (10_000 if on_gpu else 1_000)]
+    counts = (
+        [60] if preset == "smoke" else [n for n in agent_counts(preset) if 500 <= n <= (10_000 if on_gpu else 1_000)]
+    )
     return [
         place("tag_continuous", backend, N_ENVS_OVER_AGENTS if on_gpu else 1, n_agents, neighbor_search=search)
         for n_agents in counts

@@ -155,7 +155,7 @@ def memory_points(preset: Preset) -> list[Point]:
     if preset == "smoke":
         sizes = [("cartpole", 1), ("tag_continuous", 5)]
     else:
-        sizes = sorted(key for key in env_step_sizes("full") if preset == "full" or key[1] <= 1_000)
+        sizes = sorted(key for key in env_step_sizes(preset) if preset == "full" or key[1] <= 1_000)
     return [
         place(env, backend, counted_envs(backend, n_agents), n_agents)
         for env, n_agents in sizes

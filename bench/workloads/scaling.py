@@ -199,7 +199,7 @@ def scaling_points(preset: Preset) -> list[Point]:
     if preset == "smoke":
         return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
     points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
-    for backend in ON_GPU:
+    for backend in ("pycuda",) if preset == "default" else ON_GPU:
         for n in ON_GPUS:
             points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
             tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50)

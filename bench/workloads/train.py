@@ -422,14 +422,17 @@ def rollout_points(preset: Preset) -> list[Point]:
         return [point(backend, ("cartpole", 16, 1, 8)) for backend in ON_CPU]
     points = [point(backend, ("cartpole", n_envs, 1, 100)) for backend in ON_CPU for n_envs in (100, 1_000)]
     points += [point(backend, ("tag_continuous", 10, 110, 50)) for backend in ON_CPU]
-    points += [point(backend, size) for size in ROLLOUT_SIZES for backend in ON_GPU]
+    points += [point("pycuda", size) for size in ROLLOUT_SIZES]
+    points += [point("numba", size) for size in (LARGEST if preset == "default" else ROLLOUT_SIZES)]
     hows: tuple[dict[str, str], ...] = ({"precision": "tf32"}, {"precision": "bf16"}, {"mode": "eager"})
     points += [point("pycuda", size, **how) for size in LARGEST for how in hows]
     return [*points, point("pycuda", LARGEST[0], network="256-256")]
 
 
-VARIED: Final = {("cartpole", 16_384, "PPO"), ("tag_continuous", 2_000, "A2C")}
-"""Points that presets below full show in bfloat16, without graphs, and on torch's own kernels too."""
+VARIED: Final = {("cartpole", 16_384, 1, "PPO"), ("tag_continuous", 2_000, 110, "A2C")}
+"""Points that presets below full show in bfloat16, without graphs, and on torch's own kernels too; and preset default
+on Numba.
+"""
 
 
 def train_points(preset: Preset) -> list[Point]:
@@ -446,10 +449,12 @@ def train_points(preset: Preset) -> list[Point]:
         for n_envs in (100, 1_000)
         for algorithm in ("A2C", "PPO")
     ]
-    points += [training_point(backend=backend, **anchor.axes) for anchor in ANCHORS for backend in ON_GPU]
     axes = [{"backend": "pycuda", **anchor.axes} for anchor in ANCHORS]
     multiplying = [each for each in axes if each["env"] == "tag_continuous" or each["algorithm"] == "PPO"]
-    varied = [each for each in axes if (each["env"], each["n_envs"], each["algorithm"]) in VARIED]
+    varied = [each for each in axes if (each["env"], each["n_envs"], each["n_agents"], each["algorithm"]) in VARIED]
+    points += [training_point(**each) for each in axes]
+    on_numba = varied if preset == "default" else axes
+    points += [training_point(**{**each, "backend": "numba"}) for each in on_numba]
     points += [training_point(**each, precision="tf32") for each in (axes if preset == "full" else multiplying)]
     hows: tuple[dict[str, Any], ...] = ({"precision": "bf16"}, {"mode": "eager"}, {"fused": False})
     for how in hows:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from bench import cli, machine, publish, sets, sweep
 from bench.doctor import Finding
-from bench.record import read, read_comparisons
+from bench.record import ALONE, read, read_comparisons
 from bench.sets import (
     COMPARISONS,
     RECORDS,
@@ -35,6 +35,7 @@ def here(monkeypatch, tmp_path):
     first, other = (job.point for job in jobs[:2])
     env_step = replace(jobs[0].case, pairs=lambda preset: [(first, other)])
     monkeypatch.setattr(publish, "CASES", {"env_step": env_step})
+    monkeypatch.setattr(publish, "is_claimed", lambda *_: True)
     monkeypatch.setattr(publish, "chosen", lambda *_: [])
     monkeypatch.setattr(machine, "git_state", lambda root: CLEAN)
     monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("GPU", "note", "none")])
@@ -78,6 +79,28 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     assert (published_records(tmp_path), past_records(tmp_path)) == ([folder], [tmp_path / "sweeps"])
     again = here()
     assert (again.exit_code, "is finished, since" in again.output) == (0, True)
+
+
+def test_shards_of_a_set_share_its_points(here, tmp_path):
+    """Each shard measures its own, in any order; the call without one adds what is left and finishes the set."""
+    jobs = sweep.jobs("smoke", {})
+    for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
+        done = here("--shard", shard)
+        assert done.exit_code == publish.UNFINISHED, done.output
+        alone = [record.point for record in read(folder_in(tmp_path) / RECORDS) if record.taken == ALONE]
+        assert alone == [job.point for job in points]
+        assert newest_sets(tmp_path) == []
+    done = here()
+    assert done.exit_code == 0, done.output
+    assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 1
+    assert len({record.run_id for record in read(folder_in(tmp_path) / RECORDS)}) == 1
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b"])
+def test_shard_that_is_none_is_refused(shard, here, tmp_path):
+    """A shard has a number from 1 to their count."""
+    got = here("--shard", shard)
+    assert (got.exit_code, f"--shard {shard}" in got.output) == (2, True)
 
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
