@@ -69,8 +69,6 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
     [
         (("-m", "warpdrive_min", *TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"), "done after 1"),
         (("-m", "warpdrive_min", "validate", "warpdrive_min.envs:CartPole", *FLAGS), "CartPole"),
-        (("-m", "warpdrive_min.bench", "list"), "env_step"),
-        (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "env_step", "--env", "cartpole"), "records:"),
         (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "startup"), "records:"),
         (("-m", "warpdrive_min.bench", "compare", *TWO, "--preset", "smoke", "--case", "env_step"), "written:"),
         (("-c", "import warpdrive_min.compat, example_envs.tag_gridworld.tag_gridworld"), ""),

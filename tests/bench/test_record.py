@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 
 import pytest
 
 from bench.case import Job
 from bench.measure import run_point
 from bench.record import Comparison, Context, Record, RecordError, append, read, read_all, read_comparisons
+from bench.worker import PROCESSES
 from tests.bench.builders import case, timed
 from tests.bench.builders import record as plain_record
 
@@ -154,8 +154,7 @@ def test_two_sweeps_may_write_at_once(record, tmp_path):
     file = tmp_path / "both.jsonl"
     fields = json.loads(record.to_line())
     del fields["schema"]
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_append_many, args=(file, json.dumps(fields), 40)) for _ in range(2)]
+    writers = [PROCESSES.Process(target=_append_many, args=(file, json.dumps(fields), 40)) for _ in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:

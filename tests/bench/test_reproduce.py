@@ -5,36 +5,25 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from bench import cli, machine, reproduce, sweep
+from bench import machine, reproduce, sweep
 from bench.case import Check, Skip
-from bench.record import SWEEPS, Context, Curve, Metric, read, read_all
+from bench.record import SWEEPS, Context, Curve, read, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
-from tests.bench.builders import case, in_this_process, record, timed
+from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 
-runner = CliRunner()
 ON_GPU = {"threads": None, "mode": "graph"}
 
 
 def taken(ns: float, half: float = 0.0, **changes):
     """Return a record of so many ns per step, give or take a half width."""
-    metric = Metric(value=ns, unit="ns", direction="lower", low=ns - half, high=ns + half)
-    metrics = {"env_steps_per_s": record().metrics["env_steps_per_s"], "ns_per_env_step": metric}
-    return record(metrics=metrics, **changes)
+    return record(metrics={"ns_per_env_step": metric(ns, ns - half, ns + half, "ns")}, **changes)
 
 
-def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0), **changes):
+def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0)):
     """Return a record of a seed that ends at a return, having reached the threshold after some steps or not at all."""
-    ends = {"final_return": ("return", final), "env_steps_to_threshold": ("env_steps", steps)}
-    metrics = {
-        name: Metric(value=value, unit=unit, direction="lower", low=value, high=value)
-        for name, (unit, value) in ends.items()
-        if value is not None
-    }
     curve = Curve(env_steps=[1, 2], seconds=[0.1, 0.2], mean_return={"shared": list(returns)})
-    point = {"env": "cartpole", "backend": "cpu", "n_envs": 4, "seed": 3}
-    return record(case="learn", scope="learn", metrics=metrics, curve=curve, samples_ns=None, point=point, **changes)
+    return seed_record(3, steps, final, curve=curve)
 
 
 @pytest.mark.parametrize(
@@ -169,21 +158,19 @@ def fake(monkeypatch, tmp_path):
     return file, how
 
 
-def again(file, *more: str, run: str = "run-1"):
-    return runner.invoke(cli.app, ["reproduce", run, "--records", str(file), *more])
+def again(file, *more: object, exits: int = 0) -> str:
+    return bench("reproduce", "run-1", "--records", file, *more, exits=exits)
 
 
 def test_command_reproduces_on_this_machine(fake, tmp_path):
     """The same point here is reproduced within a wide tolerance; the new record is kept, and JSON says the same."""
     file, _ = fake
     out = tmp_path / "new.jsonl"
-    result = again(file, "--tolerance", "1000", "--out", str(out))
-    assert result.exit_code == 0, result.output
-    assert result.output.startswith("REPRODUCED: fake[env=fake,backend=cpu,")
+    assert again(file, "--tolerance", "1000", "--out", out).startswith("REPRODUCED: fake[env=fake,backend=cpu,")
     (new,) = read(out)
     assert new.is_evidence
     assert new.point == read(file)[0].point
-    (found,) = json.loads(again(file, "--tolerance", "1000", "--json").output)
+    (found,) = json.loads(again(file, "--tolerance", "1000", "--json"))
     assert found["verdict"] == "REPRODUCED"
     assert found["ratio"][1] <= found["ratio"][0] <= found["ratio"][2]
 
@@ -196,32 +183,28 @@ def test_figure_that_was_never_true_is_not_reproduced(fake):
     faster = {name: getattr(metric, name) / 1e3 for name in ("value", "low", "high")}
     claimed = recorded.model_copy(update={"metrics": {"ns_per_env_step": metric.model_copy(update=faster)}})
     file.write_text(claimed.to_line())
-    result = again(file)
-    assert result.exit_code == 1, result.output
-    assert result.output.startswith("NOT REPRODUCED")
+    assert again(file, exits=1).startswith("NOT REPRODUCED")
 
 
-@pytest.mark.parametrize("how", ["wrong", "raises", "version", "case", "schema"])
-def test_what_cannot_be_measured_is_broken(fake, how):
+@pytest.mark.parametrize(
+    ("setup", "old", "new", "says"),
+    [
+        (lambda point: timed(check=lambda: Check(False, 1.0, "by hand", "off by 1")), "", "", "off by 1"),
+        (lambda point: 1 / 0, "", "", "ZeroDivisionError"),
+        (None, '"case_version": 1', '"case_version": 0', "version 0 of the case then, 1 here"),
+        (None, '"case": "fake"', '"case": "gone"', "no case 'gone'"),
+        (None, '"schema": 2', '"schema": 9', "schema must be 1 or 2"),
+    ],
+    ids=["wrong", "raises", "version", "case", "schema"],
+)
+def test_what_cannot_be_measured_is_broken(fake, setup, old, new, says):
     """A failed check, an exception, another version of the case, an unknown case and a broken file exit with 5."""
-    file, change = fake
+    file, how = fake
+    how["setup"] = setup or how["setup"]
     text = file.read_text()
-    if how == "wrong":
-        change["setup"] = lambda point: timed(check=lambda: Check(False, 1.0, "by hand", "off by 1"))
-    elif how == "raises":
-        change["setup"] = lambda point: 1 / 0
-    else:
-        old, new = {
-            "version": ('"case_version": 1', '"case_version": 0'),
-            "case": ('"case": "fake"', '"case": "gone"'),
-            "schema": ('"schema": 2', '"schema": 9'),
-        }[how]
-        assert old in text
-        file.write_text(text.replace(old, new))
-    result = again(file)
-    assert result.exit_code == 5, result.output
-    says = {"wrong": "off by 1", "raises": "ZeroDivisionError", "version": "version 0 of the case then, 1 here"}
-    assert says.get(how, {"case": "no case 'gone'", "schema": "schema must be 1 or 2"}.get(how)) in result.output
+    assert old in text
+    file.write_text(text.replace(old, new))
+    assert says in again(file, exits=5)
 
 
 def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_another(fake):
@@ -232,19 +215,18 @@ def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_ano
         raise Skip("pycuda: not available")
 
     how["setup"] = missing
-    assert again(file).exit_code == 5
+    again(file, exits=5)
     (recorded,) = read(file)
     machine = {**recorded.machine, "gpu": "NVIDIA H200"}
     file.write_text(recorded.model_copy(update={"machine": machine, "threads": None}).to_line())
-    result = again(file)
-    assert result.exit_code == 2, result.output
-    assert "skipped: pycuda: not available" in result.output
-    assert "differs: machine.gpu: NVIDIA H200 -> none or unknown" in result.output
+    said = again(file, exits=2)
+    assert "skipped: pycuda: not available" in said
+    assert "differs: machine.gpu: NVIDIA H200 -> none or unknown" in said
 
 
 def test_wrong_usage_is_not_taken_for_other_hardware(fake):
     """An option that does not exist exits with 5: 2 has another meaning here."""
-    assert again(fake[0], "--chess").exit_code == 5
+    again(fake[0], "--chess", exits=5)
 
 
 def test_record_cut_in_half_is_no_such_run(fake):
@@ -252,12 +234,11 @@ def test_record_cut_in_half_is_no_such_run(fake):
     file, _ = fake
     text = file.read_text()
     file.write_text(text[: len(text) // 2])
-    result = again(file)
-    assert result.exit_code == 3, result.output
-    assert "left out:" in result.output
-    assert "is cut short" in result.output
+    said = again(file, exits=3)
+    assert "left out:" in said
+    assert "is cut short" in said
     file.write_text(text + text[: len(text) // 2])
-    assert again(file, "--tolerance", "1000").exit_code == 0
+    again(file, "--tolerance", "1000")
 
 
 def test_shipped_record_of_a_gpu_is_other_hardware_here():

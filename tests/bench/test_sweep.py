@@ -7,17 +7,14 @@ import re
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from bench import cli, documents, machine, sweep
+from bench import documents, machine, sweep
 from bench.anchors import ANCHORS
 from bench.case import Check, Skip
-from bench.record import Context, Metric, read
+from bench.record import Context, read
 from bench.worker import run_points
 from bench.workloads.train import training_point
-from tests.bench.builders import case, in_this_process, record, timed
-
-runner = CliRunner()
+from tests.bench.builders import bench, case, in_this_process, record, seed_record, timed
 
 
 @pytest.fixture
@@ -101,16 +98,22 @@ def test_filters_keep_the_named_values():
     assert {job.case.name for job in sweep.jobs("default", {"implementation": ["torch.Categorical"]})} == {"sampler"}
 
 
-def test_speed_up_is_over_numpy_of_the_same_point(context, tmp_path):
-    """The table divides by the NumPy record of the same environment and size, and names its threads."""
+@pytest.fixture(scope="module")
+def cartpoles(tmp_path_factory):
+    """Return records of CartPole on NumPy and in C++."""
     todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
-    numpy, host = sweep.run(todo, context, tmp_path / "r.jsonl", run_points)
-    console = Console(width=200, file=io.StringIO())
-    documents.show([numpy, host], console)
-    text = console.file.getvalue()
-    want = host.metrics["env_steps_per_s"].value / numpy.metrics["env_steps_per_s"].value
+    file = tmp_path_factory.mktemp("sweep") / "r.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+        return list(sweep.run(todo, Context.here("smoke", run_id="test"), file, run_points))
+
+
+def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
+    """The table divides by the NumPy record of the same environment and size, and names its threads."""
+    numpy, host = (each.metrics["env_steps_per_s"].value for each in cartpoles)
+    text = shown(cartpoles)
     assert "(1 thread)" in text
-    assert f"{want:,.3g}" in text
+    assert f"{host / numpy:,.3g}" in text
 
 
 def shown(records) -> str:
@@ -141,78 +144,43 @@ def test_training_is_shown_over_the_reference():
 )
 def test_median_time_to_a_threshold_counts_seeds_that_do_not_reach_it(reached, want):
     """They took longer than all others; where half of them do not, there is no median."""
-
-    def metric(value: float) -> Metric:
-        return Metric(value=value, unit="s", direction="lower", low=value, high=value)
-
-    records = [
-        record(
-            case="learn",
-            point={**CARTPOLE, "seed": seed},
-            metrics={"return_before": metric(20.0), "return_after": metric(500.0)}
-            | ({} if s is None else {"seconds_to_threshold": metric(s), "env_steps_to_threshold": metric(s)}),
-        )
-        for seed, s in enumerate(reached)
-    ]
+    records = [seed_record(seed, seconds) for seed, seconds in enumerate(reached)]
     (line,) = (line for line in shown(records).splitlines() if "cartpole" in line)
     n_reached = sum(s is not None for s in reached)
-    assert re.search(rf"{n_reached} of 3\s+{want}\s+{want}\s+20\s+500\s*$", line)
-
-
-CARTPOLE = {
-    "env": "cartpole",
-    "backend": "host",
-    "n_envs": 64,
-    "algorithm": "PPO",
-    "learner": "shared",
-    "threshold": 475.0,
-}
+    assert re.search(rf"{n_reached} of 3\s+{want and want + '00'}\s+{want}\s+20\s+500\s*$", line)
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):
     """`run` writes records and figures, says why backends are skipped, and ends in a table."""
-    arguments = ["run", "--preset", "smoke", "--case", "env_step", "--env", "cartpole"]
-    arguments += ["--backend", "cpu", "--backend", "host", "--backend", "pycuda"]
-    arguments += ["--out", str(tmp_path / "sweeps"), "--figures", str(tmp_path / "figures")]
-    result = runner.invoke(cli.app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "x NumPy" in result.output
+    where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
+    folders = ("--out", tmp_path / "sweeps", "--figures", tmp_path / "figures")
+    assert "x NumPy" in bench("run", "--preset", "smoke", *where, *folders)
     (file,) = (tmp_path / "sweeps").glob("*.jsonl")
     assert len(read(file)) >= 2
     assert list((tmp_path / "figures").glob("*.png"))
     assert list((tmp_path / "figures").glob("*.pdf"))
 
 
-def test_command_of_a_record_repeats_its_point(context, tmp_path):
+def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):
     """The command in a record chooses exactly that point."""
-    todo = sweep.jobs("smoke", {"case": ["sampler"], "backend": ["cpu"], "implementation": ["ours"]})
-    (record,) = sweep.run(todo, context, tmp_path / "r.jsonl", run_points)
-    words = record.command.split()
+    words = cartpoles[1].command.split()
     assert words[:4] == ["python", "-m", "bench", "run"]
-    result = runner.invoke(cli.app, [*words[3:], "--no-plot", "--out", str(tmp_path / "again")])
-    assert result.exit_code == 0, result.output
-    (file,) = (tmp_path / "again").glob("*.jsonl")
+    bench(*words[3:], "--no-plot", "--out", tmp_path)
+    (file,) = tmp_path.glob("*.jsonl")
     (again,) = read(file)
-    assert again.point == record.point
+    assert again.point == cartpoles[1].point
 
 
-def test_nothing_to_measure_has_its_own_exit_code(tmp_path):
-    """An empty selection exits with 3 and says how to see the axes."""
-    result = runner.invoke(cli.app, ["run", "--env", "chess", "--out", str(tmp_path)])
-    assert result.exit_code == 3
-    assert "bench list" in result.output
-
-
-def test_unknown_axis_value_lists_the_known_ones():
-    """`--where` with an unknown value is refused with the choices."""
-    result = runner.invoke(cli.app, ["run", "--where", "n_agents=7"])
-    assert result.exit_code == 2
-    assert "known: 1" in result.output
-
-
-def test_list_shows_cases_axes_and_backends():
-    """`list` names the cases, their axes and why a backend is not available."""
-    result = runner.invoke(cli.app, ["list"])
-    assert result.exit_code == 0
-    for word in ("env_step (env)", "sampler (kernel)", "n_envs: 1, 100", "cpu: available"):
-        assert word in result.output
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run", "--env", "chess"], 3, ["bench list"]),
+        (["run", "--where", "n_agents=7"], 2, ["known: 1"]),
+        (["list"], 0, ["env_step (env)", "sampler (kernel)", "n_envs: 1, 100", "cpu: available"]),
+    ],
+    ids=["nothing to measure", "unknown value of an axis", "list"],
+)
+def test_command_says_what_there_is(words, code, says):
+    """An empty selection names `list`, an unknown value those that are known, and `list` cases, axes and backends."""
+    got = bench(*words, exits=code)
+    assert all(each in got for each in says)

@@ -105,30 +105,22 @@ def test_copies_have_touched_no_gpu(crashing):
         assert one.ask("cuda")["seen"] == [False, False]
 
 
-def test_point_of_a_gpu_is_recorded_from_a_process_of_its_own(as_on_a_gpu):
-    """The record says what a point in this process says."""
-    context = Context.here("smoke", run_id="test")
-    record = next(run_points([smoke_job()], context))
-    assert record.status == "ok", record.reason
-    assert record.is_evidence
-    assert (record.run_id, record.case, record.point) == ("test", "env_step", dict(smoke_job().point))
-    assert record.machine == context.machine
+def test_points_of_a_gpu_are_recorded_from_processes_of_their_own(as_on_a_gpu):
+    """One that its process does not know is recorded as failed; the record of the next is one of this machine."""
+    job, context = smoke_job(), Context.here("smoke", run_id="test")
+    lost = Job(replace(job.case, name="no_such_case"), job.point)
+    died, fine = run_points([lost, job], context)
+    assert (died.status, died.reason) == ("failed", "KeyError: 'no_such_case'")
+    assert (died.case, died.metrics, died.is_evidence) == ("no_such_case", None, False)
+    assert fine.is_evidence, fine.reason
+    assert (fine.run_id, fine.case, fine.point) == ("test", "env_step", dict(job.point))
+    assert fine.machine == context.machine
 
 
 def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
     """No process is started for it."""
     monkeypatch.setattr(Worker, "copy", lambda: pytest.fail("started a process"))
     assert run_point(smoke_job(), Context.here("smoke", run_id="test")).is_evidence
-
-
-def test_point_that_its_process_does_not_know_is_recorded_as_failed(as_on_a_gpu):
-    """The others of the sweep are measured."""
-    job = smoke_job()
-    lost = Job(replace(job.case, name="no_such_case"), job.point)
-    died, fine = run_points([lost, job], Context.here("smoke", run_id="test"))
-    assert (died.status, died.reason) == ("failed", "KeyError: 'no_such_case'")
-    assert (died.case, died.metrics, died.is_evidence) == ("no_such_case", None, False)
-    assert fine.is_evidence
 
 
 SLEEPER = """
