@@ -12,13 +12,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from bench import plots
-from bench.anchors import ANCHORS
 from bench.plots import charts, paint
 from bench.record import Curve, Metric, Record
 from bench.show.records import by_machine, latest
-from bench.workloads.env_step import agents_chart, neighbors_chart, speedup_over, throughput_chart
-from bench.workloads.train import training_chart, training_point
-from tests.bench.builders import point, record
+from bench.workloads.env_step import neighbors_chart, speedup_over, throughput_chart
+from tests.bench.builders import point, record, seed_record, two_backends
 
 
 @pytest.fixture
@@ -28,25 +26,19 @@ def sweep() -> list[Record]:
         sizes = (1, 100, 10_000)
         found.extend(record(rate * n_envs, point=point(backend, n_envs), threads=threads) for n_envs in sizes)
         found.append(record(rate, point=point(backend, 10, 110, "tag_continuous"), threads=threads))
-        implementation = {"implementation": "ours", "n_actions": 10}
-        found.append(record(rate, case="sampler", point=point(backend, 10, 5, **implementation), threads=threads))
-    torch_point = point("cpu", 10, 5, implementation="torch.multinomial", n_actions=10)
-    return [*found, record(5e4, case="sampler", point=torch_point, threads=2)]
+    return found
 
 
 SPEEDUP = speedup_over("cpu")
 
 
-def steps(records: list[Record]) -> list[Record]:
-    """Return what the figures of `env_step` get."""
-    return [record for record in records if record.case == "env_step"]
-
-
-def test_every_figure_is_written_in_three_formats(sweep, tmp_path):
+def test_every_figure_is_written_in_three_formats(tmp_path):
     """Every figure of the records comes as PNG, PDF and SVG, the PNG with a picture in it."""
-    paths = plots.draw(sweep, tmp_path / "figures")
-    names = ("throughput", "speedup", "speedup-host", "languages", "sampler")
-    assert {path.name for path in paths} == {f"run-{name}.{kind}" for name in names for kind in ("png", "pdf", "svg")}
+    paths = plots.draw(two_backends(), tmp_path / "figures")
+    kinds = ("png", "pdf", "svg")
+    assert {path.name for path in paths} == {
+        f"run-{name}.{kind}" for name in ("throughput", "speedup") for kind in kinds
+    }
     assert sorted((tmp_path / "figures").iterdir()) == sorted(paths), "no temporary file is left"
     for path in paths:
         if path.suffix == ".png":
@@ -64,7 +56,7 @@ def test_pdf_embeds_its_fonts(tmp_path, style):
 
 def test_figure_names_hardware_commit_and_run(sweep):
     """The footer says where, from which commit and in which run the figures were measured."""
-    text = paint(throughput_chart(steps(sweep))).get_supxlabel()
+    text = paint(throughput_chart(sweep)).get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text
 
@@ -106,15 +98,6 @@ def exact(metrics: dict[str, Metric]) -> dict[str, Metric]:
     return {name: each.model_copy(update={"low": each.value, "high": each.value}) for name, each in metrics.items()}
 
 
-def test_speed_up_is_over_numpy_at_the_same_size(sweep):
-    """A backend ten times as fast as NumPy at every size draws a line at ten; NumPy itself draws none."""
-    figure = paint(SPEEDUP(steps(sweep)))
-    (host,) = (line for line in figure.axes[0].get_lines() if line.get_marker() == "s")
-    assert list(host.get_xdata()) == [1, 100, 10_000]
-    assert host.get_ydata() == pytest.approx([10, 10, 10])
-    assert not [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
-
-
 def test_what_is_no_evidence_is_not_drawn(tmp_path):
     """Failed, skipped and wrong records are left out; with nothing else there is an error."""
     refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
@@ -144,25 +127,8 @@ def test_ratio_is_within_one_run(sweep):
     def host(chart):
         return next(line.get_ydata() for line in paint(chart).axes[0].get_lines() if line.get_marker() == "s")
 
-    assert list(host(SPEEDUP([*steps(sweep), *later]))) == list(host(SPEEDUP(steps(sweep))))
-    assert 9e9 in host(throughput_chart([*steps(sweep), *later]))
-
-
-def test_baseline_is_named_with_its_threads(sweep):
-    """The label of the speed-up names NumPy's threads, and no others'."""
-    assert paint(SPEEDUP(steps(sweep))).axes[0].get_ylabel() == "times NumPy (1 thread)"
-
-
-def test_speed_over_agents_takes_the_number_of_environments_with_most_sizes():
-    """Points of 100 environments are drawn over the agents; a lone size of another number is not."""
-    crowds = [record(1e6 * n, point=point("pycuda", 100, n, "tag_continuous"), threads=None) for n in (5, 110, 5000)]
-    chart = agents_chart([*crowds, record(1e9, point=point("pycuda", 7, 110, "tag_continuous"), threads=None)])
-    (axes,) = paint(chart).axes
-    (line,) = axes.get_lines()
-    assert axes.get_title(loc="left") == "Tag Continuous, 100 environments"
-    assert list(line.get_xdata()) == [5, 110, 5000]
-    assert list(line.get_ydata()) == [5e6, 110e6, 5e9]
-    assert not agents_chart(crowds[:1]).panels
+    assert list(host(SPEEDUP([*sweep, *later]))) == list(host(SPEEDUP(sweep)))
+    assert 9e9 in host(throughput_chart([*sweep, *later]))
 
 
 def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
@@ -179,21 +145,20 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
     assert not neighbors_chart([both[0], searched(8e6, "grid", 500, run_id="other")]).panels
 
 
-def learned(seed: int, env_steps: list[int], returns: list[float | None], **changes) -> Record:
-    """Return a seed of CartPole whose time is a thousandth of its steps."""
-    curve = Curve(env_steps=env_steps, seconds=[n / 1e3 for n in env_steps], mean_return={"shared": returns})
-    where = {"env": "cartpole", "backend": "host", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
-    return record(
-        case="learn", scope="learn", curve=curve, point={**where, "threshold": 475.0, "seed": seed, **changes}
-    )
-
-
-def test_learning_curve_is_the_interquartile_mean_of_all_seeds(tmp_path):
+def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
     """From where all have begun to where the last one ends; a seed that is done earlier stays where it was."""
+    curves = [
+        ([100, 200, 300], [None, 0.0, 500.0]),
+        ([100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),
+        ([100, 200, 300, 400], [0.0, 0.0, 0.0, 200.0]),
+    ]
     seeds = [
-        learned(0, [100, 200, 300], [None, 0.0, 500.0]),
-        learned(1, [100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),
-        learned(2, [100, 200, 300, 400], [0.0, 0.0, 0.0, 200.0]),
+        seed_record(
+            seed,
+            None,
+            curve=Curve(env_steps=steps, seconds=[n / 1e3 for n in steps], mean_return={"shared": returns}),
+        )
+        for seed, (steps, returns) in enumerate(curves)
     ]
     for chart, scale in zip(charts(seeds), (1, 1e-3), strict=True):
         (axes,) = paint(chart).axes
@@ -203,36 +168,6 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds(tmp_path):
         assert (y[0], y[-1]) == (0, pytest.approx((500 + 500 + 200) / 3))
         assert list(threshold.get_ydata()) == [475, 475]
         assert axes.get_title(loc="left") == "CartPole, PPO, 64 x, 3 seeds"
-    names = {path.name for path in plots.draw(seeds, tmp_path) if path.suffix == ".png"}
-    assert names == {"run-learning.png", "run-learning-seconds.png"}
-
-
-def test_tasks_and_sizes_are_learned_in_panels_of_their_own():
-    """Algorithms and numbers of environments are apart; backends share a panel."""
-    changes = [{}, {"backend": "pycuda"}, {"n_envs": 2048}, {"algorithm": "A2C"}]
-    over_steps, _ = charts([learned(0, [1, 2], [0.0, 1.0], **change) for change in changes])
-    assert [len(axes.get_lines()) - 1 for axes in paint(over_steps).axes] == [1, 2, 1]
-
-
-def test_training_is_drawn_beside_the_reference():
-    """A row for each point, and how many times the reference the fastest backend of it is."""
-    small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
-
-    def trained(backend: str, rate: float, axes: dict, **more) -> Record:
-        where = training_point(backend=backend, **axes, **more)
-        return record(rate, case="train", scope="train", mode=where["mode"], threads=None, point=where)
-
-    records = [
-        trained("numba", 2 * small.env_steps_per_s, small.axes),
-        trained("pycuda", 3 * small.env_steps_per_s, small.axes),
-        trained("pycuda", 1e6, {**small.axes, "n_envs": 7}),
-        trained("pycuda", 1e6, crowd.axes),
-    ]
-    cartpole, tag = paint(training_chart(records)).axes
-    assert [text.get_text() for text in cartpole.texts] == ["3 x"]
-    assert [label.get_text()[:12] for label in cartpole.get_yticklabels()] == ["A2C 32-32, 7", "A2C 32-32, 1"]
-    assert small.env_steps_per_s in [x for line in cartpole.get_lines() for x in line.get_xdata()]
-    assert [text.get_text() for text in tag.texts] == ["WarpDrive 2.7.1: does not run"]
 
 
 def test_figure_is_that_of_the_style_alone(tmp_path):

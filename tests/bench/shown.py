@@ -1,0 +1,55 @@
+"""What the charts of published records say, as text: `python -m tests.bench.shown` writes it for a review."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench import plots
+from bench.record import RESULTS, Record, read_all
+from bench.show.charts import Chart, DataPoint
+
+CHARTS = Path(__file__).with_name("golden") / "charts.txt"
+RUNS = (
+    "sweeps/20261121T164735-b0a8b4a-8b01",  # all cases but the following, on GPUs
+    "sweeps/20261121T053012-62a47d3-94e6",  # steps and samplers, on CPUs too
+    "sweeps/20261121T161552-83bad9b-8a01",  # scaling
+    "sweeps/20261121T223641-480cb76-a002",  # learn
+    "sweeps/20261121T223641-480cb76-a003",  # train
+    "peers/20261121T195007-a9a8fbd-c0b9",
+)
+PAST = ("sweeps/20261121T090120-60b8788-77b1",)
+
+
+def records_of(runs: Sequence[str]) -> list[Record]:
+    """Read published runs."""
+    return read_all([RESULTS / f"{run}.jsonl" for run in runs])
+
+
+def said() -> str:
+    """Return what every chart shows, a line for each series."""
+    return "\n".join(line for chart in plots.charts(records_of(RUNS), records_of(PAST)) for line in lines_of(chart))
+
+
+def lines_of(chart: Chart) -> Iterator[str]:
+    """Yield the words of a chart, and each series as points x:y."""
+    yield f"\n# {chart.name}: {chart.title}, {chart.statistic} ({len(chart.records)} records)"
+    yield chart.caption
+    yield from (f"* {finding}" for finding in chart.findings)
+    for panel in chart.panels:
+        axes = f"{panel.ylabel or chart.y.label} over {panel.xlabel or chart.x.label}"
+        yield f"\n{panel.title}: {axes}; level {panel.level}; right {panel.right}"
+        yield from (f"{place}: {tick}" for place, tick in enumerate(panel.ticks))
+        for series in panel.series:
+            look = " ".join(str(value) for _, value in sorted(series.style.items()))
+            yield f"- {series.name} [{look}] {', '.join(map(text_of, series.points))}"
+
+
+def text_of(point: DataPoint) -> str:
+    """Write a point to three digits, with the ends of its interval and its label."""
+    ends = "" if point.low == point.high else f" ({point.low:.3g} to {point.high:.3g})"
+    return f"{point.x:.3g}:{point.y:.3g}{ends}{point.label and f' {point.label!r}'}"
+
+
+if __name__ == "__main__":
+    CHARTS.write_text(said())
