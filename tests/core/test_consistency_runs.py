@@ -11,6 +11,7 @@ from tests.environments.counter import Counter, PlainCounter
 from tests.support import managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import copy_state, step_by_step
+from warpdrive_min.errors import ConfigError
 
 # ------------------------------------------------------------------ copies of the state
 
@@ -132,6 +133,31 @@ def test_resynchronised_run_leaves_out_what_rounding_decides():
     assert checker(**arguments).test_env_reset_and_step(seed=0, resynchronise=True) == 0
     report = report_of(checker(exact=True, **arguments), seed=0, resynchronise=True)
     assert "label of environment 1, component 0" in report
+
+
+class AllDoubtful(Counter):
+    """Rounding decides everything of every environment."""
+
+    def rounding_decides(self, before, after):
+        return np.ones(len(after["_done_"]), bool), np.zeros((len(after["_done_"]), self.num_agents), bool)
+
+
+def test_steps_of_which_every_row_is_in_doubt_do_not_agree():
+    """What compared nothing has no small error: no tolerance lets it pass."""
+    pair = [EnvWrapper(AllDoubtful(), num_envs=2) for _ in range(2)]
+    for wrapper in pair:
+        wrapper.reset()
+    seen = step_by_step(*pair, lambda: None, 2)
+    assert seen.n_in_doubt > 0
+    assert seen.max_error == np.inf
+    assert "nothing was compared" in str(seen)
+
+
+def test_resynchronised_run_of_which_every_row_is_in_doubt_is_an_error():
+    """It would return 0 for kernels that were never looked at."""
+    check = checker(dual_mode_env_class=AllDoubtful)
+    with pytest.raises(ConfigError, match="nothing was compared"):
+        check.test_env_reset_and_step(seed=0, resynchronise=True)
 
 
 def test_integers_of_the_state_must_be_equal():

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 
 Array = npt.NDArray[Any]
 
@@ -95,8 +95,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         for name in ("relative_pct", "absolute", "ulps"):
             bound = getattr(self, name)
-            if bound is not None and not bound >= 0:
-                raise ConfigError(f"tolerance: {name} must be 0 or more (got {bound})")
+            require(bound is None or bound >= 0, "tolerance", f"{name} must be 0 or more", bound)
 
     def compare(self, want: Array, got: Array, period: Any = 0.0) -> Comparison:
         """Compare two arrays; arguments as for `difference`."""

@@ -26,6 +26,10 @@ Config = Mapping[str, Any]
 EQUAL: Final = Tolerance(0)
 
 
+def _require(holds: object, rule: str, got: Any = ..., do: str = "") -> None:
+    require(holds, "consistency", rule, got, do)
+
+
 class EnvironmentCPUvsGPU:
     """Steps an environment on the CPU and on a backend with the same random actions, and compares.
 
@@ -83,26 +87,20 @@ class EnvironmentCPUvsGPU:
     ) -> None:
         self._cpu_class = dual_mode_env_class or cpu_env_class
         self._gpu_class = dual_mode_env_class or cuda_env_class
-        if self._cpu_class is None or self._gpu_class is None:
-            raise ConfigError("consistency: needs dual_mode_env_class, or cpu_env_class and cuda_env_class")
+        _require(self._cpu_class and self._gpu_class, "needs dual_mode_env_class, or cpu_env_class and cuda_env_class")
+        _require(num_configs >= 1, "num_configs must be at least 1", num_configs)
+        is_fine = not create_separate_placeholders_for_each_policy or len(policy_tag_to_agent_id_map or ()) > 1
+        rule = "separate placeholders need a policy_tag_to_agent_id_map of more than one policy"
+        _require(is_fine, rule, policy_tag_to_agent_id_map, "leave them off")
+        axis = obs_dim_corresponding_to_num_agents
+        _require(axis in ("first", "last"), "obs_dim_corresponding_to_num_agents must be 'first' or 'last'", axis)
         if not env_configs:
             raise ConfigError("consistency: env_configs must have at least one scenario, or be a function")
-        require(num_configs >= 1, "consistency", "num_configs must be at least 1", num_configs)
-        if create_separate_placeholders_for_each_policy and len(policy_tag_to_agent_id_map or ()) < 2:
-            raise ConfigError(
-                "consistency: separate placeholders need a policy_tag_to_agent_id_map of more than one policy "
-                f"(got {policy_tag_to_agent_id_map}); leave them off"
-            )
-        if obs_dim_corresponding_to_num_agents not in ("first", "last"):
-            raise ConfigError(
-                "consistency: obs_dim_corresponding_to_num_agents must be 'first' or 'last' "
-                f"(got {obs_dim_corresponding_to_num_agents!r})"
-            )
         self._configs, self._num_configs = env_configs, num_configs
         self._num_envs, self._num_episodes, self._backend = num_envs, num_episodes, gpu_env_backend
         self._policies = policy_tag_to_agent_id_map
         self._separate = create_separate_placeholders_for_each_policy
-        self._agents_axis = obs_dim_corresponding_to_num_agents
+        self._agents_axis = axis
         self._even_blocks = assert_equal_num_agents_per_block
         self._exact = exact
         self._wrapper_class = env_wrapper
@@ -167,9 +165,11 @@ class EnvironmentCPUvsGPU:
         try:
             run = self._start(scenario)
             can = not resynchronise or isinstance(run.reference, _KernelSide)
-            require(can, "consistency", f"{run.wrapper.name!r} has no NumPy kernels to resynchronise")
+            _require(can, f"{run.wrapper.name!r} has no NumPy kernels to resynchronise")
             for moment in run.play(scenario.generator, self._num_episodes, resynchronise):
                 yield run, moment
+            is_seen = not resynchronise or run.counts.n_compared
+            _require(is_seen, "rounding decides every row, so nothing was compared", do="take exact=True")
         except Exception as error:  # whatever the environment raises
             error.add_note(f"scenario {scenario.name}, config {dict(scenario.config)}; run again with {scenario.again}")
             raise
@@ -191,10 +191,7 @@ class EnvironmentCPUvsGPU:
             return wrapper
 
         wrapper = wrap(self._gpu_class, self._backend, **self._wrapper_arguments)
-        if not wrapper.vectorised:
-            raise ConfigError(
-                f"consistency: environment {wrapper.name!r} has no kernels for {self._backend!r} to check"
-            )
+        _require(wrapper.vectorised, f"environment {wrapper.name!r} has no kernels for {self._backend!r} to check")
         groups = self._groups(wrapper)
         registrar = {"env_registrar": self._wrapper_arguments["env_registrar"]}
         if "numpy" in getattr(self._cpu_class, "kernel_sources", {}):
@@ -205,13 +202,13 @@ class EnvironmentCPUvsGPU:
     def _groups(self, wrapper: EnvWrapper) -> list[_Group]:
         """Check the arguments that speak of agents, and return which agents share arrays."""
         n_agents, blocks = wrapper.n_agents, wrapper.blocks_per_env
-        if self._even_blocks and n_agents % blocks:
-            raise ConfigError(f"consistency: {n_agents} agents must divide over blocks_per_env (got {blocks})")
+        is_even = n_agents % blocks == 0 or not self._even_blocks
+        _require(is_even, f"{n_agents} agents must divide over blocks_per_env", blocks)
         agents: list[Hashable] = list(wrapper.env.action_space)
         policies = self._policies or {"all": agents}
         mapped = [agent for members in policies.values() for agent in members]
-        if len(mapped) != len(agents) or set(mapped) != set(agents):
-            raise ConfigError(f"consistency: policy_tag_to_agent_id_map must hold every agent once (got {mapped})")
+        is_whole = len(mapped) == len(agents) and set(mapped) == set(agents)
+        _require(is_whole, "policy_tag_to_agent_id_map must hold every agent once", mapped)
         space, is_last = wrapper.env.observation_space, self._agents_axis == "last"
         if not self._separate:
             return [_Group("", agents, space[agents[0]], is_last)]
@@ -423,10 +420,8 @@ class _Run:
 
     def _comparison(self, when: str, name: str, want: Array, got: Array) -> StepComparison:
         # A value may be a scalar on one side and an array of one element on the other.
-        if [n for n in want.shape if n != 1] != [n for n in got.shape if n != 1]:
-            raise ConfigError(
-                f"consistency: array {name!r} must have the reference's shape {want.shape} (got {got.shape})"
-            )
+        is_alike = [n for n in want.shape if n != 1] == [n for n in got.shape if n != 1]
+        _require(is_alike, f"array {name!r} must have the reference's shape {want.shape}", got.shape)
         period = self.wrapper.cuda_data_manager.attribute(name, "period", 0.0)
         may_round = name in self._axes or got.dtype.kind == "f"
         return StepComparison(when, name, want.reshape(got.shape), got, period, may_round)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +36,9 @@ class Agreement:
     n_rows: int = 0
     """Rows compared: an environment's, and each agent's observation."""
     n_in_doubt: int = 0
-    """Rows left out, because rounding decides their outcome."""
+    """Rows left out, because rounding decides their outcome; an environment that is left out whole counts once."""
+    n_compared: int = 0
+    """Environments compared, at all steps together."""
     n_done: int = 0
     """Episodes that ended."""
 
@@ -46,16 +49,22 @@ class Agreement:
                 self.largest[name] = found
         self.n_rows += other.n_rows
         self.n_in_doubt += other.n_in_doubt
+        self.n_compared += other.n_compared
         self.n_done += other.n_done
 
     @property
     def max_error(self) -> float:
-        """Largest difference of any array."""
-        return max((each.error for each in self.largest.values()), default=0.0)
+        """Largest difference of any array; infinite if nothing was compared, as all was in doubt."""
+        if not self.n_compared:
+            return math.inf
+        return max(each.error for each in self.largest.values())
 
     def __str__(self) -> str:
+        doubt = f"{self.n_in_doubt} of {self.n_rows} rows in doubt"
+        if not self.n_compared:
+            return f"nothing was compared; {doubt}"
         name, found = max(self.largest.items(), key=lambda item: item[1].error)
-        return f"largest in {name} {found}; {self.n_in_doubt} of {self.n_rows} rows in doubt"
+        return f"largest in {name} {found}; {doubt}"
 
 
 def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None], n_steps: int) -> Agreement:
@@ -107,6 +116,7 @@ def step_from_same_state(
     counts = Agreement(
         n_rows=agents.size + envs.size,
         n_in_doubt=int(envs.sum() + agents[~envs].sum()),
+        n_compared=int((~envs).sum()),
         n_done=int((after[DONE] > 0).sum()),
     )
     return counts, arrays

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.consistency import FINAL_OBSERVATIONS, EnvironmentCPUvsGPU, step_by_step
+from warpdrive_min.consistency import FINAL_OBSERVATIONS, Agreement, EnvironmentCPUvsGPU, step_by_step
 from warpdrive_min.constants import DONE, EPISODE, TIMESTEP, Constants
 from warpdrive_min.environment import CUDAEnvironmentContext
 from warpdrive_min.policies import random_policy
@@ -24,10 +25,10 @@ from warpdrive_min.validation.compare import (
     CheckFailedError,
     CheckSkippedError,
     differing,
-    place,
     require_equal,
     require_same,
     require_value,
+    values_at,
 )
 from warpdrive_min.validation.subject import Array, Subject, Trace, draw_actions, play, replay, snapshot
 
@@ -91,8 +92,7 @@ def check_build(subject: Subject) -> str:
 
 def check_bounds(subject: Subject) -> str:
     """Kernels write and read nothing outside their arrays: guard zones around each, in a process of its own."""
-    if subject.backend == "cpu":
-        raise CheckSkippedError("NumPy itself checks every index")
+    _skip_reference(subject, "NumPy itself checks every index")
     spec = {**asdict(subject), "cls": subject.cls.__name__, "config": dict(subject.config)}
     on_gpu = backends.get(subject.backend).device.type == "cuda"
     sanitizer = SANITIZER if on_gpu and shutil.which(SANITIZER[0]) else ()
@@ -122,21 +122,21 @@ def check_bounds(subject: Subject) -> str:
 
 def check_consistency(subject: Subject) -> str:
     """Each step agrees with the reference from the same state, with fresh random actions."""
-    if subject.backend == "cpu":
-        raise CheckSkippedError("backend cpu runs the reference itself")
+    _skip_reference(subject)
     if not subject.has_reference:
         return _check_against_python(subject)
     tested = subject.start()
     oracle = subject.start(env_backend="cpu")
     draw = random_policy(tested, subject.seed)
-    seen = step_by_step(tested, oracle, draw, 0)
+    seen = Agreement()
     for step in range(1, subject.n_steps + 1):
         found = step_by_step(tested, oracle, draw, 1)
         if wrong := [name for name, each in found.largest.items() if each.error > subject.tolerance]:
-            worst, also = found.largest[wrong[0]], f"; so do {', '.join(wrong[1:])}" if wrong[1:] else ""
-            values = f"want {worst.want:.9g}, got {worst.got:.9g}"
-            raise CheckFailedError(f"step {step}: {place(wrong[0], worst.index)}: {values}{also}")
+            worst = found.largest[wrong[0]]
+            raise CheckFailedError(f"step {step}: {values_at(wrong, worst.index, worst.want, worst.got)}")
         seen.add(found)
+    if seen.max_error == math.inf:
+        raise CheckFailedError(f"{seen}; use more steps or environments")
     ended = f"{seen.n_done} episodes ended" if seen.n_done else "no episode ended: use more steps"
     doubt = f"{seen.n_in_doubt} of {seen.n_rows} rows in doubt"
     return f"{subject.n_steps} steps, {ended}, largest error {seen.max_error:.2g}, {doubt}"
@@ -169,8 +169,7 @@ def python_class(cls: type[CUDAEnvironmentContext]) -> type:
 
 def check_bit_identity(subject: Subject) -> str:
     """An exact build runs through the reference's bits from the start, with auto-reset."""
-    if subject.backend == "cpu":
-        raise CheckSkippedError("backend cpu runs the reference itself")
+    _skip_reference(subject)
     if not subject.has_reference:
         raise CheckSkippedError("there are no NumPy kernels to compare with")
     require_same(subject.play(env_backend="cpu"), subject.trace)
@@ -351,6 +350,11 @@ CHECKS: Final[dict[str, Callable[[Subject], str]]] = {
     "truncation": check_truncation,
 }
 """Every check by name: it returns what it saw, or raises `CheckFailedError` or `CheckSkippedError`."""
+
+
+def _skip_reference(subject: Subject, why: str = "backend cpu runs the reference itself") -> None:
+    if subject.backend == "cpu":
+        raise CheckSkippedError(why)
 
 
 def _column(flags: Array, like: Array) -> Array:

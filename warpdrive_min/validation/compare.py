@@ -54,10 +54,15 @@ def differing(want: Arrays, got: Arrays, names: Iterable[str] | None = None) -> 
 
 def described(names: Sequence[str], want: Arrays, got: Arrays) -> str:
     """Say where the first of the named arrays first differs, both values there, and which other arrays differ."""
+    index = tuple(np.argwhere(_unequal(want[names[0]], got[names[0]]))[0])
+    return values_at(names, index, want[names[0]][index], got[names[0]][index])
+
+
+def values_at(names: Sequence[str], index: Sequence[int], want: float, got: float) -> str:
+    """Say where the first of the named arrays differs, both values there, and which other arrays differ."""
     name, *others = names
-    index = tuple(np.argwhere(_unequal(want[name], got[name]))[0])
     also = f"; so do {', '.join(others)}" if others else ""
-    return f"{place(name, index)}: want {want[name][index]:.9g}, got {got[name][index]:.9g}{also}"
+    return f"{place(name, index)}: want {want:.9g}, got {got:.9g}{also}"
 
 
 def place(name: str, index: Sequence[int]) -> str:
