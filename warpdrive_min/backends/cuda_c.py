@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,13 +32,12 @@ DTYPES = {
 """C element types that a parameter may have, and NumPy's names of them."""
 
 
-class Signature:
+class Signature(NamedTuple):
     """Name, parameters and kind of one kernel, read from its source."""
 
-    def __init__(self, name: str, parameters: tuple[Parameter, ...], owns_environments: bool) -> None:
-        self.name = name
-        self.parameters = parameters
-        self.owns_environments = owns_environments
+    name: str
+    parameters: tuple[Parameter, ...]
+    owns_environments: bool
 
 
 # ------------------------------------------------------------------ constants
@@ -158,16 +158,11 @@ def _blocks_per_env(constants: Mapping[str, Constant]) -> int:
 
 
 def _check_cluster(source: Path, blocks: int, architecture: str) -> None:
-    if blocks > MAX_CLUSTER:
-        raise CompileError(
-            f"{source}: an environment can have at most {MAX_CLUSTER} blocks, which are a thread block cluster "
-            f"(got blocks_per_env={blocks}); use fewer"
-        )
-    if blocks > 1 and int(architecture.removeprefix("sm_").rstrip("af")) < 90:
-        raise CompileError(
-            f"{source}: several blocks for an environment are a thread block cluster, which needs sm_90 or newer "
-            f"(got blocks_per_env={blocks} for {architecture}); use 1"
-        )
+    rule = f"blocks_per_env is the size of a thread block cluster, at most {MAX_CLUSTER}"
+    require(blocks <= MAX_CLUSTER, str(source), rule, blocks, "use fewer", CompileError)
+    has_clusters = int(architecture.removeprefix("sm_").rstrip("af")) >= 90
+    rule = f"blocks_per_env above 1 is a thread block cluster, which needs sm_90 or newer, not {architecture}"
+    require(blocks == 1 or has_clusters, str(source), rule, blocks, "use 1", CompileError)
 
 
 # ------------------------------------------------------------------ compilers

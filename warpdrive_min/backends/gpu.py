@@ -1,10 +1,32 @@
-"""Questions of both GPU backends to torch: is there a GPU, and which stream is current."""
+"""What both GPU backends have by torch: whether there is a GPU, which is current, and which stream."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
-from warpdrive_min.backends.base import Availability
+from warpdrive_min.backends.base import Availability, Backend
+
+
+class GpuBackend(Backend):
+    """A backend on torch's current GPU."""
+
+    captures_graphs: ClassVar[bool] = True
+
+    @property
+    def device(self) -> torch.device:
+        """The current GPU."""
+        return torch.device("cuda", torch.cuda.current_device())
+
+    @property
+    def threads(self) -> int | None:
+        """None: a GPU."""
+        return None
+
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize()
 
 
 def gpu_availability() -> Availability:

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import Argument, Availability, Backend, Constant, Kernel, Language, Launch, Source
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.errors import CompileError
+from warpdrive_min.errors import CompileError, require
 
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
@@ -52,11 +53,9 @@ class HostBackend(Backend):
         path = Path(source)
         declared = cuda_c.signatures(path.read_text(), constants, str(path))
         for signature in declared.values():
-            if not signature.owns_environments:
-                raise CompileError(
-                    f"{path}: kernel {signature.name!r} is declared __global__, with a thread for each agent; "
-                    "backend 'host' runs kernels declared WD_KERNEL(name), whose loops stride over the agents"
-                )
+            rule = f"kernel {signature.name!r} is declared __global__, with a thread for each agent"
+            do = "backend 'host' runs kernels declared WD_KERNEL(name), whose loops stride over the agents"
+            require(signature.owns_environments, str(path), rule, do=do, error=CompileError)
         text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
@@ -96,22 +95,11 @@ class HostKernel:
         return run
 
 
-_C_TYPES: dict[str, Any] = {
-    "float32": ctypes.c_float,
-    "int32": ctypes.c_int,
-    "uint32": ctypes.c_uint,
-    "float64": ctypes.c_double,
-    "int64": ctypes.c_longlong,
-    "uint8": ctypes.c_ubyte,
-    "bool": ctypes.c_bool,
-}
-"""Scalars by value: the launcher reads as many bytes as the parameter has."""
-
-
 def _c_value(argument: Argument, dtype: str | None) -> Any:
+    """Return what the launcher reads: an address, or a scalar of as many bytes as the parameter has."""
     if isinstance(argument, torch.Tensor):
         return ctypes.c_void_p(argument.data_ptr())
-    return _C_TYPES[dtype or "int32"](argument)
+    return np.ctypeslib.as_ctypes_type(np.dtype(dtype or "int32"))(argument)
 
 
 def _launcher(signature: cuda_c.Signature) -> str:

@@ -19,7 +19,6 @@ import torch
 from warpdrive_min.backends.base import (
     Argument,
     Availability,
-    Backend,
     Constant,
     Kernel,
     Language,
@@ -29,11 +28,11 @@ from warpdrive_min.backends.base import (
     Source,
     build_module,
 )
-from warpdrive_min.backends.gpu import current_stream, gpu_availability
+from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import CompileError
 
 
-class NumbaBackend(Backend):
+class NumbaBackend(GpuBackend):
     """Numba-CUDA. With ``NUMBA_ENABLE_CUDASIM=1`` in the environment: its simulator, on the CPU and slow."""
 
     name: ClassVar[str] = "numba"
@@ -48,12 +47,7 @@ class NumbaBackend(Backend):
     @property
     def device(self) -> torch.device:
         """The current GPU; the CPU in the simulator."""
-        return torch.device("cpu") if simulated() else torch.device("cuda", torch.cuda.current_device())
-
-    @property
-    def threads(self) -> int | None:
-        """None: a GPU."""
-        return None
+        return torch.device("cpu") if simulated() else super().device
 
     @property
     def captures_graphs(self) -> bool:  # type: ignore[override]
@@ -63,7 +57,7 @@ class NumbaBackend(Backend):
     def synchronize(self) -> None:
         """Wait for the GPU."""
         if not simulated():
-            torch.cuda.synchronize()
+            super().synchronize()
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
@@ -153,21 +147,13 @@ class NumbaKernel:
             raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{error}") from error
 
 
-SCALARS: dict[str, Callable[[Any], Any]] = {
-    "float32": np.float32,
-    "int32": np.int32,
-    "uint32": np.uint32,
-    "bool": np.bool_,
-}
-
-
 def scalar(value: float, dtype: str | None) -> Any:
     """Return a number as it is declared, else 32 bits wide, as the data manager keeps scalars.
 
     Numba would take a Python number for 64 bits wide.
     """
-    if dtype in SCALARS:
-        return SCALARS[dtype](value)
+    if dtype is not None:
+        return np.dtype(dtype).type(value)
     return np.float32(value) if isinstance(value, float) else np.int32(value)
 
 

@@ -12,23 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from warpdrive_min.backends import cuda_c
-from warpdrive_min.backends.base import Argument, Availability, Backend, Constant, Kernel, Language, Launch, Source
-from warpdrive_min.backends.gpu import current_stream, gpu_availability
+from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel, Language, Launch, Source
+from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import BackendUnavailable, BindingError
 
-FORMATS = {"float32": "f", "int32": "i", "uint32": "I", "float64": "d", "int64": "q", "uint8": "B", "bool": "?"}
-"""Format letters of `struct` for scalars by value; native alignment is CUDA's."""
 
-
-class PyCudaBackend(Backend):
+class PyCudaBackend(GpuBackend):
     """CUDA C on the GPU, in the primary context that torch uses too."""
 
     name: ClassVar[str] = "pycuda"
     language: ClassVar[Language] = "cuda_c"
-    captures_graphs: ClassVar[bool] = True
 
     def availability(self) -> Availability:
         """Say whether PyCUDA, its driver, a GPU and a CUDA compiler are there."""
@@ -44,20 +41,6 @@ class PyCudaBackend(Backend):
         if cuda_c.gpu_compiler() is None:
             return Availability(False, "found no CUDA compiler", cuda_c.GPU_COMPILER_INSTALL)
         return state
-
-    @property
-    def device(self) -> torch.device:
-        """The current GPU."""
-        return torch.device("cuda", torch.cuda.current_device())
-
-    @property
-    def threads(self) -> int | None:
-        """None: a GPU."""
-        return None
-
-    def synchronize(self) -> None:
-        """Wait for the GPU."""
-        torch.cuda.synchronize()
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
@@ -115,11 +98,10 @@ class PyCudaKernel:
         letters, values = "", []
         for argument, parameter in zip(arguments, self.parameters, strict=True):
             is_array = isinstance(argument, torch.Tensor)
-            letters += "P" if is_array else FORMATS[parameter.dtype or "int32"]
+            letters += "P" if is_array else np.dtype(parameter.dtype or "int32").char
             values.append(argument.data_ptr() if isinstance(argument, torch.Tensor) else argument)
-        packed = struct.pack(letters, *values)
+        packed = struct.pack(letters, *values)  # NumPy's letters are those of `struct`; native alignment is CUDA's
         launch, grid, block = self._function._launch_kernel, (blocks, 1), (threads, 1, 1)  # noqa: SLF001
-        del values
 
         def run(keep: object = (arguments, self.loaded)) -> None:
             launch(grid, block, packed, 0, _current_stream())
