@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from warpdrive_min.compat.trainers import TrainerA2C
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.training import lightning
 from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.config import RunConfig
@@ -149,12 +149,9 @@ class PerfStatsCallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # 
     """
 
     def __init__(self, batch_size: int | None = None, num_iters: int | None = None, log_freq: int = 1) -> None:
-        if batch_size is None or num_iters is None or min(batch_size, num_iters, log_freq) < 1:
-            raise ConfigError(
-                "PerfStatsCallback: needs batch_size, num_iters and log_freq of at least 1 "
-                f"(got {batch_size}, {num_iters} and {log_freq})"
-            )
-        self.batch_size, self.num_iters, self.log_freq = batch_size, num_iters, log_freq
+        self.batch_size, self.num_iters, self.log_freq = batch_size or 0, num_iters or 0, log_freq
+        got, rule = (batch_size, num_iters, log_freq), "needs batch_size, num_iters and log_freq of at least 1"
+        require(min(self.batch_size, self.num_iters, log_freq) >= 1, "PerfStatsCallback", rule, got)
         self.iters = 0
         self.training_time = 0.0
         """Spent in iterations, s."""

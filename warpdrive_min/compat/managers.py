@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from warpdrive_min.backends.cuda_c import Signature, warp_drive_sizes
 from warpdrive_min.backends.pycuda_driver import LoadedModule, PyCudaKernel, loaded_driver
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.errors import CompileError, ConfigError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
 
@@ -23,7 +24,18 @@ from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
 
 
 class _DataManager(CUDADataManager):
-    """Methods of WarpDrive's data managers that the core's has not."""
+    """Methods of WarpDrive's data managers that the core's has not, on one backend."""
+
+    of_backend: ClassVar[str]
+
+    def __init__(
+        self,
+        num_agents: int | None = None,
+        num_envs: int | None = None,
+        blocks_per_env: int = 1,
+        episode_length: int | None = None,
+    ) -> None:
+        super().__init__(num_agents, num_envs, blocks_per_env, episode_length, backend=self.of_backend)
 
     @property
     def scalar_data_list(self) -> list[str]:
@@ -39,27 +51,13 @@ class _DataManager(CUDADataManager):
 class PyCUDADataManager(_DataManager):
     """The data manager of backend `pycuda`; arguments as for `CUDADataManager`."""
 
-    def __init__(
-        self,
-        num_agents: int | None = None,
-        num_envs: int | None = None,
-        blocks_per_env: int = 1,
-        episode_length: int | None = None,
-    ) -> None:
-        super().__init__(num_agents, num_envs, blocks_per_env, episode_length, backend="pycuda")
+    of_backend = "pycuda"
 
 
 class NumbaDataManager(_DataManager):
     """The data manager of backend `numba`; arguments as for `CUDADataManager`."""
 
-    def __init__(
-        self,
-        num_agents: int | None = None,
-        num_envs: int | None = None,
-        blocks_per_env: int = 1,
-        episode_length: int | None = None,
-    ) -> None:
-        super().__init__(num_agents, num_envs, blocks_per_env, episode_length, backend="numba")
+    of_backend = "numba"
 
 
 class CudaTensorHolder:
@@ -81,7 +79,53 @@ class CudaTensorHolder:
 # ------------------------------------------------------------------ functions
 
 
-class PyCUDAFunctionManager(CUDAFunctionManager):
+class _FunctionManager(CUDAFunctionManager, abc.ABC):
+    """What WarpDrive's function managers share: kernels with a thread for each agent, on one backend."""
+
+    of_backend: ClassVar[str]
+
+    def __init__(self, num_agents: int = 1, num_envs: int = 1, blocks_per_env: int = 1, process_id: int = 0) -> None:
+        super().__init__(num_agents, num_envs, blocks_per_env, process_id, backend=self.of_backend)
+
+    def load_registered(
+        self,
+        env_name: str,
+        template_header_file: str | None = None,
+        template_runner_file: str | None = None,
+        template_path: str | Path | None = None,
+        default_functions_included: bool = True,
+        customized_env_registrar: EnvironmentRegistrar | None = None,
+        event_messenger: Any = None,
+    ) -> None:
+        """Build the registered source of an environment for this manager's sizes and keep its kernels.
+
+        Args:
+            env_name: Environment.
+            template_header_file: Accepted: the sizes need no template.
+            template_runner_file: Likewise.
+            template_path: Likewise.
+            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+            customized_env_registrar: Where the source is looked up; None: the shared registrar.
+            event_messenger: Accepted: nothing here needs coordination.
+
+        Raises:
+            ConfigError: No source is registered under that name, or a Numba module is to have several blocks.
+            CompileError: With the compiler's message, or a name is taken.
+        """
+        source = (customized_env_registrar or env_registrar).get_cuda_env_src_path(env_name, self.of_backend)
+        if source is None:
+            raise ConfigError(
+                f"environment {env_name!r}: has no source for {self.of_backend!r} in the registrar; add it with "
+                "add_cuda_env_src_path. The environments of example_envs load through EnvWrapper"
+            )
+        self._load_source(str(source))
+
+    @abc.abstractmethod
+    def _load_source(self, source: str) -> None:
+        """Build a source and keep its kernels."""
+
+
+class PyCUDAFunctionManager(_FunctionManager):
     """Compiles CUDA C with a thread for each agent, and launches it.
 
     Args:
@@ -91,8 +135,10 @@ class PyCUDAFunctionManager(CUDAFunctionManager):
         process_id: Accepted; the cache of compiled code needs no coordination.
     """
 
+    of_backend = "pycuda"
+
     def __init__(self, num_agents: int = 1, num_envs: int = 1, blocks_per_env: int = 1, process_id: int = 0) -> None:
-        super().__init__(num_agents, num_envs, blocks_per_env, process_id, backend="pycuda")
+        super().__init__(num_agents, num_envs, blocks_per_env, process_id)
         self._binary: Any = None
         self._undeclared: set[str] = set()
 
@@ -106,7 +152,7 @@ class PyCUDAFunctionManager(CUDAFunctionManager):
         Raises:
             CompileError: With the compiler's message.
         """
-        self._load_file(cached({"code": code}, ".cu", lambda path: _write(path, code)))
+        self._load_source(str(cached({"code": code}, ".cu", lambda path: _write(path, code))))
 
     def load_cuda_from_binary_file(self, cubin: str | Path, default_functions_included: bool = True) -> None:
         """Load compiled code (cubin, fatbin); `initialize_functions` names its kernels.
@@ -119,42 +165,15 @@ class PyCUDAFunctionManager(CUDAFunctionManager):
             ConfigError: There is no such file.
         """
         path = Path(cubin)
-        if not path.is_file():
-            raise ConfigError(
-                f"load_cuda_from_binary_file: must get a file (got {path}); build it with nvcc, or load the source"
-            )
+        do = "build it with nvcc, or load the source"
+        require(path.is_file(), "load_cuda_from_binary_file", "must get a file", path, do)
         self._binary = LoadedModule(loaded_driver().module_from_buffer(path.read_bytes()))
 
-    def compile_and_load_cuda(
-        self,
-        env_name: str,
-        template_header_file: str | None = None,
-        template_runner_file: str | None = None,
-        template_path: str | Path | None = None,
-        default_functions_included: bool = True,
-        customized_env_registrar: EnvironmentRegistrar | None = None,
-        event_messenger: Any = None,
-    ) -> None:
-        """Compile the registered source of an environment and keep its kernels.
+    compile_and_load_cuda = _FunctionManager.load_registered
 
-        Args:
-            env_name: Environment.
-            template_header_file: Accepted: the sizes are compiled in without a template.
-            template_runner_file: Likewise.
-            template_path: Likewise.
-            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
-            customized_env_registrar: Where the source is looked up; None: the shared registrar.
-            event_messenger: Accepted: the cache of compiled code needs no coordination.
-
-        Raises:
-            ConfigError: No source is registered under that name.
-            CompileError: With the compiler's message.
-        """
-        self._load_file(Path(_registered(env_name, "pycuda", customized_env_registrar)))
-
-    def _load_file(self, path: Path) -> None:
-        sizes = warp_drive_sizes(path.read_text(), self.n_envs, self.n_agents, self.blocks_per_env)
-        self.load({"cuda_c": path}, sizes)
+    def _load_source(self, source: str) -> None:
+        sizes = warp_drive_sizes(Path(source).read_text(), self.n_envs, self.n_agents, self.blocks_per_env)
+        self.load({"cuda_c": Path(source)}, sizes)
 
     def initialize_functions(self, names: Sequence[str]) -> None:
         """Check that the kernels of these names are loaded, and look them up in a compiled file.
@@ -174,7 +193,7 @@ class PyCUDAFunctionManager(CUDAFunctionManager):
         return UndeclaredFunction(self, name, self._binary) if name in self._undeclared else function
 
 
-class NumbaFunctionManager(CUDAFunctionManager):
+class NumbaFunctionManager(_FunctionManager):
     """Loads Numba modules whose kernels have a thread for each agent, and launches them.
 
     Args:
@@ -184,8 +203,8 @@ class NumbaFunctionManager(CUDAFunctionManager):
         process_id: Accepted; nothing here needs coordination.
     """
 
-    def __init__(self, num_agents: int = 1, num_envs: int = 1, blocks_per_env: int = 1, process_id: int = 0) -> None:
-        super().__init__(num_agents, num_envs, blocks_per_env, process_id, backend="numba")
+    of_backend = "numba"
+    dynamic_import_numba = _FunctionManager.load_registered
 
     def import_numba_from_source_code(self, numba_path: str, default_functions_included: bool = True) -> None:
         """Execute a module for this manager's sizes and keep its kernels.
@@ -198,49 +217,15 @@ class NumbaFunctionManager(CUDAFunctionManager):
             ConfigError: ``blocks_per_env`` is above 1.
             CompileError: A kernel with explicit signatures does not compile, or a name is taken.
         """
-        numba_modules.load(self, numba_path)
+        self._load_source(numba_path)
 
     def import_numba_env_config(
         self, template_header_file: str | None = None, template_path: str | Path | None = None
     ) -> None:
         """Do nothing: each module that is loaded finds a config of this manager's sizes."""
 
-    def dynamic_import_numba(
-        self,
-        env_name: str,
-        template_header_file: str | None = None,
-        template_runner_file: str | None = None,
-        template_path: str | Path | None = None,
-        default_functions_included: bool = True,
-        customized_env_registrar: EnvironmentRegistrar | None = None,
-        event_messenger: Any = None,
-    ) -> None:
-        """Execute the registered module of an environment for this manager's sizes and keep its kernels.
-
-        Args:
-            env_name: Environment.
-            template_header_file: Accepted: the config needs no template.
-            template_runner_file: Likewise.
-            template_path: Likewise.
-            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
-            customized_env_registrar: Where the module is looked up; None: the shared registrar.
-            event_messenger: Accepted: nothing here needs coordination.
-
-        Raises:
-            ConfigError: No module is registered under that name, or ``blocks_per_env`` is above 1.
-            CompileError: A kernel with explicit signatures does not compile, or a name is taken.
-        """
-        numba_modules.load(self, str(_registered(env_name, "numba", customized_env_registrar)))
-
-
-def _registered(env_name: str, backend: str, registrar: EnvironmentRegistrar | None) -> str | Path:
-    source = (registrar or env_registrar).get_cuda_env_src_path(env_name, backend)
-    if source is None:
-        raise ConfigError(
-            f"environment {env_name!r}: has no source for {backend!r} in the registrar; add it with "
-            "add_cuda_env_src_path. The environments of example_envs load through EnvWrapper"
-        )
-    return source
+    def _load_source(self, source: str) -> None:
+        numba_modules.load(self, source)
 
 
 def _write(path: Path, text: str) -> None:

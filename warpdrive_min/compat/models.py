@@ -142,38 +142,21 @@ class _BuiltIn(ModelBaseFullyConnected):
     """A network of this project, seen from WarpDrive's side; its state_dict has WarpDrive's keys.
 
     Args:
-        env: As of `ModelBaseFullyConnected`, like those up to ``core``.
+        env: As of `ModelBaseFullyConnected`, like all others but ``core``.
         model_config: Likewise.
-        policy: Likewise.
-        policy_tag_to_agent_id_map: Likewise.
-        create_separate_placeholders_for_each_policy: Likewise.
-        obs_dim_corresponding_to_num_agents: Likewise.
+        others: Likewise, in order.
         core: The network; None: a new one.
+        named: The others by name.
     """
 
     config_type: ClassVar[type[ModelConfig]]
     build: ClassVar[Callable[[int, ActionSpace, Any], nn.Module]]
 
     def __init__(
-        self,
-        env: EnvWrapper,
-        model_config: Mapping[str, Any],
-        policy: str,
-        policy_tag_to_agent_id_map: Policies,
-        create_separate_placeholders_for_each_policy: bool = False,
-        obs_dim_corresponding_to_num_agents: str = "first",
-        core: nn.Module | None = None,
+        self, env: EnvWrapper, model_config: Mapping[str, Any], *others: Any, core: Any = None, **named: Any
     ) -> None:
-        super().__init__(
-            env,
-            model_config,
-            policy,
-            policy_tag_to_agent_id_map,
-            create_separate_placeholders_for_each_policy,
-            obs_dim_corresponding_to_num_agents,
-            include_policy_head=False,
-            include_value_head=False,
-        )
+        named |= {"include_policy_head": False, "include_value_head": False}
+        super().__init__(env, model_config, *others, **named)
         if core is None:
             config = self.config_type.read(model_config)
             core = type(self).build(self.flattened_obs_size, self.space, config)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, require
 
 CHOICE: Final = "WARPDRIVE_MIN_COMPAT"
 """Environment variable; ``replace`` goes before a `warp_drive` that is really installed."""
@@ -103,10 +103,8 @@ def install() -> None:
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     loaded = sys.modules.get("warp_drive")
-    if loaded is not None:
-        raise ConfigError(
-            f"warpdrive_min.compat: must be imported before warp_drive (got {_place(loaded.__spec__)} already imported)"
-        )
+    got = loaded and _place(loaded.__spec__)
+    require(loaded is None, "warpdrive_min.compat", "must be imported before warp_drive", got)
     first = _Finder("warp_drive", hides=True)
     first.refuse_to_shadow()
     sys.meta_path.insert(0, first)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from unittest import mock
 
 from warpdrive_min.backends.numba_cuda import NumbaBackend, NumbaKernel
-from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.errors import CompileError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
 
 PACKAGE: Final = "warp_drive.numba_includes"
@@ -66,12 +66,9 @@ def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
         ConfigError: The environment is spread over several blocks.
         CompileError: A name is taken.
     """
-    if functions.blocks_per_env != 1:
-        raise ConfigError(
-            f"step module {module.__name__!r}: a Numba kernel with a thread for each agent has one block for an "
-            f"environment (got blocks_per_env={functions.blocks_per_env} for {functions.n_agents} agents); "
-            "use 1, with at most 1,024 agents"
-        )
+    what, got = f"step module {module.__name__!r}", functions.blocks_per_env
+    rule = "blocks_per_env must be 1 for a Numba kernel with a thread for each agent"
+    require(got == 1, what, rule, got, "use 1, with at most 1,024 agents")
     from numba import cuda  # noqa: PLC0415  (optional)
 
     def probe() -> None: ...

@@ -15,7 +15,7 @@ from torch.multiprocessing.spawn import spawn
 
 from warpdrive_min.compat.models import Building, building
 from warpdrive_min.compat.trainers import first_trainer
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.training import distributed
 from warpdrive_min.training.autoscale import auto_scale
 
@@ -89,11 +89,8 @@ def perform_auto_vertical_scaling(
         raise ConfigError(
             "perform_auto_vertical_scaling: the function must make a trainer of warp_drive (got none); let it build one"
         )
-    if found.separate:
-        raise ConfigError(
-            "perform_auto_vertical_scaling: policies must share arrays (got separate placeholders); choose num_envs "
-            "yourself"
-        )
+    do = "choose num_envs yourself, or leave separate placeholders off"
+    require(not found.separate, "perform_auto_vertical_scaling", "policies must share arrays", do=do)
     given = config.get("policy") or {}
     with building(Building(found.wrapper, found.policies, (False, found.agents_axis), found.config.policy, given)):
         scaling = auto_scale(found.config, found.wrapper.like, found.policies, n_iterations=num_iters)

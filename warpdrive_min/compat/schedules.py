@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.training.config import ParamScheduler, Schedule
 
 __all__ = ["LRScheduler", "ParamScheduler"]
@@ -41,8 +41,7 @@ class LRScheduler(ParamScheduler, LambdaLR):
         ParamScheduler.__init__(self, schedule)
         self.init_timestep, self.timesteps_per_iteration = init_timestep, timesteps_per_iteration
         first = self.get_param_value(init_timestep)
-        if first == 0:
-            raise ConfigError(f"schedule: the learning rate must not start from 0 (got {schedule!r})")
+        require(first != 0, "schedule", "the learning rate must not start from 0", schedule)
 
         def factor(iteration: int) -> float:
             return self.get_param_value(init_timestep + iteration * timesteps_per_iteration) / first

@@ -6,23 +6,12 @@ import functools
 import importlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from warpdrive_min.compat.env_wrapper import EnvWrapper
 from warpdrive_min.compat.trainers import TrainerA2C, TrainerDDPG
-from warpdrive_min.errors import ConfigError, known
-
-ENVIRONMENTS: Final = {
-    "tag_gridworld": "warpdrive_min.envs:TagGridWorld",
-    "tag_gridworld_with_reset_pool": "warpdrive_min.compat.environments:CUDATagGridWorldWithResetPool",
-    "tag_continuous": "warpdrive_min.envs:TagContinuous",
-    "single_cartpole": "warpdrive_min.envs:CartPole",
-    "single_mountain_car": "warpdrive_min.envs:MountainCar",
-    "single_continuous_mountain_car": "warpdrive_min.envs:ContinuousMountainCar",
-    "single_acrobot": "warpdrive_min.envs:Acrobot",
-    "single_pendulum": "warpdrive_min.envs:Pendulum",
-}
-"""Environment of each run config of WarpDrive, by its ``name``."""
+from warpdrive_min.compat.words import ENVIRONMENTS
+from warpdrive_min.errors import known, require
 
 
 def setup_trainer_and_train(
@@ -50,9 +39,9 @@ def setup_trainer_and_train(
         ConfigError: The environment is unknown, or the config breaks a rule.
         BackendUnavailable: The backend cannot run here.
     """
-    name, policies = run_configuration.get("name"), run_configuration["policy"]
-    if name not in ENVIRONMENTS:
-        raise ConfigError(f"run config name: unknown environment (got {name!r}); known are {known(ENVIRONMENTS)}")
+    name, policies = str(run_configuration.get("name")), run_configuration["policy"]
+    do = f"known are {known(ENVIRONMENTS)}"
+    require(name in ENVIRONMENTS, "run config name", "unknown environment", name, do)
     module, _, attribute = ENVIRONMENTS[name].partition(":")
     env = getattr(importlib.import_module(module), attribute)(**run_configuration["env"])
     n_envs = run_configuration["trainer"]["num_envs"]

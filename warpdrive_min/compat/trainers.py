@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from warpdrive_min.compat.models import BUILT_IN, Building, building, seen_from_warpdrive
+from warpdrive_min.compat.words import METRICS
 from warpdrive_min.constants import Constants
 from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import trainer_arguments
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.training import trainer
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.algorithms.ddpg import DDPG
@@ -28,7 +29,7 @@ from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.build import derived_seed, load_weights
 from warpdrive_min.training.config import ModelConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.evaluation import EvaluationEnvs
-from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.metrics import Row
 
 KINDS: Final = {
     "model": "fully_connected",
@@ -40,32 +41,6 @@ FILE: Final = re.compile(r"_(\d+)\.state_dict$")
 """End of the name of a file of weights, with its timestep."""
 PLAY_SEED: Final = 16
 """Use of the seeds of episodes that are looked at; beside those of `build`."""
-
-METRICS: Final = {
-    "loss": "Total loss",
-    "policy_loss": "Policy loss",
-    "value_loss": "Value function loss",
-    "entropy": "Mean entropy",
-    "explained_variance": "Variance explained by the value function",
-    "mean_value": "Mean value function",
-    "mean_q": "Mean value function",
-    "mean_advantage": "Mean advantages",
-    "mean_discounted_return": "Mean (discounted) returns",
-    "gradient_norm": "Gradient norm",
-    "lr": "Learning rate",
-    "vf_loss_coeff": "VF loss coefficient",
-    "entropy_coeff": "Entropy coefficient",
-    "actor_loss": "Actor loss",
-    "critic_loss": "Critic loss",
-    "gradient_norm_actor": "Gradient norm (Actor)",
-    "gradient_norm_critic": "Gradient norm (Critic)",
-    "lr/actor": "Learning rate (Actor)",
-    "lr/critic": "Learning rate (Critic)",
-    EPISODIC_RETURN: "Mean episodic reward",
-    "mean_episodic_steps": "Mean episodic steps",
-    "evaluated_return": "Mean episodic reward (test)",
-}
-"""WarpDrive's word for each metric of a policy that both have."""
 
 
 class TrainerBase(trainer.Trainer):
@@ -239,13 +214,13 @@ class TrainerBase(trainer.Trainer):
             ckpts_dict = {name: policy.weight_files for name, policy in self.config.policy.items()}
         files = []
         for policy, given in ckpts_dict.items():
-            if policy not in self.groups:
-                raise ConfigError(f"load_model_checkpoint: unknown policy {policy!r}; known are {known(self.groups)}")
+            do = f"known are {known(self.groups)}"
+            require(policy in self.groups, "load_model_checkpoint", f"unknown policy {policy!r}", do=do)
             group = self.groups[policy]
             parts = group.models
             for part, file in (given if isinstance(given, Mapping) else {"model": given}).items():
-                if part not in parts:
-                    raise ConfigError(f"load_model_checkpoint: {policy!r} has no {part!r}; it has {known(parts)}")
+                do = f"it has {known(parts)}"
+                require(part in parts, "load_model_checkpoint", f"{policy!r} has no {part!r}", do=do)
                 load_weights(parts[part], str(file), f"policy/{policy}/{part}/")
                 files.append(str(file))
             if isinstance(group.algorithm, DDPG):
@@ -463,8 +438,7 @@ def _is_greedy(who: str, sample_params: Mapping[str, Any]) -> bool:
     """Return whether parameters of a draw ask for the likeliest choice; noise is not played, so its scale is 0."""
     unknown = {name: value for name, value in sample_params.items() if (name, value) != ("scale", 0)}
     greedy = bool(unknown.pop("use_argmax", False))
-    if unknown:
-        raise ConfigError(f"{who}: takes use_argmax, and scale=0 (got {unknown}); noise is for training, leave it out")
+    require(not unknown, who, "takes use_argmax, and scale=0", unknown, "noise is for training, leave it out")
     return greedy
 
 
