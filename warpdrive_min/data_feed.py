@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from warpdrive_min.errors import DataError
+from warpdrive_min.errors import DataError, require
 
 
 class DataFeed(dict[str, dict[str, Any]]):
@@ -47,12 +47,12 @@ class DataFeed(dict[str, dict[str, Any]]):
         Raises:
             DataError: ``data_list`` is no list, or an item is neither form.
         """
-        if not isinstance(data_list, list):
-            raise DataError(f"add_data_list: must get a list (got {type(data_list).__name__})")
+        got = type(data_list).__name__
+        require(isinstance(data_list, list), "add_data_list", "must get a list", got, error=DataError)
         for item in data_list:
             if isinstance(item, dict):
-                if not {"name", "data"} <= item.keys():
-                    raise DataError(f"add_data_list: an item needs 'name' and 'data' (got {sorted(item)})")
+                is_whole = {"name", "data"} <= item.keys()
+                require(is_whole, "add_data_list", "an item needs 'name' and 'data'", sorted(item), error=DataError)
                 self.add_data(**item)
             elif isinstance(item, tuple) and len(item) >= 2:
                 # A flag that is no bool counts as unset, as in WarpDrive.

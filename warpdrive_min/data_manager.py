@@ -16,7 +16,7 @@ import torch
 from warpdrive_min import backends, constants
 from warpdrive_min.backends.base import Argument, Backend, dtype_name
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.errors import DataError, DeviceMemoryError, known
+from warpdrive_min.errors import DataError, DeviceMemoryError, known, require
 
 Array = npt.NDArray[Any]
 Scalar = np.int32 | np.float32
@@ -110,8 +110,7 @@ class CUDADataManager:
             DataError: A value is no number, or the name is taken.
         """
         for name, value in meta.items():
-            if name in self._meta:
-                raise DataError(f"meta info {name!r}: is there already (got {value!r}); use another name")
+            _require(name not in self._meta, f"meta info {name!r}", "is there already", value, "use another name")
             self._meta[name] = _scalar(name, value)
 
     def meta_info(self, name: str) -> Scalar:
@@ -125,8 +124,7 @@ class CUDADataManager:
             DataError: The name is taken.
         """
         for name, value in shared.items():
-            if name in self._shared:
-                raise DataError(f"shared constant {name!r}: is there already; use another name")
+            _require(name not in self._shared, f"shared constant {name!r}", "is there already", do="use another name")
             is_array = isinstance(value, list | tuple | np.ndarray)
             self._shared[name] = _array(name, value) if is_array else _scalar(name, value)
 
@@ -167,14 +165,12 @@ class CUDADataManager:
         is_pool = bool(attributes.get("is_reset_pool"))
         if is_pool:
             self._check_pool(name, array, attributes["reset_target"])
-        elif save and name in self.reset_target_to_pool:
-            raise DataError(f"data {name!r}: is refilled from a pool, so it cannot have a saved copy too; drop one")
+        rule = "is refilled from a pool, so it cannot have a saved copy too"
+        _require(is_pool or not save or name not in self.reset_target_to_pool, f"data {name!r}", rule, do="drop one")
         log = bool(attributes.get("log_data_across_episode")) and not is_pool
-        if log and shape[:2] != (self.n_envs, self.n_agents):
-            raise DataError(
-                f"data {name!r}: must have shape (n_envs, n_agents, ...) = ({self.n_envs}, {self.n_agents}, ...) "
-                f"to be logged (got {shape})"
-            )
+        axes = (self.n_envs, self.n_agents)
+        rule = f"must have shape (n_envs, n_agents, ...) = ({self.n_envs}, {self.n_agents}, ...) to be logged"
+        _require(not log or shape[:2] == axes, f"data {name!r}", rule, shape)
         save = save and not is_pool
         row = torch.from_numpy(array)
         rows = (self.episode_length + 1, *shape[1:])
@@ -203,17 +199,14 @@ class CUDADataManager:
             self._torch_accessible.add(name)
 
     def _require_new(self, name: str) -> None:
-        if self.is_data_on_device(name):
-            raise DataError(f"data {name!r}: was pushed already; use another name")
+        _require(not self.is_data_on_device(name), f"data {name!r}", "was pushed already", do="use another name")
 
     def _check_pool(self, name: str, pool: Array, target: str) -> None:
         what = f"reset pool {name!r} of {target!r}"
-        if target in self.reset_data_list:
-            raise DataError(f"{what}: the target has a saved copy that resets restore; drop one of the two")
-        if target in self.reset_target_to_pool:
-            raise DataError(f"{what}: the target has the pool {self.reset_target_to_pool[target]!r} already")
-        if pool.ndim < 1 or pool.shape[0] < 2:
-            raise DataError(f"{what}: must have at least 2 rows (got shape {pool.shape})")
+        is_saved, other = target in self.reset_data_list, self.reset_target_to_pool.get(target)
+        _require(not is_saved, what, "the target has a saved copy that resets restore", do="drop one of the two")
+        _require(other is None, what, f"the target has the pool {other!r} already")
+        _require(len(pool.shape[:1]) == 1 and len(pool) > 1, what, "must have at least 2 rows", pool.shape)
 
     @contextlib.contextmanager
     def _memory(self, name: str, asked: int) -> Iterator[None]:
@@ -263,9 +256,7 @@ class CUDADataManager:
         """Return what a kernel gets for a name: the live tensor, or the scalar."""
         return self._scalars[name] if name in self._scalars else self.tensor(name)
 
-    def data_on_device_via_torch(self, name: str) -> torch.Tensor:
-        """Return the live tensor of an array."""
-        return self.tensor(name)
+    data_on_device_via_torch = tensor
 
     def is_data_on_device(self, name: str) -> bool:
         """Tell whether an array or scalar of that name was pushed."""
@@ -345,13 +336,16 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 def _array(name: str, value: Any) -> Array:
     array = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"data {name!r}: must hold numbers (got dtype {array.dtype})")
+    _require(array.dtype.kind in "fiub", f"data {name!r}", "must hold numbers", array.dtype)
     if array.dtype == np.int64 and array.size:
         _check_range(name, int(array.min()), int(array.max()))
     return np.array(array, NARROWED.get(array.dtype, array.dtype), order="C")
 
 
 def _check_range(name: str, low: int, high: int) -> None:
-    if low < -(2**31) or high >= 2**31:
-        raise DataError(f"data {name!r}: integers become 32 bits wide, which must hold them (got {low} to {high})")
+    is_within = low >= -(2**31) and high < 2**31
+    _require(is_within, f"data {name!r}", "integers become 32 bits wide, which must hold them", (low, high))
+
+
+def _require(holds: object, what: str, rule: str, got: Any = ..., do: str = "") -> None:
+    require(holds, what, rule, got, do, DataError)

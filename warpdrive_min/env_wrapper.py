@@ -98,10 +98,8 @@ class EnvWrapper:
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
         require(num_envs >= 1, "num_envs", "must be at least 1", num_envs)
-        if blocks_per_env is not None and blocks_per_env < 1:
-            raise ConfigError(
-                f"blocks_per_env: must be positive (got {blocks_per_env}); leave it out to have it chosen"
-            )
+        is_positive = blocks_per_env is None or blocks_per_env >= 1
+        require(is_positive, "blocks_per_env", "must be positive", blocks_per_env, "leave it out to have it chosen")
         self.name: str = self.env.name
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
@@ -120,11 +118,9 @@ class EnvWrapper:
         self.vectorised = has_context and self.backend.language in sources
         """All copies run in kernels; False: the one Python environment is all there is."""
         if not self.vectorised:
-            if env_backend != "cpu":
-                raise ConfigError(
-                    f"environment {self.name!r}: has no {self.backend.language} kernels, which backend {env_backend!r} "
-                    "runs; derive it from CUDAEnvironmentContext and name a source, or use env_backend='cpu'"
-                )
+            rule = f"has no {self.backend.language} kernels, which backend {env_backend!r} runs"
+            do = "derive it from CUDAEnvironmentContext and name a source, or use env_backend='cpu'"
+            require(env_backend == "cpu", f"environment {self.name!r}", rule, do=do)
             return
         self._seed = seed
         self.cuda_data_manager = CUDADataManager(
@@ -181,11 +177,8 @@ class EnvWrapper:
 
     def _observation_space(self) -> dict[Hashable, Any]:
         spaces = {agent: space_of(observation) for agent, observation in self.env.reset().items()}
-        if spaces.keys() != self.env.action_space.keys():
-            raise ConfigError(
-                f"environment {self.name!r}: reset() must return an observation for each agent of action_space "
-                f"(got {sorted(map(str, spaces))} and {sorted(map(str, self.env.action_space))})"
-            )
+        agents, rule = self.env.action_space, "reset() must return an observation for each agent of action_space"
+        require(spaces.keys() == agents.keys(), f"environment {self.name!r}", rule, (list(spaces), list(agents)))
         return spaces
 
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
@@ -268,11 +261,8 @@ class EnvWrapper:
             ActionError: An action lies outside its space (with ``debug``).
         """
         if actions is not None:
-            if self.env_backend != "cpu":
-                raise ConfigError(
-                    f"step: backend {self.env_backend!r} reads the array 'sampled_actions' (got actions); "
-                    "write them with CUDASampler.assign"
-                )
+            rule = f"backend {self.env_backend!r} takes no actions: it reads the array 'sampled_actions'"
+            require(self.env_backend == "cpu", "step", rule, do="write them with CUDASampler.assign")
             return self.env.step(actions)
         self._require_arrays("step")
         if self.debug:
@@ -333,7 +323,5 @@ def check_environment(env: Any) -> None:
     for attribute in ("name", "num_agents", "episode_length", "action_space", "reset", "step"):
         require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
     for attribute in ("num_agents", "episode_length"):
-        if getattr(env, attribute) < 1:
-            raise ConfigError(
-                f"environment {env.name!r}: {attribute} must be at least 1 (got {getattr(env, attribute)})"
-            )
+        value = getattr(env, attribute)
+        require(value >= 1, f"environment {env.name!r}", f"{attribute} must be at least 1", value)

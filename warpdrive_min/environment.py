@@ -15,7 +15,7 @@ from warpdrive_min.backends.base import Backend, Constant, Language, Source
 from warpdrive_min.constants import DONE, RESET_SEED, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import ConfigError, DeviceMemoryError
+from warpdrive_min.errors import ConfigError, DeviceMemoryError, require
 from warpdrive_min.function_manager import (
     MAX_THREADS,
     CUDAFunctionFeed,
@@ -167,10 +167,8 @@ class Environment(CUDAEnvironmentContext):
         Raises:
             ConfigError: More are asked for.
         """
-        if blocks_per_env not in (None, 1):
-            raise ConfigError(
-                f"blocks_per_env: one block steps an environment {self.name!r} (got {blocks_per_env}); leave it out"
-            )
+        rule = f"one block steps an environment {self.name!r}"
+        require(blocks_per_env in (None, 1), "blocks_per_env", rule, blocks_per_env, "leave it out")
         return 1
 
     @property

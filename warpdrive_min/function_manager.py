@@ -37,8 +37,7 @@ class LaunchShape:
     def of(cls, n_agents: int, blocks_per_env: int | None = None) -> LaunchShape:
         """Choose the shape for environments of ``n_agents`` agents, each spread over so many blocks if given."""
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: must be positive (got {value})")
+            require(value is None or value >= 1, name, "must be positive", value)
         if blocks_per_env is not None:
             share = -(-n_agents // blocks_per_env)
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
@@ -126,11 +125,8 @@ class CUDAFunctionManager:
             CompileError: No source for the language, the compiler's message, or a kernel name that is taken.
         """
         language = self.backend.language
-        if language not in sources:
-            raise CompileError(
-                f"backend {self.backend.name!r}: runs {language} kernels, and there is no source of one; "
-                f"sources: {known(sources)}"
-            )
+        what, rule = f"backend {self.backend.name!r}", f"runs {language} kernels, and there is no source of one"
+        require(language in sources, what, rule, do=f"sources: {known(sources)}", error=CompileError)
         return self.keep(self.backend.compile(sources[language], self.with_defaults(constants or {})))
 
     def load_binary(self, binary: Path, source: Path, constants: Mapping[str, Constant] | None = None) -> list[str]:
@@ -166,8 +162,8 @@ class CUDAFunctionManager:
         self._sequences[name] = tuple(stages)
 
     def _require_free(self, name: str) -> None:
-        if self.has_function(name):
-            raise CompileError(f"kernel {name!r}: is loaded already; give it another name")
+        is_free, do = not self.has_function(name), "give it another name"
+        require(is_free, f"kernel {name!r}", "is loaded already", do=do, error=CompileError)
 
     def initialize_functions(self, names: Sequence[str]) -> None:
         """Check that the kernels of these names are loaded."""
@@ -189,13 +185,9 @@ class CUDAFunctionManager:
             modules = {
                 id(module): module for kernel in self._kernels.values() if (module := getattr(kernel, "module", None))
             }
-            if not modules:
-                continue
-            copied = 0
-            for module in modules.values():
-                copied += _copy_to_symbol(module, name, value)
-            if not copied:
-                raise DataError(f"shared constant {name!r}: no loaded CUDA C source has a __constant__ of this name")
+            n_copied = sum(_copy_to_symbol(module, name, value) for module in modules.values())
+            rule = "no loaded CUDA C source has a __constant__ of this name"
+            require(n_copied or not modules, f"shared constant {name!r}", rule, error=DataError)
 
     # -------------------------------------------------------------- launch
 
@@ -384,7 +376,7 @@ def _copy_to_symbol(module: Any, name: str, value: Any) -> bool:
     except driver.LogicError:
         return False
     array = np.ascontiguousarray(value)
-    if array.nbytes != size:
-        raise DataError(f"shared constant {name!r}: the symbol has {size} bytes (got {array.nbytes})")
+    rule = f"the symbol has {size} bytes"
+    require(array.nbytes == size, f"shared constant {name!r}", rule, array.nbytes, error=DataError)
     driver.memcpy_htod(address, array)
     return True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from warpdrive_min.backends.base import Backend
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 
 
 def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
@@ -23,8 +23,8 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
     Raises:
         ConfigError: The backend runs on the CPU, which has no graphs.
     """
-    if not backend.captures_graphs:
-        raise ConfigError(f"capture: backend {backend.name!r} has no CUDA graphs; call the work itself")
+    rule = f"backend {backend.name!r} has no CUDA graphs"
+    require(backend.captures_graphs, "capture", rule, do="call the work itself")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with _nothing_collected(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):

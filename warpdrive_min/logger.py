@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from warpdrive_min.constants import FOR_LOG, LOG_MASK
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import DataError
+from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
 
 
@@ -29,8 +29,8 @@ class CUDALogController:
 
     def reset_log(self, data_manager: CUDADataManager, env_id: int = 0) -> None:
         """Forget what was logged, choose the environment, and log its state as step 0; does not synchronise."""
-        if not 0 <= env_id < data_manager.n_envs:
-            raise DataError(f"reset_log: env_id must be from 0 to {data_manager.n_envs - 1} (got {env_id})")
+        n_envs = data_manager.n_envs
+        require(0 <= env_id < n_envs, "reset_log", f"env_id must be from 0 to {n_envs - 1}", env_id, error=DataError)
         self._env_id = env_id
         self.last_valid_step = -1
         data_manager.tensor(LOG_MASK).zero_()
@@ -44,11 +44,9 @@ class CUDALogController:
         """
         if step > data_manager.episode_length:
             return
-        if step != self.last_valid_step + 1:
-            raise DataError(
-                f"update_log: step must follow the last one logged, {self.last_valid_step} (got {step}); "
-                "call reset_log to start again"
-            )
+        rule = f"step must follow the last one logged, {self.last_valid_step}"
+        is_next = step == self.last_valid_step + 1
+        require(is_next, "update_log", rule, step, "call reset_log to start again", DataError)
         for name in data_manager.log_data_list:
             data_manager.tensor(name + FOR_LOG)[step].copy_(data_manager.tensor(name)[self._env_id])
         data_manager.tensor(LOG_MASK)[step] = 1
@@ -69,11 +67,8 @@ class CUDALogController:
         if check_last_valid_step:
             mask = data_manager.tensor(LOG_MASK).cpu().numpy()
             want = np.arange(len(mask)) <= self.last_valid_step
-            if not np.array_equal(mask, want):
-                raise DataError(
-                    f"fetch_log: the mask must be 1 up to step {self.last_valid_step} and 0 after it "
-                    f"(got ones at {np.flatnonzero(mask).tolist()})"
-                )
+            rule, ones = f"the mask must be 1 up to step {self.last_valid_step} and 0 after it", np.flatnonzero(mask)
+            require(np.array_equal(mask, want), "fetch_log", rule, f"ones at {ones.tolist()}", error=DataError)
         last = self.last_valid_step if last_step is None else min(last_step, self.last_valid_step)
         logged = data_manager.log_data_list if names is None else names
         return {name + FOR_LOG: data_manager.tensor(name + FOR_LOG)[: last + 1].cpu().numpy().copy() for name in logged}

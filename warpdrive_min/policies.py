@@ -9,7 +9,7 @@ import torch
 
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.spaces import action_bounds, category_counts
 
@@ -33,8 +33,8 @@ def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Callable[[], None]:
     sampler.init_random(seed)
     if hasattr(spaces[0], "low"):
         bounds = action_bounds(spaces)
-        if not np.isfinite(bounds).all():
-            raise ConfigError(f"random policy: needs finite bounds of the actions (got {spaces}); use a bounded Box")
+        is_bounded = np.isfinite(bounds).all()
+        require(is_bounded, "random policy", "needs finite bounds of the actions", spaces, "use a bounded Box")
         low, high = torch.from_numpy(bounds).to(data.device)
         sampler.register_actions(data, Constants.ACTIONS, low.shape[1], is_deterministic=True)
         return lambda: sampler.sample_uniform(data, low, high)

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.base import Language, Source
-from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.errors import known, require
 
 EnvClass = TypeVar("EnvClass", bound=type)
 
@@ -39,10 +39,8 @@ class EnvironmentRegistrar:
         def register(cls: EnvClass) -> EnvClass:
             key = cls.name.lower()  # type: ignore[attr-defined]
             for backend in names:
-                if self._classes.get((key, backend), cls) is not cls:
-                    raise ConfigError(
-                        f"registrar: {key!r} is registered for {backend!r} already; give the class another name"
-                    )
+                is_free, do = self._classes.get((key, backend), cls) is cls, "give the class another name"
+                require(is_free, "registrar", f"{key!r} is registered for {backend!r} already", do=do)
                 self._classes[key, backend] = cls
                 if cuda_env_src_path is not None and backend != "cpu":
                     self.add_cuda_env_src_path(key, cuda_env_src_path, backend)
@@ -57,11 +55,8 @@ class EnvironmentRegistrar:
             ConfigError: None is registered; lists those that are.
         """
         key = (name.lower(), _backend(env_backend))
-        if key not in self._classes:
-            registered = {name for name, backend in self._classes if backend == key[1]}
-            raise ConfigError(
-                f"registrar: no environment {name!r} for backend {env_backend!r}; known are {known(registered)}"
-            )
+        do = f"known are {known(name for name, backend in self._classes if backend == key[1])}"
+        require(key in self._classes, "registrar", f"no environment {name!r} for backend {env_backend!r}", do=do)
         return self._classes[key]
 
     def has_env(self, name: str, env_backend: str = "cpu") -> bool:
@@ -81,12 +76,11 @@ class EnvironmentRegistrar:
         """
         language = BACKENDS[_backend(env_backend)].language
         text = str(cuda_env_src_path)
-        if language == "cuda_c" and not text.endswith(".cu"):
-            raise ConfigError(f"registrar: the CUDA C source of {name!r} must end in .cu (got {text!r})")
-        if language != "cuda_c" and ("/" in text or text.endswith(".py")):
-            raise ConfigError(
-                f"registrar: the {language} source of {name!r} must be a dotted module name (got {text!r})"
-            )
+        if language == "cuda_c":
+            require(text.endswith(".cu"), "registrar", f"the CUDA C source of {name!r} must end in .cu", text)
+        else:
+            is_module = "/" not in text and not text.endswith(".py")
+            require(is_module, "registrar", f"the {language} source of {name!r} must be a dotted module name", text)
         self._sources[name.lower(), language] = cuda_env_src_path
 
     def get_cuda_env_src_path(self, name: str, env_backend: str = "pycuda") -> Source | None:

@@ -128,11 +128,10 @@ def _check_pools(data: CUDADataManager) -> None:
         got, want = data.get_dtype(pool), data.get_dtype(target)
         require(got == want, what, f"must have the target's dtype {want}", got, error=DataError)
         row, target_shape = data.get_shape(pool)[1:], data.get_shape(target)
-        if target_shape[:1] != (data.n_envs,) or row != target_shape[1:]:
-            raise DataError(
-                f"{what}: must have rows of the target's shape {target_shape[1:]} (got {row}), "
-                f"and the target one for each of {data.n_envs} environments (got shape {target_shape})"
-            )
+        rule = f"must have rows of the target's shape {target_shape[1:]}"
+        require(row == target_shape[1:], what, rule, row, error=DataError)
+        rule = f"the target must have a row for each of {data.n_envs} environments"
+        require(target_shape[:1] == (data.n_envs,), what, rule, target_shape, error=DataError)
 
 
 def keeping(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None:
@@ -145,9 +144,7 @@ def keeping(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None
 
 def _words(name: str, tensor: torch.Tensor, n_rows: int) -> torch.Tensor:
     """View an array as rows of 32-bit words."""
-    if tensor.shape[0] != n_rows or (tensor.element_size() * tensor[0].numel()) % 4:
-        raise DataError(
-            f"data {name!r}: must have {n_rows} rows of whole 32-bit words to be reset "
-            f"(got shape {tuple(tensor.shape)}, {tensor.dtype}); use float32 or int32"
-        )
+    is_whole = tensor.shape[0] == n_rows and (tensor.element_size() * tensor[0].numel()) % 4 == 0
+    rule, got = f"must have {n_rows} rows of whole 32-bit words to be reset", f"{tensor.dtype} {tuple(tensor.shape)}"
+    require(is_whole, f"data {name!r}", rule, got, "use float32 or int32", DataError)
     return tensor.reshape(n_rows, -1).view(torch.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import DataError, known
+from warpdrive_min.errors import DataError, known, require
 
 
 class RingBuffer:
@@ -25,8 +25,8 @@ class RingBuffer:
             raise DataError(f"ring buffer {name!r}: needs the data manager that holds the array")
         container = data_manager.tensor(name)
         rows = container.shape[0] if size is None else size
-        if not 1 <= rows <= container.shape[0]:
-            raise DataError(f"ring buffer {name!r}: size must be from 1 to {container.shape[0]} (got {size})")
+        what, rule = f"ring buffer {name!r}", f"size must be from 1 to {container.shape[0]}"
+        require(1 <= rows <= container.shape[0], what, rule, size, error=DataError)
         self.size = rows
         self._rows = container[:rows]
         self._front = 0
@@ -69,8 +69,8 @@ class RingBufferManager(dict[str, RingBuffer]):
         Raises:
             DataError: There is none.
         """
-        if name not in self:
-            raise DataError(f"ring buffer {name!r}: is not there; known are {known(self)}")
+        do = f"known are {known(self)}"
+        require(name in self, f"ring buffer {name!r}", "is not there", do=do, error=DataError)
         return self[name]
 
     def has(self, name: str) -> bool:

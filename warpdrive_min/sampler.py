@@ -155,11 +155,10 @@ class CUDASampler:
         counts = tuple(int(n) for n in ([num_actions] if isinstance(num_actions, int | np.integer) else num_actions))
         n_types, want = (sum(counts), "float32") if is_deterministic else (len(counts), "int32")
         shape, dtype = data_manager.get_shape(action_name), data_manager.get_dtype(action_name)
-        if dtype != want or len(shape) != 3 or shape[0] != data_manager.n_envs or shape[2] != n_types:
-            raise ConfigError(
-                f"sampler: {action_name!r} must be {want} of shape ({data_manager.n_envs}, n_agents, {n_types}) "
-                f"(got {dtype} {shape}); is_deterministic=True is for float32 arrays, False for int32 ones"
-            )
+        is_fine = dtype == want and len(shape) == 3 and shape[::2] == (data_manager.n_envs, n_types)
+        rule = f"{action_name!r} must be {want} of shape ({data_manager.n_envs}, n_agents, {n_types})"
+        do = "is_deterministic=True is for float32 arrays, False for int32 ones"
+        require(is_fine, "sampler", rule, f"{dtype} {shape}", do)
         require(min(counts) >= 1, "sampler", f"every type of {action_name!r} needs at least one choice", counts)
         stream = STREAM_ACTIONS + len(self._arrays)
         array = ActionArray(action_name, stream, shape[1], n_types, () if is_deterministic else counts)
@@ -305,11 +304,8 @@ class CUDASampler:
         """
         target = data_manager.tensor(action_name)
         given = torch.as_tensor(actions)
-        if given.shape != target.shape or given.dtype != target.dtype:
-            raise DataError(
-                f"assign: actions must be {target.dtype} of shape {tuple(target.shape)} "
-                f"(got {given.dtype} {tuple(given.shape)})"
-            )
+        got, want = ((each.dtype, tuple(each.shape)) for each in (given, target))
+        require(got == want, "assign", f"actions must be {want[0]} of shape {want[1]}", got, error=DataError)
         target.copy_(given)
 
     # -------------------------------------------------------------- launches

@@ -90,8 +90,8 @@ def action_bounds(spaces: Iterable[Any]) -> npt.NDArray[np.float32]:
         else [np.zeros(len(counts := category_counts(space))), np.array(counts) - 1]
         for space in spaces
     ]
-    if len({(hasattr(space, "low"), len(low)) for space, (low, _) in zip(spaces, bounds, strict=True)}) != 1:
-        raise ConfigError(f"action space: must be of one kind and shape for all agents (got {spaces})")
+    kinds = {(hasattr(space, "low"), len(low)) for space, (low, _) in zip(spaces, bounds, strict=True)}
+    require(len(kinds) == 1, "action space", "must be of one kind and shape for all agents", spaces)
     return np.array([[agent[side] for agent in bounds] for side in (0, 1)], np.float32)
 
 

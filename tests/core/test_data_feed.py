@@ -55,7 +55,7 @@ def test_add_data_list_takes_a_flag_that_is_no_bool_as_unset():
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        (("a", 1), "must get a list .got tuple"),
+        (("a", 1), "must get a list .got .tuple"),
         ([("a",)], "must be .name, data"),
         ([3], "must be .name, data"),
         ([{"name": "a"}], "needs 'name' and 'data' .got .'name'"),

@@ -134,7 +134,7 @@ def test_observations_and_actions_must_be_for_the_same_agents():
     env = Counter()
     env.action_space[9] = env.action_space[0]
     with pytest.raises(
-        ConfigError, match=r"must return an observation for each agent of action_space .got \['0', '1', '2'\]"
+        ConfigError, match=r"must return an observation for each agent of action_space .got \(\[0, 1, 2\]"
     ):
         EnvWrapper(env)
 
@@ -318,7 +318,7 @@ def test_actions_as_an_argument_are_for_cpu(backend):
     """Elsewhere they are read from the array, and the error says how to write them."""
     wrapper = started(backend)
     with pytest.raises(
-        ConfigError, match=r"reads the array 'sampled_actions' .got actions.; write them with CUDASampler.assign"
+        ConfigError, match=r"takes no actions: it reads the array 'sampled_actions'; write them with CUDASampler.assign"
     ):
         wrapper.step({0: 1})
 

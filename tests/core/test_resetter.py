@@ -132,8 +132,8 @@ def test_unknown_mode_raises():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (np.zeros((3, 4), np.float32), r"'x': must have 2 rows .*got shape \(3, 4\)"),
-        (np.zeros((2, 3), np.int16), "'x': .*whole 32-bit words .*torch.int16.; use float32 or int32"),
+        (np.zeros((3, 4), np.float32), r"'x': must have 2 rows .*got .*\(3, 4\)"),
+        (np.zeros((2, 3), np.int16), "'x': .*whole 32-bit words .*torch.int16 .*; use float32 or int32"),
     ],
 )
 def test_saved_copy_must_have_a_row_of_words_for_each_environment(value, message):
@@ -213,7 +213,7 @@ def test_pool_target_needs_a_row_for_each_environment():
     feed.add_data("x", np.zeros((2, 3), np.float32))
     feed.add_pool_for_reset("x_reset_pool", np.zeros((5, 3), np.float32), "x")
     data.push_data_to_device(feed)
-    with pytest.raises(DataError, match=r"one for each of 4 environments .got shape \(2, 3\)"):
+    with pytest.raises(DataError, match=r"the target must have a row for each of 4 environments .got \(2, 3\)"):
         CUDAEnvironmentReset(functions).init_reset_pool(data)
 
 

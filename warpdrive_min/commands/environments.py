@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import torch
 import typer
@@ -24,6 +24,9 @@ PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 PYTHON: Final = {"True": True, "False": False, "None": None}
 PREFIX: Final = "single_"
 """Prefix of the names of environments of one agent in WarpDrive's run configs."""
+
+Backend = Annotated[str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}.")]
+"""Option of a command that needs a backend; `first_available` chooses where it is not given."""
 
 console = Console()
 
@@ -120,10 +123,10 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def errors_told() -> Iterator[None]:
-    """Turn an error that can be expected into its message, on standard error, and exit code 1."""
+def errors_told(exit_code: int = 1) -> Iterator[None]:
+    """Turn an error that can be expected into its message, on standard error, and an exit code."""
     try:
         yield
     except (WarpDriveError, OSError, torch.OutOfMemoryError) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(exit_code) from error

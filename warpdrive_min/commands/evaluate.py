@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from warpdrive_min.commands.environments import PREFERRED, console, environments, errors_told, first_available, say
+from warpdrive_min.commands.environments import Backend, console, environments, errors_told, first_available, say
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.trained import TrainedPolicies, load_policies
 
@@ -20,7 +20,7 @@ Scores = dict[str, evaluation.Score]
 def evaluate(
     path: Annotated[Path, typer.Argument(help="Checkpoint, or the folder of a run, whose latest one counts.")],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, each in an environment of its own.")] = 100,
-    backend: Annotated[str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}.")] = None,
+    backend: Backend = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and draws.")] = 0,
     sampled: Annotated[bool, typer.Option("--sampled", help="Draw actions; else the policies do their best.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

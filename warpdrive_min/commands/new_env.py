@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from warpdrive_min.errors import ConfigError, WarpDriveError, require
+from warpdrive_min.commands.environments import errors_told
+from warpdrive_min.errors import require
 
 TEMPLATE = Path(__file__).with_name("new_env_template")
 SUFFIX = ".template"
@@ -23,11 +24,8 @@ def new_env(
     folder: Annotated[Path, typer.Argument(help="Folder in which the package is made.")] = Path(),
 ) -> None:
     """Write a starter package NAME with kernels in NumPy, CUDA C and Numba, and a test; overwrites nothing."""
-    try:
+    with errors_told(exit_code=2):
         package = write_starter(name, folder)
-    except WarpDriveError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from error
     for path in sorted(package.iterdir()):
         typer.echo(f"wrote {path}")
     inside = "" if folder == Path() else f"cd {folder} && "
@@ -46,8 +44,8 @@ def write_starter(name: str, folder: Path) -> Path:
     package = folder / name
     require(folder.is_dir(), "new-env", "the folder must exist", folder, "make it first")
     require(not package.exists(), "new-env", f"{package} exists already", do="take another name or move it away")
-    if importlib.util.find_spec(name) is not None:
-        raise ConfigError(f"new-env: the name must not be that of an installed module (got {name!r}); take another one")
+    is_free = importlib.util.find_spec(name) is None
+    require(is_free, "new-env", "the name must not be that of an installed module", name, "take another one")
     words = {"name": name, "title": class_name(name)}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch:
         unfinished = Path(scratch) / name
@@ -61,8 +59,8 @@ def write_starter(name: str, folder: Path) -> Path:
 
 def check_name(name: str) -> None:
     """Raise `ConfigError` unless ``name`` can name a package and, in capitals, a class."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ConfigError(f"new-env: the name must be a Python identifier that begins with a letter (got {name!r})")
+    is_name = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and not keyword.iskeyword(name)
+    require(is_name, "new-env", "the name must be a Python identifier that begins with a letter", name)
 
 
 def class_name(name: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.progress import Progress
 
 from warpdrive_min.commands.environments import (
-    PREFERRED,
+    Backend,
     console,
     environment_name,
     environments,
@@ -41,7 +41,7 @@ def render(
     policy: Annotated[
         str, typer.Option(help=f"Who acts: {', '.join(POLICIES)}, or the path of a checkpoint or run.")
     ] = "random",
-    backend: Annotated[str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}.")] = None,
+    backend: Backend = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps at most; by default the whole episode.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and actions.")] = 0,
     n_envs: Annotated[int, typer.Option(min=1, help="Copies of the environment.")] = 1,
@@ -87,9 +87,8 @@ def _environment(policy: str, env: str | None, sampled: bool) -> tuple[str, dict
     """Return name and config of the environment to play, and the checkpoint of a trained policy."""
     if policy in POLICIES:
         if env is None:
-            raise ConfigError(
-                f"render.env: must be named where no checkpoint says it; known are {known(environments())}"
-            )
+            do = f"known are {known(environments())}"
+            raise ConfigError.of("render.env", "must be named where no checkpoint says it", do=do)
         require(not sampled, "render.sampled", "is for a trained policy, not a named one", policy, "leave it out")
         return env, {}, None
     do = f"known are {known(POLICIES)}, and paths of checkpoints and runs"

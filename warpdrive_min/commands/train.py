@@ -29,7 +29,7 @@ from warpdrive_min.commands.environments import (
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import CheckpointError, ConfigError
+from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.autoscale import auto_scale as scale
 from warpdrive_min.training.config import MAX_SEED, RunConfig
@@ -143,12 +143,12 @@ def _plan(
         found = _latest(_with(run, given), results_dir)
     if found is None:
         return Plan(name or environment_name(run.name, "train.config"), _with(run, given), None, results_dir)
-    if "trainer.seed" in given:
-        raise ConfigError(f"train.seed: a run that goes on keeps its own (got {given['trainer.seed']}); leave it out")
+    seed = given.get("trainer.seed")
+    require(seed is None, "train.seed", "a run that goes on keeps its own", seed, "leave it out")
     _, header = checkpoint.load(found)
     trained_in = environment_name(header.environment["name"], "train.resume")
-    if name not in (None, trained_in):
-        raise CheckpointError(f"train.resume: {found} was trained in {trained_in} (got -e {name}); leave -e out")
+    rule = f"{found} was trained in {trained_in}"
+    require(name in (None, trained_in), "train.resume", rule, name, "leave -e out", CheckpointError)
     if config is None:
         run = RunConfig.from_dict(header.run_config)
     folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
@@ -167,11 +167,8 @@ def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
         place: Any = values
         for section in sections:
             place = place.get(section) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
-            raise ConfigError(
-                f"train.set: {key} must lie in a section of the run config (got no section {'.'.join(sections)!r}); "
-                "its keys are in docs/run_config.md"
-            )
+        rule, do = f"{key} must lie in a section of the run config", "its keys are in docs/run_config.md"
+        require(isinstance(place, dict), "train.set", rule, ".".join(sections), do)
         place[last] = value
     return RunConfig.from_dict(values)
 

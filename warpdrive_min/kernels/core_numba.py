@@ -16,30 +16,8 @@ import numpy as np
 from numba import cuda, float32, int32, int64, uint32, uint64
 from numba.core import config
 
-from warpdrive_min.rng import STREAM_ACTIONS, STREAM_POOL, STREAM_START
-
-__all__ = [
-    "STREAM_ACTIONS",
-    "STREAM_POOL",
-    "STREAM_START",
-    "Maths",
-    "any_ended",
-    "below",
-    "bits",
-    "clip",
-    "conclude",
-    "contraction_off",
-    "exp",
-    "float_of_bits",
-    "log",
-    "maths",
-    "philox",
-    "pool_row",
-    "principal",
-    "uniform",
-    "word",
-    "wrap",
-]
+from warpdrive_min.rng import STREAM_POOL
+from warpdrive_min.rng import STREAM_START as STREAM_START  # for the kernels of environments
 
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))

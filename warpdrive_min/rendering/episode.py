@@ -48,10 +48,8 @@ class Episode:
         Raises:
             DataError: It was not recorded; lists what was.
         """
-        if name not in self.arrays:
-            raise DataError(
-                f"episode of {self.env_name!r}: array {name!r} was not recorded; known are {known(self.arrays)}"
-            )
+        rule, do = f"array {name!r} was not recorded", f"known are {known(self.arrays)}"
+        require(name in self.arrays, f"episode of {self.env_name!r}", rule, do=do, error=DataError)
         return self.arrays[name]
 
     @property

@@ -14,7 +14,7 @@ import torch
 from warpdrive_min.config import Config
 from warpdrive_min.constants import DONE, RESET_SEED, TIMESTEP, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, DataError, DeviceMemoryError, known, require
+from warpdrive_min.errors import DataError, DeviceMemoryError, known, require
 from warpdrive_min.rendering.episode import Episode
 
 WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, "terminated", "truncated")
@@ -68,14 +68,12 @@ def record(
 def _check(wrapper: EnvWrapper, n_steps: int, env_id: int) -> None:
     name = wrapper.name
     require(wrapper.vectorised, "record", f"environment {name!r} has no kernels for backend {wrapper.env_backend!r}")
-    if wrapper.auto_reset:
-        raise ConfigError(
-            f"record: environment {name!r} must not restart itself; make its EnvWrapper with auto_reset=False"
-        )
+    do = "make its EnvWrapper with auto_reset=False"
+    require(not wrapper.auto_reset, "record", f"environment {name!r} must not restart itself", do=do)
     require(not wrapper.reset_on_host, "record", f"environment {name!r} has not started", do="call reset() first")
     require(n_steps >= 1, "record.n_steps", "must be at least 1", n_steps)
-    if not 0 <= env_id < wrapper.n_envs:
-        raise ConfigError(f"record.env_id: must be from 0 to n_envs - 1 = {wrapper.n_envs - 1} (got {env_id})")
+    last = wrapper.n_envs - 1
+    require(0 <= env_id <= last, "record.env_id", f"must be from 0 to n_envs - 1 = {last}", env_id)
 
 
 def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
@@ -86,10 +84,8 @@ def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
     if wanted is None:
         wanted = [name for name in per_env if name != "final_observations"]
     for name in wanted:
-        if name not in (*per_env, *always):
-            raise DataError(
-                f"record.arrays: {name!r} has no row for each environment; known are {known([*per_env, *always])}"
-            )
+        do, there = f"known are {known([*per_env, *always])}", name in (*per_env, *always)
+        require(there, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)
     return list(dict.fromkeys([*always, *wanted]))
 
 
@@ -105,11 +101,9 @@ def _allocate(
     for name, shape in shapes.items():
         starts[name] = size
         size += -(-math.prod(shape) * dtypes[name].itemsize // ALIGNMENT) * ALIGNMENT
-    if size > (free := data.free_bytes()):
-        raise DeviceMemoryError(
-            f"record: {n_frames} frames need {size:,} bytes on {data.device} (free are {free:,}); "
-            "record fewer steps, or name the arrays"
-        )
+    free, do = data.free_bytes(), "record fewer steps, or name the arrays"
+    rule = f"{n_frames} frames need {size:,} bytes on {data.device} (free are {free:,})"
+    require(size <= free, "record", rule, do=do, error=DeviceMemoryError)
     buffer = torch.zeros(size, dtype=torch.uint8, device=data.device)
     views = {
         name: buffer[starts[name] :][: math.prod(shape) * dtypes[name].itemsize].view(dtypes[name]).view(shape)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdrive_min.constants import TIMESTEP
-from warpdrive_min.errors import DataError
+from warpdrive_min.errors import DataError, require
 from warpdrive_min.rendering.episode import Episode
 
 Array = npt.NDArray[Any]
@@ -154,18 +154,14 @@ class Scene:
     """Height over width of the picture; None: as the world's, so that a circle is round."""
 
     def __post_init__(self) -> None:
+        what, rule = f"scene {self.title!r}", f"must have {self.n_frames} frames"
         for layer in self.layers:
-            values = (layer.texts,) if isinstance(layer, Text) else (layer.x, layer.y)
-            if any(len(each) not in (1, self.n_frames) for each in values):
-                raise DataError(
-                    f"scene {self.title!r}: a layer {type(layer).__name__} must have {self.n_frames} frames, or 1 "
-                    f"(got {[len(each) for each in values]})"
-                )
+            got = [len(each) for each in ((layer.texts,) if isinstance(layer, Text) else (layer.x, layer.y))]
+            is_fine = {*got} <= {1, self.n_frames}
+            require(is_fine, what, f"a layer {type(layer).__name__} {rule}, or 1", got, error=DataError)
         for name, texts in self.readings.items():
-            if len(texts) != self.n_frames:
-                raise DataError(
-                    f"scene {self.title!r}: reading {name!r} must have {self.n_frames} frames (got {len(texts)})"
-                )
+            n = len(texts)
+            require(n == self.n_frames, what, f"reading {name!r} {rule}", n, error=DataError)
 
     @property
     def height_over_width(self) -> float:
