@@ -6,9 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
 from .case import Point
+from .schema import Model
 
 FILE: Final = Path(__file__).with_suffix(".toml")
 _TABLES: Final = tomllib.loads(FILE.read_text(encoding="utf-8"))
@@ -19,10 +18,8 @@ SEPARATE: Final = "64-64 separate tanh"
 SOURCES: Final[dict[str, str]] = {table["name"]: table["source"] for table in _TABLES.values()}
 
 
-class Anchor(BaseModel):
+class Anchor(Model):
     """A point of `train` that somebody else was measured on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     env: str
     n_envs: int

@@ -14,21 +14,22 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from warpdrive_min.files import write_atomically
 
 from . import compare
 from .case import PresetName, point_name
-from .errors import CompareError, NotComparable, NothingMeasured
-from .judge import key, machine_mismatches
+from .errors import CompareError, NotComparable, NothingMeasured, exiting
+from .judge import key, machine_mismatches, point_key
 from .machine import kind
 from .pairs import WORKING_TREE, Pair, measure_revisions
 from .record import RESULTS, Record, append
+from .schema import Model, fault
 from .show import render
 from .show.columns import Column, Table
 from .stats import median, smallest_detectable
-from .sweep import say
+from .sweep import Names, Where, say
 from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
@@ -36,11 +37,7 @@ ROUNDS: Final = 5
 SCHEMA: Final = 1
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NoiseFloor(_Model):
+class NoiseFloor(Model):
     """Scatter of one point, all of logarithms of times, where nothing changed."""
 
     case: str
@@ -65,7 +62,7 @@ class NoiseFloor(_Model):
         return math.sqrt(2) * self.run, 2 * self.rounds - 1
 
 
-class Calibration(_Model):
+class Calibration(Model):
     """Noise of one machine, as it was calibrated."""
 
     schema_version: int = SCHEMA
@@ -103,9 +100,7 @@ def read(record: Record, folder: Path = CALIBRATIONS) -> Calibration | None:
     try:
         return Calibration.model_validate_json(path.read_text())
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise NotComparable(f"{path}: {field}: {first['msg']}; run `python -m bench calibrate` again") from error
+        raise NotComparable(f"{path}: {fault(error)}; run `python -m bench calibrate` again") from error
 
 
 def noise(rounds: Sequence[Sequence[Pair]]) -> list[NoiseFloor]:
@@ -151,7 +146,7 @@ def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Pat
     """
     before = read(record, folder)
     kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record) else ()
-    merged = {_key(each): each for each in [*kept, *found]}
+    merged = {(each.preset, *point_key(each.case, each.point)): each for each in [*kept, *found]}
     made = Calibration(
         machine=record.machine,
         git=record.git,
@@ -162,10 +157,6 @@ def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Pat
     path = folder / f"{kind(record.machine)}.json"
     write_atomically(path, made.model_dump_json(indent=1) + "\n")
     return path
-
-
-def _key(each: NoiseFloor) -> tuple[Any, ...]:
-    return (each.case, each.preset, *sorted(each.point.items()))
 
 
 def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:
@@ -189,8 +180,8 @@ def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:
 
 def calibrate(
     preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
-    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    case: Names = None,
+    where: Where = None,
     rounds: Annotated[int, typer.Option(min=2, help="A/A comparisons, each in new processes.")] = ROUNDS,
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
@@ -199,9 +190,10 @@ def calibrate(
 
     Exits with 3 if nothing was measured, with 5 if a point fails.
     """
-    points = compare.chosen(preset.value, case or [], where or [], say)
-    run_id, pairs, told = compare.new_run_id(), [], dict[str, None]()
-    try:
+    choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
+    points, run_id = compare.chosen(choice), compare.new_run_id()
+    pairs, skipped, failed = [], dict[str, None](), dict[str, None]()
+    with exiting(5, CompareError, WorkerError):
         if not points:
             raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
         for index in range(rounds):
@@ -209,27 +201,20 @@ def calibrate(
             both = WORKING_TREE, WORKING_TREE
             seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say)
             pairs.append(seen.pairs)
-            told |= dict.fromkeys([f"left out: {each}" for each in seen.skipped])
-            told |= dict.fromkeys([f"failed: {each}" for each in seen.failed])
-            for pair in seen.pairs:
-                append(records / f"{run_id}.jsonl", pair.a)
-                append(records / f"{run_id}.jsonl", pair.b)
+            skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
+            failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
+            for record in (side for pair in seen.pairs for side in (pair.a, pair.b)):
+                append(records / f"{run_id}.jsonl", record)
         found = noise(pairs)
-        for each in told:
+        for each in skipped | failed:
             say(each)
         if not found:
             raise NothingMeasured("calibrate: no point was measured twice")
         render.console(160).print(render.terminal(table(found)))
         words = ["python", "-m", "bench", "calibrate", "--preset", preset.value, "--rounds", str(rounds)]
-        words += [word for name in case or [] for word in ("--case", name)]
-        words += [word for condition in where or [] for word in ("--where", condition)]
+        words += [word for name in choice.cases for word in ("--case", name)]
+        words += [word for condition in choice.where for word in ("--where", condition)]
         some = next(pair.a for each in pairs for pair in each)
         say(f"written: {store(found, some, shlex.join(words), out)}")
-    except CompareError as error:
-        say(str(error))
-        raise typer.Exit(error.code) from error
-    except WorkerError as error:
-        say(str(error))
-        raise typer.Exit(5) from error
-    if any(each.startswith("failed") for each in told):
+    if failed:
         raise typer.Exit(5)

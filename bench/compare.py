@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 
 from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
 
 from . import record, sweep
 from .case import Case, Point, Preset, PresetName, passes
-from .errors import CompareError, NotComparable, NothingMeasured, PointFailed
+from .errors import CompareError, NotComparable, NothingMeasured, PointFailed, exiting
 from .judge import (
     COMPARABLE_FIELDS,
     Estimate,
@@ -39,11 +36,12 @@ from .judge import (
 )
 from .machine import ROOT, git_state
 from .measure import Timed
-from .pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of
-from .record import RESULTS, Comparison, Record, append, read_all, selected
+from .pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of, write
+from .record import RESULTS, Comparison, Record, read_all, selected
 from .show import render
+from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, median
-from .sweep import say
+from .sweep import Names, Where, say
 from .worker import WorkerError
 
 SAME: Final = 0.01
@@ -102,19 +100,29 @@ def to_dict(row: Row) -> dict[str, Any]:
 # ------------------------------------------------------------------ choosing
 
 
-def chosen(
-    preset: Preset, cases: Sequence[str], where: Sequence[str], tell: Callable[[str], None]
-) -> list[tuple[Case, Point]]:
-    """Return the points that can run here, of cases that repeat, which pass ``AXIS=VALUE`` conditions.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Points that are compared, as the options of a command name them."""
 
-    ``tell`` gets a line for each backend that cannot.
-    """
-    jobs = sweep.jobs(preset, {"case": list(cases)} if cases else {})
-    wanted = [(job.case, job.point) for job in jobs if job.case.workload is Timed and passes(job.point, where)]
+    preset: Preset = "default"
+    cases: Sequence[str]
+    where: Sequence[str]
+    allowed: Sequence[str] = ()
+    """Fields that two records need not share."""
+
+    def of(self, path: Path) -> list[Record]:
+        """Return the records of a file or folder that are chosen."""
+        return selected(read_all([path]), self.cases, self.where)
+
+
+def chosen(choice: Choice) -> list[tuple[Case, Point]]:
+    """Return the points that can run here, of cases that repeat; prints a line for each backend that cannot."""
+    jobs = sweep.jobs(choice.preset, {"case": choice.cases})
+    wanted = [(job.case, job.point) for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
     states = availability()
     for name in dict.fromkeys(str(point["backend"]) for _, point in wanted):
         if not states[name].available:
-            tell(f"left out: backend {name} is {states[name]}")
+            say(f"left out: backend {name} is {states[name]}")
     return [(case, point) for case, point in wanted if states[str(point["backend"])].available]
 
 
@@ -144,8 +152,8 @@ def compare(
     b: Annotated[str | None, typer.Argument(help="The same; it is what is called faster or slower.")] = None,
     axis: Annotated[str | None, typer.Option(help="AXIS=A,B: two values, in place of two sides.")] = None,
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
-    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    case: Names = None,
+    where: Where = None,
     same: Annotated[float, typer.Option(help="Largest difference, in %, of what is called the same.")] = 100 * SAME,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
@@ -156,46 +164,34 @@ def compare(
     fails.
     """
     run_id = new_run_id()
-    allowed = allow_mismatch or []
-    try:
-        found, refused = _sides(a, b, axis, preset.value, case or [], where or [], allowed, run_id)
+    choice = Choice(preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [])
+    with exiting(5, CompareError, WorkerError, ValueError, OSError):
+        found, refused = _sides(a, b, axis, choice, run_id)
         _say_all("left out", [*found.skipped, *refused])
         _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in doubts(pair)])
         if not found.pairs and not found.failed:
             raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
         rows = judge(found.pairs, same / 100)
-        names = (a, b) if axis is None else tuple(axis.partition("=")[2].split(","))
-        render.console(160).print(table(rows, f"{names[1]} against {names[0]}"))
+        first, second = (a, b) if axis is None else axis.partition("=")[2].split(",")
+        title = f"{second} against {first}"
+        render.console(160).print(render.terminal(Table(title=title, columns=COLUMNS, rows=rows)))
         _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
-        for path in write(rows, {"a": names[0], "b": names[1], "allow_mismatch": allowed}, out, run_id):
-            say(f"written: {path}")
+        result = {"a": first, "b": second, "allow_mismatch": choice.allowed, "rows": list(map(to_dict, rows))}
+        write_atomically(out / f"{run_id}.json", json.dumps(result, indent=1) + "\n")
+        _say_all("written", map(str, [out / f"{run_id}.json", *write(found.pairs, out, run_id)]))
         if found.failed:
             raise PointFailed("\n".join(found.failed))
-    except CompareError as error:
-        say(str(error))
-        raise typer.Exit(error.code) from error
-    except (WorkerError, ValueError, OSError) as error:
-        say(f"{type(error).__name__}: {error}")
-        raise typer.Exit(5) from error
 
 
 def _sides(
-    a: str | None,
-    b: str | None,
-    axis: str | None,
-    preset: Preset,
-    cases: Sequence[str],
-    where: Sequence[str],
-    allowed: Sequence[str],
-    run_id: str,
-) -> tuple[Measured, list[str]]:
+    a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str
+) -> tuple[Measured, Sequence[str]]:
     """Return what there is of both sides, and which records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if axis is not None:
-        points = chosen(preset, cases, where, say)
-        sides = [sides_of(run_id, case, (one, other)) for case, one, other in along(axis, points)]
-        return measure_all(sides, preset, say), []
+        sides = [sides_of(run_id, case, (one, other)) for case, one, other in along(axis, chosen(choice))]
+        return measure_all(sides, choice.preset, say), []
     assert a is not None
     assert b is not None
     files = [each for each in (a, b) if is_file(each)]
@@ -203,12 +199,12 @@ def _sides(
         other = b if files == [a] else a
         raise NotComparable(f"compare: both sides must be records, or both revisions (got {files[0]} and {other})")
     if files:
-        before, now = (selected(read_all([Path(each)]), cases, where) for each in (a, b))
+        before, now = (choice.of(Path(each)) for each in (a, b))
         first, second = Evidence.of(before), Evidence.of(now)
-        pairs, refused = paired_up(first.kept, second.kept, allowed)
+        pairs, refused = paired_up(first.kept, second.kept, choice.allowed)
         pairs = [by_run(pair, before, now) for pair in pairs]
         return Measured(pairs, [*first.left_out, *second.left_out], []), refused
-    return measure_revisions(chosen(preset, cases, where, say), (a, b), preset, run_id, say), []
+    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say), []
 
 
 def is_file(side: str) -> bool:
@@ -266,44 +262,30 @@ def doubts(pair: Pair) -> list[str]:
     return disturbed(pair.a) + unsettled + turns_alone
 
 
-def table(rows: Sequence[Row], title: str) -> Table:
-    """Return the verdicts as a table."""
-    made = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
-    made.add_column("point", overflow="fold")
-    for column in ("ns, A", "ns, B", "time B / A", "95 % interval", "p (Holm)"):
-        made.add_column(column, justify="right", no_wrap=True)
-    made.add_column("B is", no_wrap=True)
-    for row in rows:
-        pair, ratio = row.subject, row.subject.ratio
-        made.add_row(
-            escape(pair.name),
-            f"{median(pair.a.unit_ns):.4g}",
-            f"{median(pair.b.unit_ns):.4g}",
-            f"{ratio.value:.4f}",
-            f"{ratio.low:.4f} to {ratio.high:.4f}",
-            f"{row.p:.2g}",
-            row.verdict,
-        )
-    return made
+Judged = TypeVar("Judged", bound=Judgement[Any])
 
 
-def write(rows: Sequence[Row], about: Mapping[str, Any], out: Path, run_id: str) -> list[Path]:
-    """Write the result, and the records of both sides; returns the paths."""
-    result = out / f"{run_id}.json"
-    write_atomically(result, json.dumps({**about, "rows": [to_dict(row) for row in rows]}, indent=1) + "\n")
-    paths = [result]
-    for letter in "ab":
-        path = out / f"{run_id}-{letter}.jsonl"
-        for row in rows:
-            append(path, getattr(row.subject, letter))
-        paths += [path] if rows else []
-    if compared := [row.subject.comparison for row in rows if row.subject.comparison]:
-        paths.append(out / f"{run_id}-comparisons.jsonl")
-        for comparison in compared:
-            append(paths[-1], comparison)
-    return paths
+def ns_column(name: str, side: int) -> Column[Judged]:
+    """Return the column of the median time of a unit of work on the first or the second side."""
+
+    def value(row: Judged) -> float:
+        assert row.estimate is not None, "a pair has an estimate"
+        return median(row.estimate.records[side].unit_ns)
+
+    return Column(name, lambda row: f"{value(row):.4g}", value)
 
 
-def _say_all(what: str, texts: Sequence[str]) -> None:
+COLUMNS: Final[tuple[Column[Row], ...]] = (
+    Column("point", lambda row: row.subject.name, is_long=True),
+    ns_column("ns, A", 0),
+    ns_column("ns, B", 1),
+    Column("time B / A", lambda row: f"{row.subject.ratio.value:.4f}", is_right=True),
+    Column("95 % interval", lambda row: f"{row.subject.ratio.low:.4f} to {row.subject.ratio.high:.4f}", is_right=True),
+    Column("p (Holm)", lambda row: f"{row.p:.2g}", is_right=True),
+    Column("B is", lambda row: row.verdict),
+)
+
+
+def _say_all(what: str, texts: Iterable[str]) -> None:
     for text in texts:
         say(f"{what}: {text}")

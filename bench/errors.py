@@ -1,6 +1,11 @@
-"""Errors of what should be compared and cannot be, each with the exit code that says so."""
+"""Errors of what should be compared and cannot be, each with the exit code that says so, and the exit of a command."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
 
 
 class CompareError(ValueError):
@@ -30,3 +35,13 @@ class PointFailed(CompareError):  # noqa: N818  (an outcome, not a mistake)
 
     def __init__(self, message: str) -> None:
         super().__init__(5, message)
+
+
+@contextmanager
+def exiting(code: int, *kinds: type[Exception], to_stderr: bool = False) -> Iterator[None]:
+    """Print an error of these kinds and exit with its own code, else with the one that is given."""
+    try:
+        yield
+    except kinds as error:
+        typer.echo(str(error), err=to_stderr)
+        raise typer.Exit(getattr(error, "code", code)) from error

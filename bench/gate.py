@@ -30,12 +30,12 @@ from .cases import CASES
 from .compare import paired_up
 from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from .pairs import WORKING_TREE, Pair, measure_revisions
-from .record import Context, Record, append, read_all, selected
+from .pairs import WORKING_TREE, Pair, measure_revisions, write
+from .record import Context, Record
 from .show import render
 from .show.columns import Column, Table
-from .stats import CONFIDENCE, holm, median, smallest_detectable
-from .sweep import say
+from .stats import CONFIDENCE, holm, smallest_detectable
+from .sweep import Names, Where, say
 from .worker import run_points
 
 THRESHOLD: Final = 0.03
@@ -55,18 +55,35 @@ class Code(IntEnum):
     BROKEN = 5
 
 
-TITLES: Final = {
-    Code.OK: "ok",
-    Code.REGRESSION: "regression",
-    Code.INCONCLUSIVE: "inconclusive",
-    Code.NOTHING_OR_CHANGED: "nothing measured, or the set of points changed",
-    Code.NOT_COMPARABLE: "not comparable",
-    Code.BROKEN: "broken",
-}
 Kind = Literal["broken", "not comparable", "changed", "left out"]
-KINDS: Final[tuple[Kind, ...]] = ("broken", "not comparable", "changed", "left out")
-"""Problems, the most serious kind first: points or the gate that broke, points that differ in a comparable field, that
-are on one side alone, and that were contended or throttled."""
+"""Kind of a problem: points or the gate that broke, points that differ in a comparable field, that are on one side
+alone, and that were contended or throttled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Meaning of a verdict or of a problem."""
+
+    code: Code
+    junit: str = ""
+    """Element of JUnit XML; empty: it passes."""
+
+    @property
+    def level(self) -> str:
+        """Level of GitHub's annotation."""
+        return "warning" if self.junit == "skipped" else "error"
+
+
+OUTCOMES: Final[Mapping[str, Outcome]] = {
+    "broken": Outcome(Code.BROKEN, "error"),
+    "not comparable": Outcome(Code.NOT_COMPARABLE, "error"),
+    "changed": Outcome(Code.NOTHING_OR_CHANGED, "error"),
+    "regression": Outcome(Code.REGRESSION, "failure"),
+    "inconclusive": Outcome(Code.INCONCLUSIVE, "skipped"),
+    "left out": Outcome(Code.INCONCLUSIVE, "skipped"),
+    "ok": Outcome(Code.OK),
+}
+"""All verdicts and kinds of problems, the most serious first."""
 VERDICTS: Final = ("regression", "inconclusive", "ok")
 
 
@@ -102,20 +119,21 @@ class Report:
 
     def add(self, kind: Kind, *texts: str) -> None:
         """Add problems of a kind."""
-        self.problems = sorted([*self.problems, *((kind, text) for text in texts)], key=lambda one: KINDS.index(one[0]))
+        added = [*self.problems, *((kind, text) for text in texts)]
+        self.problems = sorted(added, key=lambda problem: list(OUTCOMES).index(problem[0]))
 
     @property
     def code(self) -> Code:
         """Exit code: of the most serious thing that was seen."""
-        kinds, verdicts = {kind for kind, _ in self.problems}, {row.verdict for row in self.rows}
-        codes = {
-            Code.BROKEN: "broken" in kinds,
-            Code.NOT_COMPARABLE: "not comparable" in kinds,
-            Code.NOTHING_OR_CHANGED: "changed" in kinds or not self.rows,
-            Code.REGRESSION: "regression" in verdicts,
-            Code.INCONCLUSIVE: "inconclusive" in verdicts or "left out" in kinds,
-        }
-        return next((code for code, holds in codes.items() if holds), Code.OK)
+        verdicts = {row.verdict for row in self.rows} or {"changed"}
+        seen = verdicts | {kind for kind, _ in self.problems}
+        return next(outcome.code for name, outcome in OUTCOMES.items() if name in seen)
+
+    @property
+    def title(self) -> str:
+        """Exit code in words."""
+        nothing = self.code is Code.NOTHING_OR_CHANGED
+        return "nothing measured, or the set of points changed" if nothing else self.code.name.lower().replace("_", " ")
 
 
 # ------------------------------------------------------------------ the command
@@ -136,24 +154,12 @@ class GateCommand(TyperCommand):
             raise
 
 
-class WrongUsageError(ValueError):
-    """An option has a value that it cannot have; the message says all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice(compare.Choice):
     """The points that are gated, and the folders."""
 
-    preset: PresetName
-    cases: Sequence[str]
-    where: Sequence[str]
-    allowed: Sequence[str]
     out: Path
     calibrations: Path
-
-    def of(self, path: Path) -> list[Record]:
-        """Return the records of a file or folder that are chosen."""
-        return selected(read_all([path]), self.cases, self.where)
 
 
 def gate(
@@ -161,8 +167,8 @@ def gate(
     records: Annotated[Path | None, typer.Option(help="What to judge; without it the points are measured now.")] = None,
     threshold: Annotated[str, typer.Option(help="Slow-down that counts, as 3% or 0.03.")] = f"{THRESHOLD:.0%}",
     preset: Annotated[PresetName, typer.Option(help="How much to measure against a revision.")] = PresetName.default,
-    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    case: Names = None,
+    where: Where = None,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     summary: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
@@ -177,11 +183,20 @@ def gate(
     no baseline, 5 broken.
     """
     report = Report(baseline=baseline or "nothing", threshold=THRESHOLD)
-    choice = Choice(preset, case or [], where or [], allow_mismatch or [], out, calibrations)
+    choice = Choice(
+        preset=preset.value,
+        cases=case or [],
+        where=where or [],
+        allowed=allow_mismatch or [],
+        out=out,
+        calibrations=calibrations,
+    )
     try:
         report.threshold = parse_threshold(threshold)
         if records is not None and not records.exists():
-            raise WrongUsageError(f"--records: must be there (got {records}); name a file or folder of records")
+            raise CompareError(
+                Code.BROKEN, f"--records: must be there (got {records}); name a file or folder of records"
+            )
         if selftest:
             if records is None:
                 raise NotComparable("gate --selftest: needs stored samples (got none); give --records FILE")
@@ -191,9 +206,7 @@ def gate(
         raise
     except CompareError as error:
         kinds: dict[int, Kind] = {Code.NOTHING_OR_CHANGED: "changed", Code.NOT_COMPARABLE: "not comparable"}
-        report.add(kinds[error.code], str(error))
-    except WrongUsageError as error:
-        report.add("broken", str(error))
+        report.add(kinds.get(error.code, "broken"), str(error))
     except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
         traceback.print_exc()
         report.add("broken", f"{type(error).__name__}: {error}")
@@ -215,14 +228,16 @@ def parse_threshold(text: str) -> float:
     """Return a share from ``5%`` or ``0.05``.
 
     Raises:
-        WrongUsageError: It is neither, or not between 0 and 1.
+        CompareError: It is neither, or not between 0 and 1.
     """
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise WrongUsageError(f"--threshold: must be above 0 and below 100% (got {text}); for example 3% or 0.03")
+        raise CompareError(
+            Code.BROKEN, f"--threshold: must be above 0 and below 100% (got {text}); for example 3% or 0.03"
+        )
     return share
 
 
@@ -306,21 +321,17 @@ def from_revision(report: Report, choice: Choice) -> None:
     Where a process happens to lie in memory and on the cores makes it slower throughout, by 8 % and more on two shared
     cores, which looks like a regression to whatever its own turns can tell. Two new processes seldom lie so again.
     """
-    points = compare.chosen(choice.preset.value, choice.cases, choice.where, say)
+    points = compare.chosen(choice)
     if not points:
         raise NothingMeasured(
-            f"gate: no point of preset {choice.preset.value} can run here and passes --case and --where; "
+            f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
             "`python -m bench list` shows cases, axes and backends"
         )
 
     def measured(some: Sequence[Any]) -> list[Pair]:
         run_id, sides = compare.new_run_id(), (report.baseline, WORKING_TREE)
-        seen = measure_revisions(some, sides, choice.preset.value, run_id, say)
-        for pair in seen.pairs:
-            append(choice.out / f"{run_id}-a.jsonl", pair.a)
-            append(choice.out / f"{run_id}-b.jsonl", pair.b)
-            if pair.comparison:
-                append(choice.out / f"{run_id}-comparisons.jsonl", pair.comparison)
+        seen = measure_revisions(some, sides, choice.preset, run_id, say)
+        write(seen.pairs, choice.out, run_id)
         report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
         report.add("broken", *seen.failed)
         return seen.pairs
@@ -428,7 +439,7 @@ def render_markdown(report: Report) -> str:
         f"{sum(row.verdict == name for row in report.rows)} {name}" for name in ("ok", "inconclusive", "regression")
     ]
     lines = [
-        f"## Gate: {TITLES[report.code]}",
+        f"## Gate: {report.title}",
         "",
         f"{len(report.rows)} points against `{report.baseline}` at a threshold of {report.threshold:.2%}: "
         f"{', '.join(counts)}.",
@@ -441,14 +452,10 @@ def render_markdown(report: Report) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _ns(row: Row, side: int) -> str:
-    return f"{median(row.estimate.records[side].unit_ns):.4g}"
-
-
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("point", lambda row: row.subject),
-    Column("ns before", lambda row: _ns(row, 0)),
-    Column("ns now", lambda row: _ns(row, 1)),
+    compare.ns_column("ns before", 0),
+    compare.ns_column("ns now", 1),
     Column("slower by (95 % interval)", lambda row: row.slower),
     Column("regression from", lambda row: f"{row.limit:.2%}"),
     Column("p (Holm)", lambda row: f"{row.p:.2g}"),
@@ -459,16 +466,16 @@ COLUMNS: Final[tuple[Column[Row], ...]] = (
 def render_junit(report: Report) -> str:
     """Return the report as JUnit XML: a regression is a failure, what does not tell is skipped, the rest an error."""
     suite = ElementTree.Element("testsuite", name="bench gate")
+
+    def add(outcome: str, text: str, **names: str) -> None:
+        element = ElementTree.SubElement(suite, "testcase", names)
+        if tag := OUTCOMES[outcome].junit:
+            ElementTree.SubElement(element, tag, message=text)
+
     for row in report.rows:
-        case = row.subject.partition("[")[0]
-        element = ElementTree.SubElement(suite, "testcase", classname=f"bench.{case}", name=row.subject)
-        if row.verdict != "ok":
-            tag = "failure" if row.verdict == "regression" else "skipped"
-            ElementTree.SubElement(element, tag, message=row.text)
+        add(row.verdict, row.text, classname=f"bench.{row.subject.partition('[')[0]}", name=row.subject)
     for kind, text in report.problems:
-        name = f"{kind}: {text.splitlines()[0]}"
-        element = ElementTree.SubElement(suite, "testcase", classname=f"{__package__}.gate", name=name)
-        ElementTree.SubElement(element, "skipped" if kind == "left out" else "error", message=text)
+        add(kind, text, classname=f"{__package__}.gate", name=f"{kind}: {text.splitlines()[0]}")
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite)))
@@ -479,10 +486,7 @@ def render_junit(report: Report) -> str:
 def render_annotations(report: Report) -> list[str]:
     """Return lines that GitHub shows beside a change: errors for what fails the gate, warnings for the rest."""
     rows = [(row.verdict, f"{row.subject}: {row.text}") for row in worst_first(report.rows) if row.verdict != "ok"]
-    return [
-        _annotation("warning" if title in ("inconclusive", "left out") else "error", title, text)
-        for title, text in [*rows, *report.problems]
-    ]
+    return [_annotation(OUTCOMES[title].level, title, text) for title, text in [*rows, *report.problems]]
 
 
 def _annotation(level: str, title: str, text: str) -> str:

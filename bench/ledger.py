@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from . import anchors
 from .case import Point
 from .judge import Estimate, Filter
 from .record import Comparison, Metric, Record
+from .schema import Model, fault
 from .stats import median, median_interval
 
 FILE: Final = Path(__file__).with_name("claims.toml")
@@ -31,11 +32,7 @@ class LedgerError(ValueError):
     """A file of claims breaks its rules; names file, claim and field."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Query(_Model):
+class Query(Model):
     """A figure that records show: of one point, or of one over another one in the same run."""
 
     quantity: Literal["Rate", "Ratio", "Learned", "TimesSooner", "Reached", "Traffic"]
@@ -187,7 +184,7 @@ def _metric(record: Record, name: str) -> Metric | None:
     return (record.metrics or {}).get(name)
 
 
-class Claim(_Model):
+class Claim(Model):
     """A figure that somebody published, or that we set out to reach."""
 
     name: str
@@ -251,10 +248,7 @@ class Ledger:
         except KeyError as error:
             raise LedgerError(f"{self._file}: {entry['name']}: no row and no text has {error}") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            got = first.get("input")
-            raise LedgerError(f"{self._file}: {entry['name']}: {field}: {first['msg']} (got {got!r:.80})") from error
+            raise LedgerError(f"{self._file}: {entry['name']}: {fault(error)}") from error
 
     def _filter(self, values: Mapping[str, Any], row: Mapping[str, Any]) -> Filter:
         case = values["case"]

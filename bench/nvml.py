@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -92,9 +94,8 @@ class Sampler:
         self.reason = ""
         self._device = device
         self._period_s = period_s
-        self._series: dict[str, list[float]] = {}
-        self._reasons: list[int] = []
-        self._others: list[int] = []
+        self._seen: dict[str, list[Any]] = {}
+        """Values that were read of each field, in the order of the samples."""
         self._reading_s: list[float] = []
         self._gpm_start: Any = None
         self._unread: dict[str, str] = {}
@@ -125,7 +126,7 @@ class Sampler:
             self.reason = f"no telemetry: NVML has not answered for {ANSWER_S:g} s; see what `nvidia-smi` says"
             return
         with self._open:
-            if self._series or self._reasons:
+            if self._seen:
                 self.telemetry = self._summary(time.perf_counter() - self._start)
             else:
                 why = next(iter(self._unread.values()), "the window is too short")
@@ -139,31 +140,12 @@ class Sampler:
     def _loop(self) -> None:
         while True:
             began = time.perf_counter()
-            self._sample()
+            for name, reader in READERS.items():
+                if (value := self._read(name, partial(reader, self._nvml, self._handle))) is not None:
+                    self._seen.setdefault(name, []).append(value)
             self._reading_s.append(time.perf_counter() - began)
             if self._stop.wait(self._period_s):
                 return
-
-    def _sample(self) -> None:
-        nvml, handle = self._nvml, self._handle
-        readers: dict[str, Callable[[], float]] = {
-            "utilisation_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-            "memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
-            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        }
-        for name, reader in readers.items():
-            value = self._read(name, reader)
-            if value is not None:
-                self._series.setdefault(name, []).append(float(value))
-        reasons = self._read("throttle_reasons", lambda: clock_reasons(nvml, handle))
-        if reasons is not None:
-            self._reasons.append(reasons)
-        others = self._read("contended", lambda: _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
-        if others is not None:
-            self._others.append(others)
 
     def _read(self, name: str, reader: Callable[[], Any]) -> Any:
         """Return what ``reader`` reads; None, with the first reason kept, if it fails or failed before."""
@@ -178,51 +160,35 @@ class Sampler:
     # -------------------------------------------------------------- summary
 
     def _summary(self, duration_s: float) -> Telemetry:
+        others = self._seen.get("contended")
         return Telemetry(
-            samples=max((len(values) for values in self._series.values()), default=0),
+            samples=max(map(len, self._seen.values())),
             duration_s=duration_s,
-            **{name: _series(self._series.get(name)) for name in SERIES},
-            energy_j=self._joules(duration_s),
+            **{name: _series(self._seen.get(name)) for name in SERIES},
+            energy_j=self._read("energy_j", lambda: self._joules(duration_s)),
             throttle_reasons=self._throttle(),
-            contended=any(self._others) if self._others else None,
-            other_processes=max(self._others, default=None),
-            gpm=self._gpm(duration_s),
+            contended=any(others) if others else None,
+            other_processes=max(others) if others else None,
+            gpm=self._read("gpm", lambda: self._gpm_metrics(duration_s)),
             reading_s=_series(self._reading_s) or {},
             unread=dict(self._unread),
         )
 
-    def _joules(self, duration_s: float) -> float | None:
-        if duration_s < ENERGY_WINDOW_S:
-            self._unread.setdefault(
-                "energy_j", f"the window of {duration_s:.1f} s is shorter than {ENERGY_WINDOW_S:g} s"
-            )
-            return None
-        joules: float | None = self._read("energy_j", self._joules_since_start)
-        return joules
-
-    def _joules_since_start(self) -> float:
+    def _joules(self, duration_s: float) -> float:
+        _require_window(duration_s, ENERGY_WINDOW_S)
         spent = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) - self._energy
         if spent < 0:
             raise RuntimeError("the energy counter went back: the driver was loaded anew")
         return float(spent) / 1000
 
     def _throttle(self) -> dict[str, float] | None:
-        if not self._reasons:
+        if not (samples := self._seen.get("throttle_reasons")):
             return None
-        named = [set(names_of(self._nvml, reasons)) for reasons in self._reasons]
-        shares = {name: sum(name in each for each in named) / len(named) for name in THROTTLE.values()}
-        return {name: share for name, share in shares.items() if share > 0}
+        named = Counter(name for reasons in samples for name in names_of(self._nvml, reasons))
+        return {name: named[name] / len(samples) for name in THROTTLE.values() if named[name]}
 
-    def _gpm(self, duration_s: float) -> dict[str, float] | None:
-        if self._gpm_start is None:
-            return None
-        if duration_s < GPM_WINDOW_S:
-            self._unread.setdefault("gpm", f"the window of {duration_s:.2f} s is shorter than {GPM_WINDOW_S:g} s")
-            return None
-        metrics: dict[str, float] | None = self._read("gpm", self._gpm_metrics)
-        return metrics
-
-    def _gpm_metrics(self) -> dict[str, float]:
+    def _gpm_metrics(self, duration_s: float) -> dict[str, float]:
+        _require_window(duration_s, GPM_WINDOW_S)
         nvml = self._nvml
         end = gpm_sample(nvml, self._handle)
         try:
@@ -245,18 +211,24 @@ class Sampler:
         return read
 
 
-SERIES: Final = (
-    "utilisation_percent",
-    "memory_used_bytes",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "power_w",
-    "temperature_c",
-)
+def _require_window(duration_s: float, least_s: float) -> None:
+    if duration_s < least_s:
+        raise RuntimeError(f"the window of {duration_s:.2g} s is shorter than {least_s:g} s")
+
+
+SERIES: Final[Mapping[str, Callable[[Any, Any], float]]] = {
+    "utilisation_percent": lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+    "memory_used_bytes": lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+    "sm_clock_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+    "power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    "temperature_c": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+}
+"""Fields of `Telemetry` that are a `Series`, with what reads them."""
 
 
 def _series(values: Sequence[float] | None) -> Series | None:
-    return {"mean": sum(values) / len(values), "min": min(values), "max": max(values)} if values else None
+    return {"mean": sum(values) / len(values), "min": float(min(values)), "max": float(max(values))} if values else None
 
 
 def _count_others(processes: Sequence[Any]) -> int:
@@ -364,6 +336,14 @@ def energy_period_s(
             last = now
             moved.append(clock())
     return float(np.median(np.diff(moved))) if len(moved) > 1 else None
+
+
+READERS: Final[Mapping[str, Callable[[Any, Any], float]]] = {
+    **SERIES,
+    "throttle_reasons": clock_reasons,
+    "contended": lambda nvml, handle: _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+}
+"""Fields of `Telemetry` that are read again and again."""
 
 
 # ------------------------------------------------------------------ what telemetry means for a figure

@@ -22,7 +22,7 @@ from .case import Case, Check, Facts, Point, Preset, point_name
 from .errors import NotComparable
 from .machine import ROOT
 from .measure import PLANS, rates
-from .record import Comparison, Context, Host, Measurement, Record
+from .record import Comparison, Context, Host, Measurement, Record, append
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError
 
@@ -83,6 +83,17 @@ class Pair:
     def p_faster(self) -> float:
         """The one-sided p-value for A being slower."""
         return self.ratio.p_below() if self.comparison else unpaired_p(self.b.unit_ns, self.a.unit_ns)
+
+
+def write(pairs: Sequence[Pair], folder: Path, run_id: str) -> list[Path]:
+    """Write the records of either side and the comparisons into a file each; returns the files."""
+    written = {}
+    for pair in pairs:
+        for name, line in (("a", pair.a), ("b", pair.b), ("comparisons", pair.comparison)):
+            if line is not None:
+                written[name] = folder / f"{run_id}-{name}.jsonl"
+                append(written[name], line)
+    return list(written.values())
 
 
 @dataclass(frozen=True, slots=True)

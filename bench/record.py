@@ -6,6 +6,7 @@ Schema 2 has the fields of 1 in their places. Files of 1 are read too, with thei
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shlex
@@ -15,13 +16,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from . import machine, nvml
 from .case import Case, Check, Facts, Mode, Point, Preset, Scope, passes
+from .schema import Model, fault
 from .stats import Ratio, log_ratios, median, median_interval
 
 SCHEMA: Final = 2
@@ -39,17 +41,12 @@ class RecordError(ValueError):
     """A file of records breaks the schema; names file, line and field."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Line(_Model):
-    schema_version: Literal[2] = SCHEMA
+class _Line(Model):
+    schema_version: Annotated[Literal[2], Field(alias="schema")] = SCHEMA
 
     def to_line(self) -> str:
         """Return the JSON line, with the field `schema` first."""
-        fields = self.model_dump(mode="json")
-        return json.dumps({"schema": fields.pop("schema_version"), **fields}, allow_nan=False) + "\n"
+        return json.dumps(self.model_dump(mode="json", by_alias=True), allow_nan=False) + "\n"
 
 
 Direction = Literal["higher", "lower"]
@@ -57,7 +54,7 @@ Direction = Literal["higher", "lower"]
 Status = Literal["ok", "skipped", "failed"]
 
 
-class Metric(_Model):
+class Metric(Model):
     """A figure with its unit, which way is better, and its 95 % interval."""
 
     value: float
@@ -72,7 +69,7 @@ class Metric(_Model):
         return cls(value=value, unit=unit, direction=direction, low=value, high=value)
 
 
-class Checks(_Model):
+class Checks(Model):
     """Both checks of a point: before and after its timing."""
 
     passed: bool
@@ -93,7 +90,7 @@ class Checks(_Model):
         )
 
 
-class Host(_Model):
+class Host(Model):
     """State of the host around a measurement."""
 
     load_before: float | None
@@ -115,7 +112,7 @@ class Host(_Model):
         return self.model_copy(update={"load_after": machine.load(), "gpu_users": users})
 
 
-class Curve(_Model):
+class Curve(Model):
     """A learning curve: an entry for each row of metrics."""
 
     env_steps: list[int]
@@ -302,10 +299,9 @@ class Record(_Line):
         if status == "ok" and seen.fault:
             status, reason = "failed", seen.fault
         n = len(seen.samples_ns)
-        taken_over = ("runs_per_sample", "stop_reason", "warm_up", "curve", "roofline", "telemetry", "unread")
         return cls(
-            run_id=context.run_id,
-            preset=context.preset,
+            **{name: getattr(context, name) for name in OF_CONTEXT},
+            **{name: getattr(seen, name) for name in OF_MEASUREMENT},
             case=case.name,
             case_version=case.version,
             scope=case.scope,
@@ -320,9 +316,6 @@ class Record(_Line):
             n=n or None,
             metrics=seen.metrics or None,
             correctness=Checks.of(seen.before, seen.after) if seen.before and seen.after else None,
-            machine=dict(context.machine),
-            git=dict(context.git),
-            dependencies_hash=context.dependencies_hash,
             command=command or sweep_command(case, point, context.preset),
             started_at=started.isoformat(timespec="seconds"),
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
@@ -330,7 +323,6 @@ class Record(_Line):
             host=host,
             process=list(seen.process or [0] * n) or None,
             taken=taken,
-            **{name: getattr(seen, name) for name in taken_over},
         )
 
     @property
@@ -357,6 +349,11 @@ class Record(_Line):
         return [(first + second) / 2 for first, second in zip(times[::2], times[1::2], strict=True)]
 
 
+OF_CONTEXT: Final = ("run_id", "preset", "machine", "git", "dependencies_hash")
+OF_MEASUREMENT: Final = ("runs_per_sample", "stop_reason", "warm_up", "curve", "roofline", "telemetry", "unread")
+"""Fields of a record that a `Context` and a `Measurement` have as they are."""
+
+
 class Comparison(_Line):
     """Times of one record over those of another one, which were measured in turns on one card."""
 
@@ -369,7 +366,7 @@ class Comparison(_Line):
     """Id of the record whose times are above the line."""
     log_ratios: list[list[float]]
     """Logarithm of b's time over a's, of each turn in each round; a round is two new processes."""
-    unread: dict[str, str] = {}
+    unread: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, a: Record, b: Record, log_ratios: Sequence[Sequence[float]]) -> Comparison:
@@ -447,7 +444,7 @@ def read(path: Path, cut: list[str] | None = None) -> list[Record]:
     Raises:
         RecordError: A whole line breaks the schema, or cuts are not asked for and there is one.
     """
-    return [parsed(Record, fields, where) for fields, where in _lines(path, cut) if "log_ratios" not in fields]
+    return read_all([path], cut)
 
 
 def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
@@ -456,15 +453,10 @@ def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> lis
     Raises:
         RecordError: As for `read`.
     """
-    files = _files(paths)
-    found = [
-        parsed(Comparison, fields, where)
-        for file in files
-        for fields, where in _lines(file, cut)
-        if "log_ratios" in fields
-    ]
+    paths = list(paths)
+    found = [parsed(Comparison, fields, where) for fields, where in _lines(paths, cut) if "log_ratios" in fields]
     compared = {(each.a, each.b) for each in found}
-    taken = [record for file in files for record in read(file, cut) if record.is_evidence and record.taken != ALONE]
+    taken = [record for record in read_all(paths, cut) if record.is_evidence and record.taken != ALONE]
     pairs = [pair for pair in _pairs(taken) if (pair[0].id, pair[1].id) not in compared and pair[0].process is None]
     return found + [Comparison.of_one_round(a, b) for a, b in pairs]
 
@@ -486,9 +478,11 @@ def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
             yield from zip(first, sides.get(f"{run_id[:-2]}-b", []), strict=False)
 
 
-def _lines(path: Path, cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the JSON object of each line, and its place for messages."""
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the JSON object of each line of files, and of the ``*.jsonl`` in folders, and its place for messages."""
+    files = itertools.chain(*(sorted(path.glob("*.jsonl")) if path.is_dir() else [path] for path in paths))
+    lines = ((path, *numbered) for path in files for numbered in enumerate(path.read_text().splitlines(), start=1))
+    for path, number, line in lines:
         where = f"{path}, line {number}"
         if not line.strip():
             continue
@@ -510,18 +504,16 @@ Line = TypeVar("Line", Record, Comparison)
 
 def parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
     """Return the record or comparison of a JSON object; raises RecordError, which names the place."""
-    version = fields.pop("schema", None)
+    version = fields.get("schema")
     if version not in READABLE:
         known = " or ".join(map(str, READABLE))
         raise RecordError(f"{where}: schema must be {known} (got {version!r}); use the release that wrote it")
     if version == 1:
-        fields["taken"] = _taken_in_schema_1(fields)
+        fields |= {"schema": SCHEMA, "taken": _taken_in_schema_1(fields)}
     try:
         return kind(**fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise RecordError(f"{where}: {name}: {first['msg']} (got {first.get('input')!r:.80})") from error
+        raise RecordError(f"{where}: {fault(error)}") from error
 
 
 def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
@@ -531,12 +523,8 @@ def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
 
 
 def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record]:
-    """Return the records of several files, and of the ``*.jsonl`` in folders."""
-    return [record for file in _files(paths) for record in read(file, cut)]
-
-
-def _files(paths: Iterable[Path]) -> list[Path]:
-    return [file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+    """Return the records of several files, and of the ``*.jsonl`` in folders; see `read`."""
+    return [parsed(Record, fields, where) for fields, where in _lines(paths, cut) if "log_ratios" not in fields]
 
 
 def selected(records: Iterable[Record], cases: Sequence[str], where: Sequence[str]) -> list[Record]:

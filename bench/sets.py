@@ -6,12 +6,13 @@ import hashlib
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from warpdrive_min.files import write_atomically
 
 from .case import Preset
 from .record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
+from .schema import Model, fault
 
 SETS: Final = RESULTS / "sets"
 MANIFEST: Final = "manifest.json"
@@ -23,10 +24,8 @@ class SetError(RecordError):
     """A set is not as its manifest says; names the file."""
 
 
-class Manifest(BaseModel):
+class Manifest(Model):
     """Contents of a set, and how they came about."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
     commit: str
@@ -38,16 +37,16 @@ class Manifest(BaseModel):
     """Kind of machine: its GPU, else its CPU, and its cores."""
     machine: dict[str, Any]
     """Machine that began the set."""
-    cards: list[str] = []
+    cards: list[str] = Field(default_factory=list)
     """Hashes of the ids of the GPUs that the records come from."""
     started_at: str
     finished_at: str | None = None
     """End of the last step; null: the set is unfinished, and nothing reads it."""
-    files: dict[str, str] = {}
+    files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file."""
-    skipped: dict[str, str] = {}
+    skipped: dict[str, str] = Field(default_factory=dict)
     """Points and steps that did not run, each with the reason."""
-    failed: dict[str, str] = {}
+    failed: dict[str, str] = Field(default_factory=dict)
     """Points that are wrong or broke, each with the reason."""
 
     @property
@@ -73,9 +72,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise SetError(f"{path}: {field}: {first['msg']} (got {first.get('input')!r:.80}); publish it again") from error
+        raise SetError(f"{path}: {fault(error)}; publish it again") from error
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -78,6 +78,7 @@ console = render.console()
 
 Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
 Counts = Annotated[list[int] | None, typer.Option(help="Keep only these; may be given several times.")]
+Where = Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")]
 
 
 def command(
@@ -87,7 +88,7 @@ def command(
     backend: Names = None,
     n_envs: Counts = None,
     n_agents: Counts = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    where: Where = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
     figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
     resume: Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")] = None,

@@ -48,7 +48,7 @@ def terminal(table: Table[Any]) -> rich_table.Table:
             escape_markup(column.name),
             justify="right" if column.is_number else "left",
             width=column.width,
-            overflow="fold" if column.width else "ellipsis",
+            overflow="fold" if column.width or column.is_long else "ellipsis",
             no_wrap=not (column.width or column.is_long),
         )
     for cells in table.cells:
