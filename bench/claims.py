@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -16,16 +17,16 @@ import typer
 from warpdrive_min.backends import availability
 
 from . import sweep
-from .case import Job, Point, point_name
+from .case import Job, Point, Preset
 from .cases import CASES
-from .judge import Estimate, Filter, Interval, Judgement, Position, position
+from .errors import exiting
+from .judge import Estimate, Filter, Interval, Judgement, Key, Position, is_present, point_key, position
 from .ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
 from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
 from .sets import newest_sets, published_records
 from .show import render
 from .show.columns import Column, Table
 from .show.labels import number
-from .worker import run_points
 from .workloads.learn import SEEDS
 
 ABOUT: Final = 0.1
@@ -62,30 +63,26 @@ def to_dict(judged: Judged) -> dict[str, Any]:
         },
         "measured": estimate
         and {
-            "value": estimate.value,
-            "low": estimate.low,
-            "high": _finite(estimate.high),
+            **_finite(estimate),
             "hardware": estimate.on,
             "run_id": estimate.run_id,
             "commands": list(dict.fromkeys(record.command for record in estimate.records)),
         },
-        "ratio": ratio and dict(zip(("value", "low", "high"), map(_finite, ratio), strict=True)),
+        "ratio": ratio and _finite(ratio),
         "verdict": judged.verdict,
         "why": judged.why,
     }
 
 
-def times_claimed(judged: Judged) -> tuple[float, float, float] | None:
+def times_claimed(judged: Judged) -> Estimate | None:
     """Return what was measured over what is claimed, the lower end of a range, with its interval."""
-    if (estimate := judged.estimate) is None:
-        return None
-    low = judged.subject.low
-    return estimate.value / low, estimate.low / low, estimate.high / low
+    return judged.estimate and judged.estimate.over(judged.subject.low)
 
 
-def _finite(value: float) -> float | None:
-    """Return a value that JSON can write; None: no bound, as some seeds never got there."""
-    return value if math.isfinite(value) else None
+def _finite(estimate: Estimate) -> dict[str, float | None]:
+    """Return value and interval as JSON can write them; None: no bound, as some seeds never got there."""
+    figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 # ------------------------------------------------------------------ judging
@@ -164,8 +161,7 @@ def evidence(records: Iterable[Record]) -> list[Record]:
         if record.is_evidence
         and record.preset != "smoke"
         and not (record.telemetry or {}).get("contended")
-        and record.case in CASES
-        and record.case_version == CASES[record.case].version
+        and is_present(record)
     ]
 
 
@@ -189,10 +185,10 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
     Each comes from the newest but one of the runs that have its point, and the newest has to show it again. What a
     single run has is claimed by that one.
     """
-    by_point: dict[tuple[Any, ...], list[Record]] = {}
+    by_point: dict[Key, list[Record]] = {}
     for record in evidence(records):
         if record.metrics and record.point.get("implementation", "ours") == "ours":
-            by_point.setdefault((record.case, *sorted(_without_seed(record.point).items())), []).append(record)
+            by_point.setdefault(point_key(record.case, _without_seed(record.point)), []).append(record)
     best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
     for of_point in by_point.values():
         if (claim := _own_claim(of_point)) is None:
@@ -260,14 +256,13 @@ def _named(case: str, point: Point) -> str:
 
 def jobs(*filters: Filter) -> list[Job]:
     """Return the points of all presets that fit, each once."""
-    found: dict[tuple[Any, ...], Job] = {}
-    for each in filters:
-        if each.case in CASES:
-            case = CASES[each.case]
-            for preset in ("default", "full"):
-                for point in case.points(preset):
-                    if each.takes(point):
-                        found[(case.name, *sorted(point.items()))] = Job(case, point)
+    presets: tuple[Preset, ...] = ("default", "full")
+    found = {
+        point_key(job.case.name, job.point): job
+        for each, preset in itertools.product(filters, presets)
+        for job in sweep.jobs(preset, {}, {name: case for name, case in CASES.items() if name == each.case})
+        if each.takes(job.point)
+    }
     return list(found.values())
 
 
@@ -283,12 +278,7 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     todo = jobs(*(points for each in here for points in each.filters))
     context = Context.here("default")
     file = out / f"{context.run_id}.jsonl"
-    measured = []
-    for record in sweep.run(todo, context, file, run_points):
-        measured.append(record)
-        reason = f": {record.reason}" if record.reason else ""
-        name = point_name(record.case, record.point)
-        typer.echo(f"{len(measured)}/{len(todo)} {name}: {record.status}{reason}", err=True)
+    measured = sweep.measured(todo, context, file, partial(typer.echo, err=True))
     typer.echo(f"records: {file}" if measured else "nothing that these claims need can be measured here", err=True)
     return measured
 
@@ -348,24 +338,23 @@ def _claimed(judged: Judged) -> str:
     return f"{words} {number(claim.low)} {claim.unit}"
 
 
-def _measured(judged: Judged) -> tuple[float, float, float] | None:
-    return (judged.estimate.value, *judged.estimate.interval) if judged.estimate else None
-
-
-def _with_interval(found: tuple[float, float, float] | None) -> str:
+def _with_interval(found: Estimate | None) -> str:
     if found is None:
         return ""
-    middle, below, above = (number(each) if math.isfinite(each) else "no bound" for each in found)
+    figures = (found.value, *found.interval)
+    middle, below, above = (number(each) if math.isfinite(each) else "no bound" for each in figures)
     return middle if below == above else f"{middle} ({below} to {above})"
 
 
-def _figure(name: str, value: Callable[[Judged], tuple[float, float, float] | None]) -> Column[Judged]:
-    return Column(name, lambda each: _with_interval(value(each)), lambda each: (value(each) or (None,))[0])
+def _figure(name: str, estimate: Callable[[Judged], Estimate | None]) -> Column[Judged]:
+    return Column(
+        name, lambda row: _with_interval(estimate(row)), lambda row: found.value if (found := estimate(row)) else None
+    )
 
 
 NAME: Final[Column[Judged]] = Column("claim", lambda each: each.subject.name, is_long=True)
 CLAIMED: Final[Column[Judged]] = Column("claimed", _claimed, lambda each: each.subject.low)
-MEASURED: Final = _figure("measured", _measured)
+MEASURED: Final = _figure("measured", lambda each: each.estimate)
 RATIO: Final = _figure("measured / claimed", times_claimed)
 VERDICT: Final[Column[Judged]] = Column("verdict", lambda each: each.verdict, is_choice=True)
 WHY: Final[Column[Judged]] = Column("why", lambda each: each.why, is_long=True)
@@ -419,13 +408,10 @@ def claims(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
     """Hold every claim about speed and learning, WarpDrive's and our own, against records."""
-    try:
+    with exiting(1, RecordError, OSError, to_stderr=True):
         ours = published()
         paths, cut = (published_records(), list[str]()) if records is None else (records, None)
         shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
-    except (RecordError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
     ledger = [claim for claim in (*CLAIMS, *own_claims(ours)) if source is None or source in claim.source]
     if not ledger:
         sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [OURS]))

@@ -17,8 +17,9 @@ import typer
 from warpdrive_min.files import write_atomically
 
 from . import machine
-from .case import point_name
 from .cases import CASES
+from .errors import exiting
+from .judge import is_present, name_of
 from .record import Metric, Record, RecordError, read_all
 from .show.records import by_machine
 from .stats import median
@@ -47,9 +48,8 @@ def export(
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
     """Write records for ASV, github-action-benchmark or Bencher: of each the time or cost of which less is better."""
-    try:
-        found = read_all(records)
-        shown, left_out = costs(found)
+    with exiting(1, RecordError, ExportError, OSError, to_stderr=True):
+        shown, left_out = costs(read_all(records))
         for line in left_out:
             typer.echo(f"left out: {line}", err=True)
         if not shown:
@@ -62,9 +62,6 @@ def export(
             make = {Format.github_action_benchmark: github_action_benchmark, Format.bencher: bencher}[to]
             write_atomically(out, json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
             files = [out]
-    except (RecordError, ExportError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
     for file in files:
         typer.echo(f"written: {file}")
 
@@ -82,7 +79,7 @@ class Cost:
     @property
     def name(self) -> str:
         """Case and point."""
-        return point_name(self.record.case, self.record.point)
+        return name_of(self.record)
 
     @property
     def samples(self) -> list[float] | None:
@@ -111,7 +108,7 @@ def costs(records: Iterable[Record]) -> tuple[list[Cost], list[str]]:
 def _why_not(record: Record) -> str | None:
     if not record.is_evidence:
         return f"status {record.status}, or not right"
-    if record.case not in CASES or record.case_version != CASES[record.case].version:
+    if not is_present(record):
         return f"{record.case}, version {record.case_version}: is no case of today"
     if (record.telemetry or {}).get("contended"):
         return "another process used the GPU"

@@ -36,7 +36,6 @@ from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, smallest_detectable
 from .sweep import Names, Where, say
-from .worker import run_points
 
 THRESHOLD: Final = 0.03
 INJECTED: Final = (0.0, 0.03, 0.05, 0.10)
@@ -285,11 +284,7 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
     if differ := mismatches(wanted[0], here, allowed):
         raise NotComparable(f"gate: {'; '.join(differ)}")
     todo = [Job(CASES[record.case], record.point) for record in wanted if record.case in CASES]
-    records = []
-    for record in sweep.run(todo, context, file, run_points):
-        records.append(record)
-        say(f"{len(records)}/{len(todo)} {name_of(record)}: {record.status}")
-    return records
+    return sweep.measured(todo, context, file, say)
 
 
 def from_records(

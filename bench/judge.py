@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from .case import Point
+from .case import Point, point_name
+from .cases import CASES
 from .errors import NotComparable
 from .nvml import throttling
 from .record import Record
@@ -42,6 +43,10 @@ class Estimate:
     def of_ratio(cls, ratio: Ratio, *records: Record) -> Estimate:
         """Return the ratio of two records."""
         return cls(value=ratio.value, low=ratio.low, high=ratio.high, records=records)
+
+    def over(self, divisor: float) -> Estimate:
+        """Return it as a multiple of a figure that has no interval."""
+        return replace(self, value=self.value / divisor, low=self.low / divisor, high=self.high / divisor)
 
     @property
     def interval(self) -> Interval:
@@ -119,7 +124,7 @@ def point_key(case: str, point: Point) -> Key:
 
 def name_of(record: Record) -> str:
     """Name the point of a record."""
-    return f"{record.case}[{','.join(f'{axis}={value}' for axis, value in record.point.items())}]"
+    return point_name(record.case, record.point)
 
 
 def worker(record: Record) -> str:
@@ -128,6 +133,11 @@ def worker(record: Record) -> str:
         return str(record.machine.get("gpu"))
     threads = f"{record.threads} thread{'s' if record.threads > 1 else ''}"
     return f"{record.point.get('backend')}, {threads} of {record.machine.get('cpu')}"
+
+
+def is_present(record: Record) -> bool:
+    """Return whether a record is of the present version of a case."""
+    return record.case in CASES and record.case_version == CASES[record.case].version
 
 
 def disturbed(record: Record) -> list[str]:

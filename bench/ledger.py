@@ -65,7 +65,7 @@ class Query(Model):
         For seeds that reach it is the run with most of them.
         """
         if self.quantity == "Ratio" and (compared := self._compared(records, comparisons)):
-            return compared
+            return compared.over(self.per)
         bases = self.over.by_run(records) if self.over else {}
         shown = []
         for run_id, of_run in self.of.by_run(records).items():
@@ -77,7 +77,7 @@ class Query(Model):
                 shown.append(estimate)
         if self.quantity == "Reached":
             return max(shown, key=lambda estimate: len(estimate.records), default=None)
-        return shown[0] if shown else None
+        return shown[0].over(self.per) if shown else None
 
     def _compared(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
         """Return the newest ratio of rates of two points that were measured in turns; a rate is one over a time."""
@@ -94,16 +94,15 @@ class Query(Model):
                 a, b, value, low, high = b, a, 1 / value, 1 / high, 1 / low
             if self.of.fits(a) and self.over.fits(b):
                 note = f"in turns, {n_rounds} rounds of new processes" if n_rounds > 1 else "in turns, one round"
-                figures = {"value": value / self.per, "low": low / self.per, "high": high / self.per}
-                estimates.append(Estimate(**figures, records=(a, b), note=note))
+                estimates.append(Estimate(value=value, low=low, high=high, records=(a, b), note=note))
         return max(estimates, key=lambda estimate: estimate.records[0].started_at, default=None)
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
         top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)
         return Estimate(
-            value=top.value / bottom.value / self.per,
-            low=top.low / bottom.high / self.per,
-            high=top.high / bottom.low / self.per,
+            value=top.value / bottom.value,
+            low=top.low / bottom.high,
+            high=top.high / bottom.low,
             records=(*of.records, *over.records),
             note=of.note if of.note == over.note else f"{of.note} over {over.note}",
         )
@@ -120,8 +119,7 @@ class Query(Model):
     def _rate(self, record: Record) -> Estimate | None:
         if (metric := _metric(record, self.metric)) is None:
             return None
-        per = 1 if self.over else self.per
-        return Estimate(value=metric.value / per, low=metric.low / per, high=metric.high / per, records=(record,))
+        return Estimate(value=metric.value, low=metric.low, high=metric.high, records=(record,))
 
     def _learned(self, seeds: Sequence[Record]) -> Estimate | None:
         """Return the median over the seeds if most of them reached the threshold, a missed one being infinity."""

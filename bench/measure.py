@@ -268,7 +268,7 @@ class Timer:
 
     def settle(self, plan: Plan) -> None:
         """Choose the length of a sample, and warm up until the medians of blocks agree."""
-        self.runs = self._runs_per_sample(plan.sample_s)
+        self.runs = self.runs_per_sample(plan.sample_s)
         self.warm_up = self._warm_up(plan)
 
     def sample(self) -> tuple[float, float | None]:
@@ -329,7 +329,7 @@ class Timer:
             raise MeasureError(f"measure: the clock did not advance over a sample (got {wall} ns); measure again")
         return wall, device
 
-    def _runs_per_sample(self, sample_s: float) -> int:
+    def runs_per_sample(self, sample_s: float) -> int:
         """Double the runs of a sample until it is long enough, then scale to a little above the length."""
         runs = 1
         while True:

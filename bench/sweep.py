@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,15 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from warpdrive_min.backends import Availability, availability
 
 from . import documents, plots, ray_sweep
-from .case import Case, Job, Point, Preset, PresetName, point_name
+from .case import Case, Job, Point, Preset, PresetName
 from .cases import CASES
+from .judge import key, name_of, point_key
 from .record import RESULTS, SWEEPS, Context, Record, append, read, read_all
 from .show import render
 from .show.records import by_machine
 from .worker import run_points
 
-Filters = Mapping[str, Sequence[Any]]
-"""Values to keep of each axis, and of "case"; an axis that is not named keeps all."""
+Filters = Mapping[str, Sequence[Any] | None]
+"""Values to keep of each axis, and of "case", or their texts; one that is not named, or has none, keeps all."""
 
 
 def jobs(preset: Preset, filters: Filters, cases: Mapping[str, Case] = CASES) -> list[Job]:
@@ -31,7 +33,7 @@ def jobs(preset: Preset, filters: Filters, cases: Mapping[str, Case] = CASES) ->
 
     def keeps(case: Case, point: Point) -> bool:
         values = {"case": case.name, **point}
-        return all(not kept or (name in values and values[name] in kept) for name, kept in filters.items())
+        return all(not kept or str(values.get(name)) in map(str, kept) for name, kept in filters.items())
 
     return [Job(case, point) for case in cases.values() for point in case.points(preset) if keeps(case, point)]
 
@@ -58,18 +60,19 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> It
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
     """Return the points that do not stand in a file as ``ok``."""
-    finished = _finished(file)
-    return [job for job in todo if _key(job.case.name, job.point) not in finished]
+    records = read(file, cut=[]) if file.exists() else []
+    finished = {key(record) for record in records if record.status == "ok"}
+    return [job for job in todo if point_key(job.case.name, job.point) not in finished]
 
 
-def _finished(file: Path) -> set[tuple[Any, ...]]:
-    if not file.exists():
-        return set()
-    return {_key(record.case, record.point) for record in read(file, cut=[]) if record.status == "ok"}
-
-
-def _key(case: str, point: Point) -> tuple[Any, ...]:
-    return (case, *sorted(point.items()))
+def measured(todo: Sequence[Job], context: Context, file: Path, tell: Callable[[str], None]) -> list[Record]:
+    """Run points on this machine and return their records; ``tell`` gets a line for each."""
+    records: list[Record] = []
+    for record in run(todo, context, file, run_points):
+        records.append(record)
+        reason = f": {record.reason}" if record.reason else ""
+        tell(f"{len(records)}/{len(todo)} {name_of(record)}: {record.status}{reason}")
+    return records
 
 
 # ------------------------------------------------------------------ the command
@@ -97,15 +100,8 @@ def command(
     ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
-    filters: dict[str, list[Any]] = {
-        "case": case or [],
-        "env": env or [],
-        "backend": backend or [],
-        "n_envs": n_envs or [],
-        "n_agents": n_agents or [],
-        **_where(where or []),
-    }
-    todo = jobs(preset.value, filters)
+    filters = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
+    todo = jobs(preset.value, {**filters, **_where(where or [])})
     if not todo:
         say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
@@ -127,20 +123,19 @@ def command(
         raise typer.Exit(1)
 
 
-def _where(conditions: list[str]) -> dict[str, list[Any]]:
-    """Parse AXIS=VALUE; the values of an axis are compared as the axis has them."""
-    known: dict[str, dict[str, Any]] = {}
-    for preset in PresetName:
-        for case in CASES.values():
-            for axis, values in case.axes(preset.value).items():
-                known.setdefault(axis, {}).update({str(value): value for value in values})
-    filters: dict[str, list[Any]] = {}
+def _where(conditions: list[str]) -> dict[str, list[str]]:
+    """Parse AXIS=VALUE, of axes and values that a case has."""
+    known: dict[str, dict[str, None]] = {}
+    for preset, case in itertools.product(PresetName, CASES.values()):
+        for axis, values in case.axes(preset.value).items():
+            known.setdefault(axis, {}).update(dict.fromkeys(map(str, values)))
+    filters: dict[str, list[str]] = {}
     for condition in conditions:
         axis, _, text = condition.partition("=")
         if axis not in known or text not in known[axis]:
             choices = ", ".join(known.get(axis, {})) or f"no such axis; axes are {', '.join(known)}"
             raise typer.BadParameter(f"--where {condition}: unknown (known: {choices})")
-        filters.setdefault(axis, []).append(known[axis][text])
+        filters.setdefault(axis, []).append(text)
     return filters
 
 
@@ -193,7 +188,7 @@ def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner
         task = progress.add_task("starting", total=len(todo))
         for record in run(todo, context, file, runner):
             records.append(record)
-            name = point_name(record.case, record.point)
+            name = name_of(record)
             progress.update(task, advance=1, description=escape(name))
             if not console.is_terminal:
                 left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))

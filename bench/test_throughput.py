@@ -14,7 +14,7 @@ import torch
 
 from bench.case import Case, Point, Skip, point_name
 from bench.cases import CASES
-from bench.measure import PLANS, Timed, refuse_simulator, stopwatch_for
+from bench.measure import PLANS, Timed, Timer
 from bench.workloads.shared import ON_GPU
 
 PLAN: Final = PLANS["default"]
@@ -51,25 +51,11 @@ def test_throughput(benchmark: Any, case: Case, point: Point) -> None:
     except Skip as skip:
         pytest.skip(str(skip))
     assert isinstance(timed, Timed), f"{case.name} says that its points are timed"
-    refuse_simulator(timed.facts.device)
     timed.check().require("before")
-    runs = runs_per_round(timed)
+    runs = Timer(timed).runs_per_sample(PLAN.sample_s)
     benchmark.group = case.name
     benchmark.extra_info.update(
         point=dict(point), work_per_run=dict(timed.facts.work), mode=timed.facts.mode, case_version=case.version
     )
     benchmark.pedantic(timed.run, rounds=PLAN.n_samples, iterations=runs, warmup_rounds=5)
     timed.check().require("after")
-
-
-def runs_per_round(timed: Timed) -> int:
-    """Return how many runs last as long as a sample of the sweep; doubles them until they do."""
-    watch, runs = stopwatch_for(timed), 1
-
-    def block() -> None:
-        for _ in range(runs):
-            timed.run()
-
-    while watch.time(block)[0] < PLAN.sample_s * 1e9:
-        runs *= 2
-    return runs

@@ -12,12 +12,12 @@ import typer
 from warpdrive_min import BACKENDS
 
 from .. import documents
-from ..case import Preset, PresetName, passes
+from ..case import Preset, PresetName, passes, point_name
 from ..record import PEER_RECORDS, Context, Record, append
 from ..show import render
-from ..sweep import say
+from ..sweep import Where, say
 from .catalogue import PEERS, PeerJob
-from .sides import Run, measure
+from .sides import CASE, Run, measure
 
 WIDE: Final = 220
 """Letters in a line of the table."""
@@ -26,7 +26,7 @@ WIDE: Final = 220
 def peers(
     preset: Annotated[PresetName, typer.Option(help="How much to run.")] = PresetName.default,
     peer: Annotated[list[str] | None, typer.Option(help="Keep only these; a peer or a package.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")] = None,
+    where: Where = None,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
     backend: Annotated[str | None, typer.Option(help="Ours; else the first on the same kind of device.")] = None,
     timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
@@ -53,8 +53,9 @@ def peers(
         if comparison:
             append(out / f"{context.run_id}-comparisons.jsonl", comparison)
         records += found
-        say(f"{index}/{len(todo)} {_name(job)}: {found[0].status}{_because(found[0])}")
-    documents.show([record for record in records if record.case == "peer"], render.console(WIDE))
+        why = f": {found[0].reason}" if found[0].reason else ""
+        say(f"{index}/{len(todo)} {point_name(CASE, job.point)}: {found[0].status}{why}")
+    documents.show([record for record in records if record.case == CASE], render.console(WIDE))
     say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:
@@ -91,11 +92,3 @@ def interpreters(given: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"--python {each}: must be NAME=PATH (names: {', '.join(packages)})")
         found[name] = path
     return found
-
-
-def _name(job: PeerJob) -> str:
-    return f"peer[{','.join(f'{axis}={value}' for axis, value in job.point.items())}]"
-
-
-def _because(record: Record) -> str:
-    return f": {record.reason}" if record.reason else ""

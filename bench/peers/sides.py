@@ -17,7 +17,7 @@ import torch
 from warpdrive_min.backends import availability
 
 from .. import pairs
-from ..case import Case, Facts, Point, Scope, Skip
+from ..case import Case, Facts, Point
 from ..cases import CASES
 from ..measure import Timed
 from ..pairs import Pair, Side
@@ -34,8 +34,8 @@ ALONE: Final = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
 """Variables of a peer's environment: no folder of ours on its path, and JAX takes no more memory than it needs."""
-ON_CUDA: Final = ("pycuda", "numba")
-ON_CPU: Final = ("host", "cpu")
+BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
+"""Ours on each kind of device, the fastest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,9 +63,8 @@ def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
     started, preset, run_id = datetime.now(UTC), run.context.preset, run.context.run_id
     words = ["python", "-m", "bench", "peers", "--preset", preset, "--peer", job.peer.name]
     command = shlex.join(words + [word for name, value in job.axes.items() for word in ("--where", f"{name}={value}")])
-    case = _case(job, _refuse)
     theirs = Side(
-        case=case,
+        case=_case(job),
         point=job.point,
         start=partial(_serving, job, run),
         taken="in turns with ours",
@@ -76,21 +75,10 @@ def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
         name, point = job.ours(run.backend or _counterpart(_device(job, run)))
         ours = Side(case=CASES[name], point=point, start=run.ours, taken="in turns with a peer", run_id=run_id)
         pair = pairs.measure((ours, theirs), preset)
-    except (Skip, WorkerError) as error:
-        is_skip = isinstance(error, Skip) or error.kind == "Skip"
-        status: Status = "skipped" if is_skip else "failed"
-        return [
-            Record.of(
-                case,
-                job.point,
-                run.context,
-                started=started,
-                status=status,
-                reason=str(error),
-                taken=theirs.taken,
-                command=command,
-            )
-        ], None
+    except WorkerError as error:
+        unmeasured = partial(Record.of, theirs.case, job.point, run.context, started=started, reason=str(error))
+        status: Status = "skipped" if error.kind == "Skip" else "failed"
+        return [unmeasured(status=status, taken=theirs.taken, command=command)], None
     return [_beside_ours(pair), pair.a], pair.comparison
 
 
@@ -112,7 +100,7 @@ def _beside_ours(pair: Pair) -> Record:
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
     """Lend a server whose only case has its work done in a peer's process."""
     with started(job, run) as peer:
-        yield Server({CASE: _case(job, lambda point: _setup(job, peer, point))})
+        yield Server({CASE: _case(job, peer)})
 
 
 def started(job: PeerJob, run: Run) -> Worker:
@@ -131,12 +119,13 @@ def started(job: PeerJob, run: Run) -> Worker:
 
 
 def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
-    """Ask a peer; raises Skip where it cannot run in its interpreter, and WorkerError, which names it."""
+    """Ask a peer; raises WorkerError, which names it, of the kind "Skip" where it cannot run in its interpreter."""
     try:
         return peer.ask(method, **arguments)
     except WorkerError as error:
         if error.kind == "Unavailable":
-            raise Skip(f"{job.peer.name}: {error.message}; in its interpreter: {job.peer.install}") from error
+            why = f"{job.peer.name}: {error.message}; in its interpreter: {job.peer.install}"
+            raise WorkerError("Skip", why) from error
         if error.kind == "Died":
             raise
         raise WorkerError("Died", f"{job.peer.name}: {error.kind} at {method}: {error.message}") from error
@@ -160,7 +149,8 @@ class Watch:
         return int(ask(self._job, self._peer, "time", runs=self._runs)["wall_ns"]), None
 
 
-def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
+def _setup(job: PeerJob, peer: Worker | None, point: Point) -> Timed:
+    assert peer is not None, "a peer is set up in a process of its own"
     said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), Watch(job, peer)
     env_steps, versions = said["env_steps"], said["versions"]
     named = {"version": versions.get(job.peer.package), "versions": versions, "counts": said["counts"]}
@@ -179,16 +169,16 @@ def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
     )
 
 
-def _case(job: PeerJob, setup: Callable[[Point], Timed]) -> Case:
-    scope: Scope = "train" if job.axes["work"] == "train" else "env"
-    title = "other people's software, in turns with ours"
+def _case(job: PeerJob, peer: Worker | None = None) -> Case:
     return Case(
-        name=CASE, title=title, scope=scope, version=VERSION, workload=Timed, points=job.peer.points, setup=setup
+        name=CASE,
+        title="other people's software, in turns with ours",
+        scope="train" if job.axes["work"] == "train" else "env",
+        version=VERSION,
+        workload=Timed,
+        points=job.peer.points,
+        setup=partial(_setup, job, peer),
     )
-
-
-def _refuse(point: Point) -> Timed:
-    raise AssertionError("a peer is set up in a process of its own")
 
 
 # ------------------------------------------------------------------ ours
@@ -206,11 +196,9 @@ def _counterpart(device: str) -> str:
     """Return our fastest backend on a kind of device.
 
     Raises:
-        Skip: None can run here.
+        WorkerError: None can run here.
     """
     states = availability()
-    names = ON_CUDA if device == "cuda" else ON_CPU
-    for name in names:
-        if states[name].available:
-            return name
-    raise Skip("ours: " + "; ".join(f"{name} is {states[name]}" for name in names))
+    if here := [name for name in BACKENDS[device] if states[name].available]:
+        return here[0]
+    raise WorkerError("Skip", "ours: " + "; ".join(f"{name} is {states[name]}" for name in BACKENDS[device]))

@@ -119,17 +119,3 @@ def test_stamps_of_a_gpu_subtract_to_seconds(monkeypatch):
     start, end = test_throughput.Stamp(), test_throughput.Stamp()
     assert end - start == pytest.approx(0.003)
     assert waited == [6.0]
-
-
-def test_round_is_as_long_as_a_sample(monkeypatch):
-    """Runs of 3 ms by a fake clock make rounds of eight: the first power of two that lasts 20 ms."""
-
-    class Watch:
-        def time(self, block):
-            before = len(runs)
-            block()
-            return 3_000_000 * (len(runs) - before), None
-
-    runs: list[None] = []
-    monkeypatch.setattr(test_throughput, "stopwatch_for", lambda point: Watch())
-    assert test_throughput.runs_per_round(timed(lambda: runs.append(None))) == 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .work import TRACED, Point, Work, nothing
+from .work import TRACED, Point, Work, nothing, shown
 
 PACKAGES = ("gymnasium", "numpy")
 IDS = {
@@ -50,12 +50,10 @@ def stepping(make: Any, n_envs: int, threads: int) -> Work:
     def trace() -> dict[str, Any]:
         rows = min(TRACED, n_envs)
         few = make(rows)
-        before, _ = few.reset(seed=1)
-        before = np.array(before)
+        before = np.array(few.reset(seed=1)[0])
         actions = drawing(few, rows, generator)()
         after, rewards, *_ = few.step(actions)
-        traced = {"before": before, "actions": actions, "after": after, "rewards": rewards}
-        return {name: np.asarray(values, np.float64).reshape(rows, -1).tolist() for name, values in traced.items()}
+        return shown(rows, before=before, actions=actions, after=np.asarray(after), rewards=np.asarray(rewards))
 
     return Work(
         run=lambda: (envs.step(draw()), None)[1],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from .gymnasium import IDS
-from .work import RUN_STEPS, TRACED, Point, Work, jax_device
+from .work import RUN_STEPS, TRACED, Point, Work, jax_device, jax_work, shown
 
 PACKAGES = ("gymnax", "jax", "jaxlib")
 
@@ -61,18 +60,13 @@ def prepare(point: Point) -> Work:
         before, state = start(jax.random.key(1), rows)
         actions = draw(jax.random.key(2), rows)
         after, _, rewards, *_ = step(jax.random.key(3), state, actions)
-        traced = {"before": before, "actions": actions, "after": after, "rewards": rewards}
-        return {name: values.reshape(rows, -1).tolist() for name, values in traced.items()}
+        return shown(rows, before=before, actions=actions, after=after, rewards=rewards)
 
-    on_gpu = device() == "cuda"
-    return Work(
+    return jax_work(
+        lambda: carried,
+        {"steps_per_run": RUN_STEPS},
         run=run,
-        wait=lambda: (jax.block_until_ready(carried), None)[1],
         env_steps=RUN_STEPS * n_envs,
         trace=trace,
         counts="draws + step + restart within it",
-        mode="fused",
-        device=device(),
-        threads=None if on_gpu else len(os.sched_getaffinity(0)),
-        notes={"device": str(jax.devices()[0].device_kind), "steps_per_run": RUN_STEPS},
     )

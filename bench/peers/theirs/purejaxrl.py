@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import os
 import sys
 from typing import Any
 
 from .gymnasium import IDS
-from .work import Point, Work, jax_device
+from .work import Point, Work, jax_device, jax_work
 
 PACKAGES = ("purejaxrl", "gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
 UPDATES = 10
@@ -69,15 +68,11 @@ def prepare(point: Point) -> Work:
             raise ArithmeticError(f"its mean return is {mean}")
         return {"says": f"its mean return is finite, {mean:.4g}"}
 
-    on_gpu = device() == "cuda"
-    return Work(
+    return jax_work(
+        lambda: made,
+        {"updates_per_run": UPDATES, "config": config},
         run=run,
-        wait=lambda: (jax.block_until_ready(made), None)[1],
         env_steps=env_steps,
         trace=trace,
         counts="rollout + update, and 1/10 of a start",
-        mode="fused",
-        device=device(),
-        threads=None if on_gpu else len(os.sched_getaffinity(0)),
-        notes={"device": str(jax.devices()[0].device_kind), "updates_per_run": UPDATES, "config": config},
     )

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .work import TRACED, Point, Unavailable, Work
+from .work import TRACED, Point, Unavailable, Work, shown
 
 PACKAGES = ("rl-warp-drive", "torch", "numba", "numba-cuda", "pycuda", "numpy", "gym", "gymnasium")
 CLASSES = {
@@ -181,8 +181,7 @@ def _step_of_one_agent(point: Point, envs: Any, run: Any) -> dict[str, Any]:
     data = envs.cuda_data_manager
 
     def pull(name: str) -> Any:
-        values = data.pull_data_from_device(name)[:TRACED]
-        return values.reshape(len(values), -1).astype("float64")
+        return data.pull_data_from_device(name)[:TRACED]
 
     for _ in range(100):
         run()
@@ -190,14 +189,10 @@ def _step_of_one_agent(point: Point, envs: Any, run: Any) -> dict[str, Any]:
         before = pull("observations")
         run()
         if (began > 0).all() and (pull("_timestep_") == began + 1).all():
-            traced = {
-                "before": before,
-                "actions": pull("sampled_actions"),
-                "after": pull("observations"),
-                "rewards": pull("rewards"),
-            }
+            after, actions, rewards = (pull(name) for name in ("observations", "sampled_actions", "rewards"))
             config = {"gravity": 9.81} if point["env"] == "pendulum" else {}
-            return {name: values.tolist() for name, values in traced.items()} | {"config": config}
+            traced = shown(len(before), before=before, actions=actions, after=after, rewards=rewards)
+            return traced | {"config": config}
     raise ArithmeticError("in 100 tries some of its first environments had just restarted each time")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,26 @@ class Work:
     threads: int | None = 1
     """Threads of the CPU that do the work; None on a GPU."""
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def shown(rows: int, **arrays: Any) -> dict[str, Any]:
+    """Return arrays of so many environments, such as `Work.trace` has them, as lists with a row for each."""
+    return {name: values.reshape(rows, -1).tolist() for name, values in arrays.items()}
+
+
+def jax_work(arrays: Callable[[], Any], notes: Mapping[str, Any], **fields: Any) -> Work:
+    """Return work that JAX has compiled into one program, whose results are ``arrays``."""
+    import jax  # noqa: PLC0415  (theirs)
+
+    device = jax_device()
+    return Work(
+        wait=lambda: (jax.block_until_ready(arrays()), None)[1],
+        mode="fused",
+        device=device,
+        threads=None if device == "cuda" else len(os.sched_getaffinity(0)),
+        notes={"device": str(jax.devices()[0].device_kind), **notes},
+        **fields,
+    )
 
 
 def jax_device() -> str:
