@@ -120,10 +120,7 @@ def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
     run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean()))
     record, n = pairs[0].a, len(pairs)
     return NoiseFloor(
-        case=record.case,
-        case_version=record.case_version,
-        point=record.point,
-        preset=record.preset,
+        **record.model_dump(include={"case", "case_version", "point", "preset"}),
         rounds=n,
         run=run,
         pair=pair,

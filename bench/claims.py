@@ -110,21 +110,17 @@ def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Compari
         theirs = "a machine that the source does not name" if claim.hardware == UNNAMED else claim.hardware
         why = f"claimed on {theirs}, measured on {estimate.on}"
         return judged("other hardware", why, estimate.note, claim.differs)
-    where = position(estimate.interval, region)
-    why = f"{HOW[where]} {_bounds(claim, estimate, region)}, on {estimate.on}"
-    return judged(VERDICTS[where], why, estimate.note, claim.differs)
+    verdict, why = VERDICTS[position(estimate.interval, region)]
+    bounds = _bounds(claim, estimate, region)
+    return judged(verdict, f"{why} {bounds}, on {estimate.on}", estimate.note, claim.differs)
 
 
-VERDICTS: Final[Mapping[Position, Verdict]] = {
-    "inside": "holds",
-    "outside": "does not hold",
-    "across": "inconclusive",
+VERDICTS: Final[Mapping[Position, tuple[Verdict, str]]] = {
+    "inside": ("holds", "the whole interval is"),
+    "outside": ("does not hold", "no part of the interval is"),
+    "across": ("inconclusive", "only a part of the interval is"),
 }
-HOW: Final[Mapping[Position, str]] = {
-    "inside": "the whole interval is",
-    "outside": "no part of the interval is",
-    "across": "only a part of the interval is",
-}
+"""Verdict on an interval, and the reason."""
 
 
 def _region(claim: Claim) -> Interval:

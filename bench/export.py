@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -93,16 +94,16 @@ class Cost:
 def costs(records: Iterable[Record]) -> tuple[list[Cost], list[str]]:
     """Return what can be exported, and a line for each kind of record that cannot, with how many there are."""
     shown: list[Cost] = []
-    reasons: dict[str, int] = {}
+    reasons = Counter[str]()
     for record in records:
-        reason = _why_not(record)
         metric = next((each for each in (record.metrics or {}).values() if each.direction == "lower"), None)
-        if reason is None and metric is not None:
-            shown.append(Cost(record=record, metric=metric))
+        if reason := _why_not(record):
+            reasons[reason] += 1
+        elif metric is None:
+            reasons[f"{record.case} has no metric of which less is better"] += 1
         else:
-            words = reason or f"{record.case} has no metric of which less is better"
-            reasons[words] = reasons.get(words, 0) + 1
-    return shown, [f"{count} x {words}" for words, count in reasons.items()]
+            shown.append(Cost(record=record, metric=metric))
+    return shown, [f"{count} x {reason}" for reason, count in reasons.items()]
 
 
 def _why_not(record: Record) -> str | None:
@@ -196,7 +197,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
     known = util.load_json(str(written[0]), Benchmarks.api_version) if written[0].exists() else {}
     known.pop("version", None)
     util.write_json(str(written[0]), known | benchmarks, Benchmarks.api_version)
-    for name, of_machine in _grouped(committed, lambda each: next(iter(by_machine([each.record])))).items():
+    for name, of_machine in _grouped(committed, lambda each: machine.kind(each.record.machine)).items():
         fields = asv_machine(name, of_machine[0].record)
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
         written.append(folder / name / "machine.json")

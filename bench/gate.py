@@ -430,9 +430,7 @@ def worst_first(rows: Sequence[Row]) -> list[Row]:
 
 def render_markdown(report: Report) -> str:
     """Return the report as Markdown."""
-    counts = [
-        f"{sum(row.verdict == name for row in report.rows)} {name}" for name in ("ok", "inconclusive", "regression")
-    ]
+    counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in reversed(VERDICTS)]
     lines = [
         f"## Gate: {report.title}",
         "",

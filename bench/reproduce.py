@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from . import machine
-from .case import Job
+from .case import Job, passes
 from .cases import CASES
 from .judge import disturbed, name_of, position
 from .machine import CODE
@@ -95,18 +95,12 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
         if not number.isdecimal() or not 1 <= int(number) <= len(of_run):
             raise NoSuchRunError(f"reproduce: N must be 1 to {len(of_run)}, the records of {ids[0]} (got {number!r})")
         of_run = [of_run[int(number) - 1]]
-    chosen = [record for record in of_run if all(_meets(record, condition) for condition in conditions)]
+    chosen = [record for record in of_run if passes({"case": record.case, **record.point}, conditions)]
     evidence = [record for record in chosen if record.is_evidence]
     if not evidence:
         what = "is measured and right" if chosen else f"meets {', '.join(conditions)}"
         raise NoSuchRunError(f"reproduce: no record of {ids[0]} {what} (of {len(of_run)}); choose another one")
     return evidence
-
-
-def _meets(record: Record, condition: str) -> bool:
-    axis, _, value = condition.partition("=")
-    values = {"case": record.case, **record.point}
-    return axis in values and str(values[axis]) == value
 
 
 def worst(verdicts: Sequence[str]) -> str:
