@@ -101,28 +101,43 @@ def run_point(job: Job, context: Context) -> Record:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timed:
+class Checked:
+    """Work of this process, which is held against an oracle before and after it is measured."""
+
+    check: Callable[[], Check]
+    """Holds what was done since the last check against its oracle."""
+    facts: Facts
+
+    def measure(self, plan: Plan) -> Measurement:
+        """Check, measure, and check again; what is wrong before is not measured.
+
+        Raises:
+            MeasureError: Under Numba's simulator, whose times mean nothing, or if a clock runs backwards.
+        """
+        refuse_simulator(self.facts.device)
+        before = self.check()
+        if not before.passed:
+            return Measurement(before=before)
+        return replace(self.taken(plan), before=before, after=self.check())
+
+    def taken(self, plan: Plan) -> Measurement:
+        """Do the work, and return what was measured."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed(Checked):
     """Work that is repeated, set up and warmed up, so that ``run`` only does it."""
 
     run: Callable[[], None]
     """Enqueues one block of work; does not synchronise."""
     synchronize: Callable[[], None]
     """Waits until everything enqueued is done."""
-    check: Callable[[], Check]
-    """Holds the point against its oracle; called before and after the timing."""
-    facts: Facts
     stopwatch: Stopwatch | None = None
     """Clock; None: that of the device."""
 
-    def measure(self, plan: Plan) -> Measurement:
-        """Check, take samples until the median is known well enough, watch the device, and check again.
-
-        Raises:
-            MeasureError: Under Numba's simulator, whose times mean nothing, or if a clock runs backwards.
-        """
-        return _checked(self.facts, self.check, lambda: self._taken(plan))
-
-    def _taken(self, plan: Plan) -> Measurement:
+    def taken(self, plan: Plan) -> Measurement:
+        """Take samples until the median is known well enough, and watch the device."""
         timer = Timer(self)
         timer.settle(plan)
         seen = timer.measurement(plan)
@@ -143,44 +158,27 @@ class Timed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Once:
+class Once(Checked):
     """Work that is done a single time, and of which not the speed but the course counts."""
 
     run: Callable[[], Measurement]
     """Does all of it, waits for it, and returns its figures."""
-    check: Callable[[], Check]
-    """Holds the point against its oracle; called before and after the run."""
-    facts: Facts
 
-    def measure(self, plan: Plan) -> Measurement:
-        """Check, run, and check again.
-
-        Raises:
-            MeasureError: Under Numba's simulator.
-        """
-        seen = _checked(self.facts, self.check, self.run)
+    def taken(self, plan: Plan) -> Measurement:
+        """Run it."""
+        seen = self.run()
         return replace(seen, unread=seen.unread | dict.fromkeys(("roofline", "telemetry"), "the point is run once"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ColdStart:
+class ColdStart(Checked):
     """Work that is timed from cold: each sample is a process of its own, and there is no warm-up."""
 
     run: Callable[[], Mapping[str, float]]
     """Starts one process, waits for it, and returns how long each part of it took, s, in their order."""
-    check: Callable[[], Check]
-    """Holds what all processes since the last check came to against its oracle."""
-    facts: Facts
 
-    def measure(self, plan: Plan) -> Measurement:
-        """Check, start as many processes as are planned, one after the other, and check again.
-
-        Raises:
-            MeasureError: Under Numba's simulator.
-        """
-        return _checked(self.facts, self.check, lambda: self._taken(plan))
-
-    def _taken(self, plan: Plan) -> Measurement:
+    def taken(self, plan: Plan) -> Measurement:
+        """Start as many processes as are planned, one after the other."""
         starts = [self.run() for _ in range(plan.n_starts)]
         totals_s = [sum(parts.values()) for parts in starts]
         samples_s = {name: [parts[name] for parts in starts] for name in starts[0]}
@@ -219,13 +217,6 @@ class Ranks:
         seen = self.run(plan)
         unread = dict.fromkeys(("roofline", "telemetry"), "the work is done in processes of its own")
         return replace(seen, metrics=rates(seen, self.facts.work), unread=unread)
-
-
-def _checked(facts: Facts, check: Callable[[], Check], take: Callable[[], Measurement]) -> Measurement:
-    """Check a point, measure it, and check it again; what is wrong before is not measured."""
-    refuse_simulator(facts.device)
-    before = check()
-    return replace(take(), before=before, after=check()) if before.passed else Measurement(before=before)
 
 
 def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
