@@ -32,33 +32,31 @@ SETTINGS = (
 
 def fingerprint(device: torch.device) -> dict[str, Any]:
     """Describe the machine; a field that cannot be read is None, and `unread` says why."""
-    unread: dict[str, str] = {}
-
-    def read(field: str, reader: Callable[[], Any]) -> Any:
-        try:
-            return reader()
-        except (OSError, RuntimeError, ValueError, metadata.PackageNotFoundError) as error:
-            unread[field] = f"{type(error).__name__}: {error}"
-            return None
-
-    fields = {
-        "gpu": read("gpu", lambda: _gpu(device).name),
-        "gpu_uuid_hash": read("gpu_uuid_hash", lambda: _hash(str(_gpu(device).uuid))[:16]),
-        "gpu_count": torch.cuda.device_count(),
-        "driver": read("driver", _driver),
-        "cuda": torch.version.cuda,
-        "torch": str(torch.__version__),
-        **{name.replace("-", "_"): read(name.replace("-", "_"), partial(metadata.version, name)) for name in PACKAGES},
-        "cuda_compiler": cuda_c.gpu_compiler(),
-        "cpp_compiler": read("cpp_compiler", _cpp_compiler),
-        "python": platform.python_version(),
-        "os": f"{platform.system()} {platform.release()}",
-        "cpu": read("cpu", _cpu),
-        "cores": n_cores(),
-        "cpu_limit": read("cpu_limit", _cpu_limit),
-        "settings": settings(),
-        "memory_bytes": read("memory_bytes", lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+    readers: dict[str, Callable[[], Any]] = {
+        "gpu": lambda: _gpu(device).name,
+        "gpu_uuid_hash": lambda: _hash(str(_gpu(device).uuid))[:16],
+        "gpu_count": torch.cuda.device_count,
+        "driver": _driver,
+        "cuda": lambda: torch.version.cuda,
+        "torch": lambda: str(torch.__version__),
+        **{name.replace("-", "_"): partial(metadata.version, name) for name in PACKAGES},
+        "cuda_compiler": cuda_c.gpu_compiler,
+        "cpp_compiler": _cpp_compiler,
+        "python": platform.python_version,
+        "os": lambda: f"{platform.system()} {platform.release()}",
+        "cpu": _cpu,
+        "cores": n_cores,
+        "cpu_limit": _cpu_limit,
+        "settings": settings,
+        "memory_bytes": lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     }
+    fields: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for name, reader in readers.items():
+        try:
+            fields[name] = reader()
+        except (OSError, RuntimeError, ValueError, metadata.PackageNotFoundError) as error:
+            fields[name], unread[name] = None, f"{type(error).__name__}: {error}"
     return {**fields, "unread": unread}
 
 
