@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 import torch
 
@@ -21,8 +21,6 @@ Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn
 """Kind of work that is timed; figures of different scopes never mix."""
 Mode = Literal["eager", "graph", "fused"]
 """Way in which the work is launched; "fused": a peer compiles all of it into one program."""
-Place = Literal["terminal", "document", "paper"]
-"""Place at which a table is shown."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 
@@ -108,9 +106,8 @@ class Case:
     """Makes a point ready; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
     """Returns base and other of each ratio that is shown or claimed."""
-    tables: Mapping[Place, MakeTable] = field(default_factory=dict)
-    """Tables of the records of this case. Without one for documents they show that of the terminal, and a paper without
-    its own every point."""
+    table: MakeTable | None = None
+    """Table of the records of this case; None: of every point."""
     charts: Sequence[MakeChart] = ()
     """Charts of the records of this case."""
 
@@ -134,6 +131,24 @@ class Job:
 def point_name(case: str, point: Point) -> str:
     """Name a point of a case, for progress lines, tables and test ids."""
     return f"{case}[{','.join(f'{name}={value}' for name, value in point.items())}]"
+
+
+ON_CPU: Final = ("cpu", "host")
+ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
+"""Axes in which the sides of a ratio may differ, beside the one that tells its base."""
+
+
+def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
+    """Return what a point must share with its base in a ratio.
+
+    Args:
+        point: One side.
+        axis: Axis that tells the base; unless it is the backend, both sides are on a GPU or none.
+        ignored: Axes in which they may differ too, beside those of `ALSO_DIFFER`.
+    """
+    free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
+    same = sorted((name, value) for name, value in point.items() if name not in free)
+    return (axis == "backend" or point["backend"] not in ON_CPU, *same)
 
 
 def passes(point: Point, where: Sequence[str]) -> bool:

@@ -6,6 +6,7 @@ import glob
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,21 +15,21 @@ from rich.console import Console
 
 from warpdrive_min.files import write_atomically
 
-from .case import Place
 from .cases import CASES
 from .record import Record, RecordError, read_all, selected
 from .show import peers, render
 from .show.columns import MakeTable
+from .show.tables import every_point
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
 
 
-TABLES: Final[Mapping[str, Mapping[Place, MakeTable]]] = {
-    **{name: case.tables for name, case in CASES.items()},
-    "peer": peers.TABLES,
+TABLES: Final[Mapping[str, MakeTable]] = {
+    **{name: case.table or every_point for name, case in CASES.items()},
+    "peer": peers.beside_ours,
 }
-"""Tables of each case, and of others' software."""
+"""Tables of each case, and of others' software: on a terminal, in documents and on paper."""
 
 
 class DocumentError(ValueError):
@@ -64,11 +65,11 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
 
 
 def show(records: Sequence[Record], console: Console) -> None:
-    """Print a table for each case, with the speed-up over its baseline, which its header names."""
-    for case, tables in TABLES.items():
+    """Print a table for each case, with the speed-up over its baseline, which a column names."""
+    for case, make in TABLES.items():
         measured = [record for record in records if record.case == case and record.is_evidence]
         if measured:
-            console.print(render.terminal(tables["terminal"](measured)))
+            console.print(render.terminal(replace(make(measured), title=case)))
     failed = [record for record in records if record.status == "failed"]
     skipped = [record for record in records if record.status == "skipped"]
     console.print(f"{len(records) - len(failed) - len(skipped)} measured, {len(failed)} failed, {len(skipped)} skipped")
@@ -78,10 +79,10 @@ def markdown(records: Sequence[Record]) -> str:
     """Return the records of each case as a Markdown table, for documents; in whatever order they were measured."""
     parts = []
     ordered = sorted(records, key=lambda record: (str(sorted(record.point.items())), record.started_at))
-    for case, tables in TABLES.items():
+    for case, make in TABLES.items():
         shown = [record for record in ordered if record.case == case and record.is_evidence and record.metrics]
         if shown:
-            parts.append(render.markdown(tables.get("document", tables["terminal"])(shown)))
+            parts.append(render.markdown(make(shown)))
     return "\n\n".join(parts)
 
 

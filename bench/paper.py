@@ -21,7 +21,7 @@ from .show.columns import Column, Table
 from .show.labels import commit_label, machine_label, plural
 from .show.records import by_machine, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, head, template
-from .show.tables import hardware, paper_headline, paper_points
+from .show.tables import RUN, every_point, hardware, headline
 from .stats import median
 
 OUT: Final = Path("results/paper")
@@ -151,11 +151,11 @@ def floating_tables(records: Sequence[Record], folder: Path, machine: str) -> tu
 
 def tables(records: Sequence[Record]) -> dict[str, Table[Any]]:
     """Return the tables of one machine by their names: the machine, where each environment does most, every case."""
-    best = paper_headline(records)
+    best = headline(records)
+    best = replace(best, columns=[column for column in best.columns if column is not RUN])
     made: dict[str, Table[Any]] = {"hardware": hardware_table(records), **({"headline": best} if best.rows else {})}
     for case in sorted({record.case for record in records}):
-        make = TABLES.get(case, {}).get("paper", paper_points)
-        made[case.replace("_", "-")] = make(latest(record for record in records if record.case == case))
+        made[case.replace("_", "-")] = TABLES.get(case, every_point)(latest(r for r in records if r.case == case))
     return made
 
 
@@ -220,6 +220,7 @@ def methods(records: Sequence[Record]) -> str:
     commits = ", ".join(sorted({commit_label(record) for record in records}))
     runs = ", ".join(sorted({record.run_id for record in records}))
     sentences += [
+        "Tables and figures show the latest record of each point.",
         "Every point was held against its oracle before and after its timing, and all of these passed.",
         f"Presets: {presets}. Commits: {commits}. Runs: {runs}.",
     ]

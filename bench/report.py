@@ -22,7 +22,7 @@ from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
 from .show.records import by_machine
 from .show.render import template
-from .show.tables import hardware, headline, points
+from .show.tables import RUN, all_known, hardware, headline
 
 OUT: Final = Path("results/report.html")
 
@@ -85,7 +85,7 @@ def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -
         "hardware": hardware(records),
         "headline": headline(evidence),
         "figures": [figure(name, chart) for chart in charts(evidence, past)],
-        "cases": {case: points([record for record in evidence if record.case == case]) for case in cases},
+        "cases": {case: all_known([record for record in evidence if record.case == case]) for case in cases},
         "others": Table(columns=OTHERS, rows=[record for record in records if not record.is_evidence]),
         "runs": runs(evidence),
     }
@@ -96,7 +96,7 @@ OTHERS: Final[Sequence[Column[Record]]] = (
     Column("point", lambda record: ", ".join(f"{axis}={value}" for axis, value in record.point.items())),
     Column("status", lambda record: record.status, is_choice=True),
     Column("reason", lambda record: record.reason or "its check did not pass"),
-    Column("run", lambda record: record.run_id),
+    RUN,
 )
 """Columns of what is no evidence."""
 

@@ -19,7 +19,6 @@ from .charts import (
     Panel,
     Series,
     by_maker,
-    is_ours,
     points_along,
     rows,
 )
@@ -29,6 +28,7 @@ from .labels import (
     backend_label,
     commit_label,
     environment,
+    is_ours,
     point_label,
     quantity,
     size_and_run,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from ..record import Metric, Record
-from .labels import OTHER_WAYS, backend_label
+from .labels import backend_label, is_ours, maker
 from .records import metric
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; marker and line say the same again.
@@ -151,13 +151,13 @@ def rows(
     """Return a panel with a metric of each record in the row of its name, in the order of the records."""
     ticks = list(dict.fromkeys(map(row, records)))
     series = []
-    for maker, (style, own) in by_maker(records).items():
+    for who, (style, own) in by_maker(records).items():
         points = [
             DataPoint(each.value, ticks.index(row(record)), each.low, each.high, record.run_id, label(record))
             for record in own
             if (each := metric(record, name))
         ]
-        series += [Series(maker, style | {"linestyle": "none"}, points)] if points else []
+        series += [Series(who, style | {"linestyle": "none"}, points)] if points else []
     return Panel(title, series, ticks, xlabel=xlabel)
 
 
@@ -203,15 +203,3 @@ def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[
             style = GREY | {"color": OTHERS[record.threads is None], "marker": marker}
         found.setdefault(maker(record), (style, []))[1].append(record)
     return found
-
-
-def is_ours(record: Record) -> bool:
-    """Tell if code of this project did the work."""
-    return record.point.get("implementation", "ours") in ("ours", *OTHER_WAYS)
-
-
-def maker(record: Record) -> str:
-    """Name who did the work of a record: a backend of ours, or others' code and its device."""
-    if is_ours(record):
-        return backend_label(record)
-    return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from ..case import shared_axes
 from ..record import Metric, Record
-from .labels import device_label, half_width, number, plain_text, three_digits
-from .records import metric
+from .labels import (
+    BACKEND_NAME,
+    ENV_NAME,
+    axis_label,
+    backend_label,
+    device_label,
+    interval_text,
+    is_ours,
+    number,
+    plain_text,
+    three_digits,
+)
+from .records import first_metric, metric
 
 Row = TypeVar("Row")
 
@@ -75,72 +87,82 @@ def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column
 
 # ------------------------------------------------------------------ columns of records
 
+NOTHING: Final = "\N{EN DASH}"
+"""Stands where a point does not have an axis, or a metric."""
+INTERVAL: Final = "95 % interval"
 
-def axis_column(name: str, header: str = "") -> Column[Record]:
-    """Return the column of an axis, a number if its name says so."""
-    return Column(header or name, lambda record: plain_text(record.point.get(name)), is_right=name.startswith("n_"))
 
-
-def backend_column(suffix: Callable[[Record], str] = lambda record: "") -> Column[Record]:
-    """Return the column of the backend: on a CPU with its threads, and if the build is exact."""
+def axis_column(name: str, records: Iterable[Record]) -> Column[Record]:
+    """Return the column of an axis in words: numbers to sort by, or a few values to choose from."""
 
     def text(record: Record) -> str:
-        threads = "" if record.threads is None else f" ({device_label(record.threads)})"
-        return f"{record.point['backend']}{threads}{', exact' if record.point.get('exact') else ''}{suffix(record)}"
+        value = record.point.get(name, NOTHING)
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return ENV_NAME.get(value, value) if isinstance(value, str) else plain_text(value)
 
-    return Column("backend", text)
+    is_right = name.startswith("n_")
+    if any(isinstance(record.point.get(name, ""), str | bool) for record in records):
+        return Column(axis_label(name), text, is_right=is_right, is_choice=True)
+    return Column(axis_label(name), text, lambda record: float(record.point[name]), is_right=is_right)
 
 
-def metric_column(name: str, header: str, write: Callable[[float], str] = number, missing: str = "") -> Column[Record]:
+def _backend(record: Record) -> str:
+    if is_ours(record) and "backend" in record.point:
+        return backend_label(record)
+    return "GPU" if record.threads is None else f"CPU ({device_label(record.threads)})"
+
+
+BACKEND: Final = Column("backend", _backend, is_choice=True)
+"""The backend of ours, on a CPU with its threads; the device of others."""
+
+
+def metric_column(name: str, header: str = "") -> Column[Record]:
     """Return the column of a metric."""
 
     def value(record: Record) -> float | None:
         return found.value if (found := metric(record, name)) else None
 
-    def text(record: Record) -> str:
-        return missing if (found := value(record)) is None else write(found)
-
-    return Column(header, text, value)
+    return value_column(header or name.replace("_per_s", "/s").replace("_", " "), value, number)
 
 
 def interval_column(
-    name: str, write: Callable[[Metric], str] = half_width, header: str = "+-", missing: str = "", is_right: bool = True
+    name: str, header: str = INTERVAL, write: Callable[[Metric], str] = interval_text
 ) -> Column[Record]:
     """Return the column of a metric's 95 % interval."""
 
     def text(record: Record) -> str:
-        return write(found) if (found := metric(record, name)) else missing
+        return write(found) if (found := metric(record, name)) else NOTHING
 
-    return Column(header, text, is_right=is_right)
+    return Column(header, text, is_right=True)
 
 
-def number_column(header: str, value: Callable[[Record], float | None], spec: str, missing: str = "") -> Column[Record]:
-    """Return the column of a number that is no metric, written by a format such as ``.1%``."""
+def value_column(header: str, value: Callable[[Record], float | None], write: Callable[[float], str]) -> Column[Record]:
+    """Return the column of a number, and how it is written."""
 
     def text(record: Record) -> str:
-        return missing if (found := value(record)) is None else format(found, spec)
+        return NOTHING if (found := value(record)) is None else write(found)
 
     return Column(header, text, value)
 
 
-def over_column(
-    header: str, name: str, records: Iterable[Record], axis: str, base: str, key: Callable[[Record], Any]
-) -> Column[Record]:
-    """Return the column of a metric over that of the baseline with the same key; empty where there is none.
+def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) -> Column[Record]:
+    """Return the column of how many times as fast a point is as its baseline; see `shared_axes`.
 
     Args:
-        header: Name of the column.
-        name: Name of the metric.
         records: Records with the baselines among them.
         axis: Axis that tells a baseline.
         base: Value of a baseline on that axis.
-        key: Returns what a record shares with its baseline.
+        ignored: Axes in which a baseline may differ too.
     """
+
+    def key(record: Record) -> tuple[Any, ...]:
+        return shared_axes(record.point, axis, *ignored)
+
     bases = {key(record): record for record in records if record.point[axis] == base}
 
     def value(record: Record) -> float | None:
-        other = bases.get(key(record))
-        own, of_base = metric(record, name), other and metric(other, name)
+        own, of_base = (first_metric(each) if each else None for each in (record, bases.get(key(record))))
         return own.value / of_base.value if own and of_base else None
 
-    return Column(header, lambda record: "" if (found := value(record)) is None else three_digits(found), value)
+    return value_column(f"x {BACKEND_NAME.get(base, base)}".replace("_", " "), value, three_digits)

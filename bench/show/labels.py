@@ -31,6 +31,18 @@ def backend_label(record: Record) -> str:
     return name if record.threads is None else f"{name} ({plural(record.threads, 'thread')})"
 
 
+def is_ours(record: Record) -> bool:
+    """Tell if code of this project did the work."""
+    return record.point.get("implementation", "ours") in ("ours", *OTHER_WAYS)
+
+
+def maker(record: Record) -> str:
+    """Name who did the work of a record: a backend of ours, or others' code and its device."""
+    if is_ours(record):
+        return backend_label(record)
+    return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"
+
+
 def device_label(threads: int | None) -> str:
     """Name what did the work by its threads, of which a GPU has none."""
     return "GPU" if threads is None else plural(threads, "thread")
@@ -59,6 +71,11 @@ def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
     parts += [plural(agents, "agent")] if agents > 1 else []
     parts += [] if envs is None else [plural(envs, "environment")]
     return ", ".join(parts)
+
+
+def axis_label(axis: str) -> str:
+    """Name an axis."""
+    return "environment" if axis == "env" else axis.removeprefix("n_").replace("_", " ")
 
 
 def point_label(point: Mapping[str, Any]) -> str:
@@ -126,11 +143,6 @@ def digits(value: float, n: int) -> str:
 def ratio_text(ratio: float) -> str:
     """Write a ratio with three significant digits."""
     return digits(ratio, 3)
-
-
-def half_width(metric: Metric) -> str:
-    """Write half the 95 % interval as a share of the value."""
-    return f"{(metric.high - metric.low) / 2 / metric.value:.1%}"
 
 
 def interval_text(metric: Metric) -> str:

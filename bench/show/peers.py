@@ -2,83 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from ..case import Place
 from ..record import Metric, Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from .columns import Column, MakeTable, Table, axis_column, interval_column, metric_column
-from .labels import (
-    BACKEND_NAME,
-    MEDIANS,
-    device_label,
-    environment,
-    plain_text,
-    plural,
-    ratio_text,
-    three_digits,
-)
+from .columns import Column, Table, axis_column, interval_column, metric_column
+from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text
 from .records import by, grouped, latest, rate_of
-from .tables import paper_axis, paper_metric, paper_order
-
-
-def _work(record: Record) -> str:
-    return " ".join(str(record.point[axis]) for axis in ("work", "algorithm", "precision") if axis in record.point)
-
-
-WORK: Final = Column("work", _work)
+from .tables import point_order
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return other people's software, and how many times as fast ours is on the same work, measured in turns."""
-
-    def envs(record: Record) -> str:
-        n_steps = f" x {record.point['n_steps']}" if "n_steps" in record.point else ""
-        return plain_text(record.point["n_envs"]) + n_steps
-
-    def ends(ratio: Metric) -> str:
-        return f"{three_digits(ratio.low)} to {three_digits(ratio.high)}"
-
-    return Table(
-        title="peer: other people's software in turns with ours",
-        rows=sorted(records, key=by("work", "env", "n_agents", "n_envs", "peer")),
-        columns=[
-            axis_column("peer"),
-            Column("version", lambda record: record.notes["version"] or "unnamed"),
-            WORK,
-            axis_column("env"),
-            axis_column("n_agents", "agents"),
-            Column("envs", envs, is_right=True),
-            Column("on", lambda record: device_label(record.threads)),
-            Column("counts as a step", lambda record: record.notes["counts"]),
-            metric_column("env_steps_per_s", "env-steps/s"),
-            interval_column("env_steps_per_s"),
-            Column("ours", lambda record: str(record.notes["ours"]["point"]["backend"])),
-            metric_column("ours_env_steps_per_s", "ours, env-steps/s"),
-            metric_column("ours_over_peer", "ours / peer", three_digits),
-            interval_column("ours_over_peer", ends, "95 % interval"),
-        ],
-    )
-
-
-def on_paper(records: Sequence[Record]) -> Table[Record]:
     """Return the rates of each peer and of ours in the same turns, and how many times as fast ours is."""
+
+    def work(record: Record) -> str:
+        return " ".join(str(record.point[axis]) for axis in ("work", "algorithm", "precision") if axis in record.point)
 
     def ratio(found: Metric) -> str:
         return f"{ratio_text(found.value)} ({ratio_text(found.low)} to {ratio_text(found.high)})"
 
+    def axes(*names: str) -> list[Column[Record]]:
+        return [axis_column(name, records) for name in names]
+
     return Table(
         caption="Environment steps per second of other people's software and of ours, medians in turns, with their "
         "ratio.",
-        rows=sorted(records, key=paper_order(("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer"))),
+        rows=sorted(records, key=point_order(("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer"))),
         columns=[
-            paper_axis("env"),
-            WORK,
-            *map(paper_axis, ("n_agents", "n_envs", "peer")),
-            paper_metric("env_steps_per_s", "theirs"),
-            paper_metric("ours_env_steps_per_s", "ours"),
-            interval_column("ours_over_peer", ratio, "ours over theirs"),
+            *(*axes("env"), Column("work", work), *axes("n_agents", "n_envs", "peer")),
+            Column("version", lambda record: record.notes["version"] or "unnamed"),
+            Column("on", lambda record: device_label(record.threads)),
+            Column("counts as a step", lambda record: record.notes["counts"]),
+            metric_column("env_steps_per_s", "theirs"),
+            metric_column("ours_env_steps_per_s", "ours"),
+            interval_column("ours_over_peer", "ours over theirs", ratio),
         ],
         n_grouping=4,
     )
@@ -127,5 +85,4 @@ def _data_point(record: Record, row: int, name: str) -> DataPoint:
     return DataPoint(rate.value, row, rate.low, rate.high, record.run_id)
 
 
-TABLES: Final[Mapping[Place, MakeTable]] = {"terminal": beside_ours, "paper": on_paper}
 CHARTS: Final[Sequence[MakeChart]] = (peers,)

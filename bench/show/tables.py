@@ -1,168 +1,182 @@
-"""Tables that several cases share: rates over a baseline, every point with all that was read, and the headline."""
+"""Tables that several cases share: every point, with a ratio to a baseline, all that was read, and the headline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ..record import Record
-from .charts import BACKEND_STYLE, is_ours
+from .charts import BACKEND_STYLE
 from .columns import (
+    BACKEND,
+    NOTHING,
     Column,
     MakeTable,
     Table,
     axis_column,
-    backend_column,
     interval_column,
     metric_column,
-    number_column,
     over_column,
+    value_column,
 )
-from .labels import (
-    ENV_NAME,
-    backend_label,
-    commit_label,
-    device_label,
-    interval_text,
-    number,
-    plain_text,
-    ratio_text,
-    three_digits,
-)
-from .records import env_order, joules, latest, measured_alone, metric, size
+from .labels import ENV_NAME, axis_label, backend_label, commit_label, number, ratio_text
+from .records import env_order, joules, latest, measured_alone, metric, rate_of, size
 
-# ------------------------------------------------------------------ at the end of a sweep, and in documents
+# ------------------------------------------------------------------ what was read beside the metrics
 
 
-def over_baseline(title: str, baseline: str, by: Literal["backend", "implementation", "mode"], value: str) -> MakeTable:
-    """Return what makes the table of a case with a rate: its axes, and each point over a baseline of equal axes.
-
-    Args:
-        title: Title of the table.
-        baseline: Name of the baseline in the header.
-        by: Axis that tells the baseline: ``backend``, on any device; ``implementation``, of any backend on the same
-            device; or ``mode``.
-        value: Value of the baseline on that axis.
-    """
-    apart = {"backend": {"backend", "mode"}, "implementation": {"backend", "implementation"}, "mode": {"mode"}}[by]
-
-    def make(records: Sequence[Record]) -> Table[Record]:
-        rate = next(iter(records[0].metrics or {}))
-        kind = rate.removesuffix("_per_s")
-        unit = kind.removesuffix("s")
-        axes = list(dict.fromkeys(name for record in records for name in record.point))
-        shown = [name for name in axes if name != "backend"]
-
-        def key(record: Record) -> tuple[Any, ...]:
-            device = by == "backend" or record.threads is None
-            return (device, *(record.point.get(name) for name in axes if name not in apart))
-
-        return Table(
-            title=title,
-            rows=sorted(records, key=lambda record: [_order(record.point.get(name)) for name in shown]),
-            columns=[
-                *map(axis_column, shown),
-                backend_column(),
-                metric_column(rate, f"{kind}/s"),
-                interval_column(rate),
-                metric_column(f"ns_per_{unit}", f"ns/{SINGULAR.get(unit, unit)}", three_digits),
-                over_column(f"x {baseline}", rate, records, by, value, key),
-            ],
-        )
-
-    return make
+def _share(record: Record) -> float | None:
+    return record.roofline
 
 
-SINGULAR: Final = {"indice": "index"}
-"""Names of work that are wrong without their s."""
+def _joules(record: Record) -> float | None:
+    return found.value if (found := joules(record)) else None
 
 
-def _order(value: Any) -> tuple[float, str]:
-    """Let numbers go by their size, and words after them."""
-    return (value, "") if isinstance(value, int | float) else (float("inf"), str(value))
-
-
-# ------------------------------------------------------------------ every point, on the page
-
-SHARE: Final = number_column("share of the limit", lambda record: record.roofline, ".1%")
-JOULES: Final = number_column(
-    "J per million env-steps", lambda record: found.value if (found := joules(record)) else None, ".3g"
-)
-
-
-def _note(name: str, unit: str, scale: float = 1) -> Column[Record]:
-    def value(record: Record) -> float | None:
-        return None if record.notes.get(name) is None else float(record.notes[name]) * scale
-
-    return number_column(f"{name.rsplit('_', 1)[0]}, {unit}", value, ".3g")
-
-
-ROLLOUT: Final = _note("rollout_s", "ms", 1e3)
-UPDATE: Final = _note("update_s", "ms", 1e3)
-SAMPLES: Final = number_column("samples", lambda record: record.n, "")
-BESIDE: Final = (SHARE, JOULES, _note("setup_s", "s"), ROLLOUT, UPDATE, _note("peak_bytes", "GiB", 2**-30), SAMPLES)
-"""Columns of what was read beside the metrics; shown where a record of the case has it."""
-
-
-def largest_error(record: Record) -> float | None:
-    """Return the larger error of both checks."""
+def _largest_error(record: Record) -> float | None:
     return record.correctness.max_error if record.correctness else None
 
 
-ERROR: Final = number_column("largest error", largest_error, ".1e")
-RUN: Final[Column[Record]] = Column("run", lambda record: record.run_id)
-ORIGIN: Final[tuple[Column[Record], ...]] = (
-    ERROR,
+def note_column(name: str, unit: str, scale: float = 1) -> Column[Record]:
+    """Return the column of a note that is a number, with its unit in place of that in its name."""
+
+    def value(record: Record) -> float | None:
+        return None if record.notes.get(name) is None else float(record.notes[name]) * scale
+
+    return value_column(f"{name.rsplit('_', 1)[0].replace('_', ' ')}, {unit}", value, number)
+
+
+SHARE: Final = value_column("share of the limit", _share, "{:.1%}".format)
+JOULES: Final = value_column("J per million env-steps", _joules, "{:.3g}".format)
+SPLIT: Final = (note_column("rollout_s", "ms", 1e3), note_column("update_s", "ms", 1e3))
+ERROR: Final = value_column("largest error", _largest_error, "{:.1e}".format)
+RUN: Final[Column[Record]] = Column("run", lambda record: record.run_id, is_choice=True)
+BESIDE: Final = (SHARE, JOULES, *SPLIT, ERROR)
+"""Columns beside the metrics in every table."""
+FULL_BESIDE: Final[tuple[Column[Record], ...]] = (
+    *BESIDE,
+    note_column("setup_s", "s"),
+    note_column("peak_bytes", "GiB", 2**-30),
+    value_column("samples", lambda record: record.n, str),
     Column("commit", commit_label, is_choice=True),
-    replace(RUN, is_choice=True),
+    RUN,
     Column("command", lambda record: record.command, is_code=True),
 )
-INTERVAL: Final = "95 % interval"
+"""Those where there is room for all that is known of a record."""
+
+# ------------------------------------------------------------------ every point
+
+FIRST: Final = ("env", "n_agents", "n_envs")
+"""Axes of the leading columns."""
+SAME: Final = 1e-6
+"""Share of an interval's end by which rounding moves it at most."""
 
 
-def points(records: Sequence[Record]) -> Table[Record]:
+def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Record]:
+    """Return a row for each point, with the axes that differ; the caption says the others.
+
+    Args:
+        records: Records of one case.
+        more: Columns behind those of the metrics, shown where they say something of a record.
+    """
+    keys, same = differing(records)
+    beside = []
+    for column in BESIDE:
+        texts = {column.text(record) for record in records}
+        if len(texts) > 1:
+            beside.append(column)
+        elif texts != {NOTHING}:
+            same.append(f"{column.name} {texts.pop()}")
+    return Table(
+        caption=f"Case {records[0].case}: medians over samples.{all_points(same)}",
+        rows=sorted(records, key=point_order(keys)),
+        columns=[
+            *(axis_column(name, records) for name in keys),
+            BACKEND,
+            *_metric_columns(records),
+            *_known(more, records),
+            *beside,
+        ],
+        n_grouping=len(keys),
+    )
+
+
+def over_baseline(axis: str, base: str, *ignored: str) -> MakeTable:
+    """Return what makes the table of every point over a baseline; see `over_column`."""
+    return lambda records: every_point(records, over_column(records, axis, base, *ignored))
+
+
+def differing(records: Sequence[Record]) -> tuple[list[str], list[str]]:
+    """Return the axes that differ between points, sizes after environments, and in words those that do not."""
+    found = dict.fromkeys(axis for record in records for axis in record.point if axis != "backend")
+    every = sorted(found, key=lambda axis: FIRST.index(axis) if axis in FIRST else len(FIRST))
+    values = {axis: {axis_column(axis, records).text(record) for record in records} for axis in every}
+    differ = [axis for axis, texts in values.items() if len(texts) > 1]
+    return differ, [f"{axis_label(axis)} {texts.pop()}" for axis, texts in values.items() if axis not in differ]
+
+
+def all_points(same: Sequence[str]) -> str:
+    """Return the sentence on the axes that all points share."""
+    return f" All points: {', '.join(same)}." if same else ""
+
+
+def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
+    """Return the key of the order of rows: environments and backends as in charts, numbers by their size."""
+    order = [*ENV_NAME, *BACKEND_STYLE]
+
+    def place(value: Any) -> tuple[float, str]:
+        if isinstance(value, int | float):
+            return value, ""
+        return (order.index(value) if value in order else len(order)), str(value)
+
+    return lambda record: [place(record.point.get(axis, -1)) for axis in (*axes, "backend")]
+
+
+def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
+    """Return the columns of all metrics but inverse rates: with intervals where one is no multiple of the first's."""
+    names = dict.fromkeys(name for record in records for name in record.metrics or {})
+    first, *_ = rates = [name for name in names if not name.startswith("ns_per_")]
+
+    def has_own_interval(record: Record, name: str) -> bool:
+        own, base = metric(record, name), metric(record, first)
+        if own is None or base is None or name == first:
+            return own is not None and own.low != own.high
+        return not math.isclose(own.low * base.value, base.low * own.value, rel_tol=SAME)
+
+    columns = []
+    for name in rates:
+        columns.append(metric_column(name))
+        if any(has_own_interval(record, name) for record in records):
+            columns.append(interval_column(name))
+    return columns
+
+
+def _known(columns: Sequence[Column[Record]], records: Sequence[Record]) -> list[Column[Record]]:
+    """Leave out the columns that have nothing to say of any record."""
+    return [column for column in columns if any(column.text(record) != NOTHING for record in records)]
+
+
+def all_known(records: Sequence[Record]) -> Table[Record]:
     """Return all records of a case: axes, every metric with its interval, what was read beside it, its origin."""
-    axes = dict.fromkeys(axis for record in records for axis in record.point)
+    axes = dict.fromkeys(axis for record in records for axis in record.point if axis != "backend")
     metrics = dict.fromkeys(name for record in records for name in record.metrics or {})
     return Table(
         rows=records,
         columns=[
-            *(_page_axis(axis, records) for axis in axes),
-            Column("threads", lambda record: "GPU" if record.threads is None else str(record.threads)),
-            *(column for name in metrics for column in (_metric(name), _page_interval(name))),
-            *(column for column in BESIDE if any(map(column.text, records))),
-            *ORIGIN,
+            *(axis_column(name, records) for name in axes),
+            BACKEND,
+            *(column for name in metrics for column in (metric_column(name), interval_column(name))),
+            *_known(FULL_BESIDE, records),
         ],
     )
 
 
-def _page_axis(name: str, records: Sequence[Record]) -> Column[Record]:
-    def text(record: Record) -> str:
-        value = record.point.get(name, "")
-        return str(value) if isinstance(value, bool) else plain_text(value)
-
-    if any(isinstance(record.point.get(name, ""), str | bool) for record in records):
-        return Column(name, text, is_choice=True)
-    return Column(name, text, lambda record: float(record.point[name]))
-
-
-def _metric(name: str, missing: str = "", header: str = "") -> Column[Record]:
-    return metric_column(name, header or name.replace("_per_s", "/s").replace("_", " "), missing=missing)
-
-
-def _page_interval(name: str) -> Column[Record]:
-    return interval_column(
-        name, lambda found: f"{number(found.low)} to {number(found.high)}", header=INTERVAL, is_right=False
-    )
+# ------------------------------------------------------------------ headline
 
 
 def headline(records: Sequence[Record]) -> Table[Record]:
-    """Return, for each environment, where the most agent steps are done; without rows if none was measured.
-
-    A ratio is of the newest run that has both of its points.
-    """
+    """Return, for each environment, where the most agent steps are done; without rows if none was measured."""
     alone = measured_alone(record for record in records if record.case == "env_step")
     steps = [record for record in latest(alone) if not record.point.get("exact")]
     best = {record.point["env"]: record for record in sorted(steps, key=_agent_steps)}
@@ -180,23 +194,17 @@ def headline(records: Sequence[Record]) -> Table[Record]:
             )
             return next((_agent_steps(own) / _agent_steps(base) for own, base in pairs), None)
 
-        def text(record: Record) -> str:
-            return "not measured" if (found := value(record)) is None else ratio_text(found)
-
-        return Column(f"times {' and '.join(sorted(labels))}", text, value)
+        return value_column(f"times {' and '.join(sorted(labels))}", value, ratio_text)
 
     return Table(
-        caption="Where each environment does the most agent steps; ratios are over the same size in one run, the "
-        "newest that has both",
+        caption="Where each environment does the most agent steps; ratios are of one size in the newest run of both.",
         rows=sorted(best.values(), key=env_order),
         columns=[
-            Column("environment", lambda record: ENV_NAME.get(str(record.point["env"]), str(record.point["env"]))),
-            _page_axis("n_agents", steps),
-            _page_axis("n_envs", steps),
-            Column("backend", backend_label),
-            _metric("env_steps_per_s"),
-            _page_interval("env_steps_per_s"),
-            _metric("agent_steps_per_s"),
+            *(axis_column(name, steps) for name in FIRST),
+            BACKEND,
+            metric_column("env_steps_per_s"),
+            interval_column("env_steps_per_s"),
+            metric_column("agent_steps_per_s"),
             *(over_backend(name) for name in ("cpu", "host") if any(r.point["backend"] == name for r in steps)),
             SHARE,
             ERROR,
@@ -206,130 +214,7 @@ def headline(records: Sequence[Record]) -> Table[Record]:
 
 
 def _agent_steps(record: Record) -> float:
-    found = metric(record, "agent_steps_per_s")
-    return found.value if found else 0.0
-
-
-# ------------------------------------------------------------------ on paper
-
-NOTHING: Final = "\N{EN DASH}"
-"""Stands where a point does not have an axis, or a metric."""
-KEPT: Final = (SHARE, JOULES, ROLLOUT, UPDATE, ERROR)
-"""Columns beside the metrics on paper; the records in the paper's folder have the rest."""
-FIRST: Final = ("env", "n_agents", "n_envs")
-SAME: Final = 1e-6
-"""Share of an interval's end by which rounding moves it at most."""
-
-
-def paper_headline(records: Sequence[Record]) -> Table[Record]:
-    """Return the headline with words for axes, and intervals with the digits that they need."""
-    made = headline(records)
-    columns = [
-        paper_interval("env_steps_per_s") if column.name == INTERVAL else replace(column, name=_axis_name(column.name))
-        for column in made.columns
-        if column is not RUN
-    ]
-    caption = "Where each environment does the most agent steps; ratios are of one size in the newest run of both."
-    return replace(made, columns=columns, caption=caption)
-
-
-def paper_points(records: Sequence[Record], *more: Column[Record]) -> Table[Record]:
-    """Return a row for each point, with the axes that differ and more columns; the caption says the other axes."""
-    keys, same = differing(records)
-    names = list(dict.fromkeys(name for record in records for name in record.metrics or {}))
-    rates = [name for name in names if not name.startswith("ns_per_")]
-    beside = []
-    for column in KEPT:
-        texts = {column.text(record) for record in records}
-        if len(texts) > 1:
-            beside.append(column)
-        elif any(texts):
-            same.append(f"{column.name} {texts.pop()}")
-    return Table(
-        caption=f"Case {records[0].case}: medians over samples, the latest record of each point.{all_points(same)}",
-        rows=sorted(records, key=paper_order(keys)),
-        columns=[
-            *map(paper_axis, keys),
-            PAPER_BACKEND,
-            *(column for name in rates for column in _paper_metric(name, rates[0], records)),
-            *more,
-            *beside,
-        ],
-        n_grouping=len(keys),
-    )
-
-
-def differing(records: Sequence[Record]) -> tuple[list[str], list[str]]:
-    """Return the axes that differ between points, sizes after environments, and in words those that do not."""
-    found = dict.fromkeys(axis for record in records for axis in record.point if axis != "backend")
-    every = sorted(found, key=lambda axis: FIRST.index(axis) if axis in FIRST else len(FIRST))
-    values = {axis: {paper_axis(axis).text(record) for record in records} for axis in every}
-    differ = [axis for axis, texts in values.items() if len(texts) > 1]
-    return differ, [f"{_axis_name(axis)} {texts.pop()}" for axis, texts in values.items() if axis not in differ]
-
-
-def all_points(same: Sequence[str]) -> str:
-    """Return the sentence on the axes that all points share."""
-    return f" All points: {', '.join(same)}." if same else ""
-
-
-def paper_axis(name: str) -> Column[Record]:
-    """Return the column of an axis in words."""
-
-    def text(record: Record) -> str:
-        value = record.point.get(name, NOTHING)
-        if isinstance(value, bool):
-            return "yes" if value else "no"
-        return ENV_NAME.get(value, value) if isinstance(value, str) else plain_text(value)
-
-    return Column(_axis_name(name), text, is_right=name.startswith("n_"))
-
-
-def _axis_name(axis: str) -> str:
-    return "environment" if axis == "env" else axis.removeprefix("n_").replace("_", " ")
-
-
-def _paper_backend(record: Record) -> str:
-    if is_ours(record) and "backend" in record.point:
-        return backend_label(record)
-    return "GPU" if record.threads is None else f"CPU ({device_label(record.threads)})"
-
-
-PAPER_BACKEND: Final = Column("backend", _paper_backend)
-
-
-def paper_order(axes: Sequence[str]) -> Callable[[Record], Any]:
-    """Return the key of the order of rows: environments and backends as in charts, numbers by their size."""
-    order = [*ENV_NAME, *BACKEND_STYLE]
-
-    def place(value: Any) -> tuple[float, str]:
-        if isinstance(value, int | float):
-            return value, ""
-        return (order.index(value) if value in order else len(order)), str(value)
-
-    return lambda record: [place(record.point.get(axis, -1)) for axis in (*axes, "backend")]
-
-
-def paper_metric(name: str, header: str = "") -> Column[Record]:
-    """Return the column of a metric on paper."""
-    return _metric(name, NOTHING, header)
-
-
-def paper_interval(name: str) -> Column[Record]:
-    """Return the column of a metric's interval on paper."""
-    return interval_column(name, interval_text, INTERVAL, NOTHING)
-
-
-def _paper_metric(name: str, first: str, records: Sequence[Record]) -> list[Column[Record]]:
-    """Return the columns of a metric: with its interval, unless it has none or is a multiple of the first metric."""
-
-    def has_own_interval(record: Record) -> bool:
-        own, base = metric(record, name), metric(record, first)
-        if own is None or base is None or name == first:
-            return own is not None and own.low != own.high
-        return not math.isclose(own.low * base.value, base.low * own.value, rel_tol=SAME)
-
-    return [paper_metric(name), *([paper_interval(name)] if any(map(has_own_interval, records)) else [])]
+    return rate_of(record, "agent_steps_per_s")
 
 
 # ------------------------------------------------------------------ of a machine

@@ -14,35 +14,22 @@ from warpdrive_min.envs import ENVS
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 
-from ..case import Case, Check, Point, Preset
+from ..case import ON_CPU, Case, Check, Point, Preset
 from ..measure import Timed
 from ..record import Metric, Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
-from ..show.columns import (
-    Table,
-    axis_column,
-    backend_column,
-    interval_column,
-    metric_column,
-    number_column,
-    over_column,
-)
 from ..show.labels import (
     BACKEND_NAME,
     MEDIANS,
     backend_label,
-    device_label,
     environment,
-    number,
     ratio_text,
-    three_digits,
 )
-from ..show.records import baselines, between, by, grouped, joules, latest, metric, plain, size, times_baseline
-from ..show.tables import JOULES, largest_error, over_baseline
+from ..show.records import baselines, between, grouped, joules, latest, metric, plain, size, times_baseline
+from ..show.tables import over_baseline
 from .shared import (
     EPISODE_LENGTHS,
     FULLY_OBSERVED_AGENTS,
-    ON_CPU,
     ON_GPU,
     SEED,
     Pairs,
@@ -268,7 +255,6 @@ GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
 """Sizes of WarpDrive as it was measured for this project, and of its highest figure with a search for neighbours, which
 would take NumPy minutes a step.
 """
-PUBLISHED_SIZES: Final = (NODE, HIGHEST, *GPU_ALONE)
 
 
 def published_points(preset: Preset) -> list[Point]:
@@ -301,68 +287,9 @@ def env_step_pairs(preset: Preset) -> Pairs:
     ]
 
 
-# ------------------------------------------------------------------ tables
-
-SIZES: Final = (axis_column("env"), axis_column("n_agents", "agents"), axis_column("n_envs", "envs"))
-RATE: Final = "env_steps_per_s"
-AGENT_RATE: Final = metric_column("agent_steps_per_s", "agent-steps/s")
-RATES: Final = (metric_column(RATE, "env-steps/s"), interval_column(RATE), AGENT_RATE)
-
-
-def steps_table(records: Sequence[Record]) -> Table[Record]:
-    """Return throughput over the NumPy baseline of the same environment and size."""
-    threads = {record.threads for record in records if record.point["backend"] == "cpu"}
-    numpy = f"x NumPy\n({device_label(next(iter(threads)))})" if len(threads) == 1 else "x NumPy"
-    return Table(
-        title="env_step: sample + step + restart; graph replays on a GPU, eager calls on a CPU",
-        rows=sorted(records, key=by("env", "n_agents", "n_envs", "exact")),
-        columns=[
-            *(*SIZES, backend_column(), *RATES),
-            metric_column("ns_per_env_step", "ns/env-step", three_digits),
-            over_column(numpy, RATE, records, "backend", "cpu", by("env", "n_envs", "n_agents")),
-            number_column("max error", largest_error, ".0e"),
-        ],
-    )
-
-
-def steps_in_documents(records: Sequence[Record]) -> Table[Record]:
-    """Return throughput with its interval, the share of the roofline and, where it was read, energy."""
-
-    def rate(steps: Metric) -> str:
-        return f"{number(steps.value)} ({number(steps.low)} to {number(steps.high)})"
-
-    return Table(
-        title="env_step: sample + step + restart",
-        rows=sorted(records, key=by("env", "n_agents", "n_envs", "exact", "backend")),
-        columns=[
-            axis_column("env", "environment"),
-            axis_column("n_agents", "agents"),
-            axis_column("n_envs", "environments"),
-            backend_column(),
-            interval_column(RATE, rate, "env-steps/s (95 % interval)"),
-            AGENT_RATE,
-            *([JOULES] if any(map(joules, records)) else []),
-            number_column("share of the roofline", lambda record: record.roofline, ".1%"),
-            number_column("set-up, s", lambda record: record.notes.get("setup_s"), ".2g"),
-        ],
-    )
-
-
-def neighbors_table(records: Sequence[Record]) -> Table[Record]:
-    """Return the search in a grid of cells over that of all pairs."""
-    sizes, axis = by("env", "backend", "n_envs", "n_agents"), "neighbor_search"
-    return Table(
-        title="neighbor_search: env_step, neighbours from cells or from all pairs",
-        rows=sorted(records, key=by("n_agents", "backend", axis)),
-        columns=[
-            *(*SIZES, backend_column(), axis_column(axis, "search"), *RATES),
-            over_column("x all pairs", RATE, records, axis, "all_pairs", sizes),
-        ],
-    )
-
-
 # ------------------------------------------------------------------ charts over environments
 
+RATE: Final = "env_steps_per_s"
 SATURATED: Final = 0.9
 """Share of the highest rate from which on a device counts as full."""
 
@@ -641,7 +568,7 @@ ENV_STEP: Final = Case(
     points=env_step_points,
     setup=env_step,
     pairs=env_step_pairs,
-    tables={"terminal": steps_table, "document": steps_in_documents},
+    table=over_baseline("backend", "cpu", "exact"),
     charts=(
         throughput_chart,
         speedup_over("cpu"),
@@ -661,7 +588,7 @@ GRAPH: Final = Case(
     points=graph_points,
     setup=env_step,
     pairs=over(graph_points, "mode", "eager"),
-    tables={"terminal": over_baseline("graph: env_step, launch by launch or as a graph", "eager", "mode", "eager")},
+    table=over_baseline("mode", "eager"),
 )
 NEIGHBOR_SEARCH: Final = Case(
     name="neighbor_search",
@@ -672,7 +599,7 @@ NEIGHBOR_SEARCH: Final = Case(
     points=neighbor_search_points,
     setup=env_step,
     pairs=over(neighbor_search_points, "neighbor_search", "all_pairs"),
-    tables={"terminal": neighbors_table},
+    table=over_baseline("neighbor_search", "all_pairs"),
     charts=(neighbors_chart,),
 )
 PUBLISHED: Final = Case(
@@ -684,11 +611,7 @@ PUBLISHED: Final = Case(
     points=published_points,
     setup=env_step,
     pairs=over(published_points, "backend", "cpu", "host"),
-    tables={
-        "terminal": over_baseline(
-            "published: env_step at sizes that others were measured at", "NumPy", "backend", "cpu"
-        )
-    },
+    table=over_baseline("backend", "cpu"),
 )
 STEP: Final = Case(
     name="step",
@@ -699,5 +622,5 @@ STEP: Final = Case(
     points=step_points,
     setup=step,
     pairs=over(step_points, "backend", "cpu"),
-    tables={"terminal": over_baseline("step: the kernel alone", "NumPy", "backend", "cpu")},
+    table=over_baseline("backend", "cpu"),
 )

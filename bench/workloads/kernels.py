@@ -31,24 +31,15 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, SharedLayout
 from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
-from ..case import Case, Check, Point, Preset
+from ..case import ON_CPU, Case, Check, Point, Preset
 from ..measure import Timed
 from ..record import Record
-from ..show.charts import Axis, Chart, is_ours, maker, rows
-from ..show.columns import (
-    Table,
-    axis_column,
-    backend_column,
-    interval_column,
-    metric_column,
-    over_column,
-)
-from ..show.labels import MEDIANS, plural, three_digits
-from ..show.records import by, grouped, latest, rate_of
+from ..show.charts import Axis, Chart, rows
+from ..show.labels import MEDIANS, is_ours, maker, plural
+from ..show.records import grouped, latest, rate_of
 from ..show.tables import over_baseline
 from .env_step import checked_envs, start_env
 from .shared import (
-    ON_CPU,
     SEED,
     Arrays,
     Repeated,
@@ -629,26 +620,7 @@ def launch_points(preset: Preset) -> list[Point]:
     ]
 
 
-# ------------------------------------------------------------------ tables and charts
-
-
-def samplers_table(records: Sequence[Record]) -> Table[Record]:
-    """Return samples a second over `torch.multinomial` on the same device."""
-    sizes, rate, axis = by("n_agents", "n_envs", "n_actions"), "samples_per_s", "implementation"
-
-    def on_device(record: Record) -> tuple[Any, ...]:
-        return (record.threads is None, sizes(record))
-
-    return Table(
-        title="sampler: one action for every agent",
-        rows=sorted(records, key=sizes),
-        columns=[
-            *(axis_column(name, name.removeprefix("n_")) for name in ("n_agents", "n_envs", "n_actions")),
-            *(axis_column(axis), backend_column(), metric_column(rate, "samples/s"), interval_column(rate)),
-            metric_column("ns_per_sample", "ns/sample", three_digits),
-            over_column("x torch.multinomial\n(same device)", rate, records, axis, "torch.multinomial", on_device),
-        ],
-    )
+# ------------------------------------------------------------------ chart
 
 
 def samplers_chart(records: Sequence[Record]) -> Chart:
@@ -693,7 +665,7 @@ SAMPLER: Final = Case(
     points=sampler_points,
     setup=workload(sampler, "draws"),
     pairs=over(sampler_points, "implementation", "torch.multinomial", "torch.Categorical"),
-    tables={"terminal": samplers_table},
+    table=over_baseline("implementation", "torch.multinomial"),
     charts=(samplers_chart,),
 )
 RESET: Final = Case(
@@ -705,7 +677,7 @@ RESET: Final = Case(
     points=reset_points,
     setup=workload(reset),
     pairs=over(reset_points, "backend", "cpu"),
-    tables={"terminal": over_baseline("reset: every environment", "NumPy", "backend", "cpu")},
+    table=over_baseline("backend", "cpu"),
 )
 RETURN_SCAN: Final = Case(
     name="return_scan",
@@ -716,7 +688,7 @@ RETURN_SCAN: Final = Case(
     points=scan_points,
     setup=workload(return_scan),
     pairs=over(scan_points, "implementation", "torch loop"),
-    tables={"terminal": over_baseline("return_scan: discounted returns", "torch loop", "implementation", "torch loop")},
+    table=over_baseline("implementation", "torch loop"),
 )
 SHUFFLE: Final = Case(
     name="shuffle",
@@ -727,7 +699,7 @@ SHUFFLE: Final = Case(
     points=shuffle_points,
     setup=workload(shuffle),
     pairs=over(shuffle_points, "implementation", "torch.randperm"),
-    tables={"terminal": over_baseline("shuffle: a permutation", "torch.randperm", "implementation", "torch.randperm")},
+    table=over_baseline("implementation", "torch.randperm"),
 )
 RECORD: Final = Case(
     name="record",
@@ -738,7 +710,7 @@ RECORD: Final = Case(
     points=record_points,
     setup=workload(record),
     pairs=over(record_points, "backend", "cpu"),
-    tables={"terminal": over_baseline("record: a step of a rollout", "NumPy", "backend", "cpu")},
+    table=over_baseline("backend", "cpu"),
 )
 LAUNCH: Final = Case(
     name="launch",
@@ -749,5 +721,5 @@ LAUNCH: Final = Case(
     points=launch_points,
     setup=workload(launch),
     pairs=over(launch_points, "implementation", "torch"),
-    tables={"terminal": over_baseline("launch: next to nothing", "torch", "implementation", "torch")},
+    table=over_baseline("implementation", "torch"),
 )

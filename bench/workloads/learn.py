@@ -15,16 +15,16 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row
 
-from ..case import Case, Check, Facts, Point, Preset
+from ..case import ON_CPU, Case, Check, Facts, Point, Preset
 from ..measure import Once
 from ..record import Curve, Measurement, Metric, Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from ..show.columns import Column, Table, axis_column, backend_column, column_of
+from ..show.columns import Column, Table, axis_column, column_of
 from ..show.labels import backend_label, environment, number, plural
 from ..show.records import by, grouped, latest, metric
-from ..show.tables import paper_axis, paper_order
+from ..show.tables import point_order
 from ..stats import Floats, interquartile_band, interquartile_mean, median, median_interval
-from .shared import ON_CPU, ON_GPU, available, counterpart, default_mode, torch_threads
+from .shared import ON_GPU, available, counterpart, default_mode, torch_threads
 from .train import Settings, WatchedTrainer, shipped
 
 SEEDS: Final = range(5)
@@ -279,13 +279,6 @@ Seeds: TypeAlias = Sequence[Record]
 """Records of one task on one backend, each of a seed."""
 
 
-def _seeds(records: Sequence[Record], order: Callable[[Record], Any]) -> list[Seeds]:
-    groups: dict[Any, list[Record]] = {}
-    for record in sorted(records, key=order):
-        groups.setdefault(by(*TASK, "backend")(record), []).append(record)
-    return list(groups.values())
-
-
 def _values(seeds: Seeds, name: str) -> list[float]:
     return [found.value for record in seeds if (found := metric(record, name))]
 
@@ -300,45 +293,17 @@ def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str])
     return Column(header, text, is_right=True)
 
 
-def _first(column: Column[Record]) -> Column[Seeds]:
-    return column_of(column, lambda seeds: seeds[0])
-
-
-THRESHOLD: Final[Column[Seeds]] = Column("threshold", lambda seeds: f"{seeds[0].point['threshold']:g}", is_right=True)
-REACHED: Final[Column[Seeds]] = Column(
-    "reached", lambda seeds: f"{len(_values(seeds, 'seconds_to_threshold'))} of {len(seeds)}", is_right=True
-)
-
-
 def learning_table(records: Sequence[Record]) -> Table[Seeds]:
-    """Return the time and the steps to the threshold, the median over seeds, and the returns before and after."""
-
-    def precision(record: Record) -> str:
-        return f", {record.point['precision']}" if record.point.get("precision") else ""
-
-    def middle(write: Callable[[float], str]) -> Callable[[Sequence[float]], str]:
-        return lambda found: write(median(found)) if math.isfinite(median(found)) else ""
-
-    names = ("env", "algorithm", "learner", "n_envs")
-    return Table(
-        title="learn: training to a threshold; medians over seeds",
-        rows=_seeds(records, by(*names, "backend", "threshold", "precision")),
-        columns=[
-            *(_first(axis_column(name, name.removeprefix("n_"))) for name in names),
-            *(_first(backend_column(precision)), THRESHOLD, REACHED),
-            _over_seeds("env-steps to it", "env_steps_to_threshold", middle(number)),
-            _over_seeds("s to it", "seconds_to_threshold", middle("{:.3g}".format)),
-            _over_seeds("return before", "return_before", middle("{:.4g}".format)),
-            _over_seeds("after", "return_after", middle("{:.4g}".format)),
-        ],
-    )
-
-
-def learning_on_paper(records: Sequence[Record]) -> Table[Seeds]:
     """Return the time and steps to the threshold, and the return afterwards, over seeds, each with its interval."""
+    groups: dict[Any, list[Record]] = {}
+    for record in sorted(records, key=point_order(TASK)):
+        groups.setdefault(by(*TASK, "backend")(record), []).append(record)
 
     def where(seeds: Seeds) -> str:
         return ", ".join(part for part in (backend_label(seeds[0]), str(seeds[0].point.get("precision", ""))) if part)
+
+    def reached(seeds: Seeds) -> str:
+        return f"{len(_values(seeds, 'seconds_to_threshold'))} of {len(seeds)}"
 
     def to_threshold(found: Sequence[float]) -> str:
         middle, (low, high) = median(found), median_interval(found)
@@ -354,10 +319,12 @@ def learning_on_paper(records: Sequence[Record]) -> Table[Seeds]:
         caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
         "fewer than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap "
         "interval.",
-        rows=_seeds(records, paper_order(TASK)),
+        rows=list(groups.values()),
         columns=[
-            *map(_first, map(paper_axis, TASK[:4])),
-            *(THRESHOLD, Column("backend", where), REACHED),
+            *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),
+            Column("threshold", lambda seeds: f"{seeds[0].point['threshold']:g}", is_right=True),
+            Column("backend", where),
+            Column("reached", reached, is_right=True),
             _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
             _over_seeds("s to it", "seconds_to_threshold", to_threshold),
             _over_seeds("return after", "return_after", returns),
@@ -438,7 +405,7 @@ LEARN: Final = Case(
     workload=Once,
     points=learn_points,
     setup=learn,
-    tables={"terminal": learning_table, "paper": learning_on_paper},
+    table=learning_table,
     charts=(
         learning_over("learning", Axis("environment steps", is_log=False), lambda curve: curve.env_steps),
         learning_over("learning-seconds", Axis("seconds of training"), lambda curve: curve.seconds),

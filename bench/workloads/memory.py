@@ -15,15 +15,9 @@ from ..case import Case, Check, Facts, Point, Preset
 from ..measure import Once
 from ..record import Measurement, Metric, Record
 from ..show.charts import Axis, Chart, Panel
-from ..show.columns import (
-    Column,
-    Table,
-    axis_column,
-    metric_column,
-    number_column,
-)
-from ..show.labels import number, plain_text, three_digits
-from ..show.records import by, grouped, latest
+from ..show.columns import Table
+from ..show.records import grouped, latest
+from ..show.tables import every_point, note_column
 from .env_step import AGENTS_IN_EACH, env_step_sizes, over_agents, place, start_env
 from .shared import ON_GPU, available
 
@@ -172,21 +166,12 @@ def counted_envs(backend: str, n_agents: int) -> int:
 
 
 def memory_table(records: Sequence[Record]) -> Table[Record]:
-    """Return the bytes of an environment and of its agents, and how many environments fit."""
-    axes = ("env", "n_agents", "backend")
-
-    return Table(
-        title="memory: of an environment's arrays",
-        rows=sorted(records, key=by(*axes)),
-        columns=[
-            *map(axis_column, axes),
-            metric_column("bytes_per_env", "bytes/env", "{:,.0f}".format),
-            metric_column("bytes_per_agent", "bytes/agent", three_digits),
-            number_column("fixed bytes", lambda record: record.notes["fixed_bytes"], ","),
-            Column("free bytes", lambda record: number(record.notes["free_bytes"]), is_right=True),
-            metric_column("largest_n_envs", "envs that fit"),
-            Column("started and stepped", lambda record: plain_text(record.notes.get("stepped_envs")), is_right=True),
-        ],
+    """Return every point, with the memory that does not grow, that is free, and how many environments were stepped."""
+    return every_point(
+        records,
+        note_column("fixed_bytes", "bytes"),
+        note_column("free_bytes", "bytes"),
+        note_column("stepped_envs", "environments"),
     )
 
 
@@ -218,6 +203,6 @@ MEMORY: Final = Case(
     workload=Once,
     points=memory_points,
     setup=memory,
-    tables={"terminal": memory_table},
+    table=memory_table,
     charts=(memory_chart,),
 )

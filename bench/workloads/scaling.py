@@ -25,21 +25,12 @@ from ..case import Case, Facts, Point, Preset, Skip
 from ..measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
 from ..record import Measurement, Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
-from ..show.columns import (
-    Column,
-    Table,
-    axis_column,
-    backend_column,
-    interval_column,
-    metric_column,
-    number_column,
-)
+from ..show.columns import Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
-from ..show.records import by, grouped, latest, metric
-from ..show.tables import NOTHING, paper_points
+from ..show.records import grouped, latest, metric
+from ..show.tables import every_point
 from .shared import ON_GPU, Repeated, available, timed
 from .train import (
-    ROLLOUT_SHARE,
     Comparison,
     WatchedTrainer,
     learned,
@@ -217,31 +208,10 @@ def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
 
 
 def scaling_table(records: Sequence[Record]) -> Table[Record]:
-    """Return iterations of training in several ranks, and what share of as many times one rank's rate they reach."""
-    axes = ("env", "n_agents", "n_envs", "n_steps", "algorithm", "network", "precision")
-    return Table(
-        title="scaling: rollout + update of all ranks",
-        rows=sorted(records, key=by(*axes, "backend", "n_ranks")),
-        columns=[
-            *(axis_column(name, "envs a rank" if name == "n_envs" else name.removeprefix("n_")) for name in axes),
-            backend_column(),
-            axis_column("n_ranks", "ranks"),
-            metric_column("env_steps_per_s", "env-steps/s"),
-            interval_column("env_steps_per_s"),
-            ROLLOUT_SHARE,
-            _efficiency(records),
-        ],
-    )
-
-
-def _efficiency(records: Sequence[Record], missing: str = "") -> Column[Record]:
+    """Return every point, and what share of as many times one rank's rate it reaches."""
     shares = efficiencies(records)
-    return number_column("efficiency", lambda record: shares.get(id(record)), ".1%", missing)
-
-
-def scaling_on_paper(records: Sequence[Record]) -> Table[Record]:
-    """Return the table of every point, with its efficiency."""
-    return paper_points(records, _efficiency(records, NOTHING))
+    efficiency = value_column("efficiency", lambda record: shares.get(id(record)), "{:.1%}".format)
+    return every_point(records, efficiency)
 
 
 def scaling_chart(records: Sequence[Record]) -> Chart:
@@ -296,7 +266,7 @@ SCALING: Final = Case(
     workload=Ranks,
     points=scaling_points,
     setup=scaling,
-    tables={"terminal": scaling_table, "paper": scaling_on_paper},
+    table=scaling_table,
     charts=(scaling_chart,),
 )
 

@@ -13,13 +13,12 @@ from warpdrive_min import BACKENDS, capture
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import difference
 
-from ..case import Check, Facts, Mode, Point, Preset, Skip
+from ..case import ON_CPU, Check, Facts, Mode, Point, Preset, Skip, shared_axes
 from ..measure import Timed
 
 SEED: Final = 274880
 """Seed of all cases that have no axis of seeds."""
 
-ON_CPU: Final = ("cpu", "host")
 ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
 EPISODE_LENGTHS: Final = {
     "cartpole": 500,
@@ -203,24 +202,18 @@ Pairs = list[tuple[Point, Point]]
 """Base and other of each ratio."""
 
 
-ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
-"""Axes in which the sides of a ratio may differ, beside the one that tells its base."""
-
-
 def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequence[str] = ()) -> Pairs:
     """Return pairs of points that differ in one axis, of which the base has one of some values.
 
     Args:
         points: All that there are.
-        axis: In which they differ; unless it is the backend, both are on a GPU or none.
+        axis: In which they differ; see `shared_axes`.
         bases: Values of the base on that axis; none is the other side of one that stands behind it.
-        ignored: Axes in which they may differ too, beside those of `ALSO_DIFFER`.
+        ignored: Axes in which they may differ too.
     """
-    free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
 
     def place(point: Point) -> tuple[Any, ...]:
-        same = sorted((name, value) for name, value in point.items() if name not in free)
-        return (axis == "backend" or point["backend"] in ON_GPU, *same)
+        return shared_axes(point, axis, *ignored)
 
     pairs = []
     for n, base in enumerate(bases, start=1):

@@ -24,24 +24,18 @@ from ..measure import ColdStart
 from ..record import Record
 from ..show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
 from ..show.columns import (
+    BACKEND,
+    INTERVAL,
     Column,
     Table,
     axis_column,
-    backend_column,
+    column_of,
     interval_column,
     metric_column,
 )
 from ..show.labels import backend_label, environment
-from ..show.records import by, latest, metric
-from ..show.tables import (
-    PAPER_BACKEND,
-    all_points,
-    differing,
-    paper_axis,
-    paper_interval,
-    paper_metric,
-    paper_order,
-)
+from ..show.records import latest, metric
+from ..show.tables import all_points, differing, point_order
 from .env_step import place, start_env
 from .fresh import FIRST_UPDATE, observed
 from .shared import SEED, Arrays, available, counterpart, errors, torch_threads
@@ -210,49 +204,21 @@ class Part(NamedTuple):
 
     record: Record
     metric: str
-    is_first: bool
-
-
-def _parts(records: Sequence[Record]) -> list[Part]:
-    return [Part(each, name, index == 0) for each in records for index, name in enumerate(each.metrics or {})]
-
-
-def _of(column: Column[Record], is_first: bool = False) -> Column[Part]:
-    """Return a column of records as one of their parts, or of the first one alone."""
-    return Column(
-        column.name,
-        lambda part: "" if is_first and not part.is_first else column.text(part.record),
-        is_right=column.is_number,
-    )
 
 
 def starts_table(records: Sequence[Record]) -> Table[Part]:
-    """Return the seconds of each part of a start, medians over processes."""
-    axes = ("until", "env", "n_agents", "n_envs", "cache")
-    return Table(
-        title="startup: in a fresh process",
-        rows=_parts(sorted(records, key=by(*axes))),
-        columns=[
-            *(_of(column, is_first=True) for column in (*map(axis_column, axes), backend_column())),
-            Column("part", lambda part: part.metric.removesuffix("_s")),
-            Column("s", lambda part: metric_column(part.metric, "", "{:.3g}".format).text(part.record), is_right=True),
-            Column("+-", lambda part: interval_column(part.metric).text(part.record), is_right=True),
-        ],
-    )
-
-
-def starts_on_paper(records: Sequence[Record]) -> Table[Part]:
     """Return a row for each part of the start of each point."""
     keys, same = differing(records)
-    axes = [*map(paper_axis, keys), PAPER_BACKEND]
+    axes = [*(axis_column(name, records) for name in keys), BACKEND]
+    ordered = sorted(records, key=point_order(keys))
     return Table(
         caption=f"Start of a process, part after part: medians over fresh processes.{all_points(same)}",
-        rows=_parts(sorted(records, key=paper_order(keys))),
+        rows=[Part(record, name) for record in ordered for name in record.metrics or {}],
         columns=[
-            *map(_of, axes),
+            *(column_of(column, lambda part: part.record) for column in axes),
             Column("part", lambda part: part.metric.removesuffix("_s").replace("_", " ")),
-            Column("s", lambda part: paper_metric(part.metric).text(part.record), is_right=True),
-            Column("95 % interval", lambda part: paper_interval(part.metric).text(part.record), is_right=True),
+            Column("s", lambda part: metric_column(part.metric).text(part.record), is_right=True),
+            Column(INTERVAL, lambda part: interval_column(part.metric).text(part.record), is_right=True),
         ],
         n_grouping=len(axes),
     )
@@ -288,6 +254,6 @@ STARTUP: Final = Case(
     workload=ColdStart,
     points=startup_points,
     setup=startup,
-    tables={"terminal": starts_table, "paper": starts_on_paper},
+    table=starts_table,
     charts=(starts_chart,),
 )

@@ -9,6 +9,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,25 +24,16 @@ from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.trainer import Trainer
 
 from ..anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
-from ..case import Case, Check, Point, Preset
+from ..case import ON_CPU, Case, Check, Point, Preset
 from ..measure import Timed
 from ..record import Metric, Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
-from ..show.columns import (
-    Column,
-    Table,
-    axis_column,
-    backend_column,
-    interval_column,
-    metric_column,
-    number_column,
-)
+from ..show.columns import NOTHING, Column, Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text, three_digits
 from ..show.records import by, grouped, latest, rate_of
-from ..show.tables import over_baseline
+from ..show.tables import every_point, over_baseline
 from .env_step import place
 from .shared import (
-    ON_CPU,
     ON_GPU,
     SEED,
     Arrays,
@@ -468,44 +460,20 @@ def train_points(preset: Preset) -> list[Point]:
 REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
 
 
-def _rollout_share(record: Record) -> float:
-    return float(record.notes["rollout_s"] / (record.notes["rollout_s"] + record.notes["update_s"]))
-
-
-ROLLOUT_SHARE: Final = number_column("of it rollout", _rollout_share, ".0%")
-
-
 def training_table(records: Sequence[Record]) -> Table[Record]:
-    """Return iterations of training over what others reach on the same point on an H200."""
+    """Return every point over what others reach on it on an H200."""
 
-    def how(record: Record) -> str:
-        fused = "" if record.point.get("fused", True) else ", not fused"
-        return f", {record.point['precision']}, {record.point['mode']}{fused}"
-
-    def over_reference(record: Record) -> str:
-        return three_digits(_lead(record)) if math.isfinite(_lead(record)) else ""
+    def over_reference(record: Record) -> float | None:
+        return lead if math.isfinite(lead := _lead(record)) else None
 
     def reference(record: Record) -> str:
         other = anchor(record.point)
-        return "" if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
+        return NOTHING if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
 
-    return Table(
-        title="train: rollout + update",
-        caption="\n".join(f"{name}: {source}" for name, source in SOURCES.items()),
-        rows=sorted(records, key=by("env", "n_agents", "n_envs", "algorithm")),
-        columns=[
-            *(axis_column(name, name.removeprefix("n_")) for name in ("env", "n_agents", "n_envs", "n_steps")),
-            axis_column("algorithm"),
-            axis_column("network"),
-            backend_column(how),
-            metric_column("env_steps_per_s", "env-steps/s"),
-            interval_column("env_steps_per_s"),
-            metric_column("agent_steps_per_s", "agent-steps/s"),
-            ROLLOUT_SHARE,
-            Column("x reference\n(on an H200)", over_reference, is_right=True),
-            Column("reference", reference),
-        ],
-    )
+    over = value_column("x reference (on an H200)", over_reference, three_digits)
+    made = every_point(records, over, Column("reference", reference))
+    sources = " ".join(f"{name}: {source}." for name, source in SOURCES.items())
+    return replace(made, caption=f"{made.caption} {sources}")
 
 
 def rollouts_chart(records: Sequence[Record]) -> Chart:
@@ -638,7 +606,7 @@ ROLLOUT: Final = Case(
     points=rollout_points,
     setup=rollout,
     pairs=over(rollout_points, "backend", "cpu"),
-    tables={"terminal": over_baseline("rollout: policies play", "NumPy", "backend", "cpu")},
+    table=over_baseline("backend", "cpu"),
     charts=(rollouts_chart,),
 )
 TRAIN: Final = Case(
@@ -649,6 +617,6 @@ TRAIN: Final = Case(
     workload=Timed,
     points=train_points,
     setup=train,
-    tables={"terminal": training_table},
+    table=training_table,
     charts=(training_chart, split_chart),
 )

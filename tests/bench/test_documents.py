@@ -55,8 +55,8 @@ def test_refresh_prints_each_table_again_in_its_place(sweeps):
     assert result.exit_code == 0, result.output
     assert "written" in result.output
     both = printed(["sweeps/*.jsonl"], ["env_step"], ["backend=host"])
-    assert both.count("| host ") == 2  # of each file one
-    assert "cpu" not in both
+    assert both.count("| C++ ") == 2  # of each file one
+    assert "NumPy (" not in both
     first, second = "| old | head |\n|---|---|\n| old | row |", "| old |\n|---|"
     assert document.read_text() == DOCUMENT.replace(first, both).replace(second, printed(["sweeps/a.jsonl"]))
     again = runner.invoke(cli.app, ["refresh", str(document)])

@@ -16,10 +16,10 @@ from bench.record import Record
 from bench.show import pgf, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
-from bench.show.tables import paper_points
-from bench.workloads.learn import learning_on_paper
-from bench.workloads.scaling import scaling_on_paper
-from bench.workloads.startup import starts_on_paper
+from bench.show.tables import every_point
+from bench.workloads.learn import learning_table
+from bench.workloads.scaling import scaling_table
+from bench.workloads.startup import starts_table
 from tests.bench.builders import bench, metric, point, record, seed_record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
@@ -201,7 +201,7 @@ def test_points_are_ordered_and_what_they_share_is_in_the_caption() -> None:
         drawn("pycuda", "ours", 100, None),
         drawn("cpu", "ours", 20, 1),
     ]
-    table = paper_points(shown)
+    table = every_point(shown)
     assert names(table)[:5] == ["envs", "implementation", "backend", "env steps/s", "95 % interval"]
     assert [row[:3] for row in table.cells] == [
         ["20", "ours", "NumPy (1 thread)"],
@@ -215,14 +215,14 @@ def test_points_are_ordered_and_what_they_share_is_in_the_caption() -> None:
 def test_metric_without_spread_has_no_interval() -> None:
     """Bytes are what they are."""
     bytes_ = record(case="memory", metrics={"bytes_per_env": metric(100), "largest_n_envs": metric(1e6)})
-    assert names(paper_points([bytes_])) == ["backend", "bytes per env", "largest n envs"]
+    assert names(every_point([bytes_])) == ["backend", "bytes per env", "largest n envs"]
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
     """Agent steps are so many times environment steps; a ratio over others is measured by itself."""
     rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
-    (row,) = paper_points([peer]).cells
+    (row,) = every_point([peer]).cells
     assert list(row) == ["NumPy (1 thread)", "100", "90.00 to 120.0", "500", "3", "2.900 to 3.100"]
 
 
@@ -232,7 +232,7 @@ def test_efficiency_is_that_of_as_many_ranks() -> None:
         record(rate, case="scaling", point=point("pycuda", 10, n_ranks=n), threads=None)
         for n, rate in ((1, 1e6), (2, 1.8e6))
     ]
-    table = scaling_on_paper(ranks)
+    table = scaling_table(ranks)
     place = names(table).index("efficiency")
     assert [row[place] for row in table.cells] == ["100.0%", "90.0%"]
 
@@ -241,7 +241,7 @@ def test_start_has_a_row_for_each_part() -> None:
     """Each part has its own interval."""
     parts = {"import_s": metric(2.0, 1.9, 2.1), "build_s": metric(0.5, 0.4, 0.6)}
     started = record(case="startup", point={"env": "cartpole", "backend": "cpu", "cache": "cold"}, metrics=parts)
-    table = starts_on_paper([started])
+    table = starts_table([started])
     assert list(map(list, table.cells)) == [
         ["NumPy (1 thread)", "import", "2", "1.900 to 2.100"],
         ["NumPy (1 thread)", "build", "0.5", "0.4000 to 0.6000"],
@@ -251,9 +251,9 @@ def test_start_has_a_row_for_each_part() -> None:
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
     """Of 2, 4 and never the median is 4 and the interval is open; of 2, never and never there is none."""
-    (often,) = learning_on_paper([seed_record(0, 2.0, 10), seed_record(1, 4.0, 20), seed_record(2, None, 0)]).cells
+    (often,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, 4.0, 20), seed_record(2, None, 0)]).cells
     assert list(often[-4:-1]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
-    (seldom,) = learning_on_paper([seed_record(0, 2.0, 10), seed_record(1, None, 20), seed_record(2, None, 0)]).cells
+    (seldom,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, None, 20), seed_record(2, None, 0)]).cells
     assert list(seldom[-4:]) == ["1 of 3", "not reached", "not reached", "10 (0 to 20)"]
 
 

@@ -243,7 +243,7 @@ PROBE = """
 <script>
 addEventListener("load", () => {
   const table = document.querySelector("table.sortable[id$='env_step']"), said = { errors: window.errors };
-  const column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent === "n_envs");
+  const column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent === "envs");
   const values = () => [...table.tBodies[0].rows].map(row => +row.cells[column].dataset.value);
   const press = () => { table.tHead.rows[0].cells[column].firstChild.click(); return values(); };
   said.rising = press(); said.falling = press();

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 
 import pytest
 from rich.console import Console
@@ -14,7 +13,7 @@ from bench.case import Check, Skip
 from bench.record import Context, read
 from bench.worker import run_points
 from bench.workloads.train import training_point
-from tests.bench.builders import bench, case, in_this_process, record, seed_record, timed
+from tests.bench.builders import bench, case, in_this_process, record, timed
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
 
 def test_filters_keep_the_named_values():
     """A filter keeps the points with one of its values; an axis that a case lacks drops the case."""
-    found = sweep.jobs("default", {"env": ["cartpole"], "backend": ["host"], "n_envs": [1, 100]})
+    found = sweep.jobs("full", {"env": ["cartpole"], "backend": ["host"], "n_envs": [1, 100]})
     assert {(job.point["env"], job.point["backend"], job.point["n_envs"]) for job in found} == {
         ("cartpole", "host", 1),
         ("cartpole", "host", 100),
@@ -131,23 +130,10 @@ def test_training_is_shown_over_the_reference():
         record(rate, case="train", point=training_point(backend="pycuda", **each.axes), notes=split)
         for each, rate in ((small, 2 * small.env_steps_per_s), (crowd, 1e6))
     ]
-    text = shown(records)
-    of_small, of_crowd = (next(line for line in text.splitlines() if name in line) for name in ("cartpole", "tag_cont"))
-    assert re.search(r"25%\s+2\s+WarpDrive 2.7.1\s*$", of_small)
+    lines = documents.markdown(records).splitlines()
+    of_small, of_crowd = (next(line for line in lines if name in line) for name in ("CartPole", "Tag Continuous"))
+    assert "| 2 | WarpDrive 2.7.1 |" in of_small
     assert "does not run" in of_crowd
-    (line,) = (line for line in documents.markdown(records).splitlines() if "cartpole" in line)
-    assert line.endswith("| 25% | 2 | WarpDrive 2.7.1 |")
-
-
-@pytest.mark.parametrize(
-    ("reached", "want"), [([1.0, 2.0, 9.0], "2"), ([1.0, 9.0, None], "9"), ([1.0, None, None], "")]
-)
-def test_median_time_to_a_threshold_counts_seeds_that_do_not_reach_it(reached, want):
-    """They took longer than all others; where half of them do not, there is no median."""
-    records = [seed_record(seed, seconds) for seed, seconds in enumerate(reached)]
-    (line,) = (line for line in shown(records).splitlines() if "cartpole" in line)
-    n_reached = sum(s is not None for s in reached)
-    assert re.search(rf"{n_reached} of 3\s+{want and want + '00'}\s+{want}\s+20\s+500\s*$", line)
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):
