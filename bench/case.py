@@ -96,7 +96,7 @@ class Case:
     name: str
     title: str
     scope: Scope
-    version: int
+    version: int = 1
     """Raised when what is timed changes; records of different versions are not compared."""
     workload: type[Workload]
     """Kind that `setup` returns; points of a `Timed` one alone can be paired."""

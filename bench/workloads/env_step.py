@@ -34,8 +34,8 @@ from .shared import (
     SEED,
     Pairs,
     available,
+    compared,
     env_config,
-    over,
     pairs_over,
     repeated,
     timed,
@@ -563,7 +563,6 @@ ENV_STEP: Final = Case(
     name="env_step",
     title="sample random actions, step every environment, restart those that ended",
     scope="env",
-    version=1,
     workload=Timed,
     points=env_step_points,
     setup=env_step,
@@ -579,48 +578,36 @@ ENV_STEP: Final = Case(
         energy_chart,
     ),
 )
-GRAPH: Final = Case(
+GRAPH: Final = compared(
     name="graph",
     title="env_step with every launch by itself, and all of many steps in one graph",
     scope="env",
-    version=1,
-    workload=Timed,
     points=graph_points,
     setup=env_step,
-    pairs=over(graph_points, "mode", "eager"),
-    table=over_baseline("mode", "eager"),
+    over=("mode", "eager"),
 )
-NEIGHBOR_SEARCH: Final = Case(
+NEIGHBOR_SEARCH: Final = compared(
     name="neighbor_search",
     title="step Tag Continuous, looking for neighbours among all pairs of agents or in a grid of cells",
     scope="env",
-    version=1,
-    workload=Timed,
     points=neighbor_search_points,
     setup=env_step,
-    pairs=over(neighbor_search_points, "neighbor_search", "all_pairs"),
-    table=over_baseline("neighbor_search", "all_pairs"),
+    over=("neighbor_search", "all_pairs"),
     charts=(neighbors_chart,),
 )
-PUBLISHED: Final = Case(
+PUBLISHED: Final = compared(
     name="published",
     title="env_step at sizes that others were measured at",
     scope="env",
-    version=1,
-    workload=Timed,
     points=published_points,
     setup=env_step,
-    pairs=over(published_points, "backend", "cpu", "host"),
-    table=over_baseline("backend", "cpu"),
+    over=("backend", "cpu", "host"),
 )
-STEP: Final = Case(
+STEP: Final = compared(
     name="step",
     title="step every environment and restart those that ended, with actions that stay",
     scope="kernel",
-    version=1,
-    workload=Timed,
     points=step_points,
     setup=step,
-    pairs=over(step_points, "backend", "cpu"),
-    table=over_baseline("backend", "cpu"),
+    over=("backend", "cpu"),
 )

@@ -31,21 +31,20 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, SharedLayout
 from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
-from ..case import ON_CPU, Case, Check, Point, Preset
+from ..case import ON_CPU, Check, Point, Preset
 from ..measure import Timed
 from ..record import Record
 from ..show.charts import Axis, Chart, rows
 from ..show.labels import MEDIANS, is_ours, maker, plural
 from ..show.records import grouped, latest, rate_of
-from ..show.tables import over_baseline
 from .env_step import checked_envs, start_env
 from .shared import (
     SEED,
     Arrays,
     Repeated,
     available,
+    compared,
     errors,
-    over,
     repeated,
     timed,
     torch_threads,
@@ -656,70 +655,52 @@ def _sampler_name(record: Record) -> str:
 
 # ------------------------------------------------------------------ cases
 
-SAMPLER: Final = Case(
+SAMPLER: Final = compared(
     name="sampler",
     title="draw an action for every agent: ours against torch.multinomial and Categorical",
     scope="kernel",
-    version=1,
-    workload=Timed,
     points=sampler_points,
     setup=workload(sampler, "draws"),
-    pairs=over(sampler_points, "implementation", "torch.multinomial", "torch.Categorical"),
-    table=over_baseline("implementation", "torch.multinomial"),
+    over=("implementation", "torch.multinomial", "torch.Categorical"),
     charts=(samplers_chart,),
 )
-RESET: Final = Case(
+RESET: Final = compared(
     name="reset",
     title="restart every environment: by its own kernel, or by copying saved arrays",
     scope="kernel",
-    version=1,
-    workload=Timed,
     points=reset_points,
     setup=workload(reset),
-    pairs=over(reset_points, "backend", "cpu"),
-    table=over_baseline("backend", "cpu"),
+    over=("backend", "cpu"),
 )
-RETURN_SCAN: Final = Case(
+RETURN_SCAN: Final = compared(
     name="return_scan",
     title="sum up discounted rewards: our kernel against a loop and a cumulative sum of torch",
     scope="kernel",
-    version=1,
-    workload=Timed,
     points=scan_points,
     setup=workload(return_scan),
-    pairs=over(scan_points, "implementation", "torch loop"),
-    table=over_baseline("implementation", "torch loop"),
+    over=("implementation", "torch loop"),
 )
-SHUFFLE: Final = Case(
+SHUFFLE: Final = compared(
     name="shuffle",
     title="draw a permutation: ours against torch.randperm",
     scope="kernel",
-    version=1,
-    workload=Timed,
     points=shuffle_points,
     setup=workload(shuffle),
-    pairs=over(shuffle_points, "implementation", "torch.randperm"),
-    table=over_baseline("implementation", "torch.randperm"),
+    over=("implementation", "torch.randperm"),
 )
-RECORD: Final = Case(
+RECORD: Final = compared(
     name="record",
     title="keep a step of a rollout and sum over its episodes",
     scope="kernel",
-    version=1,
-    workload=Timed,
     points=record_points,
     setup=workload(record),
-    pairs=over(record_points, "backend", "cpu"),
-    table=over_baseline("backend", "cpu"),
+    over=("backend", "cpu"),
 )
-LAUNCH: Final = Case(
+LAUNCH: Final = compared(
     name="launch",
     title="launch next to nothing, one by one and in a graph: ours against torch",
     scope="kernel",
-    version=1,
-    workload=Timed,
     points=launch_points,
     setup=workload(launch),
-    pairs=over(launch_points, "implementation", "torch"),
-    table=over_baseline("implementation", "torch"),
+    over=("implementation", "torch"),
 )

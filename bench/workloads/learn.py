@@ -401,7 +401,6 @@ LEARN: Final = Case(
     name="learn",
     title="train from a seed until the mean return reaches a threshold",
     scope="learn",
-    version=1,
     workload=Once,
     points=learn_points,
     setup=learn,

@@ -199,7 +199,6 @@ MEMORY: Final = Case(
     name="memory",
     title="what an environment needs of memory, and how many fit",
     scope="memory",
-    version=1,
     workload=Once,
     points=memory_points,
     setup=memory,

@@ -262,7 +262,6 @@ SCALING: Final = Case(
     name="scaling",
     title="train in several ranks of one host, with as many environments in each",
     scope="train",
-    version=1,
     workload=Ranks,
     points=scaling_points,
     setup=scaling,

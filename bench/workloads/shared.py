@@ -13,8 +13,9 @@ from warpdrive_min import BACKENDS, capture
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import difference
 
-from ..case import ON_CPU, Check, Facts, Mode, Point, Preset, Skip, shared_axes
+from ..case import ON_CPU, Case, Check, Facts, Mode, Point, Preset, Skip, shared_axes
 from ..measure import Timed
+from ..show.tables import over_baseline
 
 SEED: Final = 274880
 """Seed of all cases that have no axis of seeds."""
@@ -195,7 +196,7 @@ def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) 
     return largest
 
 
-# ------------------------------------------------------------------ pairs
+# ------------------------------------------------------------------ pairs, and cases that are made of them
 
 
 Pairs = list[tuple[Point, Point]]
@@ -223,6 +224,19 @@ def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequenc
     return pairs
 
 
-def over(points: Callable[[Preset], Sequence[Point]], axis: str, *bases: Any) -> Callable[[Preset], Pairs]:
-    """Return `pairs_over` of the points of each preset."""
-    return lambda preset: pairs_over(points(preset), axis, *bases)
+def compared(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ...], **declared: Any) -> Case:
+    """Return a case that is timed over a baseline, in its table and in its pairs.
+
+    Args:
+        points: Returns the points of a preset.
+        over: Axis, and values of the bases on it, of which the table shows the first; see `pairs_over`.
+        declared: Other fields of the case.
+    """
+    axis, *bases = over
+    return Case(
+        workload=Timed,
+        points=points,
+        pairs=lambda preset: pairs_over(points(preset), axis, *bases),
+        table=over_baseline(axis, bases[0]),
+        **declared,
+    )

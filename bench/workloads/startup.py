@@ -250,7 +250,6 @@ STARTUP: Final = Case(
     name="startup",
     title="from a fresh process to the first step, or to a trainer that has learned and is captured",
     scope="startup",
-    version=1,
     workload=ColdStart,
     points=startup_points,
     setup=startup,

@@ -31,7 +31,7 @@ from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Se
 from ..show.columns import NOTHING, Column, Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text, three_digits
 from ..show.records import by, grouped, latest, rate_of
-from ..show.tables import every_point, over_baseline
+from ..show.tables import every_point
 from .env_step import place
 from .shared import (
     ON_GPU,
@@ -39,11 +39,11 @@ from .shared import (
     Arrays,
     Repeated,
     available,
+    compared,
     counterpart,
     default_mode,
     env_config,
     errors,
-    over,
     repeated,
     timed,
     torch_threads,
@@ -597,23 +597,19 @@ def _iteration_order(record: Record) -> tuple[Any, ...]:
 
 # ------------------------------------------------------------------ cases
 
-ROLLOUT: Final = Case(
+ROLLOUT: Final = compared(
     name="rollout",
     title="let the policies play and keep what could be learned from",
     scope="rollout",
-    version=1,
-    workload=Timed,
     points=rollout_points,
     setup=rollout,
-    pairs=over(rollout_points, "backend", "cpu"),
-    table=over_baseline("backend", "cpu"),
+    over=("backend", "cpu"),
     charts=(rollouts_chart,),
 )
 TRAIN: Final = Case(
     name="train",
     title="play a rollout of the policies and learn from it",
     scope="train",
-    version=1,
     workload=Timed,
     points=train_points,
     setup=train,
