@@ -20,7 +20,7 @@ from warpdrive_min.files import write_atomically
 
 from . import record, sweep
 from .case import Case, Point, Preset, PresetName, passes
-from .errors import CompareError, NotComparable, NothingMeasured, PointFailed, exiting
+from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import (
     COMPARABLE_FIELDS,
     Estimate,
@@ -32,6 +32,7 @@ from .judge import (
     disturbed,
     mismatches,
     name_of,
+    point_key,
     position,
 )
 from .machine import ROOT, git_state
@@ -136,10 +137,10 @@ def along(axis: str, points: Sequence[tuple[Case, Point]]) -> list[tuple[Case, P
     both = values.split(",")
     if not name or len(both) != 2:
         raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
-    sides: list[dict[tuple[Any, ...], tuple[Case, Point]]] = [{}, {}]
+    sides: list[dict[Key, tuple[Case, Point]]] = [{}, {}]
     for case, point in points:
         if str(point.get(name)) in both and name in point:
-            rest = (case.name, *sorted((each, value) for each, value in point.items() if each != name))
+            rest = point_key(case.name, {each: value for each, value in point.items() if each != name})
             sides[both.index(str(point[name]))][rest] = (case, point)
     return [(case, point, sides[1][rest][1]) for rest, (case, point) in sides[0].items() if rest in sides[1]]
 
@@ -180,7 +181,7 @@ def compare(
         write_atomically(out / f"{run_id}.json", json.dumps(result, indent=1) + "\n")
         _say_all("written", map(str, [out / f"{run_id}.json", *write(found.pairs, out, run_id)]))
         if found.failed:
-            raise PointFailed("\n".join(found.failed))
+            raise CompareError("\n".join(found.failed))
 
 
 def _sides(

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import typer
 
 
 class CompareError(ValueError):
-    """Two sides cannot be compared; ``code`` is the exit code of the command."""
+    """A point is wrong or breaks, or a command cannot do what it is told to."""
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    code: ClassVar[int] = 5
+    """Exit code of the command."""
 
 
 class NothingMeasured(CompareError):  # noqa: N818  (an outcome, not a mistake)
     """No point is left to compare."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(3, message)
+    code = 3
 
 
 class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
     """A side is missing, or the two differ in a field that decides a figure."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(4, message)
-
-
-class PointFailed(CompareError):  # noqa: N818  (an outcome, not a mistake)
-    """A point is wrong or breaks."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(5, message)
+    code = 4
 
 
 @contextmanager

@@ -83,6 +83,12 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
     "ok": Outcome(Code.OK),
 }
 """All verdicts and kinds of problems, the most serious first."""
+KIND_OF_CODE: Final[Mapping[int, Kind]] = {
+    Code.NOTHING_OR_CHANGED: "changed",
+    Code.NOT_COMPARABLE: "not comparable",
+    Code.BROKEN: "broken",
+}
+"""Kind of problem that a `CompareError` is, by its exit code."""
 VERDICTS: Final = ("regression", "inconclusive", "ok")
 
 
@@ -204,8 +210,7 @@ def gate(
     except typer.Exit:
         raise
     except CompareError as error:
-        kinds: dict[int, Kind] = {Code.NOTHING_OR_CHANGED: "changed", Code.NOT_COMPARABLE: "not comparable"}
-        report.add(kinds.get(error.code, "broken"), str(error))
+        report.add(KIND_OF_CODE[error.code], str(error))
     except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
         traceback.print_exc()
         report.add("broken", f"{type(error).__name__}: {error}")
