@@ -23,6 +23,29 @@ HEAT_TRANSITION = np.array([[0.872, 0.009], [0.025, 0.975]], np.float32)
 """Row: of the air and the ocean after a step, column: of both before it."""
 
 
+PARAMETERS = {
+    "years_per_step": 5,
+    "capital_share": 0.3,
+    "depreciation": 0.1,
+    "risk_aversion": 1.45,
+    "abatement_price": 0.08,
+    "abatement_power": 2.6,
+    "damage_power": 2.0,
+    "export_limit": 0.3,
+}
+"""Numbers that all regions share, in the order in which the kernels take them."""
+RANGES = {
+    "labour_start": (20, 1400),
+    "technology_start": (1, 12),
+    "intensity_start": (0.1, 0.8),
+    "capital_start": (0.2, 40),
+    "labour_growth": (0.98, 1.06),
+    "technology_growth": (1.02, 1.12),
+    "vulnerability": (0.001, 0.006),
+}
+"""Ends between which the numbers of each region are drawn."""
+
+
 class Climate:
     """Regions with capital, labour and technology share one atmosphere. Amounts are in 10^12 $, 10^9 t, 10^6 people."""
 
@@ -33,70 +56,32 @@ class Climate:
         num_regions=27,
         episode_length=20,
         num_levels=10,
-        years_per_step=5,
-        capital_share=0.3,
-        depreciation=0.1,
-        risk_aversion=1.45,
-        abatement_price=0.08,
-        abatement_power=2.6,
-        damage_power=2.0,
-        export_limit=0.3,
         treaty_tolerance=2,
         seed=None,
         env_backend="cpu",
+        **parameters,
     ):
         assert num_regions > 1
+        assert parameters.keys() <= PARAMETERS.keys()
         self.num_agents = num_regions
         self.episode_length = episode_length
         self.num_levels = num_levels
-        self.years_per_step = np.float32(years_per_step)
-        self.capital_share = np.float32(capital_share)
-        self.depreciation = np.float32(depreciation)
-        self.risk_aversion = np.float32(risk_aversion)
-        self.abatement_price = np.float32(abatement_price)
-        self.abatement_power = np.float32(abatement_power)
-        self.damage_power = np.float32(damage_power)
-        self.export_limit = np.float32(export_limit)
         self.treaty_tolerance = treaty_tolerance
         self.env_backend = env_backend
-
+        for name, value in {**PARAMETERS, **parameters}.items():
+            setattr(self, name, np.float32(value))
+        random = np.random.RandomState(seed)
+        for name, (low, high) in RANGES.items():
+            setattr(self, name, random.uniform(low, high, num_regions).astype(np.float32))
         self.action_nvec = [num_levels] * 4 + [2]
         self.action_space = {region: MultiDiscrete(self.action_nvec) for region in range(num_regions)}
         self.observation_space = None  # set by the wrapper
 
-        random = np.random.RandomState(seed)
-        self.labour_start = random.uniform(20, 1400, num_regions).astype(np.float32)
-        self.technology_start = random.uniform(1, 12, num_regions).astype(np.float32)
-        self.intensity_start = random.uniform(0.1, 0.8, num_regions).astype(np.float32)
-        self.capital_start = random.uniform(0.2, 40, num_regions).astype(np.float32)
-        self.labour_growth = random.uniform(0.98, 1.06, num_regions).astype(np.float32)
-        self.technology_growth = random.uniform(1.02, 1.12, num_regions).astype(np.float32)
-        self.vulnerability = random.uniform(0.001, 0.006, num_regions).astype(np.float32)
-
-        self.timestep = None
-        self.capital = None
-        self.labour = None
-        self.technology = None
-        self.intensity = None
-        self.gross_output = None
-        self.exports = None
-        self.consumption = None
-        self.emissions = None
-        self.mitigation_floor = None
-        self.treaties = None
-        self.carbon = None
-        self.temperature = None
-
     def reset(self):
         """Start an episode and return the observations by agent."""
         self.timestep = 0
-        zeros = np.zeros(self.num_agents, np.float32)
-        self.capital = self.capital_start.copy()
-        self.labour = self.labour_start.copy()
-        self.technology = self.technology_start.copy()
-        self.intensity = self.intensity_start.copy()
-        self.gross_output, self.exports = zeros.copy(), zeros.copy()
-        self.consumption, self.emissions = zeros.copy(), zeros.copy()
+        for name in _REGIONAL:
+            setattr(self, name, getattr(self, f"{name}_start", np.zeros(self.num_agents)).astype(np.float32))
         self.mitigation_floor = np.zeros(self.num_agents, np.int32)
         self.treaties = np.zeros((self.num_agents, self.num_agents), np.int32)
         self.carbon = np.array([850.0, 460.0, 1740.0], np.float32)
@@ -186,8 +171,6 @@ class CUDAClimate(Climate, CUDAEnvironmentContext):
     def __init__(self, *args, **kwargs):
         Climate.__init__(self, *args, **kwargs)
         CUDAEnvironmentContext.__init__(self)
-        self.cuda_negotiate = None
-        self.cuda_negotiate_feed = None
 
     def get_data_dictionary(self):
         """Return the state, restored by resets, and the parameters, which all copies share."""
@@ -281,14 +264,4 @@ class CUDAClimate(Climate, CUDAEnvironmentContext):
 
 
 _REGIONAL = ("capital", "labour", "technology", "intensity", "gross_output", "exports", "consumption", "emissions")
-_SCALARS = (
-    "num_levels",
-    "years_per_step",
-    "capital_share",
-    "depreciation",
-    "risk_aversion",
-    "abatement_price",
-    "abatement_power",
-    "damage_power",
-    "export_limit",
-)
+_SCALARS = ("num_levels", *PARAMETERS)

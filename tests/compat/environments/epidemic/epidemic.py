@@ -19,6 +19,26 @@ LAG_WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
 """How much of unemployment is due to the closing of this step, the last one, and so on; the kernels have as many."""
 
 
+COUNTS = {
+    "num_stringency_levels": 10,
+    "num_subsidy_levels": 20,
+    "subsidy_interval": 4,
+    "closing_delay": 2,
+    "vaccination_start": 20,
+}
+RATES = {
+    "vaccination_share": 0.004,
+    "recovery_rate": 0.2,
+    "mortality": 0.015,
+    "travel_share": 0.05,
+    "base_unemployment": 0.04,
+    "interest_rate": 0.001,
+    "max_subsidy_per_person": 0.4,
+}
+WEIGHTS = {"health_weight": 0.6, "debt_weight": 0.02}
+"""Parameters that all states share, in the order in which the kernels take them."""
+
+
 class Epidemic(CUDAEnvironmentContext):
     """Susceptible, infected, recovered and dead people of each state, in thousands, and what the states produce.
 
@@ -29,56 +49,24 @@ class Epidemic(CUDAEnvironmentContext):
 
     name = "Epidemic"
 
-    def __init__(
-        self,
-        num_states=51,
-        episode_length=60,
-        num_stringency_levels=10,
-        num_subsidy_levels=20,
-        subsidy_interval=4,
-        closing_delay=2,
-        vaccination_start=20,
-        vaccination_share=0.004,
-        recovery_rate=0.2,
-        mortality=0.015,
-        travel_share=0.05,
-        base_unemployment=0.04,
-        interest_rate=0.001,
-        max_subsidy_per_person=0.4,
-        health_weight=0.6,
-        debt_weight=0.02,
-        agents_last=False,
-        seed=None,
-        env_backend="cpu",
-    ):
+    def __init__(self, num_states=51, episode_length=60, agents_last=False, seed=None, env_backend="cpu", **parameters):
         super().__init__()
         assert num_states > 0
-        assert episode_length > closing_delay
+        assert parameters.keys() <= {*COUNTS, *RATES, *WEIGHTS}
         self.num_states = num_states
         self.num_agents = num_states + 1
         self.episode_length = episode_length
-        self.num_stringency_levels = num_stringency_levels
-        self.num_subsidy_levels = num_subsidy_levels
-        self.subsidy_interval = subsidy_interval
-        self.closing_delay = closing_delay
-        self.vaccination_start = vaccination_start
-        self.vaccination_share = np.float32(vaccination_share)
-        self.recovery_rate = np.float32(recovery_rate)
-        self.mortality = np.float32(mortality)
-        self.travel_share = np.float32(travel_share)
-        self.base_unemployment = np.float32(base_unemployment)
-        self.interest_rate = np.float32(interest_rate)
-        self.max_subsidy_per_person = np.float32(max_subsidy_per_person)
-        self.health_weight = np.float32(health_weight)
-        self.debt_weight = np.float32(debt_weight)
         self.agents_last = agents_last
         self.env_backend = env_backend
+        for name, value in {**COUNTS, **RATES, **WEIGHTS, **parameters}.items():
+            setattr(self, name, value if name in COUNTS else np.float32(value))
+        assert episode_length > self.closing_delay
 
         self.states = list(range(num_states))
         self.federal = num_states
         self.policy_tag_to_agent_id_map = {"state": self.states, "federal": [self.federal]}
-        self.action_space = {state: Discrete(num_stringency_levels) for state in self.states}
-        self.action_space[self.federal] = Discrete(num_subsidy_levels)
+        self.action_space = {state: Discrete(self.num_stringency_levels) for state in self.states}
+        self.action_space[self.federal] = Discrete(self.num_subsidy_levels)
         self.observation_space = None  # set by the wrapper
 
         random = np.random.RandomState(seed)
@@ -87,14 +75,6 @@ class Epidemic(CUDAEnvironmentContext):
         self.closing_effect = random.uniform(0.8, 1.6, num_states).astype(np.float32)
         self.job_sensitivity = random.uniform(0.5, 1.5, num_states).astype(np.float32)
         self.first_cases = (self.population * random.uniform(1e-4, 1e-2, num_states)).astype(np.float32)
-
-        self.timestep = None
-        self.state = None
-        self.stringency = None
-        self.subsidy_level = None
-        self.new_deaths = None
-        self.cuda_rewards = None
-        self.cuda_rewards_feed = None
 
     # ------------------------------------------------------------ on the CPU
 
@@ -231,24 +211,8 @@ class Epidemic(CUDAEnvironmentContext):
             [
                 ("subsidy_level", self.subsidy_level, True),
                 ("new_deaths", np.zeros(self.num_states, np.float32), True),
-                ("population", self.population),
-                ("transmission", self.transmission),
-                ("closing_effect", self.closing_effect),
-                ("job_sensitivity", self.job_sensitivity),
-                ("num_stringency_levels", self.num_stringency_levels),
-                ("num_subsidy_levels", self.num_subsidy_levels),
-                ("subsidy_interval", self.subsidy_interval),
-                ("closing_delay", self.closing_delay),
-                ("vaccination_start", self.vaccination_start),
-                {"name": "vaccination_share", "data": self.vaccination_share},
-                {"name": "recovery_rate", "data": self.recovery_rate},
-                {"name": "mortality", "data": self.mortality},
-                {"name": "travel_share", "data": self.travel_share},
-                {"name": "base_unemployment", "data": self.base_unemployment},
-                {"name": "interest_rate", "data": self.interest_rate},
-                {"name": "max_subsidy_per_person", "data": self.max_subsidy_per_person},
-                {"name": "health_weight", "data": self.health_weight},
-                {"name": "debt_weight", "data": self.debt_weight},
+                *((name, getattr(self, name)) for name in (*_OF_STATES, *COUNTS)),
+                *({"name": name, "data": getattr(self, name)} for name in (*RATES, *WEIGHTS)),
                 ("agents_last", self.agents_last),
             ]
         )
@@ -280,22 +244,9 @@ class Epidemic(CUDAEnvironmentContext):
             "stringency",
             "subsidy_level",
             "new_deaths",
-            "population",
-            "transmission",
-            "closing_effect",
-            "job_sensitivity",
-            "num_stringency_levels",
-            "num_subsidy_levels",
-            "subsidy_interval",
-            "closing_delay",
-            "vaccination_start",
-            "vaccination_share",
-            "recovery_rate",
-            "mortality",
-            "travel_share",
-            "base_unemployment",
-            "interest_rate",
-            "max_subsidy_per_person",
+            *_OF_STATES,
+            *COUNTS,
+            *RATES,
             "agents_last",
             # CUDA C has them in constant memory, Numba takes them as an array.
             *([("kLagWeights", "shared")] if self.env_backend == "numba" else []),
@@ -314,13 +265,13 @@ class Epidemic(CUDAEnvironmentContext):
             "debt",
             "new_deaths",
             "population",
-            "health_weight",
-            "debt_weight",
+            *WEIGHTS,
             f"{_REWARDS}_state",
             f"{_REWARDS}_federal",
         ]
 
 
+_OF_STATES = ("population", "transmission", "closing_effect", "job_sensitivity")
 _COUNTS = ("susceptible", "infected", "recovered", "deaths", "vaccinated")
 
 
