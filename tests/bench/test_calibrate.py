@@ -9,17 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from bench import cli, compare, pairs
+from bench import compare, pairs
 from bench.calibrate import noise, read, store
 from bench.errors import NotComparable
 from bench.stats import smallest_detectable
 from bench.worker import Server
-from tests.bench.builders import case, cycle, pair_of, point, record
+from tests.bench.builders import bench, case, cycle, pair_of, point, record
 from tests.bench.builders import timed as fake_timed
-
-runner = CliRunner()
 
 
 def steady(a: float, b: float, **fields):
@@ -125,9 +122,8 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pairs, "revisions", sides)
     monkeypatch.setattr(compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
-    folders = ["--out", str(tmp_path / "calibration"), "--records", str(tmp_path / "records")]
-    got = runner.invoke(cli.app, ["calibrate", "--preset", "smoke", "--rounds", "2", *folders])
-    assert got.exit_code == 0, got.output
+    folders = ["--out", tmp_path / "calibration", "--records", tmp_path / "records"]
+    bench("calibrate", "--preset", "smoke", "--rounds", 2, *folders)
     (file,) = (tmp_path / "calibration").iterdir()
     found = json.loads(file.read_text())
     assert [each["rounds"] for each in found["noise"]] == [2, 2]
@@ -138,6 +134,5 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
 
 def test_command_without_points_is_nothing_measured(tmp_path):
     """A filter that no point passes exits with 3 and writes nothing."""
-    got = runner.invoke(cli.app, ["calibrate", "--case", "chess", "--out", str(tmp_path)])
-    assert got.exit_code == 3
+    bench("calibrate", "--case", "chess", "--out", tmp_path, exits=3)
     assert list(tmp_path.iterdir()) == []

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from bench import cli
 from bench.compare import by_run, judge, paired_up
 from bench.judge import Evidence
 from bench.record import append, read, read_comparisons
 from bench.stats import median
-from tests.bench.builders import pair_of, record
+from tests.bench.builders import bench, pair_of, record
 
-runner = CliRunner()
 POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}
 
 
@@ -89,14 +86,11 @@ def test_command_compares_two_files(tmp_path):
     samples = [100.0 + each for each in range(20)]
     append(tmp_path / "a.jsonl", record(samples_ns=samples))
     append(tmp_path / "b.jsonl", record(samples_ns=[2 * each for each in samples], preset="full"))
-    arguments = ["compare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--out", str(tmp_path / "out")]
-    refused = runner.invoke(cli.app, arguments)
-    assert refused.exit_code == 4
-    assert "preset: 'default' against 'full'" in refused.output
-    got = runner.invoke(cli.app, [*arguments, "--allow-mismatch", "preset"])
-    assert got.exit_code == 0, got.output
-    assert "slower" in got.output
-    assert "allowed mismatch: preset" in got.output
+    arguments = ["compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--out", tmp_path / "out"]
+    assert "preset: 'default' against 'full'" in bench(*arguments, exits=4)
+    said = bench(*arguments, "--allow-mismatch", "preset")
+    assert "slower" in said
+    assert "allowed mismatch: preset" in said
     (file,) = (tmp_path / "out").glob("*.json")
     result = json.loads(file.read_text())
     assert result["rows"][0]["ratio"]["value"] == 2
@@ -123,9 +117,8 @@ def test_folders_of_as_many_runs_are_compared_by_run():
 
 def test_command_measures_two_values_of_an_axis(tmp_path):
     """C++ and NumPy are paired where all else is the same, and leave records."""
-    arguments = ["compare", "--axis", "backend=cpu,host", "--preset", "smoke", "--case", "env_step"]
-    got = runner.invoke(cli.app, [*arguments, "--where", "env=cartpole", "--out", str(tmp_path)])
-    assert got.exit_code == 0, got.output
+    where = ("--case", "env_step", "--where", "env=cartpole")
+    bench("compare", "--axis", "backend=cpu,host", "--preset", "smoke", *where, "--out", tmp_path)
     (file_a,), (file_b,) = tmp_path.glob("*-a.jsonl"), tmp_path.glob("*-b.jsonl")
     a, b = (each for file in (file_a, file_b) for each in read(file))
     assert (a.point["backend"], b.point["backend"]) == ("cpu", "host")
@@ -145,9 +138,7 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
 )
 def test_what_cannot_be_compared_says_so(arguments, code, message, tmp_path):
     """Each misuse has its exit code and names what is wrong."""
-    got = runner.invoke(cli.app, ["compare", *arguments, "--out", str(tmp_path)])
-    assert got.exit_code == code, got.output
-    assert message in got.output
+    assert message in bench("compare", *arguments, "--out", tmp_path, exits=code)
 
 
 def test_median_of_a_record_is_that_of_its_samples():

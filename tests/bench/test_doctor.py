@@ -10,12 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from bench import cli, doctor, nvml
-from tests.bench.builders import FakeNvml
-
-runner = CliRunner()
+from bench import doctor, nvml
+from tests.bench.builders import FakeNvml, bench
 
 
 @pytest.fixture
@@ -215,12 +212,10 @@ def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
     well = doctor.Finding("well", "ok", "all is well")
     ill = doctor.Finding("ill", "problem", "it hurts", "rest")
     monkeypatch.setattr(doctor, "examine", lambda: [well])
-    result = runner.invoke(cli.app, ["doctor"])
-    assert (result.exit_code, result.output) == (0, "ok      well: all is well\n1 ok, 0 note, 0 problem\n")
+    assert bench("doctor") == "ok      well: all is well\n1 ok, 0 note, 0 problem\n"
     monkeypatch.setattr(doctor, "examine", lambda: [well, ill])
-    result = runner.invoke(cli.app, ["doctor", "--json"])
-    assert result.exit_code == 1
-    assert json.loads(result.output)[1] == {"topic": "ill", "level": "problem", "says": "it hurts", "do": "rest"}
+    _, last = json.loads(bench("doctor", "--json", exits=1))
+    assert last == {"topic": "ill", "level": "problem", "says": "it hurts", "do": "rest"}
 
 
 def test_this_machine_is_examined_whole():

@@ -9,18 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from bench import cli
 from bench.cases import CASES
 from bench.export import ExportError, bencher, costs, github_action_benchmark, write_asv
 from bench.record import Metric, append, read_all
-from tests.bench.builders import point, record
+from tests.bench.builders import bench, git, metric, point, record
 
 ROOT = Path(__file__).parents[2]
 SWEEP = ROOT / "results" / "sweeps" / "20261121T091255-a54a37c-75c9.jsonl"
 SHA = "0123456789abcdef0123456789abcdef01234567"
-runner = CliRunner()
 
 
 def timing(ns: float, backend: str = "host", **changes):
@@ -30,7 +27,7 @@ def timing(ns: float, backend: str = "host", **changes):
         "point": point(backend, 100),
         "metrics": {
             "env_steps_per_s": Metric(value=1e9 / ns, unit="env_steps/s", direction="higher", low=1, high=2),
-            "ns_per_env_step": Metric(value=ns, unit="ns", direction="lower", low=0.9 * ns, high=1.1 * ns),
+            "ns_per_env_step": metric(ns, 0.9 * ns, 1.1 * ns, "ns"),
         },
         "samples_ns": [90.0 * ns, 100.0 * ns, 110.0 * ns],  # a run is 100 steps
         "git": {"sha": SHA, "dirty": False},
@@ -62,7 +59,7 @@ def test_bencher_gets_latency_in_nanoseconds():
     """Seconds become nanoseconds; what is no time is a measure of its own."""
     assert bencher(shown(timing(5.0))) == {NAME: {"latency": {"value": 5.0, "lower_value": 4.5, "upper_value": 5.5}}}
     for unit, measure, value in (("s", "latency", 2e9), ("bytes", "bytes", 2.0)):
-        metrics = {"cost": Metric(value=2, unit=unit, direction="lower", low=2, high=2)}
+        metrics = {"cost": metric(2, unit=unit)}
         ((of_point),) = bencher(shown(timing(5.0, metrics=metrics))).values()
         assert of_point == {measure: {"value": value, "lower_value": value, "upper_value": value}}
 
@@ -147,17 +144,12 @@ def test_asv_publishes_and_finds_a_step(tmp_path):
     """In a repository of its own `asv publish` shows eight commits and names the one that made a point 12 % slower."""
     pytest.importorskip("asv")
 
-    def git(*arguments: str) -> str:
-        who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
-        return subprocess.run(
-            ["git", "-C", str(tmp_path), *who, *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    git("init", "--quiet")
+    git(tmp_path, "init", "--quiet")
     records, shas = [], []
     for index in range(8):
-        git("commit", "--allow-empty", "--quiet", "-m", str(index), "--date", f"2026-01-0{index + 1}T00:00:00Z")
-        shas.append(git("rev-parse", "HEAD"))
+        when = f"2026-01-0{index + 1}T00:00:00Z"
+        git(tmp_path, "commit", "--allow-empty", "--quiet", "-m", str(index), "--date", when)
+        shas.append(git(tmp_path, "rev-parse", "HEAD").strip())
         records.append(timing(5.0 if index < 4 else 5.6, git={"sha": shas[-1], "dirty": False}))
     conf = json.loads((ROOT / "asv.conf.json").read_text())
     (tmp_path / "asv.conf.json").write_text(json.dumps(conf | {"environment_type": "existing"}))
@@ -182,8 +174,7 @@ def test_asv_publishes_and_finds_a_step(tmp_path):
 def test_command_exports_a_shipped_sweep(form, tmp_path):
     """All sixteen points of an H200's sweep are there."""
     out = tmp_path / "out"
-    result = runner.invoke(cli.app, ["export", form, str(SWEEP), "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    bench("export", form, SWEEP, "--out", out)
     if form == "asv":
         assert (out / "nvidia-h200-16-cores" / "a54a37c9-records.json").exists()
     else:
@@ -193,7 +184,6 @@ def test_command_exports_a_shipped_sweep(form, tmp_path):
 def test_command_says_why_nothing_was_written(tmp_path):
     """Records without evidence are an error and leave no file."""
     append(tmp_path / "r.jsonl", timing(5.0, passed=False))
-    result = runner.invoke(cli.app, ["export", "bencher", str(tmp_path / "r.jsonl"), "--out", str(tmp_path / "o")])
-    assert result.exit_code == 1
-    assert "1 x status ok, or not right" in result.output
+    said = bench("export", "bencher", tmp_path / "r.jsonl", "--out", tmp_path / "o", exits=1)
+    assert "1 x status ok, or not right" in said
     assert not (tmp_path / "o").exists()

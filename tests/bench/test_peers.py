@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from bench import cli, documents
+from bench import documents
 from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.cases import CASES
 from bench.measure import PLANS
@@ -30,11 +29,8 @@ from bench.record import Context, Record, read_all, read_comparisons
 from bench.worker import Server, WorkerError
 from bench.workloads.train import settings
 from envs import ENVS
-from tests.bench.builders import FakeWatch, case, timed
+from tests.bench.builders import FakeWatch, bench, case, timed
 from warpdrive_min.training.config import RunConfig
-
-runner = CliRunner()
-
 
 # ------------------------------------------------------------------ fakes
 
@@ -250,15 +246,13 @@ def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
 def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_dies(tmp_path):
     """The dead peer is named and recorded; Gymnasium's record has its version, both rates and their ratio."""
     dying = script(tmp_path / "dying", "print('out of luck')\nsys.exit(3)")
-    arguments = ["peers", "--preset", "smoke", "--peer", "gymnasium-vectorised", "--peer", "envpool"]
-    arguments += ["--backend", "cpu", "--python", f"envpool={dying}", "--out", str(tmp_path / "out")]
-    result = runner.invoke(cli.app, arguments)
-    assert result.exit_code == 1, result.output
+    words = ["peers", "--preset", "smoke", "--peer", "gymnasium-vectorised", "--peer", "envpool", "--backend", "cpu"]
+    said = bench(*words, "--python", f"envpool={dying}", "--out", tmp_path / "out", exits=1)
     theirs, mine, dead = read_all([tmp_path / "out"])
     (comparison,) = read_comparisons([tmp_path / "out"])
     assert dead.status == "failed"
     assert re.search(r"^envpool: died at set_up with exit code 3; its last words: out of luck$", dead.reason)
-    assert dead.reason in result.output
+    assert dead.reason in said
     version = metadata.version("gymnasium")
     assert theirs.is_evidence
     assert theirs.notes["version"] == version
@@ -279,9 +273,8 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
 
 def test_command_that_measures_nothing_says_so():
     """Filters that no point passes, and peers that do not exist, are told apart from a run."""
-    assert runner.invoke(cli.app, ["peers", "--preset", "smoke", "--where", "env=chess"]).exit_code == 3
-    result = runner.invoke(cli.app, ["peers", "--peer", "chess"])
-    assert result.exit_code == 2
+    bench("peers", "--preset", "smoke", "--where", "env=chess", exits=3)
+    bench("peers", "--peer", "chess", exits=2)
     with pytest.raises(Exception, match=r"must be NAME=PATH \(names: envpool, "):
         interpreters(["chess=/bin/true"])
 

@@ -16,14 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from bench import cli, machine, ray_sweep, sweep
+from bench import machine, ray_sweep, sweep
 from bench.case import Job
 from bench.machine import sources_hash
 from bench.measure import Ranks
 from bench.record import Context, read
-from tests.bench.builders import case, timed
+from tests.bench.builders import bench, case, timed
 from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray; pip install ray")
@@ -153,14 +152,13 @@ def test_node_with_other_sources_is_refused(nodes):
 @needs_ray
 def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
     """`run --ray` records real points as `run` does, with the machine that measured them."""
-    words = ["run", "--preset", "smoke", "--case", "env_step", "--env", "cartpole", "--backend", "host", "--no-plot"]
-    result = CliRunner().invoke(cli.app, [*words, "--ray", nodes.address, "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
+    where = ("--case", "env_step", "--env", "cartpole", "--backend", "host")
+    said = bench("run", "--preset", "smoke", *where, "--no-plot", "--ray", nodes.address, "--out", tmp_path)
     (file,) = tmp_path.glob("*.jsonl")
     (record,) = read(file)
     assert record.is_evidence
     assert record.machine["cores"] == len(os.sched_getaffinity(0))
-    assert "s left" in result.output
+    assert "s left" in said
 
 
 # ------------------------------------------------------------------ without one
@@ -169,10 +167,9 @@ def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
 def test_missing_ray_is_an_error_with_the_install_line(monkeypatch, tmp_path):
     """Without Ray the command says what to install, and measures nothing."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    words = ["run", "--preset", "smoke", "--case", "sampler", "--backend", "cpu", "--ray", "local"]
-    result = CliRunner().invoke(cli.app, [*words, "--out", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "warpdrive-min[ray]" in result.output
+    where = ("--case", "sampler", "--backend", "cpu")
+    said = bench("run", "--preset", "smoke", *where, "--ray", "local", "--out", tmp_path, exits=2)
+    assert "warpdrive-min[ray]" in said
     assert not list(tmp_path.iterdir())
 
 
