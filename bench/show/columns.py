@@ -18,7 +18,7 @@ from .labels import (
     is_ours,
     number,
     plain_text,
-    three_digits,
+    ratio_text,
 )
 from .records import first_metric, metric
 
@@ -165,4 +165,4 @@ def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) 
         own, of_base = (first_metric(each) if each else None for each in (record, bases.get(key(record))))
         return own.value / of_base.value if own and of_base else None
 
-    return value_column(f"x {BACKEND_NAME.get(base, base)}".replace("_", " "), value, three_digits)
+    return value_column(f"x {BACKEND_NAME.get(base, base)}".replace("_", " "), value, ratio_text)

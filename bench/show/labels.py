@@ -129,11 +129,6 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def three_digits(value: float) -> str:
-    """Write a number with three digits, or with all before the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def digits(value: float, n: int) -> str:
     """Write a value rounded to so many significant digits, and large ones without an exponent."""
     rounded = float(f"{value:.{n}g}")

@@ -102,7 +102,7 @@ def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
     return (record.run_id, record.case, *axes)
 
 
-def baselines(records: Iterable[Record], axis: str, value: str) -> dict[tuple[Any, ...], Record]:
+def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[Any, ...], Record]:
     """Return what others are compared with, by what they must share."""
     return {size(record, axis): record for record in records if record.point[axis] == value}
 

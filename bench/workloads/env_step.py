@@ -413,8 +413,17 @@ def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]
 AGENTS_IN_EACH: Final = "agents in each environment"
 
 
-def over_agents(records: Sequence[Record], name: str, xlabel: str = "", envs: int | None = None) -> list[Panel]:
-    """Return the panel of an environment over the number of its agents; none where it has a single size.
+def of_several_sizes(groups: Iterable[Sequence[Record]]) -> list[Sequence[Record]]:
+    """Keep the groups, each of one environment, that were measured with several numbers of agents."""
+    return [group for group in groups if _n_sizes(group) > 1]
+
+
+def _n_sizes(records: Sequence[Record]) -> int:
+    return len({record.point["n_agents"] for record in records})
+
+
+def over_agents(records: Sequence[Record], name: str, xlabel: str = "", envs: int | None = None) -> Panel:
+    """Return the panel of an environment over the number of its agents.
 
     Args:
         records: Records of one environment.
@@ -422,34 +431,26 @@ def over_agents(records: Sequence[Record], name: str, xlabel: str = "", envs: in
         xlabel: Label of the axis of agents instead of the chart's.
         envs: Number of environments that the title names.
     """
-    if _n_sizes(records) < 2:
-        return []
     series = lines(records, lambda record: metric(record, name), "n_agents")
-    return [Panel(environment(str(records[0].point["env"]), envs=envs), series, xlabel=xlabel)]
-
-
-def _n_sizes(records: Sequence[Record]) -> int:
-    return len({record.point["n_agents"] for record in records})
+    return Panel(environment(str(records[0].point["env"]), envs=envs), series, xlabel=xlabel)
 
 
 def agents_chart(records: Sequence[Record]) -> Chart:
     """Return throughput over the number of agents, in the number of environments that most sizes were measured in."""
-    panels: list[Panel] = []
-    shown: list[Record] = []
-    for (env,), of_env in grouped(plain(latest(records)), "env").items():
-        (n_envs,), found = max(grouped(of_env, "n_envs").items(), key=lambda group: _n_sizes(group[1]))
-        partly = f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"
-        own = over_agents(found, "agent_steps_per_s", partly if env == "tag_gridworld" else "", int(n_envs))
-        panels += own
-        shown += found if own else []
+    by_env = grouped(plain(latest(records)), "env").values()
+    shown = of_several_sizes(max(grouped(each, "n_envs").values(), key=_n_sizes) for each in by_env)
+    partly: dict[Any, str] = {"tag_gridworld": f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"}
     return Chart(
         name="agents",
         title="Throughput over agents",
         caption=MEDIANS,
         x=Axis(AGENTS_IN_EACH),
         y=Axis("agent steps per second"),
-        panels=panels,
-        records=shown,
+        panels=[
+            over_agents(each, "agent_steps_per_s", partly.get(each[0].point["env"], ""), int(each[0].point["n_envs"]))
+            for each in shown
+        ],
+        records=[record for each in shown for record in each],
     )
 
 

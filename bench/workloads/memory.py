@@ -14,11 +14,11 @@ from warpdrive_min.backends import Backend
 from ..case import Case, Check, Facts, Point, Preset
 from ..measure import Once
 from ..record import Measurement, Metric, Record
-from ..show.charts import Axis, Chart, Panel
+from ..show.charts import Axis, Chart
 from ..show.columns import Table
 from ..show.records import grouped, latest
 from ..show.tables import every_point, note_column
-from .env_step import AGENTS_IN_EACH, env_step_sizes, over_agents, place, start_env
+from .env_step import AGENTS_IN_EACH, env_step_sizes, of_several_sizes, over_agents, place, start_env
 from .shared import ON_GPU, available
 
 SLACK_BYTES: Final = 1 << 20
@@ -177,12 +177,7 @@ def memory_table(records: Sequence[Record]) -> Table[Record]:
 
 def memory_chart(records: Sequence[Record]) -> Chart:
     """Return the bytes of an environment over the number of its agents, for environments of several sizes."""
-    panels: list[Panel] = []
-    shown: list[Record] = []
-    for found in grouped(latest(records), "env").values():
-        own = over_agents(found, "bytes_per_env")
-        panels += own
-        shown += found if own else []
+    shown = of_several_sizes(grouped(latest(records), "env").values())
     return Chart(
         name="memory",
         title="Memory of an environment",
@@ -190,8 +185,8 @@ def memory_chart(records: Sequence[Record]) -> Chart:
         statistic="of the arrays",
         x=Axis(AGENTS_IN_EACH),
         y=Axis("bytes of an environment"),
-        panels=panels,
-        records=shown,
+        panels=[over_agents(each, "bytes_per_env") for each in shown],
+        records=[record for each in shown for record in each],
     )
 
 

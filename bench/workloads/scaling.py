@@ -27,7 +27,7 @@ from ..record import Measurement, Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
 from ..show.columns import Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
-from ..show.records import grouped, latest, metric
+from ..show.records import baselines, grouped, latest, metric, rate_of, size
 from ..show.tables import every_point
 from .shared import ON_GPU, Repeated, available, timed
 from .train import (
@@ -165,21 +165,16 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
 def efficiencies(records: Iterable[Record]) -> dict[int, float]:
     """Return rate(n) / (n * rate(1)) of each record, by its `id`; of those with one rank in the same run."""
     records = list(records)
-    single = {_place(record): _rate(record) for record in records if record.point["n_ranks"] == 1}
+    single = baselines(records, "n_ranks", 1)
     return {
-        id(record): _rate(record) / (int(record.point["n_ranks"]) * single[_place(record)])
+        id(record): _rate(record) / (int(record.point["n_ranks"]) * _rate(single[size(record, "n_ranks")]))
         for record in records
-        if _place(record) in single
+        if size(record, "n_ranks") in single
     }
 
 
-def _place(record: Record) -> tuple[Any, ...]:
-    axes = sorted((axis, value) for axis, value in record.point.items() if axis != "n_ranks")
-    return (record.run_id, *axes)
-
-
 def _rate(record: Record) -> float:
-    return (record.metrics or {})["env_steps_per_s"].value
+    return rate_of(record, "env_steps_per_s")
 
 
 # ------------------------------------------------------------------ points

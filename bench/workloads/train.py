@@ -29,7 +29,7 @@ from ..measure import Timed
 from ..record import Metric, Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
 from ..show.columns import NOTHING, Column, Table, value_column
-from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text, three_digits
+from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text
 from ..show.records import by, grouped, latest, rate_of
 from ..show.tables import every_point
 from .env_step import place
@@ -470,7 +470,7 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
         other = anchor(record.point)
         return NOTHING if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
 
-    over = value_column("x reference (on an H200)", over_reference, three_digits)
+    over = value_column("x reference (on an H200)", over_reference, ratio_text)
     made = every_point(records, over, Column("reference", reference))
     sources = " ".join(f"{name}: {source}." for name, source in SOURCES.items())
     return replace(made, caption=f"{made.caption} {sources}")
