@@ -264,16 +264,26 @@ class Building:
     given: Mapping[str, Any]
     """Sections of the user's run config by policy, with keys that only the user's models know."""
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of WarpDrive's models that are the same for all policies."""
+        return {
+            "env": self.env,
+            "policy_tag_to_agent_id_map": self.policies,
+            "create_separate_placeholders_for_each_policy": self.arrays[0],
+            "obs_dim_corresponding_to_num_agents": self.arrays[1],
+        }
+
 
 _building: ContextVar[Building] = ContextVar("_building")
 
 
 @contextlib.contextmanager
-def building(what: Building) -> Iterator[None]:
+def building(what: Building) -> Iterator[Building]:
     """Build models that a user added for a trainer, within a ``with`` statement."""
     token = _building.set(what)
     try:
-        yield
+        yield what
     finally:
         _building.reset(token)
 
@@ -302,14 +312,7 @@ class _Trained(nn.Module):
         )
         given = (what.given.get(policy) or {}).get("model") or {}
         extra = given if part == "model" else given.get(part) or {}
-        self.model = self.build(
-            env=what.env,
-            model_config={**config.to_dict(), **extra},
-            policy=policy,
-            policy_tag_to_agent_id_map=what.policies,
-            create_separate_placeholders_for_each_policy=what.arrays[0],
-            obs_dim_corresponding_to_num_agents=what.arrays[1],
-        )
+        self.model = self.build(model_config={**config.to_dict(), **extra}, policy=policy, **what.arguments)
         models.initialise(self.model, config.init_method)
         self._is_continuous = space.is_continuous
 

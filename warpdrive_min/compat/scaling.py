@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.multiprocessing.spawn import spawn
 
-from warpdrive_min.compat.models import Building, building
+from warpdrive_min.compat.models import building
 from warpdrive_min.compat.trainers import first_trainer
 from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.training import distributed
@@ -90,10 +90,9 @@ def perform_auto_vertical_scaling(
             "perform_auto_vertical_scaling: the function must make a trainer of warp_drive (got none); let it build one"
         )
     do = "choose num_envs yourself, or leave separate placeholders off"
-    require(not found.separate, "perform_auto_vertical_scaling", "policies must share arrays", do=do)
-    given = config.get("policy") or {}
-    with building(Building(found.wrapper, found.policies, (False, found.agents_axis), found.config.policy, given)):
-        scaling = auto_scale(found.config, found.wrapper.like, found.policies, n_iterations=num_iters)
+    require(not found.models.arrays[0], "perform_auto_vertical_scaling", "policies must share arrays", do=do)
+    with building(found.models) as models:
+        scaling = auto_scale(found.config, models.env.like, models.policies, n_iterations=num_iters)
     scaled = copy.deepcopy(dict(config))
     best = scaling.saturation
     scaled["trainer"] |= {"num_envs": best.num_envs, "train_batch_size": best.train_batch_size}

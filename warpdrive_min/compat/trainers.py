@@ -79,17 +79,10 @@ class TrainerBase(trainer.Trainer):
             raise ConfigError(f"trainer: needs env_wrapper and config (got {env_wrapper} and {config}); pass both")
         settings = run_config(config) if isinstance(config, Mapping) else RunConfig.of(config)
         policies = trainer.policy_map(settings, env_wrapper, policy_tag_to_agent_id_map)
+        self._given = (config.get("policy") or {}) if isinstance(config, Mapping) else {}
         if _looks_only.get():
-            raise _FoundError(
-                Found(
-                    env_wrapper,
-                    settings,
-                    policies,
-                    create_separate_placeholders_for_each_policy,
-                    obs_dim_corresponding_to_num_agents,
-                )
-            )
-        self._given = config if isinstance(config, Mapping) else {}
+            arrays = (create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
+            raise _FoundError(Found(settings, Building(env_wrapper, policies, arrays, settings.policy, self._given)))
         self._n_played = 0
         arguments = trainer_arguments(
             policies,
@@ -119,23 +112,19 @@ class TrainerBase(trainer.Trainer):
 
     def _build(self) -> None:
         """Build models with what a user's own ones need to know, and see all from WarpDrive's side."""
-        given = self._given.get("policy") or {}
-        with building(Building(self.wrapper, self.policy_map, self.layout.saved, self.config.policy, given)):
+        models = Building(self.wrapper, self.policy_map, self.layout.saved, self.config.policy, self._given)
+        with building(models):
             super()._build()
         self.trainers = {name: group.algorithm for name, group in self.groups.items() if group.algorithm}
         """The algorithms, by policy."""
-        separate, axis = self.layout.saved
         self._seen = {
             part: {
                 name: seen_from_warpdrive(
                     group.models[part],
                     kind,
-                    env=self.wrapper,
                     model_config=group.config.models[part].to_dict(),
                     policy=name,
-                    policy_tag_to_agent_id_map=self.policy_map,
-                    create_separate_placeholders_for_each_policy=separate,
-                    obs_dim_corresponding_to_num_agents=axis,
+                    **models.arguments,
                 )
                 for name, group in self.groups.items()
                 if part in group.models
@@ -360,13 +349,8 @@ class TrainerDDPG(TrainerBase):
 class Found:
     """The run that a script is about to train."""
 
-    wrapper: EnvWrapper
     config: RunConfig
-    policies: PolicyMap
-    separate: bool
-    """Each policy has arrays of its own."""
-    agents_axis: str
-    """Axis of the agents in observations, ``"first"`` or ``"last"``."""
+    models: Building
 
 
 _looks_only: ContextVar[bool] = ContextVar("_looks_only", default=False)
