@@ -7,14 +7,12 @@ from typing import Any
 
 import torch
 
-from warpdrive_min.constants import DONE, EPISODE, TIMESTEP, Constants
+from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import ActionError, require
 from warpdrive_min.resetter import OWN_KERNEL
 from warpdrive_min.spaces import Dict
-
-FINAL_OBSERVATIONS = "final_observations"
 
 
 class BatchedEnvironment:
@@ -53,7 +51,7 @@ class BatchedEnvironment:
         self._actions = self.data.tensor(Constants.ACTIONS)
         self._observations = self.data.tensor(Constants.OBSERVATIONS)
         self._rewards = self.data.tensor(Constants.REWARDS)
-        self._has_reasons = self.data.is_data_on_device("terminated") and self.data.is_data_on_device("truncated")
+        self._has_reasons = all(self.data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED))
 
     # -------------------------------------------------------------- what a bridge may ask for
 
@@ -167,7 +165,7 @@ class BatchedEnvironment:
         An environment without arrays of these names counts as truncated when its time is up.
         """
         if self._has_reasons:
-            return self.data.tensor("terminated") != 0, self.data.tensor("truncated") != 0
+            return self.data.tensor(TERMINATED) != 0, self.data.tensor(TRUNCATED) != 0
         out_of_time = self.data.tensor(TIMESTEP) >= self.wrapper.episode_length
         return self.ended() & ~out_of_time, self.ended() & out_of_time
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from warpdrive_min.consistency.arrays import Comparison, Difference, Tolerance, difference
 from warpdrive_min.consistency.checker import EnvironmentCPUvsGPU, generate_random_actions
-from warpdrive_min.consistency.steps import FINAL_OBSERVATIONS, Agreement, copy_state, step_by_step
+from warpdrive_min.consistency.steps import Agreement, copy_state, step_by_step
+from warpdrive_min.constants import FINAL_OBSERVATIONS
 
 __all__ = [
     "FINAL_OBSERVATIONS",

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 
 from warpdrive_min.consistency.arrays import Array, Difference, difference
-from warpdrive_min.constants import DONE, Constants
+from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.env_wrapper import EnvWrapper
-
-FINAL_OBSERVATIONS = "final_observations"
 
 
 def copy_state(source: CUDADataManager, target: CUDADataManager) -> None:

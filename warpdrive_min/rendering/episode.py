@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.constants import TIMESTEP, Constants
+from warpdrive_min.constants import TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.errors import DataError, known, require
 from warpdrive_min.files import replacing
 
@@ -65,7 +65,7 @@ class Episode:
     @property
     def outcome(self) -> str:
         """Reason of its end: "terminated", "truncated", or "" while it goes on."""
-        return next((flag for flag in ("terminated", "truncated") if flag in self.arrays and self[flag][-1]), "")
+        return next((flag for flag in (TERMINATED, TRUNCATED) if flag in self.arrays and self[flag][-1]), "")
 
     def save(self, path: str | Path) -> None:
         """Write a compressed ``.npz``; the file appears whole or not at all.

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from warpdrive_min.config import Config
-from warpdrive_min.constants import DONE, RESET_SEED, TIMESTEP, Constants
+from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import DataError, DeviceMemoryError, known, require
 from warpdrive_min.rendering.episode import Episode
 
-WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, "terminated", "truncated")
+WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
 """Arrays that say nothing before the first step; all but the first are always recorded, where they are."""
 ALIGNMENT: Final = 16
 """Bytes; no element is larger."""
@@ -82,7 +82,7 @@ def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
     per_env = [name for name in data.array_names() if data.attribute(name, "n_copies") == wrapper.n_envs]
     always = [TIMESTEP, DONE, *(name for name in WRITTEN_BY_STEPS[1:] if name in per_env)]
     if wanted is None:
-        wanted = [name for name in per_env if name != "final_observations"]
+        wanted = [name for name in per_env if name != FINAL_OBSERVATIONS]
     for name in wanted:
         do, there = f"known are {known([*per_env, *always])}", name in (*per_env, *always)
         require(there, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)

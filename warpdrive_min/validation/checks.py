@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.consistency import FINAL_OBSERVATIONS, Agreement, EnvironmentCPUvsGPU, step_by_step
-from warpdrive_min.constants import DONE, EPISODE, TIMESTEP, Constants
+from warpdrive_min.consistency import Agreement, EnvironmentCPUvsGPU, step_by_step
+from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.environment import CUDAEnvironmentContext
 from warpdrive_min.policies import random_policy
 from warpdrive_min.validation.compare import (
@@ -32,8 +32,6 @@ from warpdrive_min.validation.compare import (
 )
 from warpdrive_min.validation.subject import Array, Subject, Trace, draw_actions, play, replay, snapshot
 
-TERMINATED: Final = "terminated"
-TRUNCATED: Final = "truncated"
 OUTPUTS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED, TIMESTEP, EPISODE)
 """Arrays that an environment's user sees of a step; the other arrays are state, or scratch that nobody need reset."""
 NOT_RESET: Final = (Constants.REWARDS, Constants.ACTIONS, TERMINATED, TRUNCATED, FINAL_OBSERVATIONS)
