@@ -188,7 +188,7 @@ def test_find_takes_a_checkpoint_or_a_folder(tmp_path):
 @pytest.mark.parametrize(("name", "got"), [("", "a folder without"), ("missing", "nothing there")])
 def test_find_says_that_there_is_none(tmp_path, name, got):
     """A folder without checkpoints, and no folder, are errors that say which."""
-    with pytest.raises(CheckpointError, match=rf"must be a folder with state.json .*\(got {got}\)"):
+    with pytest.raises(CheckpointError, match=rf"must be a folder with state.json .*\(got '{got}'\)"):
         find(tmp_path / name)
 
 

@@ -204,8 +204,8 @@ def test_checkpoint_of_something_else_is_refused(start):
     run = start()
     before, own = everything(run), lightning.pack(run)
     for found, match in (
-        ({"state_dict": {}}, r"must have the entry 'warpdrive_min' \(got state_dict\)"),
-        ({lightning.STATE: own | {"schema": 0}}, r"schema of the checkpoint must be 1 \(got 0\); use the release that"),
+        ({"state_dict": {}}, r"must have the entry 'warpdrive_min' \(got \['state_dict'\]\)"),
+        ({lightning.STATE: own | {"schema": 0}}, r"lightning: schema must be 1 \(got 0\); use the release that"),
         ({lightning.STATE: lightning.pack(start(n_envs=2))}, r"'n_envs': \(2, 4\)"),
     ):
         with pytest.raises(CheckpointError, match=match):

@@ -124,7 +124,7 @@ def test_critic_sees_observations_and_then_actions():
 
 def test_actor_of_choices_is_refused():
     """DDPG's actor gives the actions themselves, which choices are not."""
-    with pytest.raises(ConfigError, match=r"must be those of a Box .got .3, 4. choices.; use 'fully_connected'"):
+    with pytest.raises(ConfigError, match=r"must be those of a Box, not choices .got .3, 4..; use 'fully_connected'"):
         FullyConnectedActor(N_FEATURES, DISCRETE, config())
 
 

@@ -11,7 +11,7 @@ import torch
 
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import require
 from warpdrive_min.rendering import Episode, record
 from warpdrive_min.training.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.evaluation import EvaluationEnvs
@@ -107,12 +107,11 @@ def of_all(name: str, episode: Episode, arrays: Mapping[str, AgentArrays], every
     if any(not each.suffix for each in arrays.values()):
         return episode[name]
     parts = [episode[name + each.suffix] for each in arrays.values()]
-    if len({part.shape[2:] for part in parts}) > 1:
-        spaces = {policy: each.space for policy, each in arrays.items()}
-        raise ConfigError(
-            f"fetch_episode_states: actions of all policies must have as many types to be one array (got {spaces}); "
-            f"name {name}_<policy> among the states instead"
-        )
+    is_one = len({part.shape[2:] for part in parts}) == 1
+    rule = "actions of all policies must have as many types to be one array"
+    do = f"name {name}_<policy> among the states instead"
+    spaces = {policy: each.space for policy, each in arrays.items()}
+    require(is_one, "fetch_episode_states", rule, spaces, do)
     agents = [agent for each in arrays.values() for agent in each.agents]
     return np.concatenate(parts, axis=1)[:, [agents.index(agent) for agent in everyone]]
 

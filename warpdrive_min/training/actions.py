@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.spaces import action_bounds, category_counts
 
 
@@ -32,14 +32,12 @@ class ActionSpace:
     def __post_init__(self) -> None:
         sizes = {len(values) for values in ((self.categories,) if self.categories else (self.low, self.high))}
         if self.n_types < 1 or sizes != {self.n_types} or (self.categories and (self.low or self.high)):
-            raise ConfigError(
-                "action space: must have n_types categories, or n_types lower and upper bounds, and at least one "
-                f"(got {self})"
-            )
-        if self.categories and min(self.categories) < 1:
-            raise ConfigError(f"action space: every type needs at least one choice (got {self.categories})")
-        if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
-            raise ConfigError(f"action space: low must be below high (got {self.low} and {self.high})")
+            rule = "must have n_types categories, or n_types lower and upper bounds, and at least one"
+            raise ConfigError.of("action space", rule, self)
+        has_choices = min(self.categories, default=1) >= 1
+        require(has_choices, "action space", "every type needs at least one choice", self.categories)
+        is_ordered = all(low < high for low, high in zip(self.low, self.high, strict=True))
+        require(is_ordered, "action space", "low must be below high", (self.low, self.high))
 
     @property
     def is_continuous(self) -> bool:

@@ -7,12 +7,13 @@ environments, so it grows with them, and with it the minibatches of PPO; a run o
 
 from __future__ import annotations
 
+import bisect
 import gc
 import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,14 +21,14 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, DeviceMemoryError
+from warpdrive_min.errors import DeviceMemoryError, require
+from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.build import algorithm_class
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trainer import Trainer, policy_map
 
 log = logging.getLogger(__name__)
 
-PolicyMap = Mapping[str, Sequence[Hashable]]
 MakeWrapper = Callable[[int], EnvWrapper]
 """Returns a wrapper of so many environments, not started."""
 
@@ -86,28 +87,26 @@ class MemoryModel:
         rows_per_env = self.n_steps * max(len(each) for each in agents.values())
         self._room = _room_for_replay(config, {name: len(each) for name, each in agents.items()}, self.n_steps)
         max_rows = config.trainer.max_rows
-        self._bend = MAX_ENVS if max_rows is None else max_rows // rows_per_env
-        n = _probe_size(config, self.n_steps, min(self._room, self._bend))
-        small, large = (probe(sized(config, k * n, self.n_steps, mode="eager"), make_wrapper, policies) for k in (1, 2))
-        limited = large
-        if n < self._bend < MAX_ENVS:
-            at_limit = sized(config, 2 * n, self.n_steps, mode="eager", max_rows=n * rows_per_env)
-            limited = probe(at_limit, make_wrapper, policies)
-        self._kept = (small.kept - (large.kept - small.kept), (large.kept - small.kept) / n)
-        self._passing = (
-            small.passing,
-            n,
-            max(0.0, (large.passing - small.passing) / n),
-            max(0.0, (limited.passing - small.passing) / n),
+        bend = MAX_ENVS if max_rows is None else max_rows // rows_per_env
+        self._n = n = _probe_size(config, self.n_steps, min(self._room, bend))
+        self._bend = max(n, bend)
+
+        def probed(num_envs: int, **trainer: Any) -> Probe:
+            return probe(sized(config, num_envs, self.n_steps, mode="eager", **trainer), make_wrapper, policies)
+
+        self._small, large = probed(n), probed(2 * n)
+        limited = probed(2 * n, max_rows=n * rows_per_env) if n < bend < MAX_ENVS else large
+        self._kept_per_env = (large.kept - self._small.kept) / n
+        self._passing_per_env, self._passing_behind = (
+            max(0.0, (each.passing - self._small.passing) / n) for each in (large, limited)
         )
 
     def parts(self, n_envs: int) -> dict[str, int]:
         """Return the bytes that a run keeps, and the most that come and go in an iteration, ``passing``."""
-        fixed, per_env = self._kept
-        at_n, n, slope, slope_behind = self._passing
-        bend = max(n, self._bend)
-        passing = at_n + slope * (min(n_envs, bend) - n) + slope_behind * max(0, n_envs - bend)
-        return {"kept": math.ceil(fixed + per_env * n_envs), "passing": math.ceil(max(0.0, passing))}
+        kept = self._small.kept + self._kept_per_env * (n_envs - self._n)
+        before, behind = min(n_envs, self._bend) - self._n, max(0, n_envs - self._bend)
+        passing = self._small.passing + self._passing_per_env * before + self._passing_behind * behind
+        return {"kept": math.ceil(kept), "passing": math.ceil(max(0.0, passing))}
 
     def total(self, n_envs: int) -> int:
         """Return the bytes of a run."""
@@ -115,14 +114,7 @@ class MemoryModel:
 
     def largest(self, free_bytes: int) -> int:
         """Return the largest number of environments that fits, at most `MAX_ENVS`; 0: not even one does."""
-        low, high = 0, min(MAX_ENVS, self._room)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.total(middle) <= free_bytes:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect.bisect_right(range(1, min(MAX_ENVS, self._room) + 1), free_bytes, key=self.total)
 
 
 def probe(config: RunConfig, make_wrapper: MakeWrapper, policies: PolicyMap | None) -> Probe:
@@ -265,8 +257,7 @@ def auto_scale(
         DeviceMemoryError: Memory runs out at the first trial, or in a probe.
     """
     for name, number in (("start", start), ("n_iterations", n_iterations)):
-        if number < 1:
-            raise ConfigError(f"auto_scale.{name}: must be at least 1 (got {number})")
+        require(number >= 1, f"auto_scale.{name}", "must be at least 1", number)
     try:
         model = MemoryModel(config, make_wrapper, policies)
     except torch.OutOfMemoryError as error:
@@ -275,13 +266,12 @@ def auto_scale(
         _free_memory()
     free = model.free_bytes if free_bytes is None else free_bytes
     largest = model.largest(int(USABLE * free))
-    if largest < 1:
-        raise ConfigError(
-            f"auto_scale: one environment with rollouts of {model.n_steps:,} steps must fit into memory (needs "
-            f"{model.total(1):,} bytes, {free:,} are free); lower train_batch_size, buffer_size or max_rows"
-        )
+    rule = f"one environment with rollouts of {model.n_steps:,} steps must fit into {free:,} free bytes"
+    do = "lower train_batch_size, buffer_size or max_rows"
+    require(largest >= 1, "auto_scale", rule, model.total(1), do)
     points: list[ScalingTrial] = []
-    for num_envs in _doubled(min(start, largest), largest):
+    num_envs = min(start, largest)
+    while num_envs <= largest and not _has_levelled(points):
         try:
             point = _measure(sized(config, num_envs, model.n_steps), make_wrapper, policies, n_iterations, model)
         except (torch.OutOfMemoryError, DeviceMemoryError) as error:
@@ -293,16 +283,8 @@ def auto_scale(
             _free_memory()
         points.append(point)
         on_point(point)
-        if _has_levelled(points):
-            break
+        num_envs *= 2
     return Scaling(tuple(points), largest, free)
-
-
-def _doubled(start: int, largest: int) -> Iterator[int]:
-    n = start
-    while n <= largest:
-        yield n
-        n *= 2
 
 
 def _has_levelled(points: Sequence[ScalingTrial]) -> bool:
@@ -314,8 +296,7 @@ def _has_levelled(points: Sequence[ScalingTrial]) -> bool:
 def _measure(
     config: RunConfig, make_wrapper: MakeWrapper, policies: PolicyMap | None, n_iterations: int, model: MemoryModel
 ) -> ScalingTrial:
-    num_envs, batch = config.trainer.num_envs, config.trainer.train_batch_size
-    wrapper = make_wrapper(num_envs)
+    wrapper, batch = make_wrapper(config.trainer.num_envs), config.trainer.train_batch_size
     is_gpu = wrapper.backend.device.type == "cuda"
     if is_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -330,9 +311,9 @@ def _measure(
     seconds = time.perf_counter() - start
     trainer.graceful_close()
     return ScalingTrial(
-        num_envs=num_envs,
+        num_envs=wrapper.n_envs,
         train_batch_size=batch,
-        predicted_bytes=model.total(num_envs),
+        predicted_bytes=model.total(wrapper.n_envs),
         steps_per_s=n_iterations * batch / seconds,
         peak_bytes=torch.cuda.max_memory_allocated() if is_gpu else None,
     )

@@ -27,7 +27,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from warpdrive_min.errors import CheckpointError, ConfigError
+from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.packages import optional_package
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,7 @@ def save(
     Raises:
         ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
     """
-    if keep_last < 1:
-        raise ConfigError(f"checkpoint.keep_last: must be at least 1 (got {keep_last})")
+    require(keep_last >= 1, "checkpoint.keep_last", "must be at least 1", keep_last)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _tidy(folder)
@@ -130,10 +129,9 @@ def find(path: str | Path) -> Path:
     path = _standing(Path(path))
     found = path if (path / HEADER).exists() or (path / TENSORS).exists() else latest(path)
     if found is None:
-        raise CheckpointError(
-            f"checkpoint {path}: must be a folder with {HEADER} and {TENSORS}, or hold folders checkpoint_<iteration> "
-            f"(got {'a folder without' if path.is_dir() else 'nothing there'}); name one that a run has saved"
-        )
+        rule = f"must be a folder with {HEADER} and {TENSORS}, or hold folders checkpoint_<iteration>"
+        got, do = "a folder without" if path.is_dir() else "nothing there", "name one that a run has saved"
+        raise CheckpointError.of(f"checkpoint {path}", rule, got, do)
     return found
 
 
@@ -234,34 +232,33 @@ class _DamagedError(CheckpointError):
 
 def _verified(path: Path) -> Header:
     """Return the header once both files are found whole."""
-    instead = "remove it and resume from an earlier one or from best"
+    header_file, tensor_file = path / HEADER, path / TENSORS
+    for file in (header_file, tensor_file):
+        if not file.exists():
+            raise _damaged(f"checkpoint {path}", f"needs {file.name}")
     try:
-        fields = json.loads((path / HEADER).read_text())
+        fields = json.loads(header_file.read_text())
         schema, sha256 = fields.pop("schema"), fields.pop("sha256")
-    except FileNotFoundError as error:
-        raise _DamagedError(f"checkpoint {path}: needs {HEADER} (got no such file); {instead}") from error
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise _DamagedError(
-            f"{path / HEADER}: must be a whole JSON object with schema and sha256 (got {error}); {instead}"
-        ) from error
-    if schema != SCHEMA:
-        raise CheckpointError(
-            f"{path / HEADER}: schema must be {SCHEMA} (got {schema!r}); "
-            f"use the release that wrote it: {fields.get('versions', 'unknown')}"
-        )
+        raise _damaged(header_file, "must be a whole JSON object with schema and sha256", error) from error
+    check_schema(header_file, schema, fields)
     try:
         header = Header(**fields)
-        actual = _hash(path / TENSORS)
     except TypeError as error:
-        raise _DamagedError(f"{path / HEADER}: must have the fields of schema {SCHEMA} ({error}); {instead}") from error
-    except FileNotFoundError as error:
-        raise _DamagedError(f"checkpoint {path}: needs {TENSORS} (got no such file); {instead}") from error
-    if actual != sha256:
-        raise _DamagedError(
-            f"{path / TENSORS}: is cut or altered: its SHA-256 must be {sha256} (got {actual}, of "
-            f"{(path / TENSORS).stat().st_size:,} bytes); {instead}"
-        )
+        raise _damaged(header_file, f"must have the fields of schema {SCHEMA}", error) from error
+    if (actual := _hash(tensor_file)) != sha256:
+        raise _damaged(tensor_file, f"is cut or altered: its SHA-256 must be {sha256}", actual)
     return header
+
+
+def _damaged(what: str | Path, rule: str, got: object = ...) -> _DamagedError:
+    return _DamagedError.of(str(what), rule, got, "remove it and resume from an earlier one or from best")
+
+
+def check_schema(what: str | Path, schema: object, header: Mapping[str, Any]) -> None:
+    """Raise `CheckpointError` unless this release reads checkpoints of a schema, whose header says who wrote it."""
+    do = f"use the release that wrote it: {header.get('versions', 'unknown')}"
+    require(schema == SCHEMA, str(what), f"schema must be {SCHEMA}", schema, do, CheckpointError)
 
 
 def _hash(path: Path) -> str:

@@ -28,7 +28,7 @@ import torch.distributed.nn
 from torch import distributed
 
 from warpdrive_min import backends
-from warpdrive_min.errors import ConfigError, TrainingError
+from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.training.captured import forget_graphs
 from warpdrive_min.training.ranks import World
@@ -106,18 +106,19 @@ def on_gpu(env_backend: str) -> bool:
     return backends.get(env_backend).captures_graphs
 
 
+def _require_gpus(n: int) -> None:
+    n_gpus = torch.cuda.device_count()
+    rule = f"each of the {n} processes needs a GPU of its own"
+    require(n <= n_gpus, "training", rule, n_gpus, f"start at most {n_gpus} there, and let each see all of them")
+
+
 def own_gpu(local_rank: int) -> torch.device:
     """Make the GPU of a local rank the current one, and return it.
 
     Raises:
         ConfigError: There are too few.
     """
-    n_gpus = torch.cuda.device_count()
-    if local_rank >= n_gpus:
-        raise ConfigError(
-            f"training: each process of a machine needs a GPU of its own (got local rank {local_rank} and {n_gpus} "
-            f"visible GPUs); start at most {n_gpus} there, and let each see all of them"
-        )
+    _require_gpus(local_rank + 1)
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
@@ -141,10 +142,8 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         TrainingError: A process has failed, or was killed; says with which error.
         SystemExit: A signal has ended them all; the code is 128 + its number.
     """
-    if env_backend is not None and on_gpu(env_backend) and n > (n_gpus := torch.cuda.device_count()):
-        raise ConfigError(
-            f"launch: each of the {n} processes needs a GPU of its own (got {n_gpus}); start at most {n_gpus}"
-        )
+    if env_backend is not None and on_gpu(env_backend):
+        _require_gpus(n)
     from torch.distributed.elastic.multiprocessing.api import (  # noqa: PLC0415  (slow to import)
         DefaultLogsSpecs,
         SignalException,
@@ -172,10 +171,8 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             ended_here = -signal.SIGTERM
             failed = {rank: end for rank, end in error.failures.items() if end.exitcode != ended_here}
             ends = "; ".join(f"rank {rank}: {_end_of(end)}" for rank, end in (failed or error.failures).items())
-            raise TrainingError(
-                f"launch: none of {n} ranks may fail (got {ends}), and the others were ended; what they said is above; "
-                "once that is mended, resume from the last checkpoint"
-            ) from error
+            do = "what they said is above, and the others were ended; mend it and resume from the last checkpoint"
+            raise TrainingError.of("launch", f"none of {n} ranks may fail", ends, do) from error
         except SignalException as error:
             raise SystemExit(128 + error.sigval) from error
 

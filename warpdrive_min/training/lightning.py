@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from warpdrive_min.errors import CheckpointError, ConfigError, known
+from warpdrive_min.errors import CheckpointError, ConfigError, known, require
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.metrics import EPISODIC_RETURN
 from warpdrive_min.training.trainer import Trainer
@@ -35,10 +35,8 @@ def package() -> Any:
     for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(name)
-    raise ConfigError(
-        f"{__name__}: needs the package lightning (got neither {' nor '.join(PACKAGES)}); "
-        'pip install "warpdrive-min[lightning]"'
-    )
+    do = 'pip install "warpdrive-min[lightning]"'
+    raise ConfigError.of("lightning", f"needs one of the packages {known(PACKAGES)}", None, do)
 
 
 LIGHTNING: Any = package()
@@ -70,22 +68,14 @@ class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # of a 
             ConfigError: It would train in several processes, on another GPU or in another precision.
         """
         n_processes = max(self.trainer.world_size, self.run.world.size)
-        if n_processes > 1:
-            raise ConfigError(
-                f"lightning: must train in one process (got {n_processes}); give Trainer(devices=1), or train on "
-                "several GPUs with warpdrive_min.training.trainer.Trainer"
-            )
+        do = "give Trainer(devices=1), or train on several GPUs with warpdrive_min.training.trainer.Trainer"
+        require(n_processes == 1, "lightning", "must train in one process", n_processes, do)
         own, chosen = self.run.wrapper.cuda_data_manager.device, self.trainer.strategy.root_device
-        if own.type == chosen.type == "cuda" and own != chosen:  # Lightning makes its own the current one
-            raise ConfigError(
-                f"lightning: must be on the GPU of the run's environments, {own} (got {chosen}); "
-                f"give Trainer(devices=[{own.index}])"
-            )
-        if self.trainer.precision != PRECISION:
-            raise ConfigError(
-                f"lightning: Trainer(precision=...) must be {PRECISION!r} (got {self.trainer.precision!r}); "
-                "leave it out, and name the precision in the run config, trainer.precision"
-            )
+        is_own = not (own.type == chosen.type == "cuda") or own == chosen  # Lightning makes its own the current one
+        rule = f"must be on the GPU of the run's environments, {own}"
+        require(is_own, "lightning", rule, chosen, f"give Trainer(devices=[{own.index}])")
+        given, do = self.trainer.precision, "leave it out, and name the precision in the run config, trainer.precision"
+        require(given == PRECISION, "lightning", f"Trainer(precision=...) must be {PRECISION!r}", given, do)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return what Lightning counts steps by."""
@@ -181,15 +171,8 @@ def unpack(run: Trainer, found: dict[str, Any]) -> None:
     Raises:
         CheckpointError: It has no run, or one of another release, environment, size or model.
     """
-    if STATE not in found:
-        raise CheckpointError(
-            f"lightning: a checkpoint must have the entry {STATE!r} (got {known(found)}); "
-            "name one that was saved while a WarpDriveModule was trained"
-        )
+    rule, do = f"a checkpoint must have the entry {STATE!r}", "name one that was saved while a WarpDriveModule trained"
+    require(STATE in found, "lightning", rule, [*found], do, CheckpointError)
     saved = found[STATE]
-    if saved["schema"] != checkpoint.SCHEMA:
-        raise CheckpointError(
-            f"lightning: schema of the checkpoint must be {checkpoint.SCHEMA} (got {saved['schema']!r}); "
-            f"use the release that wrote it: {saved['header'].get('versions', 'unknown')}"
-        )
+    checkpoint.check_schema("lightning", saved["schema"], saved["header"])
     run.load_state(saved["tensors"], checkpoint.Header(**saved["header"]), "of Lightning")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import torch
 from torch import nn
 
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused import perceptron
 from warpdrive_min.training.fused.columns import split
@@ -60,7 +60,7 @@ def create_actor_critic(n_features: int, space: ActionSpace, config: ModelConfig
         outputs = model(observations)
         if not (isinstance(outputs, tuple) and len(outputs) == 2):
             got = len(outputs) if isinstance(outputs, tuple) else type(outputs).__name__
-            raise ConfigError(f"model {config.type!r}: forward must return (head, value) (got {got})")
+            raise ConfigError.of(f"model {config.type!r}", "forward must return (head, value)", got)
         rows = observations.shape[:-1]
         for head in (outputs[0], model.act(observations)):
             _check_shape(config, "a head", head, (*rows, space.n_outputs))
@@ -77,11 +77,8 @@ def create_actor(n_features: int, space: ActionSpace, config: ModelConfig) -> nn
     """
     model = ModelFactory.create(config.type)(n_features, space, config)
     act = getattr(model, "act", None)
-    if not callable(act):
-        raise ConfigError(
-            f"model {config.type!r}: an actor needs act(observations) -> actions (got {type(model).__name__}); "
-            "add it, or use 'fully_connected_actor'"
-        )
+    rule, do = "an actor needs act(observations) -> actions", "add it, or use 'fully_connected_actor'"
+    require(callable(act), f"model {config.type!r}", rule, type(model), do)
     with _probe(model, n_features) as observations:
         _check_shape(config, "actions", act(observations), (*observations.shape[:-1], space.n_types))
     return model
@@ -118,13 +115,13 @@ class ModelFactory:
         Raises:
             ConfigError: The name is taken, there is no such file, module or class, or it is no ``torch.nn.Module``.
         """
-        if model_name in cls._classes:
-            raise ConfigError(f"model {model_name!r}: is there already; give it another name")
+        who = f"model {model_name!r}"
+        require(model_name not in cls._classes, who, "is there already", do="give it another name")
         found: Any = model_path
         if isinstance(model_path, str | Path):
             found = _attribute(model_name, model_path, object_name)
-        if not (isinstance(found, type) and issubclass(found, nn.Module)):
-            raise ConfigError(f"model {model_name!r}: must be a class derived from torch.nn.Module (got {found!r})")
+        is_model = isinstance(found, type) and issubclass(found, nn.Module)
+        require(is_model, who, "must be a class derived from torch.nn.Module", found)
         cls._classes[model_name] = found
 
     @classmethod
@@ -134,22 +131,18 @@ class ModelFactory:
         Raises:
             ConfigError: There is none; lists those that there are.
         """
-        if name not in cls._classes:
-            raise ConfigError(
-                f"model.type: unknown model (got {name!r}); known are {known(cls._classes)}; add others with "
-                "ModelFactory.add"
-            )
+        do = f"known are {known(cls._classes)}; add others with ModelFactory.add"
+        require(name in cls._classes, "model.type", "unknown model", name, do)
         return cls._classes[name]
 
 
 def _attribute(model_name: str, model_path: str | Path, object_name: str | None) -> Any:
     """Import a module by path or name and return what it calls ``object_name``."""
+    text, who = str(model_path), f"model {model_name!r}"
     if object_name is None:
-        raise ConfigError(f"model {model_name!r}: needs the name of its class in {model_path} (got object_name=None)")
-    text = str(model_path)
+        raise ConfigError.of(who, f"needs the name of its class in {text}", "object_name=None")
     if text.endswith(".py"):
-        if not Path(text).is_file():
-            raise ConfigError(f"model {model_name!r}: there is no file {text}")
+        require(Path(text).is_file(), who, f"there is no file {text}")
         name = f"warpdrive_min_model_{model_name}"
         spec = importlib.util.spec_from_file_location(name, text)
         assert spec is not None
@@ -161,12 +154,9 @@ def _attribute(model_name: str, model_path: str | Path, object_name: str | None)
         try:
             module = importlib.import_module(text)
         except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"model {model_name!r}: cannot import {text!r} ({error}); give the path of a .py file or the dotted "
-                "name of a module"
-            ) from error
-    if not hasattr(module, object_name):
-        raise ConfigError(f"model {model_name!r}: {text} has no {object_name!r}")
+            do = "give the path of a .py file or the dotted name of a module"
+            raise ConfigError.of(who, f"cannot import {text!r}", error, do) from error
+    require(hasattr(module, object_name), who, f"{text} has no {object_name!r}")
     return getattr(module, object_name)
 
 
@@ -181,12 +171,9 @@ def _probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
 
 
 def _check_shape(config: ModelConfig, what: str, got: Any, want: tuple[int, ...]) -> None:
-    if not isinstance(got, Tensor) or tuple(got.shape) != want:
-        shape = tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__
-        raise ConfigError(
-            f"model {config.type!r}: must return {what} of shape {want} for observations (2, 3, n_features) "
-            f"(got {shape})"
-        )
+    shape = tuple(got.shape) if isinstance(got, Tensor) else type(got)
+    rule = f"must return {what} of shape {want} for observations (2, 3, n_features)"
+    require(shape == want, f"model {config.type!r}", rule, shape)
 
 
 # ------------------------------------------------------------------ A2C and PPO
@@ -309,11 +296,9 @@ class FullyConnectedActor(nn.Module):
 
     def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
         super().__init__()
-        if not space.is_continuous:
-            raise ConfigError(
-                f"model 'fully_connected_actor': its actions must be those of a Box (got {space.categories} choices); "
-                "use 'fully_connected' with A2C or PPO"
-            )
+        what, rule = "model 'fully_connected_actor'", "its actions must be those of a Box, not choices"
+        do = "use 'fully_connected' with A2C or PPO"
+        require(space.is_continuous, what, rule, space.categories, do)
         self.fc = Trunk(n_features, config)
         self.policy_head = PolicyHead(self.fc.width, space, config)
         initialise(self, config.init_method)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import distributed
 
-from warpdrive_min.errors import ConfigError, TrainingError
+from warpdrive_min.errors import TrainingError, require
 
 Tensors = dict[str, torch.Tensor]
 Value = TypeVar("Value")
@@ -35,11 +35,9 @@ class World:
         is_open = distributed.is_available() and distributed.is_initialized()
         world = cls(distributed.get_rank(), distributed.get_world_size()) if is_open else cls()
         for what, want, got in (("num_devices", size, world.size), ("device_id", rank, world.rank)):
-            if want is not None and want != got and (is_open or what == "num_devices"):
-                raise ConfigError(
-                    f"trainer.{what}: must be that of the process group, {got} (got {want}); "
-                    "start several processes with torchrun, or leave it out"
-                )
+            is_own = want in (None, got) or not (is_open or what == "num_devices")
+            rule = f"must be that of the process group, {got}"
+            require(is_own, f"trainer.{what}", rule, want, "start several processes with torchrun, or leave it out")
         return world
 
     @property

@@ -45,11 +45,10 @@ EVEN: Final = 16
 class Minibatch(NamedTuple):
     """Some rows of a rollout, (rows, n_agents, ...) each."""
 
-    observations: Tensor
     masks: Tensor | None
     actions: Tensor
     log_probs: Tensor
-    values: Tensor
+    old_values: Tensor
     returns: Tensor
     advantages: Tensor
     weights: Tensor | None
@@ -260,63 +259,44 @@ class ActorCriticAlgorithm(abc.ABC):
         total: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of some rows, and its parts: policy, value, entropy, KL and clipped rows."""
-        if self._is_fused:
-            return self._fused_loss(buffer, rows, head, values, advantages, weights, total)
+        # The kernel picks rows by their numbers itself.
+        picked = slice(None) if self._is_fused and not isinstance(rows, slice) else rows
         minibatch = Minibatch(
-            observations=self._take(buffer.observations[:-1], rows),
-            masks=None if buffer.masks is None else self._take(buffer.masks[:-1], rows),
-            actions=self._take(buffer.actions, rows),
-            log_probs=self._take(buffer.log_probs, rows),
-            values=self._take(self.values[:-1], rows),
-            returns=self._take(self.returns, rows),
+            masks=None if buffer.masks is None else self._take(buffer.masks[:-1], picked),
+            actions=self._take(buffer.actions, picked),
+            log_probs=self._take(buffer.log_probs, picked),
+            old_values=self._take(self.values[:-1], picked),
+            returns=self._take(self.returns, picked),
             advantages=advantages,
             weights=weights,
         )
+        value_weight, entropy_weight = self.scheduled["vf_loss_coeff"], self.scheduled["entropy_coeff"]
+        if self._is_fused:
+            given = minibatch._asdict() | ({} if self._values_come_first else {"advantages": None})
+            return fused_loss.loss(
+                self._space,
+                head,
+                values,
+                **given,
+                total=total,
+                vf_loss_coeff=value_weight,
+                entropy_coeff=entropy_weight,
+                log_std=getattr(self.model, "log_std", None),
+                indices=None if isinstance(rows, slice) else rows,
+                clip_param=self.config.clip_param,
+                is_clipped=self.is_clipped,
+                value_clip=self.config.value_clip if self.is_clipped else None,
+                is_root=True,
+            )
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
         terms = self.terms(minibatch, head, values)
         means = [_sum(term, weights) / total for term in (terms.policy, terms.value, terms.entropy)]
-        loss = means[0] + self.scheduled["vf_loss_coeff"] * means[1] - self.scheduled["entropy_coeff"] * means[2]
+        loss = means[0] + value_weight * means[1] - entropy_weight * means[2]
         with torch.no_grad():
             kl = _sum(losses.approximate_kl(terms.log_ratio), weights) / total
             clipped = _sum(losses.clip_fraction(terms.log_ratio, self.config.clip_param), weights) / total
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
-
-    def _fused_loss(
-        self,
-        buffer: RolloutBuffer,
-        rows: Rows,
-        head: Tensor,
-        values: Tensor,
-        advantages: Tensor,
-        weights: Tensor | None,
-        total: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        def flat(array: Tensor) -> Tensor:
-            whole = array.flatten(0, 1)
-            return whole[rows] if isinstance(rows, slice) else whole
-
-        return fused_loss.loss(
-            self._space,
-            head,
-            values,
-            actions=flat(buffer.actions),
-            log_probs=flat(buffer.log_probs),
-            returns=flat(self.returns),
-            masks=None if buffer.masks is None else flat(buffer.masks[:-1]),
-            old_values=flat(self.values[:-1]),
-            advantages=advantages if self._values_come_first else None,
-            weights=None if weights is None else weights[:, 0],
-            total=total,
-            vf_loss_coeff=self.scheduled["vf_loss_coeff"],
-            entropy_coeff=self.scheduled["entropy_coeff"],
-            log_std=getattr(self.model, "log_std", None),
-            indices=None if isinstance(rows, slice) else rows,
-            clip_param=self.config.clip_param,
-            is_clipped=self.is_clipped,
-            value_clip=self.config.value_clip if self.is_clipped else None,
-            is_root=True,
-        )
 
     def log_prob_and_entropy(self, rows: Minibatch, head: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probability of the rows' actions now, and the entropy, (rows, n_agents) each."""
@@ -405,7 +385,7 @@ class PPO(ActorCriticAlgorithm):
         log_ratio = log_prob - rows.log_probs
         return LossTerms(
             policy=losses.clipped_surrogate_loss(log_ratio, rows.advantages, self.config.clip_param),
-            value=losses.value_loss(values, rows.returns, rows.values, self.config.value_clip),
+            value=losses.value_loss(values, rows.returns, rows.old_values, self.config.value_clip),
             entropy=entropy,
             log_ratio=log_ratio.detach(),
         )

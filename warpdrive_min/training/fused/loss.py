@@ -64,7 +64,7 @@ def loss(
         log_probs: ``(rows of the rollout, n_agents)``, of the actions when they were drawn.
         returns: As ``log_probs``.
         advantages: As ``values``; None: what the values are short of the returns by, as a constant.
-        weights: ``(rows,)``; None: every row counts once.
+        weights: ``(rows,)`` or ``(rows, 1)``; None: every row counts once.
         total: What sums are divided by, 0-d; read when the kernel runs, as the two coefficients.
         vf_loss_coeff: 0-d.
         entropy_coeff: 0-d.
