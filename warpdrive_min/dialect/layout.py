@@ -16,12 +16,12 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import Observations
 from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import (
     Agents,
     PolicyMap,
     SharedLayout,
     action_arrays,
-    action_types,
     get_flattened_obs_size,
     push_missing,
 )
@@ -125,11 +125,11 @@ def create_and_push_data_placeholders(
     push_missing(env_wrapper, feed)
     if action_sampler is not None:
         for suffix, members in layout.sets(policies, everyone).items():
-            types, dtype = action_types(env_wrapper.env.action_space[members[0]])
-            names = list(action_arrays(suffix, types))
-            for name, n_choices in zip(names[1:] or names, types, strict=True):
-                is_continuous = dtype is np.float32
-                action_sampler.register_actions(env_wrapper.cuda_data_manager, name, n_choices, is_continuous)
+            space = ActionSpace.of(env_wrapper.env.action_space[members[0]])
+            names = list(action_arrays(suffix, space.n_types))
+            choices = space.categories or (1,) * space.n_types
+            for name, n_choices in zip(names[1:] or names, choices, strict=True):
+                action_sampler.register_actions(env_wrapper.cuda_data_manager, name, n_choices, space.is_continuous)
 
 
 def get_obs(
@@ -147,11 +147,11 @@ def get_obs(
 
 
 def _add_batches(feed: DataFeed, wrapper: EnvWrapper, policy: str, agents: Agents, n_steps: int) -> None:
-    types, dtype = action_types(wrapper.env.action_space[agents[0]])
+    actions = ActionSpace.of(wrapper.env.action_space[agents[0]])
     size = get_flattened_obs_size(wrapper.env.observation_space[agents[0]])
     rows = (wrapper.n_envs, len(agents))
     for name, row in {
-        f"{Constants.ACTIONS}_batch_{policy}": np.zeros((*rows, len(types)), dtype),
+        f"{Constants.ACTIONS}_batch_{policy}": np.zeros((*rows, actions.n_types), actions.dtype),
         f"{Constants.REWARDS}_batch_{policy}": np.zeros(rows, np.float32),
         f"{Constants.PROCESSED_OBSERVATIONS}_batch_{policy}": np.zeros((*rows, size), np.float32),
         f"{Constants.DONE_FLAGS}_batch": np.zeros(wrapper.n_envs, np.int32),

@@ -45,6 +45,11 @@ class ActionSpace:
         return not self.categories
 
     @property
+    def dtype(self) -> type[np.int32] | type[np.float32]:
+        """Type of the actions in arrays."""
+        return np.float32 if self.is_continuous else np.int32
+
+    @property
     def n_outputs(self) -> int:
         """Width of an actor's head: a logit for each choice of each type, or the mean of each continuous type."""
         return sum(self.categories) or self.n_types

@@ -151,13 +151,13 @@ class SharedLayout:
         # The observations of the very reset that gave the copies their state; a core wrapper does not keep them.
         observations = getattr(wrapper, "first_observations", None) or wrapper.obs_at_reset()
         first = observations[agents[0]]
-        for key in first if isinstance(first, Mapping) else [None]:
-            name = Constants.OBSERVATIONS + suffix + (f"_{key}" if key is not None else "")
-            rows = [np.asarray(observations[agent] if key is None else observations[agent][key]) for agent in agents]
+        keys = list(first) if isinstance(first, Mapping) else []
+        for key, name in part_names(Constants.OBSERVATIONS + suffix, keys).items():
+            rows = [np.asarray(observations[agent][key] if keys else observations[agent]) for agent in agents]
             feed.add_data(name, self.stacked(rows), True, n_copies=n_envs)
-        types, dtype = action_types(wrapper.env.action_space[agents[0]])
-        for name, n_types in action_arrays(suffix, types).items():
-            feed.add_data(name, np.zeros((len(agents), n_types), dtype), n_copies=n_envs)
+        actions = ActionSpace.of(wrapper.env.action_space[agents[0]])
+        for name, n_types in action_arrays(suffix, actions.n_types).items():
+            feed.add_data(name, np.zeros((len(agents), n_types), actions.dtype), n_copies=n_envs)
         feed.add_data(Constants.REWARDS + suffix, np.zeros(len(agents), np.float32), n_copies=n_envs)
 
     def arrays(self, wrapper: EnvWrapper, policies: PolicyMap) -> dict[str, AgentArrays]:
@@ -199,9 +199,8 @@ class SharedLayout:
 
     def _observed(self, wrapper: EnvWrapper, name: str, agent: Hashable, n_agents: int) -> dict[Hashable, torch.Tensor]:
         """Return the arrays of observations by their keys, "" where there is no Dict."""
-        keys = list(getattr(wrapper.env.observation_space[agent], "spaces", {}))
-        named = {key: f"{name}_{key}" for key in keys} or {"": name}
-        return {key: self.by_agent(_tensor(wrapper, each), n_agents) for key, each in named.items()}
+        names = part_names(name, list(getattr(wrapper.env.observation_space[agent], "spaces", {})))
+        return {key: self.by_agent(_tensor(wrapper, each), n_agents) for key, each in names.items()}
 
     def _last_observations(
         self, wrapper: EnvWrapper, suffix: str, keys: Sequence[Hashable], n_agents: int
@@ -212,11 +211,16 @@ class SharedLayout:
         """
         data = wrapper.cuda_data_manager
         name = ("final_observations" if wrapper.auto_reset else Constants.OBSERVATIONS) + suffix
-        names = [f"{name}_{key}" if key else name for key in keys]
+        names = part_names(name, [key for key in keys if key]).values()
         if not all(map(data.is_data_on_device, (TERMINATED, TRUNCATED, *names))):
             return ()
         arrays = tuple(self.by_agent(data.tensor(name), n_agents) for name in names)
         return arrays if all(array.dim() > 1 and array.shape[1] == n_agents for array in arrays) else ()
+
+
+def part_names(name: str, keys: Sequence[Hashable]) -> dict[Hashable, str]:
+    """Return the names of an array's parts by the keys of a Dict; of what is no Dict its own name, by ""."""
+    return {key: f"{name}_{key}" for key in keys} or {"": name}
 
 
 def saved_layout(saved: Sequence[Any]) -> SharedLayout:
@@ -258,17 +262,10 @@ def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
     data.push_data_to_device(missing, torch_accessible=True)
 
 
-def action_arrays(suffix: str, types: Sequence[int]) -> dict[str, int]:
+def action_arrays(suffix: str, n_types: int) -> dict[str, int]:
     """Return the number of types of each action array: of all types, and where there are several, of each."""
-    parts = {f"{Constants.ACTIONS}_{index}{suffix}": 1 for index in range(len(types))} if len(types) > 1 else {}
-    return {Constants.ACTIONS + suffix: len(types), **parts}
-
-
-def action_types(space: Any) -> tuple[tuple[int, ...], type[np.int32] | type[np.float32]]:
-    """Return the choices of each action type (1 for each value of a continuous one), and the dtype of actions."""
-    if hasattr(space, "low"):
-        return (1,) * math.prod(space.shape), np.float32
-    return category_counts(space), np.int32
+    parts = {f"{Constants.ACTIONS}_{index}{suffix}": 1 for index in range(n_types)} if n_types > 1 else {}
+    return {Constants.ACTIONS + suffix: n_types, **parts}
 
 
 def _tensor(wrapper: EnvWrapper, name: str) -> torch.Tensor:

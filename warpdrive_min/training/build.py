@@ -12,6 +12,7 @@ import torch
 
 from warpdrive_min.errors import require
 from warpdrive_min.training import checkpoint
+from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import ActorCriticConfig, ParamScheduler, PolicyConfig, RunConfig, Schedule
 from warpdrive_min.training.fused import is_supported, missing
@@ -61,7 +62,9 @@ def make_groups(
         torch.manual_seed(derived_seed(seed, MODEL_SEED))
         for name, of_agents in arrays.items():
             policy = config.policy[name]
-            models = make_models(name, policy, of_agents)
+            models = make_models(name, policy, of_agents.n_features, of_agents.space)
+            for part, file in policy.weight_files.items():
+                load_weights(models[part], file, f"policy/{name}/{part}/")
             for model in models.values():
                 model.to(device)
             must_be = any(network.fused for network in policy.models.values())
@@ -72,25 +75,20 @@ def make_groups(
     return groups
 
 
-def make_models(name: str, policy: PolicyConfig, arrays: AgentArrays) -> dict[str, torch.nn.Module]:
-    """Build the networks of one policy, with the weights that its config names.
+def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionSpace) -> dict[str, torch.nn.Module]:
+    """Build the networks of one policy, by their part.
 
     Raises:
-        ConfigError: The algorithm does not fit the actions, or a model cannot be built or loaded.
+        ConfigError: The algorithm does not fit the actions, or a model cannot be built.
     """
-    size, space = arrays.n_features, arrays.space
     if isinstance(policy.model, ActorCriticConfig):
         what, rule = f"run config policy.{name}.algorithm", "DDPG needs continuous actions, not choices"
         require(space.is_continuous, what, rule, space.categories, "use A2C or PPO")
-        models = {
-            "actor": create_actor(size, space, policy.model.actor),
-            "critic": create_critic(size, space, policy.model.critic),
+        return {
+            "actor": create_actor(n_features, space, policy.model.actor),
+            "critic": create_critic(n_features, space, policy.model.critic),
         }
-    else:
-        models = {"model": create_actor_critic(size, space, policy.model)}
-    for part, file in policy.weight_files.items():
-        load_weights(models[part], file, f"policy/{name}/{part}/")
-    return models
+    return {"model": create_actor_critic(n_features, space, policy.model)}
 
 
 def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
@@ -104,8 +102,7 @@ def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
         resolve_name(WARPDRIVE_WEIGHTS)(model, torch.load(file, map_location="cpu", weights_only=True))
         return
     tensors, _ = checkpoint.load(file)
-    saved = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    checkpoint.restore(model.state_dict(), saved, file)
+    checkpoint.restore(model.state_dict(), checkpoint.below(prefix, tensors), file)
 
 
 def noise_schedules(config: RunConfig) -> dict[str, Schedule]:

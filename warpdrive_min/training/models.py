@@ -77,8 +77,9 @@ def create_actor(n_features: int, space: ActionSpace, config: ModelConfig) -> nn
     """
     model = ModelFactory.create(config.type)(n_features, space, config)
     act = getattr(model, "act", None)
-    rule, do = "an actor needs act(observations) -> actions", "add it, or use 'fully_connected_actor'"
-    require(callable(act), f"model {config.type!r}", rule, type(model), do)
+    if not callable(act):
+        rule, do = "an actor needs act(observations) -> actions", "add it, or use 'fully_connected_actor'"
+        raise ConfigError.of(f"model {config.type!r}", rule, type(model), do)
     with _probe(model, n_features) as observations:
         _check_shape(config, "actions", act(observations), (*observations.shape[:-1], space.n_types))
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -81,7 +81,7 @@ class PolicyGroup:
     @property
     def acting(self) -> Any:
         """Network that acts."""
-        return self.models["actor" if self.is_noisy else "model"]
+        return self.models[acting_part(self.models)]
 
     @torch.no_grad()
     def act(self, t: int = 0) -> None:
@@ -141,6 +141,11 @@ class PolicyGroup:
         """Return what each rank has of its own: what the algorithm remembers and counts."""
         own = {} if self.algorithm is None else self.algorithm.own_state()
         return {f"policy/{self.name}/own/{key}": value for key, value in own.items()}
+
+
+def acting_part(models: Mapping[str, Any]) -> str:
+    """Return the part of a policy's networks that acts."""
+    return "actor" if "actor" in models else "model"
 
 
 def is_weight(name: str) -> bool:

@@ -16,9 +16,10 @@ from warpdrive_min.spaces import space_of
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import SharedLayout, get_flattened_obs_size, saved_layout
-from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.build import make_models
+from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.evaluation import EvaluationEnvs
-from warpdrive_min.training.models import create_actor, create_actor_critic
+from warpdrive_min.training.policies import acting_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,12 @@ def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
     with torch.random.fork_rng(devices=[]):  # what weights start from is drawn, and then overwritten
         for policy, members in policies.items():
             n_features = get_flattened_obs_size(space_of(observations[members[0]]))
-            part, model = _acting_model(run.policy[policy], n_features, ActionSpace.of(env.action_space[members[0]]))
-            prefix = f"policy/{policy}/{part}/"
-            saved = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-            checkpoint.restore(model.state_dict(), saved, found)
-            models[policy] = model
+            networks = make_models(policy, run.policy[policy], n_features, ActionSpace.of(env.action_space[members[0]]))
+            part = acting_part(networks)
+            models[policy] = networks[part]
+            checkpoint.restore(
+                models[policy].state_dict(), checkpoint.below(f"policy/{policy}/{part}/", tensors), found
+            )
     return TrainedPolicies(found, header, run, env, policies, models)
 
 
@@ -114,10 +116,3 @@ def find_checkpoint(path: str | Path) -> Path:
     """
     inside = Path(path, checkpoint.FOLDER)
     return checkpoint.find(inside if inside.is_dir() else path)
-
-
-def _acting_model(policy: PolicyConfig, n_features: int, space: ActionSpace) -> tuple[str, torch.nn.Module]:
-    """Return the network of a policy that acts, and its part in a checkpoint."""
-    if isinstance(policy.model, ActorCriticConfig):
-        return "actor", create_actor(n_features, space, policy.model.actor)
-    return "model", create_actor_critic(n_features, space, policy.model)

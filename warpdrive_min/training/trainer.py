@@ -112,7 +112,6 @@ class Trainer:
         self._sinks: list[metrics.Sink] | None = None
         self._started = time.perf_counter()
         self._last_log = (self._started, 0)
-        self._logged_iteration = 0
         self._seconds_before = 0.0
         self._resumed_from: int | None = None
 
@@ -262,10 +261,10 @@ class Trainer:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
         updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
-        now, (before, steps_before) = time.perf_counter(), self._last_log
-        self._last_log = (now, self.env_steps)
+        now, (before, logged) = time.perf_counter(), self._last_log
+        self._last_log = (now, self.iteration)
         rates = {
-            metrics.STEPS_PER_S: (self.env_steps - steps_before) / (now - before),
+            metrics.STEPS_PER_S: (self.iteration - logged) * self.steps_per_iteration / (now - before),
             "rollout_s": self._collect.take_seconds(),
             "update_s": self._update.take_seconds(),
         }
@@ -280,9 +279,8 @@ class Trainer:
             **best,
         )
         for name, numbers in updates.items():
-            metrics.check_finite(name, numbers, self.iteration, self.env_steps, self._logged_iteration)
+            metrics.check_finite(name, numbers, self.iteration, self.env_steps, logged)
         self.world.check_equal(self._shared_state())
-        self._logged_iteration = self.iteration
         for recorder in self.recorders.values():
             recorder.clear_statistics()
         if self.world.is_first:
@@ -371,8 +369,9 @@ class Trainer:
         found = self.world.agreed(checkpoint.find(path or self.folder / checkpoint.FOLDER))
         saved, header = checkpoint.load(found)
         if weights_only:
-            own = {name: saved[name] for name in saved if is_weight(name)}
-            live = {name: tensor for name, tensor in self._shared_state().items() if is_weight(name)}
+            live, own = (
+                {name: each[name] for name in each if is_weight(name)} for each in (self._shared_state(), saved)
+            )
             checkpoint.restore(live, own, found)
             return
         self.load_state(saved, header, found)
@@ -414,7 +413,7 @@ class Trainer:
         self._recent.restart(self.env_steps)
         self._close_sinks()  # opened again, they drop the rows that will come again
         self._started = time.perf_counter()
-        self._last_log = (self._started, self.env_steps)
+        self._last_log = (self._started, self.iteration)
 
     def _shared_state(self) -> Tensors:
         """Return what is the same on all ranks, live: weights, and the optimisers' moments."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Iterator
 from typing import ClassVar, Final, NamedTuple
@@ -55,16 +54,7 @@ class Minibatch(NamedTuple):
     """(rows, 1): 0 where a row does not count; None: all do."""
 
 
-class LossTerms(NamedTuple):
-    """Terms of the loss of some rows, one number a row and agent."""
-
-    policy: Tensor
-    value: Tensor
-    entropy: Tensor
-    log_ratio: Tensor
-
-
-class ActorCriticAlgorithm(abc.ABC):
+class ActorCriticAlgorithm:
     """Actor-critic update: returns, minibatches, loss, step; a CUDA graph captures it whole.
 
     Args:
@@ -87,6 +77,7 @@ class ActorCriticAlgorithm(abc.ABC):
         self.config, self.model, self._space = config, group.models["model"], group.arrays.space
         self._precision, self._max_rows = trainer.precision, trainer.max_rows
         self._ratio = trainer.neg_pos_env_ratio
+        self._value_clip = config.value_clip if self.is_clipped else None
         n_steps, n_envs, n_agents = buffer.rewards.shape
         device = buffer.rewards.device
         self._is_fused = getattr(config.model, "fused", None) is not False and is_supported(device)
@@ -138,10 +129,6 @@ class ActorCriticAlgorithm(abc.ABC):
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Shift and scale returns, or the advantages of a minibatch, to mean 0 and standard deviation 1."""
         return losses.normalise(values, weights)
-
-    @abc.abstractmethod
-    def terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> LossTerms:
-        """Return the terms of the loss of some rows, which the present head and values belong to."""
 
     # -------------------------------------------------------------- returns
 
@@ -285,23 +272,30 @@ class ActorCriticAlgorithm(abc.ABC):
                 indices=None if isinstance(rows, slice) else rows,
                 clip_param=self.config.clip_param,
                 is_clipped=self.is_clipped,
-                value_clip=self.config.value_clip if self.is_clipped else None,
+                value_clip=self._value_clip,
                 is_root=True,
             )
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
-        terms = self.terms(minibatch, head, values)
-        means = [_sum(term, weights) / total for term in (terms.policy, terms.value, terms.entropy)]
+        *terms, log_ratio = self._terms(minibatch, head, values)
+        means = [_sum(term, weights) / total for term in terms]
         loss = means[0] + value_weight * means[1] - entropy_weight * means[2]
         with torch.no_grad():
-            kl = _sum(losses.approximate_kl(terms.log_ratio), weights) / total
-            clipped = _sum(losses.clip_fraction(terms.log_ratio, self.config.clip_param), weights) / total
+            kl = _sum(losses.approximate_kl(log_ratio), weights) / total
+            clipped = _sum(losses.clip_fraction(log_ratio, self.config.clip_param), weights) / total
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
 
-    def log_prob_and_entropy(self, rows: Minibatch, head: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of the rows' actions now, and the entropy, (rows, n_agents) each."""
+    def _terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the terms of policy, value and entropy, and the log-ratio, one number a row and agent."""
         log_std = getattr(self.model, "log_std", None)
-        return losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, log_std)
+        log_prob, entropy = losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, log_std)
+        log_ratio = log_prob - rows.log_probs
+        if self.is_clipped:
+            policy = losses.clipped_surrogate_loss(log_ratio, rows.advantages, self.config.clip_param)
+        else:
+            policy = losses.policy_gradient_loss(log_prob, rows.advantages)
+        value = losses.value_loss(values, rows.returns, rows.old_values, self._value_clip)
+        return policy, value, entropy, log_ratio.detach()
 
     # -------------------------------------------------------------- metrics and state
 
@@ -344,16 +338,6 @@ class A2C(ActorCriticAlgorithm):
     is_clipped: ClassVar[bool] = False
     default_lambda: ClassVar[float] = 1.0
 
-    def terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> LossTerms:
-        """Return the terms of the policy gradient."""
-        log_prob, entropy = self.log_prob_and_entropy(rows, head)
-        return LossTerms(
-            policy=losses.policy_gradient_loss(log_prob, rows.advantages),
-            value=losses.value_loss(values, rows.returns),
-            entropy=entropy,
-            log_ratio=(log_prob - rows.log_probs).detach(),
-        )
-
 
 class PPO(ActorCriticAlgorithm):
     """Proximal policy optimisation, several epochs of minibatches on one rollout, with a clipped ratio.
@@ -378,17 +362,6 @@ class PPO(ActorCriticAlgorithm):
     def n_minibatches(self) -> int:
         """Steps of the optimiser in each, as configured."""
         return self.config.n_minibatches
-
-    def terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> LossTerms:
-        """Return the terms of the clipped objective."""
-        log_prob, entropy = self.log_prob_and_entropy(rows, head)
-        log_ratio = log_prob - rows.log_probs
-        return LossTerms(
-            policy=losses.clipped_surrogate_loss(log_ratio, rows.advantages, self.config.clip_param),
-            value=losses.value_loss(values, rows.returns, rows.old_values, self.config.value_clip),
-            entropy=entropy,
-            log_ratio=log_ratio.detach(),
-        )
 
 
 def _sum(term: Tensor, weights: Tensor | None) -> Tensor:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.backends.base import Argument, Backend, Constant, Launch
+from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 
-Flags = tuple[bool, bool]
-"""Values are given, and those of truncated episodes."""
 Key = tuple[tuple[int, torch.Size] | None, ...]
 
 
@@ -51,7 +49,6 @@ class ReturnScan:
         self._gamma, self._lam, self._is_compat = float(gamma), float(lam), compat
         self.needs_values = compat or lam != 1
         """Returns do not follow from rewards alone."""
-        self._managers: dict[Flags, CUDAFunctionManager] = {}
         self._prepared: tuple[Key, Launch] | None = None
 
     def scan(
@@ -111,7 +108,11 @@ class ReturnScan:
         require(is_paired, "returns", rule, do="pass both or neither", error=DataError)
         needs = "WarpDrive's rule" if self._is_compat else f"lam={self._lam}"
         require(values is not None or not self.needs_values, "returns", f"{needs} needs values", None, error=DataError)
-        manager = self._manager((values is not None, cut_values is not None))
+        n_envs, n_agents = self._rows
+        manager = CUDAFunctionManager(1, n_envs * n_agents, backend=self._backend)
+        # EXACT: never contracted, so that every backend computes the same.
+        constants = {"AGENTS_PER_ENV": n_agents, "COMPAT": self._is_compat, "EXACT": True}
+        manager.load(core_sources("scan"), {**constants, "VALUES": values is not None, "CUTS": cut_values is not None})
         arguments: dict[str, Argument] = {
             name: self._unused(name) if array is None else _by_row(array) for name, array in arrays.items()
         }
@@ -119,16 +120,6 @@ class ReturnScan:
         arguments |= {"n_steps": n_steps, "n_cuts": n_cuts, "n_rows": manager.n_envs}
         kernel = manager.kernel("scan")
         return manager.prepare(kernel, [arguments[parameter.name] for parameter in kernel.parameters])
-
-    def _manager(self, flags: Flags) -> CUDAFunctionManager:
-        if flags not in self._managers:
-            n_envs, n_agents = self._rows
-            manager = CUDAFunctionManager(1, n_envs * n_agents, backend=self._backend)
-            # EXACT: never contracted, so that every backend computes the same.
-            constants: dict[str, Constant] = {"AGENTS_PER_ENV": n_agents, "COMPAT": self._is_compat, "EXACT": True}
-            manager.load(core_sources("scan"), constants | dict(zip(("VALUES", "CUTS"), flags, strict=True)))
-            self._managers[flags] = manager
-        return self._managers[flags]
 
     def _check(self, name: str, array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         device = self._backend.device

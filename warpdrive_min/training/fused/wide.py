@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.config import Precision
 from warpdrive_min.training.fused.sizes import power_of_two
 
@@ -81,17 +80,7 @@ def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precisio
         activation: "relu" or "tanh", after each hidden layer.
         precision: Of products, tf32 or bf16. Sums over rows, in the gradients, are torch's products: in tf32 they
             follow torch's present setting.
-
-    Raises:
-        ConfigError: The network does not fit.
     """
-    w1, _, w2, _, w3, _ = weights
-    if not fits(w1.shape[1], (len(w1), len(w2)), len(w3), precision):
-        raise ConfigError(
-            f"wide perceptron: at most {MOST_FEATURES} features, {MOST_UNITS} units in a hidden layer and "
-            f"{MOST_OUTPUTS} outputs, in {' or '.join(PLANS)} (got {w1.shape[1]}, {(len(w1), len(w2))} and {len(w3)}, "
-            f"in {precision}); use torch's layers"
-        )
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights)):
         outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
         return outputs
