@@ -128,7 +128,7 @@ def test_weights_alone_can_be_loaded(name, tmp_path):
 def test_resumed_time_goes_on(tmp_path):
     """The time of training counts from that of the checkpoint."""
     first = make_run("A2C", basedir=tmp_path)
-    first._seconds_before = 1000.0
+    first._started -= 1000.0
     first.train(1)
     first.save_checkpoint()
     first.graceful_close()

@@ -223,7 +223,6 @@ class TrainerBase(trainer.Trainer):
         found = [int(match[1]) for file in files if (match := FILE.search(file))]
         if found:
             self.env_steps = max(found)
-            self._last_log = (self._last_log[0], self.env_steps)
 
     # -------------------------------------------------------------- episodes
 

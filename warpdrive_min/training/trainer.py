@@ -111,8 +111,8 @@ class Trainer:
         self._verbose = verbose and self.world.is_first
         self._sinks: list[metrics.Sink] | None = None
         self._started = time.perf_counter()
+        """Time at which the run began, if it had never been stopped."""
         self._last_log = (self._started, 0)
-        self._seconds_before = 0.0
         self._resumed_from: int | None = None
 
     # -------------------------------------------------------------- the loop
@@ -273,7 +273,7 @@ class Trainer:
         row = metrics.make_row(
             self.iteration,
             self.env_steps,
-            self._seconds(),
+            time.perf_counter() - self._started,
             {name: episodes[name] | updates.get(name, {}) | self._scheduled(name) for name in self.groups},
             **rates,
             **best,
@@ -348,7 +348,7 @@ class Trainer:
         header = checkpoint.Header(
             iteration=self.iteration,
             env_steps=self.env_steps,
-            seconds=self._seconds(),
+            seconds=time.perf_counter() - self._started,
             run_config=self.config.to_dict(),
             environment=self._environment(),
             seed=self.seed,
@@ -408,12 +408,12 @@ class Trainer:
         }
         checkpoint.restore(shared | own, mine, found)
         self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
-        self.best_return, self._seconds_before = header.best_return, header.seconds
+        self.best_return = header.best_return
         self._resumed_from, self.has_reached_return = self.iteration, False
         self._recent.restart(self.env_steps)
         self._close_sinks()  # opened again, they drop the rows that will come again
-        self._started = time.perf_counter()
-        self._last_log = (self._started, self.iteration)
+        now = time.perf_counter()
+        self._started, self._last_log = now - header.seconds, (now, self.iteration)
 
     def _shared_state(self) -> Tensors:
         """Return what is the same on all ranks, live: weights, and the optimisers' moments."""
@@ -441,9 +441,6 @@ class Trainer:
             "ranks": self.world.size,
             "policies": {name: [str(agent) for agent in agents] for name, agents in self.policy_map.items()},
         }
-
-    def _seconds(self) -> float:
-        return self._seconds_before + time.perf_counter() - self._started
 
     # -------------------------------------------------------------- looking at what was learned
 
@@ -503,9 +500,8 @@ def policy_map(
         ConfigError: Nothing is given, and the run config has several policies that are not named after such roles.
     """
     if given is not None:
-        named = {policy: list(agents) for policy, agents in given.items()}
-        in_order = {policy: named.pop(policy) for policy in config.policy if policy in named}
-        return in_order | named
+        in_order = dict.fromkeys([*(policy for policy in config.policy if policy in given), *given])
+        return {policy: list(given[policy]) for policy in in_order}
     if len(config.policy) == 1:
         return {next(iter(config.policy)): list(wrapper.env.action_space)}
     roles = {policy: getattr(wrapper.env, f"{policy}s", None) for policy in config.policy}
