@@ -277,15 +277,14 @@ def test_minibatches_of_an_epoch_cover_each_row_once(monkeypatch):
     """Every epoch deals all rows to its minibatches, in another order than the epoch before."""
     model = make_model(DISCRETE)
     batch = make_batch(DISCRETE, model)
-    batch.observations[:-1, :, :, 0] = torch.arange(T * E).view(T, E, 1)
     seen = []
 
-    def watched(self, rows, head, values):
-        seen.append(rows.observations[:, 0, 0].int().tolist())
-        return ppo_terms(self, rows, head, values)
+    def watched(self, rows):
+        seen.append(rows.tolist())
+        return parts(self, rows)
 
-    ppo_terms = PPO.terms
-    monkeypatch.setattr(PPO, "terms", watched)
+    parts = PPO._parts
+    monkeypatch.setattr(PPO, "_parts", watched)
     make_algorithm("PPO", batch, model, n_epochs=3, n_minibatches=4).iterate()
     assert [len(part) for part in seen] == [6] * 12
     epochs = [[row for part in seen[first : first + 4] for row in part] for first in (0, 4, 8)]
