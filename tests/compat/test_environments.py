@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,53 +21,13 @@ from example_envs.tag_continuous.tag_continuous import TagContinuous
 from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU, generate_random_actions
 from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.managers.function_manager import CUDALogController, CUDASampler
-from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
-from warp_drive.utils.env_registrar import EnvironmentRegistrar
 
+from tests.compat.builders import FOLDER, FOUR, SMALL, THREADED, push_placeholders, start
 from tests.compat.environments.climate.climate import ACCEPTANCE, EXPORT, MITIGATION, PROPOSAL, Climate, CUDAClimate
 from tests.compat.environments.epidemic.epidemic import Epidemic
-from tests.support import BACKENDS_HERE, TAG_CONFIGS
+from tests.support import TAG_CONFIGS
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import LaunchShape
-
-FOLDER = Path(__file__).parent / "environments"
-BACKENDS = [each for each in BACKENDS_HERE if each.values[0] in ("numba", "pycuda")]
-
-SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
-FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
-
-
-@pytest.fixture(autouse=True)
-def registrar() -> EnvironmentRegistrar:
-    """The registrar, which knows classes and sources."""
-    registrar = EnvironmentRegistrar()
-    registrar.add(["cpu", "numba", "pycuda"])(Epidemic)
-    registrar.add("cpu")(Climate)
-    registrar.add(["numba", "pycuda"])(CUDAClimate)
-    for name in ("epidemic", "climate"):
-        registrar.add_cuda_env_src_path(name, str(FOLDER / name / f"{name}_step.cu"), env_backend="pycuda")
-        module = f"tests.compat.environments.{name}.{name}_step_numba"
-        registrar.add_cuda_env_src_path(name, module, env_backend="numba")
-    return registrar
-
-
-def start(env: Any, backend: str, n_envs: int = 2, **arguments: Any) -> EnvWrapper:
-    """Return a started wrapper with the arrays that a trainer pushes."""
-    wrapper = EnvWrapper(env_obj=env, num_envs=n_envs, env_backend=backend)
-    wrapper.reset_all_envs()
-    push_placeholders(wrapper, **{"push_data_batch_placeholders": False, **arguments})
-    return wrapper
-
-
-def push_placeholders(wrapper: EnvWrapper, **arguments: Any) -> None:
-    """Push what a trainer would; the epidemic's policies have arrays of their own."""
-    policies = getattr(wrapper.env, "policy_tag_to_agent_id_map", None)
-    create_and_push_data_placeholders(
-        wrapper,
-        policy_tag_to_agent_id_map=policies,
-        create_separate_placeholders_for_each_policy=policies is not None,
-        **arguments,
-    )
 
 
 def pull(wrapper: EnvWrapper, name: str) -> np.ndarray:
@@ -85,7 +44,7 @@ def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> Non
 # ------------------------------------------------------------------ worked by hand
 
 
-@pytest.mark.parametrize("backend", ["cpu", *BACKENDS])
+@pytest.mark.parametrize("backend", ["cpu", *THREADED])
 def test_epidemic_without_contacts_dies_out_geometrically(backend):
     """Infected of step t are first * 0.8^t, of which 1.5 per cent died; nobody is lost, and totals are sums."""
     env = Epidemic(**SMALL, vaccination_share=0.01)
@@ -111,7 +70,7 @@ def test_epidemic_without_contacts_dies_out_geometrically(backend):
         np.testing.assert_allclose(values[:, 3], values[:, :3].sum(1), rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", THREADED)
 def test_climate_treaties_as_worked_by_hand(backend):
     """Offers 5, 6 and 9 lie within 2 for the first two regions only; the fourth offers 6 but does not join."""
     wrapper = start(CUDAClimate(**FOUR), backend)
@@ -130,7 +89,7 @@ def test_climate_treaties_as_worked_by_hand(backend):
     np.testing.assert_array_equal(pull(wrapper, "observations_features")[0, :, 9], [0.25, 0.25, 0, 0])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", THREADED)
 def test_climate_keeps_carbon_and_goods(backend):
     """Fully mitigated, no carbon is added, and what is exported arrives: consumption adds up to net output."""
     wrapper = start(CUDAClimate(**FOUR), backend)
@@ -153,7 +112,7 @@ def test_climate_keeps_carbon_and_goods(backend):
 # ------------------------------------------------------------------ Python and kernels, step by step
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", THREADED)
 def test_kernels_agree_with_python_beside_other_environments(backend, registrar):
     """Two sizes of the epidemic, the climate and Tag Continuous live in one process, each with its own sizes.
 
@@ -221,7 +180,7 @@ def follow(wrapper: EnvWrapper, n_steps: int) -> None:
             np.testing.assert_allclose(got, list(rewards.values()), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", THREADED)
 @pytest.mark.parametrize(
     ("parameter", "array"), [("max_subsidy_per_person", "observations_state"), ("debt_weight", "rewards_federal")]
 )
@@ -283,7 +242,7 @@ def test_python_classes_run_in_the_wrapper(name, config, registrar):
         np.testing.assert_equal(again[agent], observation)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", THREADED)
 def test_epidemic_runs_from_sampler_to_log(backend, registrar):
     """Made by its registered name, sampled, logged and restarted: the log is what Python computes for those actions."""
     wrapper = EnvWrapper(
@@ -333,7 +292,7 @@ def test_epidemic_runs_from_sampler_to_log(backend, registrar):
     np.testing.assert_array_equal(pull(wrapper, "observations_federal"), [[first[3]]] * 2)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", THREADED)
 def test_climate_runs_with_masks_and_its_own_reset(backend):
     """Actions sampled under the mask respect the treaties; finished copies alone restart; so does all by the kernel."""
     wrapper = EnvWrapper(env_obj=CUDAClimate(**FOUR), num_envs=2, env_backend=backend)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import struct
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from warp_drive.managers.pycuda_managers.pycuda_data_manager import CudaTensorHo
 from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
 from warp_drive.utils.data_feed import DataFeed
 
+from tests.compat.builders import BLOCKS, needs_numba
 from tests.compat.walkers import CUDA_SOURCE, Walkers
 from warpdrive_min import BACKENDS, EnvironmentRegistrar
 from warpdrive_min.backends import cuda_c, pycuda_driver
@@ -28,13 +28,8 @@ from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
 from warpdrive_min.compat import managers
 from warpdrive_min.errors import BackendUnavailable, CompileError, ConfigError
 
-needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for the driver")
 
-BLOCKS = [
-    pytest.param("numba", 1, marks=needs_numba),
-    *(pytest.param("pycuda", blocks, marks=pytest.mark.gpu) for blocks in (1, 2)),
-]
 MANAGERS = {
     "numba": (NumbaDataManager, NumbaFunctionManager),
     "pycuda": (PyCUDADataManager, PyCUDAFunctionManager),

@@ -25,14 +25,13 @@ from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.trainers.trainer_base import Metrics, PerfStats, SamplerParamsLog, TrainerBase
 from warp_drive.training.trainers.trainer_ddpg import TrainerDDPG
 
+from tests.compat.builders import FOUR, SMALL, THREADED, wrapped
 from tests.compat.environments.climate.climate import CUDAClimate
 from tests.compat.environments.epidemic.epidemic import Epidemic
-from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE, CUDAWalkers
-from tests.support import BACKENDS_HERE
+from tests.compat.walkers import CUDAWalkers
 from warpdrive_min.compat import scripts
 from warpdrive_min.compat.trainers import run_config
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.registrar import EnvironmentRegistrar
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/compat/training_script.py"
@@ -59,24 +58,30 @@ def ddpg(**more: Any) -> dict[str, Any]:
     return policy("DDPG", **{"tau": 0.05, "lr": {"actor": 0.01, "critic": 0.02}, "model": model, **more})
 
 
-def cartpole(folder: Path, backend: str = "cpu", policies: dict[str, Any] | None = None, **trainer: Any) -> TrainerA2C:
-    wrapper = EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=6), num_envs=N_ENVS, env_backend=backend)
-    config = settings(folder, policies or {"shared": policy()}, **trainer)
-    return TrainerA2C(wrapper, config, {"shared": [0]}, results_dir="run", verbose=False)
+def trainer_of(
+    env: Any, folder: Path, policies: dict[str, Any] | None = None, agents: dict[str, Any] | None = None, **trainer: Any
+) -> TrainerA2C | TrainerDDPG:
+    """Return the trainer of an environment on the CPU, or of a started one, with one policy unless told otherwise."""
+    wrapper = env if isinstance(env, EnvWrapper) else EnvWrapper(env, num_envs=N_ENVS, env_backend="cpu")
+    config = settings(folder, policies or {"shared": policy()}, **{"num_envs": wrapper.n_envs, **trainer})
+    kind = TrainerDDPG if config["policy"].get("shared", {}).get("algorithm") == "DDPG" else TrainerA2C
+    agents = agents or {"shared": list(wrapper.env.action_space)}
+    return kind(wrapper, config, agents, results_dir="run", verbose=False)
 
 
-def pendulum(folder: Path, **more: Any) -> TrainerDDPG:
-    wrapper = EnvWrapper(CUDAClassicControlPendulumEnv(episode_length=6), num_envs=N_ENVS, env_backend="cpu")
-    config = settings(folder, {"shared": ddpg(**more)}, n_step=2)
-    return TrainerDDPG(wrapper, config, {"shared": [0]}, results_dir="run", verbose=False)
+def cartpole(folder: Path, length: int = 6, **more: Any) -> TrainerA2C:
+    return trainer_of(CUDAClassicControlCartPoleEnv(episode_length=length), folder, **more)
+
+
+def pendulum(folder: Path) -> TrainerDDPG:
+    return trainer_of(CUDAClassicControlPendulumEnv(episode_length=6), folder, {"shared": ddpg()}, n_step=2)
 
 
 def tag(folder: Path) -> TrainerA2C:
     """Train the taggers of Tag Continuous alone."""
-    wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=N_ENVS, env_backend="cpu")
-    config = settings(folder, {"runner": policy() | {"to_train": False}, "tagger": policy("PPO")})
-    agents = {"tagger": np.array(list(wrapper.env.taggers)), "runner": list(wrapper.env.runners)}
-    return TrainerA2C(wrapper, config, agents, results_dir="run", verbose=False)
+    env = TagContinuous(**TAG)
+    agents = {"tagger": np.array(list(env.taggers)), "runner": list(env.runners)}
+    return trainer_of(env, folder, {"runner": policy() | {"to_train": False}, "tagger": policy("PPO")}, agents)
 
 
 # ------------------------------------------------------------------ scripts
@@ -285,8 +290,7 @@ def test_episode_states_are_warpdrives(tmp_path):
 
 def test_episode_states_end_with_the_episode(tmp_path):
     """After the end states are NaN, and actions and rewards 0: in an episode in which the pole falls."""
-    wrapper = EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=40), num_envs=N_ENVS, env_backend="cpu")
-    trainer = TrainerA2C(wrapper, settings(tmp_path, {"shared": policy()}), {"shared": [0]}, verbose=False)
+    trainer = cartpole(tmp_path, 40)
     states, _, rewards = trainer.fetch_episode_states(["state"], include_rewards_actions=True, use_argmax=True)
     n_steps = int(rewards.sum())
     assert 5 < n_steps < 40
@@ -297,8 +301,7 @@ def test_episode_states_end_with_the_episode(tmp_path):
 
 def test_evaluated_episodes_count_every_step(tmp_path):
     """CartPole pays 1 a step, so rewards and steps are equal in every environment, the last step included."""
-    wrapper = EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=12), num_envs=N_ENVS, env_backend="cpu")
-    trainer = TrainerA2C(wrapper, settings(tmp_path, {"shared": policy()}), {"shared": [0]}, verbose=False)
+    trainer = cartpole(tmp_path, 12)
     rewards, steps = trainer.evaluate_episodes(use_argmax=True)
     assert rewards["shared"].shape == (N_ENVS, 1)
     assert rewards["shared"][:, 0].tolist() == steps["shared"].tolist()
@@ -357,37 +360,11 @@ def test_statistics_print(capsys):
 # ------------------------------------------------------------------ users' environments
 
 
-SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
-FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
-FOLDER = ROOT / "tests/compat/environments"
-
-
-@pytest.fixture
-def registrar() -> EnvironmentRegistrar:
-    """The registrar, which knows the users' sources."""
-    registrar = EnvironmentRegistrar()
-    registrar.add_cuda_env_src_path("Walkers", str(CUDA_SOURCE), env_backend="pycuda")
-    registrar.add_cuda_env_src_path("Walkers", NUMBA_SOURCE, env_backend="numba")
-    for name in ("epidemic", "climate"):
-        registrar.add_cuda_env_src_path(name, str(FOLDER / name / f"{name}_step.cu"), env_backend="pycuda")
-        module = f"tests.compat.environments.{name}.{name}_step_numba"
-        registrar.add_cuda_env_src_path(name, module, env_backend="numba")
-    return registrar
-
-
-BACKENDS = [each for each in BACKENDS_HERE if each.values[0] in ("numba", "pycuda")]
-"""Of environments with a thread for each agent."""
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_users_environment_trains(backend, tmp_path, registrar):
+@pytest.mark.parametrize("backend", THREADED)
+def test_users_environment_trains(backend, tmp_path):
     """Walkers, which knows no time limits and restarts nothing: episodes of 4 steps end, and restart, in 5 steps."""
-    wrapper = EnvWrapper(CUDAWalkers(), num_envs=2, env_backend=backend, env_registrar=registrar)
-    if backend == "pycuda":
-        wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": wrapper.env.step_actions})
-        wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
-    config = settings(tmp_path, {"shared": policy()}, num_envs=2, train_batch_size=10)
-    trainer = TrainerA2C(wrapper, config, {"shared": [0, 1, 2]}, verbose=False)
+    wrapper = wrapped(CUDAWalkers(), backend)
+    trainer = trainer_of(wrapper, tmp_path, train_batch_size=10)
     before = trainer.models["shared"].state_dict()
     row = trainer.train(1)
     assert row["shared/mean_episodic_steps"] == 4
@@ -402,10 +379,10 @@ def test_users_environment_trains(backend, tmp_path, registrar):
         np.testing.assert_allclose(reward, 0.5 * ((cell[:, None] == cell).sum(1) - 1))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path, registrar):
+@pytest.mark.parametrize("backend", THREADED)
+def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
     """The epidemic's two policies have observations, actions and rewards of their own; both learn."""
-    wrapper = EnvWrapper(Epidemic(**SMALL), num_envs=2, env_backend=backend, env_registrar=registrar)
+    wrapper = wrapped(Epidemic(**SMALL), backend)
     policies = wrapper.env.policy_tag_to_agent_id_map
     config = settings(tmp_path, {name: policy() for name in policies}, num_envs=2, train_batch_size=6)
     trainer = TrainerA2C(wrapper, config, policies, create_separate_placeholders_for_each_policy=True, verbose=False)
@@ -430,12 +407,11 @@ def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
         TrainerA2C(wrapper, config, agents, create_separate_placeholders_for_each_policy=True, verbose=False)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_environment_with_masks_trains(backend, tmp_path, registrar):
+@pytest.mark.parametrize("backend", THREADED)
+def test_environment_with_masks_trains(backend, tmp_path):
     """The climate's observations are dicts with a mask: no action that it forbids is drawn."""
-    wrapper = EnvWrapper(CUDAClimate(**FOUR), num_envs=2, env_backend=backend, env_registrar=registrar)
-    config = settings(tmp_path, {"shared": policy()}, num_envs=2, train_batch_size=4)
-    trainer = TrainerA2C(wrapper, config, {"shared": list(wrapper.env.action_space)}, verbose=False)
+    wrapper = wrapped(CUDAClimate(**FOUR), backend)
+    trainer = trainer_of(wrapper, tmp_path, train_batch_size=4)
     trainer.train(1)
     batch = trainer.groups["shared"].buffer
     assert 0 < (batch.masks[:-1] == 0).sum() < batch.masks[:-1].numel()

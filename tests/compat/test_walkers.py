@@ -15,42 +15,14 @@ from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU
 from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.managers.numba_managers.numba_data_manager import NumbaDataManager
 from warp_drive.managers.numba_managers.numba_function_manager import NumbaFunctionManager
-from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
-from warp_drive.utils.env_registrar import EnvironmentRegistrar
 
+from tests.compat.builders import BLOCKS, needs_numba, start
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE, CUDAWalkers, Walkers
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.compat.numba_modules import CONFIG
 from warpdrive_min.errors import CompileError, ConfigError
 
-needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
 needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-
-BLOCKS = [
-    pytest.param("numba", 1, marks=needs_numba),
-    *(pytest.param("pycuda", b, marks=pytest.mark.gpu) for b in (1, 2)),
-]
-
-
-@pytest.fixture(autouse=True)
-def registrar() -> EnvironmentRegistrar:
-    """The registrar, which knows the user's sources."""
-    registrar = EnvironmentRegistrar()
-    registrar.add_cuda_env_src_path(Walkers.name, NUMBA_SOURCE, "numba")
-    registrar.add_cuda_env_src_path(Walkers.name, str(CUDA_SOURCE), "pycuda")
-    return registrar
-
-
-def start(backend: str, n_envs: int = 2, blocks: int | None = None, **config: int) -> EnvWrapper:
-    """Return a started wrapper with the arrays that a trainer pushes."""
-    wrapper = EnvWrapper(CUDAWalkers(**config), num_envs=n_envs, env_backend=backend, blocks_per_env=blocks)
-    wrapper.reset_all_envs()
-    create_and_push_data_placeholders(wrapper, push_data_batch_placeholders=False)
-    if backend == "pycuda":
-        wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": wrapper.env.step_actions})
-        wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
-    return wrapper
-
 
 # ------------------------------------------------------------------ running
 
@@ -58,7 +30,7 @@ def start(backend: str, n_envs: int = 2, blocks: int | None = None, **config: in
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_walkers_step_as_worked_by_hand(backend, blocks):
     """Agents at cells 0, 2, 4 of 6 step +1, -1, 0 in copy 0 and meet at 1; in copy 1 agent 0 goes round to 5."""
-    wrapper = start(backend, blocks=blocks)
+    wrapper = start(CUDAWalkers(), backend, blocks=blocks)
     data = wrapper.cuda_data_manager
     data.data_on_device_via_torch("sampled_actions")[:, :, 0] = torch.tensor([[1, 2, 0], [2, 0, 1]])
     wrapper.step_all_envs()
@@ -74,7 +46,7 @@ def test_walkers_step_as_worked_by_hand(backend, blocks):
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_walkers_restart_where_they_started(backend, blocks):
     """A finished episode sets the flag, and a reset restores cells, step counter and observations."""
-    wrapper = start(backend, blocks=blocks, episode_length=2)
+    wrapper = start(CUDAWalkers(episode_length=2), backend, blocks=blocks)
     data = wrapper.cuda_data_manager
     data.data_on_device_via_torch("sampled_actions").fill_(1)
     for _ in range(2):
@@ -131,7 +103,7 @@ def test_python_class_runs_on_the_cpu():
 @pytest.mark.gpu
 def test_large_environment_over_eight_blocks_agrees_with_python():
     """5,000 agents over 8 blocks: every agent sees all moves, which the barrier of the cluster orders."""
-    wrapper = start("pycuda", n_envs=3, blocks=8, num_agents=5000)
+    wrapper = start(CUDAWalkers(num_agents=5000), "pycuda", n_envs=3, blocks=8)
     data, reference = wrapper.cuda_data_manager, Walkers(num_agents=5000)
     reference.reset()
     generator = np.random.default_rng(0)
@@ -169,7 +141,7 @@ def _sizes(n_agents: int, n_envs: int, load: str = "import") -> list[int]:
 @needs_numba
 def test_several_sizes_live_in_one_process():
     """Each load has its own sizes, in the helper module too, and an earlier wrapper keeps its own."""
-    small, large = start("numba", num_agents=2), start("numba", n_envs=1, num_agents=4)
+    small, large = start(CUDAWalkers(2), "numba"), start(CUDAWalkers(4), "numba", n_envs=1)
     for wrapper in (small, large, small):
         data = wrapper.cuda_data_manager
         data.data_on_device_via_torch("sampled_actions").fill_(2)

@@ -1,0 +1,76 @@
+"""Users' environments: on which backends they run, what registers them, and started wrappers."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
+from warp_drive.utils.env_registrar import EnvironmentRegistrar
+
+from tests.compat.environments.climate.climate import Climate, CUDAClimate
+from tests.compat.environments.epidemic.epidemic import Epidemic
+from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE
+from tests.support import BACKENDS_HERE
+
+FOLDER = Path(__file__).with_name("environments")
+SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
+"""An epidemic."""
+FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
+"""A climate."""
+
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
+THREADED = [each for each in BACKENDS_HERE if each.values[0] in ("numba", "pycuda")]
+"""Backends with a thread for each agent."""
+BLOCKS = [
+    pytest.param("numba", 1, marks=needs_numba),
+    *(pytest.param("pycuda", blocks, marks=pytest.mark.gpu) for blocks in (1, 2)),
+]
+"""Backend, and blocks of an environment."""
+
+
+def registrar_of_users() -> EnvironmentRegistrar:
+    """Return the registrar, which knows users' classes and sources."""
+    registrar = EnvironmentRegistrar()
+    registrar.add(["cpu", "numba", "pycuda"])(Epidemic)
+    registrar.add("cpu")(Climate)
+    registrar.add(["numba", "pycuda"])(CUDAClimate)
+    sources = {"Walkers": (str(CUDA_SOURCE), NUMBA_SOURCE)}
+    for name in ("epidemic", "climate"):
+        module = f"tests.compat.environments.{name}.{name}_step_numba"
+        sources[name] = (str(FOLDER / name / f"{name}_step.cu"), module)
+    for name, (source, module) in sources.items():
+        registrar.add_cuda_env_src_path(name, source, env_backend="pycuda")
+        registrar.add_cuda_env_src_path(name, module, env_backend="numba")
+    return registrar
+
+
+def wrapped(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) -> EnvWrapper:
+    """Return a wrapper of an environment; on PyCUDA the walkers' moves are constants."""
+    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, blocks_per_env=blocks)
+    if backend == "pycuda" and hasattr(env, "step_actions"):
+        wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": env.step_actions})
+        wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
+    return wrapper
+
+
+def start(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) -> EnvWrapper:
+    """Return a started wrapper with the arrays of a step that a trainer pushes."""
+    wrapper = wrapped(env, backend, n_envs, blocks)
+    wrapper.reset_all_envs()
+    push_placeholders(wrapper, push_data_batch_placeholders=False)
+    return wrapper
+
+
+def push_placeholders(wrapper: EnvWrapper, **arguments: Any) -> None:
+    """Push what a trainer would; the epidemic's policies have arrays of their own."""
+    policies = getattr(wrapper.env, "policy_tag_to_agent_id_map", None)
+    create_and_push_data_placeholders(
+        wrapper,
+        policy_tag_to_agent_id_map=policies,
+        create_separate_placeholders_for_each_policy=policies is not None,
+        **arguments,
+    )
