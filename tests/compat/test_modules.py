@@ -13,6 +13,7 @@ import pytest
 
 from warpdrive_min.compat import NAMES, install
 from warpdrive_min.compat.modules import CHOICE
+from warpdrive_min.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,5 +124,5 @@ def test_script_runs_unchanged(tmp_path):
 def test_missing_script_is_an_error(tmp_path, monkeypatch):
     """The message says how the command is used."""
     monkeypatch.setattr(sys, "argv", ["compat", str(tmp_path / "nothing.py")])
-    with pytest.raises(SystemExit, match=r"needs the path of a Python script \(got .*nothing\.py\)"):
+    with pytest.raises(ConfigError, match=r"needs the path of a Python script \(got .*nothing\.py\)"):
         runpy.run_module("warpdrive_min.compat", run_name="__main__")
