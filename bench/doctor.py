@@ -307,8 +307,8 @@ def _persistence(library: Any, handle: Any) -> Iterator[Choice]:
 
 
 def _gpm(library: Any, handle: Any) -> Iterator[Choice]:
-    library.nvmlGpmSampleFree(nvml.gpm_sample(library, handle))
-    yield True, "ok", "occupancy, DRAM bandwidth and PCIe bytes can be read"
+    with nvml.gpm_sample(library, handle):
+        yield True, "ok", "occupancy, DRAM bandwidth and PCIe bytes can be read"
 
 
 def _energy(library: Any, handle: Any) -> Iterator[Choice]:

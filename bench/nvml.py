@@ -110,7 +110,7 @@ class Sampler:
             return self
         self._start = time.perf_counter()
         self._energy = self._read("energy_j", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        self._gpm_start = self._read("gpm", lambda: gpm_sample(self._nvml, self._handle))
+        self._gpm_start = self._read("gpm", lambda: self._open.enter_context(gpm_sample(self._nvml, self._handle)))
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
         return self
@@ -131,9 +131,6 @@ class Sampler:
             else:
                 why = next(iter(self._unread.values()), "the window is too short")
                 self.reason = f"no telemetry: NVML gave no sample ({why})"
-            if self._gpm_start is not None:
-                with contextlib.suppress(Exception):  # of a lost GPU nothing can be freed
-                    self._nvml.nvmlGpmSampleFree(self._gpm_start)
 
     # -------------------------------------------------------------- sampling
 
@@ -190,8 +187,7 @@ class Sampler:
     def _gpm_metrics(self, duration_s: float) -> dict[str, float]:
         _require_window(duration_s, GPM_WINDOW_S)
         nvml = self._nvml
-        end = gpm_sample(nvml, self._handle)
-        try:
+        with gpm_sample(nvml, self._handle) as end:
             request = nvml.c_nvmlGpmMetricsGet_t()
             request.version = nvml.NVML_GPM_METRICS_GET_VERSION
             request.sample1, request.sample2 = self._gpm_start, end
@@ -199,8 +195,6 @@ class Sampler:
             for index, name in enumerate(GPM.values()):
                 request.metrics[index].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
             nvml.nvmlGpmMetricsGet(request)
-        finally:
-            nvml.nvmlGpmSampleFree(end)
         read = {}
         for index, name in enumerate(GPM):
             metric = request.metrics[index]
@@ -305,8 +299,9 @@ def names_of(nvml: Any, reasons: int) -> list[str]:
     return [text for text, bit in bits.items() if reasons & bit]
 
 
-def gpm_sample(nvml: Any, handle: Any) -> Any:
-    """Return a GPM sample, which the caller frees.
+@contextlib.contextmanager
+def gpm_sample(nvml: Any, handle: Any) -> Iterator[Any]:
+    """Lend a GPM sample.
 
     Raises:
         RuntimeError: The GPU has none.
@@ -316,10 +311,10 @@ def gpm_sample(nvml: Any, handle: Any) -> Any:
     sample = nvml.nvmlGpmSampleAlloc()
     try:
         nvml.nvmlGpmSampleGet(handle, sample)
-    except Exception:
-        nvml.nvmlGpmSampleFree(sample)
-        raise
-    return sample
+        yield sample
+    finally:
+        with contextlib.suppress(Exception):  # of a lost GPU nothing can be freed
+            nvml.nvmlGpmSampleFree(sample)
 
 
 def energy_period_s(
