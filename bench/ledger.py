@@ -17,8 +17,10 @@ from pydantic import ValidationError
 from . import anchors
 from .case import Point
 from .judge import Estimate, Filter
-from .record import Comparison, Metric, Record
+from .nvml import pcie_bytes_per_s
+from .record import Comparison, Record
 from .schema import Model, fault
+from .show.records import metric
 from .stats import median, median_interval
 
 FILE: Final = Path(__file__).with_name("claims.toml")
@@ -117,16 +119,16 @@ class Query(Model):
         return next((estimate for record in of_run if (estimate := read(record))), None)
 
     def _rate(self, record: Record) -> Estimate | None:
-        if (metric := _metric(record, self.metric)) is None:
+        if (rate := metric(record, self.metric)) is None:
             return None
-        return Estimate(value=metric.value, low=metric.low, high=metric.high, records=(record,))
+        return Estimate(value=rate.value, low=rate.low, high=rate.high, records=(record,))
 
     def _learned(self, seeds: Sequence[Record]) -> Estimate | None:
         """Return the median over the seeds if most of them reached the threshold, a missed one being infinity."""
         times = [
-            metric.value / (float(record.point["n_envs"]) if self.per_env else 1)
+            time.value / (float(record.point["n_envs"]) if self.per_env else 1)
             for record in seeds
-            if (metric := _metric(record, self.metric))
+            if (time := metric(record, self.metric))
         ]
         missed = len(seeds) - len(times)
         if len(seeds) < self.n_seeds or missed >= len(times):
@@ -138,7 +140,7 @@ class Query(Model):
 
     def _reached(self, seeds: Sequence[Record]) -> Estimate:
         """Return how many seeds reach the threshold; those that no record has may go either way."""
-        n_reached = sum(_metric(record, self.metric) is not None for record in seeds)
+        n_reached = sum(metric(record, self.metric) is not None for record in seeds)
         n_below = sum(_plays_below(record) for record in seeds)
         notes = [
             f"{len(seeds)} of {self.n_seeds} seeds are measured" if len(seeds) < self.n_seeds else "",
@@ -159,12 +161,10 @@ def _rate_of_time(record: Record) -> str:
 
 
 def _traffic(record: Record) -> Estimate | None:
-    gpm = (record.telemetry or {}).get("gpm") or {}
-    received, sent = gpm.get("pcie_received_mib_per_s"), gpm.get("pcie_sent_mib_per_s")
-    steps = _metric(record, "agent_steps_per_s")
-    if steps is None or received is None or sent is None:
+    per_s, steps = pcie_bytes_per_s((record.telemetry or {}).get("gpm")), metric(record, "agent_steps_per_s")
+    if per_s is None or steps is None:
         return None
-    n_bytes = (received + sent) * 2**20 / steps.value
+    n_bytes = per_s / steps.value
     return Estimate(value=n_bytes, low=n_bytes, high=n_bytes, records=(record,))
 
 
@@ -174,12 +174,8 @@ def _newest_of_each_seed(of_run: Sequence[Record]) -> list[Record]:
 
 def _plays_below(record: Record) -> bool:
     """Return whether a trained policy plays worse than the threshold asks for; not where it is doubtful."""
-    after = _metric(record, "return_after")
+    after = metric(record, "return_after")
     return after is not None and after.high < float(record.point["threshold"])
-
-
-def _metric(record: Record, name: str) -> Metric | None:
-    return (record.metrics or {}).get(name)
 
 
 class Claim(Model):

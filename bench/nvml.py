@@ -350,12 +350,16 @@ def throttling(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
     return {reason: share for reason, share in reasons.items() if reason not in NOT_THROTTLED}
 
 
+def pcie_bytes_per_s(gpm: Mapping[str, float] | None) -> float | None:
+    """Return the bytes that crossed the bus both ways in a second; None: it was not read."""
+    received, sent = ((gpm or {}).get(f"pcie_{way}_mib_per_s") for way in ("received", "sent"))
+    return None if received is None or sent is None else (received + sent) * 2**20
+
+
 def pcie_bytes_per(telemetry: Telemetry, amount: float) -> float | None:
     """Return the bytes that crossed the bus both ways for each unit of work, of so many done while the GPU was watched.
 
     Near zero: the loop stays on the GPU. Launches and NVML's own reading cross it too.
     """
-    rates = [(telemetry.gpm or {}).get(name) for name in ("pcie_received_mib_per_s", "pcie_sent_mib_per_s")]
-    if None in rates or amount <= 0:
-        return None
-    return sum(rate for rate in rates if rate is not None) * 2**20 * telemetry.duration_s / amount
+    per_s = pcie_bytes_per_s(telemetry.gpm)
+    return None if per_s is None or amount <= 0 else per_s * telemetry.duration_s / amount
