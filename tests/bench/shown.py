@@ -1,15 +1,17 @@
-"""What the charts of published records say, as text: `python -m tests.bench.shown` writes it for a review."""
+"""What charts and tables of published records say, as text: `python -m tests.bench.shown` writes it for a review."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench import plots
+from bench import paper, plots
 from bench.record import RESULTS, Record, read_all
+from bench.show import render
 from bench.show.charts import Chart, DataPoint
+from bench.show.records import measured_alone
 
-CHARTS = Path(__file__).with_name("golden") / "charts.txt"
+GOLDEN = Path(__file__).with_name("golden")
 RUNS = (
     "sweeps/20261121T164735-b0a8b4a-8b01",  # all cases but the following, on GPUs
     "sweeps/20261121T053012-62a47d3-94e6",  # steps and samplers, on CPUs too
@@ -22,13 +24,20 @@ PAST = ("sweeps/20261121T090120-60b8788-77b1",)
 
 
 def records_of(runs: Sequence[str]) -> list[Record]:
-    """Read published runs."""
-    return read_all([RESULTS / f"{run}.jsonl" for run in runs])
+    """Read what is evidence in published runs."""
+    return [record for record in read_all([RESULTS / f"{run}.jsonl" for run in runs]) if record.is_evidence]
 
 
-def said() -> str:
-    """Return what every chart shows, a line for each series."""
-    return "\n".join(line for chart in plots.charts(records_of(RUNS), records_of(PAST)) for line in lines_of(chart))
+def charts() -> Iterator[str]:
+    """Yield what every chart shows, a line for each series."""
+    for chart in plots.charts(records_of(RUNS), records_of(PAST)):
+        yield from lines_of(chart)
+
+
+def tables() -> Iterator[str]:
+    """Yield what every table shows, with its caption."""
+    for name, table in paper.tables(measured_alone(records_of(RUNS))).items():
+        yield f"\n# {name}\n\n{table.caption}\n\n{render.markdown(table)}"
 
 
 def lines_of(chart: Chart) -> Iterator[str]:
@@ -51,5 +60,9 @@ def text_of(point: DataPoint) -> str:
     return f"{point.x:.3g}:{point.y:.3g}{ends}{point.label and f' {point.label!r}'}"
 
 
+TEXTS: dict[str, Callable[[], Iterator[str]]] = {"charts.txt": charts, "tables.md": tables}
+"""What is reviewed, by its file."""
+
 if __name__ == "__main__":
-    CHARTS.write_text(said())
+    for file, text in TEXTS.items():
+        (GOLDEN / file).write_text("\n".join(text()) + "\n")

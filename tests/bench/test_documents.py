@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
-from bench import cli, machine
+from bench import machine
 from bench.cases import CASES
 from bench.documents import COMMAND, TABLES, DocumentError, printed, refreshed
-from bench.record import Metric, append
-from tests.bench.builders import point, record
+from bench.record import append
+from tests.bench.builders import bench, metric, point, record
 
-runner = CliRunner()
 DOCUMENT = """# Results
 
 Fast, by `python -m bench table sweeps/*.jsonl --case env_step --where backend=host`, as we saw:
@@ -41,9 +39,8 @@ def sweeps(tmp_path, monkeypatch):
 
 
 def measured(backend, started_at, run_id, **changes):
-    rate = Metric(value=2e6, unit="env_steps/s", direction="higher", low=1.9e6, high=2.1e6)
-    step = Metric(value=500.0, unit="ns", direction="lower", low=490.0, high=510.0)
-    metrics = {"env_steps_per_s": rate, "agent_steps_per_s": rate, "ns_per_env_step": step}
+    rate = metric(2e6, 1.9e6, 2.1e6, "env_steps/s")
+    metrics = {"env_steps_per_s": rate, "agent_steps_per_s": rate, "ns_per_env_step": metric(500.0, 490.0, 510.0, "ns")}
     return record(point=point(backend, 100), metrics=metrics, started_at=started_at, run_id=run_id, **changes)
 
 
@@ -51,16 +48,13 @@ def test_refresh_prints_each_table_again_in_its_place(sweeps):
     """The tables are those of their commands, what stands around them stays, and a second time changes nothing."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
-    result = runner.invoke(cli.app, ["refresh", str(document)])
-    assert result.exit_code == 0, result.output
-    assert "written" in result.output
+    assert "written" in bench("refresh", document)
     both = printed(["sweeps/*.jsonl"], ["env_step"], ["backend=host"])
     assert both.count("| C++ ") == 2  # of each file one
     assert "NumPy (" not in both
     first, second = "| old | head |\n|---|---|\n| old | row |", "| old |\n|---|"
     assert document.read_text() == DOCUMENT.replace(first, both).replace(second, printed(["sweeps/a.jsonl"]))
-    again = runner.invoke(cli.app, ["refresh", str(document)])
-    assert "as its records are" in again.output
+    assert "as its records are" in bench("refresh", document)
 
 
 def test_the_order_of_measuring_does_not_order_tables(sweeps):
@@ -86,9 +80,7 @@ def test_refresh_refuses_what_it_cannot_print(sweeps, text, code, words):
     """The error names the command, and the document stays as it was."""
     document = sweeps.parent / "README.md"
     document.write_text(text)
-    result = runner.invoke(cli.app, ["refresh", str(document)])
-    assert result.exit_code == code
-    assert words in " ".join(result.output.split())
+    assert words in " ".join(bench("refresh", document, exits=code).split())
     assert document.read_text() == text
 
 
@@ -109,9 +101,7 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
 def test_table_without_records_says_so(sweeps):
     """`table` of a file that is not there, or has nothing of a case, is an error that names it."""
     for arguments in (["sweeps/c.jsonl"], ["sweeps/a.jsonl", "--case", "train"]):
-        result = runner.invoke(cli.app, ["table", *arguments])
-        assert result.exit_code == 1
-        assert f"no record of {' '.join(arguments)} is measured" in result.output
+        assert f"no record of {' '.join(arguments)} is measured" in bench("table", *arguments, exits=1)
     with pytest.raises(DocumentError, match=r"c\.jsonl"):
         printed(["sweeps/c.jsonl"])
 

@@ -19,9 +19,10 @@ def chart(records: list[Record], name: str) -> Chart:
     return found
 
 
-def test_charts_of_published_records_say_what_was_reviewed() -> None:
-    """Titles, panels, series, looks, values and their intervals; who changes them on purpose writes the file anew."""
-    assert shown.said().splitlines() == shown.CHARTS.read_text().splitlines()
+@pytest.mark.parametrize("file", shown.TEXTS)
+def test_published_records_show_what_was_reviewed(file: str) -> None:
+    """Captions, cells, panels, values and their intervals, looks; who changes them on purpose writes the file anew."""
+    assert "\n".join(shown.TEXTS[file]()).splitlines() == (shown.GOLDEN / file).read_text().splitlines()
 
 
 def test_bars_follow_each_other() -> None:

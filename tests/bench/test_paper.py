@@ -12,14 +12,11 @@ import pytest
 from matplotlib.ticker import Formatter
 
 from bench import paper, plots
-from bench.record import Record
 from bench.show import pgf, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
 from bench.show.tables import every_point
 from bench.workloads.learn import learning_table
-from bench.workloads.scaling import scaling_table
-from bench.workloads.startup import starts_table
 from tests.bench.builders import bench, metric, point, record, seed_record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
@@ -188,65 +185,12 @@ def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
     assert interval_text(metric(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
 
 
-def test_points_are_ordered_and_what_they_share_is_in_the_caption() -> None:
-    """Rows go by size and then by backend; an axis of one value is no column; others' code is not called ours."""
-
-    def drawn(backend: str, implementation: str, n_envs: int, threads: int | None) -> Record:
-        where = point(backend, n_envs, implementation=implementation, n_actions=10)
-        return record(case="sampler", point=where, threads=threads)
-
-    shown = [
-        drawn("pycuda", "torch.multinomial", 100, None),
-        drawn("cpu", "torch.multinomial", 100, 16),
-        drawn("pycuda", "ours", 100, None),
-        drawn("cpu", "ours", 20, 1),
-    ]
-    table = every_point(shown)
-    assert names(table)[:5] == ["envs", "implementation", "backend", "env steps/s", "95 % interval"]
-    assert [row[:3] for row in table.cells] == [
-        ["20", "ours", "NumPy (1 thread)"],
-        ["100", "ours", "CUDA C (PyCUDA)"],
-        ["100", "torch.multinomial", "CPU (16 threads)"],
-        ["100", "torch.multinomial", "GPU"],
-    ]
-    assert "All points: environment CartPole, agents 1, exact no, actions 10, largest error 0.0e+00." in table.caption
-
-
-def test_metric_without_spread_has_no_interval() -> None:
-    """Bytes are what they are."""
-    bytes_ = record(case="memory", metrics={"bytes_per_env": metric(100), "largest_n_envs": metric(1e6)})
-    assert names(every_point([bytes_])) == ["backend", "bytes per env", "largest n envs"]
-
-
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
     """Agent steps are so many times environment steps; a ratio over others is measured by itself."""
     rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
     (row,) = every_point([peer]).cells
     assert list(row) == ["NumPy (1 thread)", "100", "90.00 to 120.0", "500", "3", "2.900 to 3.100"]
-
-
-def test_efficiency_is_that_of_as_many_ranks() -> None:
-    """Two ranks with 1.8 times the rate of one have 90 %."""
-    ranks = [
-        record(rate, case="scaling", point=point("pycuda", 10, n_ranks=n), threads=None)
-        for n, rate in ((1, 1e6), (2, 1.8e6))
-    ]
-    table = scaling_table(ranks)
-    place = names(table).index("efficiency")
-    assert [row[place] for row in table.cells] == ["100.0%", "90.0%"]
-
-
-def test_start_has_a_row_for_each_part() -> None:
-    """Each part has its own interval."""
-    parts = {"import_s": metric(2.0, 1.9, 2.1), "build_s": metric(0.5, 0.4, 0.6)}
-    started = record(case="startup", point={"env": "cartpole", "backend": "cpu", "cache": "cold"}, metrics=parts)
-    table = starts_table([started])
-    assert list(map(list, table.cells)) == [
-        ["NumPy (1 thread)", "import", "2", "1.900 to 2.100"],
-        ["NumPy (1 thread)", "build", "0.5", "0.4000 to 0.6000"],
-    ]
-    assert "environment CartPole, cache cold" in table.caption
 
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:

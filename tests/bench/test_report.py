@@ -10,21 +10,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from bench import report
 from bench.claims import Claims, for_report
-from bench.cli import app
 from bench.ledger import LINKS
 from bench.plots import charts
-from bench.record import Metric, read_all
+from bench.record import Record, read_all
 from bench.show.across import history
 from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import digits
 from bench.show.tables import headline
 from bench.workloads.env_step import crossover, saturation
-from tests.bench.builders import point, record, two_backends
+from tests.bench.builders import bench, metric, point, record, two_backends
 
 SHIPPED = [Path(__file__).parents[2] / "results" / name for name in ("sweeps", "peers")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -79,7 +77,7 @@ def test_history_has_what_several_runs_measured() -> None:
 def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
     """A panel has its own unit, and a title in words; bytes of an environment have no samples, and so no history."""
     axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
-    seconds = {"total_s": Metric(value=2.0, unit="s", direction="lower", low=2.0, high=2.0)}
+    seconds = {"total_s": metric(2.0, unit="s")}
     found = [
         record(case=case, point=axes, metrics=seconds, samples_ns=samples, run_id=run)
         for run in ("one", "two")
@@ -113,14 +111,18 @@ class Page(html.parser.HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def shipped() -> str:
-    records = read_all(SHIPPED)
+def records() -> list[Record]:
+    return read_all(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def shipped(records: list[Record]) -> str:
     return report.html(records, for_report(records))
 
 
-def test_report_of_shipped_records_is_complete_and_small(shipped: str) -> None:
+def test_report_of_shipped_records_is_complete_and_small(records: list[Record], shipped: str) -> None:
     """Every record is a row, every figure has a table, nothing is loaded, links lead to sources, it is below 4 MB."""
-    records, page = read_all(SHIPPED), Page(shipped)
+    page = Page(shipped)
     assert len(shipped.encode()) < 4e6
     assert page.counts["code"] >= sum(record.is_evidence for record in records) > 100
     assert page.counts["figure"] > 8
@@ -214,13 +216,13 @@ def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None
     records, out = tmp_path / "records.jsonl", tmp_path / "report.html"
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     records.write_text(record(3e6, point=tag, threads=None, run_id="the-tag-run").to_line())
-    assert CliRunner().invoke(app, ["report", str(records), "--out", str(out)]).exit_code == 0
+    bench("report", records, "--out", out)
     (found,) = re.findall(r'<section id="claims">.*?</section>', out.read_text(), re.DOTALL)
     rows = [row for row in found.split("<tr>") if "Tag runs at millions of steps a second" in row]
     assert len(rows) == 1
     assert all(text in rows[0] for text in ("other hardware", "3 M (2.7 M to 3.3 M)", "the-tag-run", "README.md"))
     records.write_text(record(point=point("host", 12_345)).to_line())
-    assert CliRunner().invoke(app, ["report", str(records), "--out", str(out)]).exit_code == 0
+    bench("report", records, "--out", out)
     assert "Claims" not in out.read_text()
 
 
@@ -228,15 +230,13 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
     """The command makes the folder; without evidence it exits with 1 and writes nothing."""
     records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
     records.write_text(record(status="failed", reason="it broke").to_line())
-    refused = CliRunner().invoke(app, ["report", str(records), "--out", str(out)])
-    assert refused.exit_code == 1
-    assert "no record is measured and right" in refused.output
+    assert "no record is measured and right" in bench("report", records, "--out", out, exits=1)
     assert not out.exists()
     records.write_text(record().to_line())
-    assert CliRunner().invoke(app, ["report", str(records), "--out", str(out)]).exit_code == 0
+    bench("report", records, "--out", out)
     assert out.read_text().startswith("<!doctype html>")
     assert list(out.parent.iterdir()) == [out]
-    assert CliRunner().invoke(app, ["report", str(tmp_path / "none.jsonl"), "--out", str(out)]).exit_code == 1
+    bench("report", tmp_path / "none.jsonl", "--out", out, exits=1)
 
 
 PROBE = """

@@ -9,11 +9,12 @@ import torch
 from pydantic import TypeAdapter
 from torch import distributed
 
+from bench import plots
 from bench.case import Skip
 from bench.measure import Plan
 from bench.record import Measurement
 from bench.workloads import scaling
-from tests.bench.builders import FakeWatch, cycle
+from tests.bench.builders import FakeWatch, cycle, metric, record
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.training.ranks import World
@@ -109,3 +110,51 @@ def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
     facts = scaling.scaling(point(n_ranks, "pycuda")).facts
     assert facts.work["env_steps"] == n_ranks * 4 * 8
     assert (facts.threads, facts.mode, facts.device.type) == (None, "graph", "cuda")
+
+
+# ------------------------------------------------------------------ figure
+
+
+def curve(rates: dict[int, float], backend: str = "pycuda", threads: int | None = None, run_id: str = "run") -> list:
+    """Return the records of so many steps a second in so many ranks."""
+    return [
+        record(
+            case="scaling",
+            point=point(n_ranks, backend, "tag_gridworld"),
+            threads=threads,
+            run_id=run_id,
+            metrics={"env_steps_per_s": metric(rate)},
+        )
+        for n_ranks, rate in rates.items()
+    ]
+
+
+def test_efficiency_is_the_share_of_as_many_times_one():
+    """Of 100, 180 and 300 in 1, 2 and 4 ranks: 1, 0.9 and 0.75; without one rank of the same run there is none."""
+    found = [*curve({1: 100.0, 2: 180.0, 4: 300.0}), *curve({2: 50.0}, run_id="other")]
+    efficiency = scaling.efficiencies(found)
+    assert [efficiency.get(id(each)) for each in found] == [1.0, 0.9, 0.75, None]
+
+
+def test_figure_is_drawn_with_its_labels():
+    """On paper the percentages stand beside the dots, and the ticks are the numbers of ranks; one rank is no figure."""
+    both = curve({1: 100.0, 2: 180.0, 4: 300.0}) + curve({1: 50.0, 2: 75.0, 4: 125.0}, "numba")
+    figure = plots.paint(scaling.scaling_chart(both))
+    (axes,) = figure.axes
+    assert {"90%", "75%", "62%"} <= {text.get_text() for text in axes.texts}
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "4"]
+    dotted = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
+    assert sorted(line.get_ydata()[-1] for line in dotted) == [200, 400]
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"CUDA C (PyCUDA)", "Numba-CUDA", "as many times one"}
+    assert not scaling.scaling_chart(curve({1: 100.0})).panels
+
+
+def test_figure_of_processes_holds_all_of_its_text():
+    """Alone on its figure the panel of the CPU is narrow, and its label stays within."""
+    figure = plots.paint(scaling.scaling_chart(curve({1: 100.0, 2: 180.0}, "host", threads=2)))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert axes.xaxis.label.get_text() == "processes, each with as many threads"
+    within = axes.xaxis.label.get_window_extent()
+    assert 0 <= within.x0 < within.x1 <= figure.bbox.width

@@ -7,12 +7,12 @@ import io
 import pytest
 from rich.console import Console
 
-from bench import documents, machine, sweep
+from bench import documents, machine, plots, sweep
 from bench.anchors import ANCHORS
 from bench.case import Check, Skip
 from bench.record import Context, read
 from bench.worker import run_points
-from bench.workloads.train import training_point
+from bench.workloads.train import training_chart, training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
 
 
@@ -134,6 +134,10 @@ def test_training_is_shown_over_the_reference():
     of_small, of_crowd = (next(line for line in lines if name in line) for name in ("CartPole", "Tag Continuous"))
     assert "| 2 | WarpDrive 2.7.1 |" in of_small
     assert "does not run" in of_crowd
+    assert [text.get_text() for axes in plots.paint(training_chart(records)).axes for text in axes.texts] == [
+        "2 x",
+        "WarpDrive 2.7.1: does not run",
+    ]
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):
