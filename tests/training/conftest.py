@@ -20,6 +20,15 @@ def _closed_trainers():
         builders.MADE.pop().graceful_close()
 
 
+@pytest.fixture
+def _one_thread():
+    """Let threads of torch not wait for each other on a busy machine."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch):
     """Let Triton's interpreter (3.6) loop up to a number of rows, and take every product of float32 for an exact one.

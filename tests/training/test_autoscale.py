@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch
 
 from envs import CartPole, Pendulum, TagContinuous
 from warpdrive_min import EnvWrapper
@@ -17,6 +16,8 @@ from warpdrive_min.training import autoscale
 from warpdrive_min.training.autoscale import MemoryModel, ScalingTrial, auto_scale, live_storages, peak_bytes
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
 
 MARGIN = 0.04
 """Share by which a prediction may be off."""
@@ -64,19 +65,12 @@ CASES = {
     "DDPG, WarpDrive's rule": Case(Pendulum, DDPG, {"n_step": 3, "compat": "warpdrive"}),
     "two policies": Case(
         lambda: TagContinuous(num_taggers=2, num_runners=8, grid_length=10.0, episode_length=15),
-        {"algorithm": "PPO"},
+        {"algorithm": "PPO", "n_epochs": 1, "n_minibatches": 2},
         names=("runner", "tagger"),
         n_envs=20,
+        n_steps=12,
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 @pytest.mark.parametrize("name", CASES)

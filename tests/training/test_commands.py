@@ -29,6 +29,8 @@ from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trained import find_checkpoint, load_policies
 from warpdrive_min.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("_one_thread")
+
 N_ITERATIONS = 10
 TINY = {
     "env.episode_length": 20,
@@ -67,14 +69,6 @@ def train(basedir: Path, *arguments: str | Path, env: str = "cartpole", values: 
     """Train on `cpu` in a folder; everything but the environment is small."""
     over = {**(TINY if values is None else values), "saving.basedir": str(basedir)}
     return run("train", "-e", env, "--backend", "cpu", *settings(over), *arguments)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,12 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 from warpdrive_min.training import lightning  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(  # of torch, at how Lightning walks through nested containers
-    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("_one_thread"),
+    pytest.mark.filterwarnings(  # of torch, at how Lightning walks through nested containers
+        r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
+    ),
+]
 
 PAGE = Path(__file__).parents[2] / "docs" / "lightning.md"
 RETURN = "shared/mean_episodic_return"
@@ -33,15 +36,6 @@ EPOCH = 4
 """Iterations of an epoch."""
 N_ITERATIONS = 10
 """Of a run config: two epochs and a half."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Let threads not wait for each other on a busy machine."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 @pytest.fixture
