@@ -18,11 +18,12 @@ from warp_drive.training.models.fully_connected_actor_critic import (
 from warp_drive.training.models.model_base import ModelBaseFullyConnected, apply_logit_mask
 from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
+from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scaling
 
 from tests.compat.written_models import Gated
 from tests.support import TAG_CONFIGS
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training import models
+from warpdrive_min.training import autoscale, models
 from warpdrive_min.training.trainer import Trainer
 
 CONFIG = {"fc_dims": [8, 6]}
@@ -193,3 +194,26 @@ def test_users_model_needs_a_trainer_of_warp_drive(tmp_path):
     del config["policy"]["shared"]["model"]["gate"]
     with pytest.raises(ConfigError, match="'gated': is written for WarpDrive"):
         Trainer(cartpole(), config, {"shared": [0]}, verbose=False)
+
+
+@pytest.mark.usefixtures("gated")
+def test_users_model_is_in_the_trainers_that_scaling_measures(tmp_path, monkeypatch):
+    """Each is built with the user's model and its own key, as the script's first trainer would be."""
+    gates = []
+
+    def noted(model, *arguments, **named):
+        make(model, *arguments, **named)
+        gates.append(model.gate[0].item())
+
+    def setup(run_configuration, verbose):
+        TrainerA2C(cartpole(), run_configuration, {"shared": [0]}, verbose=verbose)
+
+    make = Gated.__init__
+    monkeypatch.setattr(Gated, "__init__", noted)
+    monkeypatch.setattr(autoscale, "MAX_ENVS", 8)
+    config = run_config(tmp_path)
+    scaled = perform_auto_vertical_scaling(setup, config, num_iters=1)
+    assert scaled["policy"] == config["policy"]
+    assert scaled["trainer"]["num_envs"] == 8
+    assert gates == [3.0] * 3, "of two probes and of the trial of 8 environments"
+    assert not list(tmp_path.iterdir())
