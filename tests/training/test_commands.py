@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -254,23 +252,6 @@ def test_train_keeps_what_a_resumed_run_is_of(trained):
         result = run("train", "--resume", folder, *more)
         assert result.exit_code == 1
         assert message in result.output
-
-
-def test_command_line_by_itself(tmp_path):
-    """A process of its own trains, prints nothing but the folder, and exits with 0."""
-    over = settings({**TINY, "saving.basedir": str(tmp_path)})
-    words = ["train", "-e", "cartpole", "--backend", "cpu", "--results-dir", "r", "--quiet", *over]
-    result = subprocess.run(
-        [sys.executable, "-m", "warpdrive_min", *words],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    folder = tmp_path / "single_cartpole" / "experiments" / "r"
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"{folder}\n", "")
-    assert find_checkpoint(folder).name == f"checkpoint_{N_ITERATIONS:09d}"
 
 
 # ------------------------------------------------------------------ evaluate
