@@ -36,11 +36,11 @@ on_every_fast_backend = pytest.mark.parametrize(
 
 
 def managers(
-    backend: str, n_agents: int = 3, n_envs: int = 2, episode_length: int = 4
+    backend: str, n_agents: int = 3, n_envs: int = 2, blocks: int = 1, episode_length: int = 4
 ) -> tuple[CUDADataManager, CUDAFunctionManager]:
-    """Return a fresh data manager and function manager of a backend."""
-    data = CUDADataManager(n_agents, n_envs, episode_length=episode_length, backend=backend)
-    return data, CUDAFunctionManager(n_agents, n_envs, backend=backend)
+    """Return a fresh data manager and function manager of a backend, of environments that so many blocks share."""
+    data = CUDADataManager(n_agents, n_envs, blocks, episode_length=episode_length, backend=backend)
+    return data, CUDAFunctionManager(n_agents, n_envs, blocks, backend=backend)
 
 
 def push(data: CUDADataManager, name: str, value: Any, **attributes: Any) -> None:

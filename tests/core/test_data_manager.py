@@ -9,7 +9,7 @@ import torch
 from tests.support import managers, on_every_backend, push
 from warpdrive_min import CUDADataManager, DataFeed
 from warpdrive_min import data_manager as module
-from warpdrive_min.errors import BackendUnavailable, DataError, DeviceMemoryError
+from warpdrive_min.errors import DataError, DeviceMemoryError
 
 
 @pytest.fixture
@@ -28,12 +28,6 @@ def test_sizes_must_be_positive_integers(name, value):
     sizes = {"num_agents": 1, "num_envs": 1, "blocks_per_env": 1, "episode_length": 1, name: value}
     with pytest.raises(DataError, match=f"{name} must be a positive integer .got {value}"):
         CUDADataManager(**sizes)
-
-
-def test_unknown_backend_raises():
-    """There is no fallback for a name that is no backend."""
-    with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'tpu'.; known are cpu, host, numba, pycuda"):
-        CUDADataManager(1, 1, episode_length=1, backend="tpu")
 
 
 @on_every_backend
@@ -64,26 +58,12 @@ def test_meta_info_is_32_bits_wide(data):
     assert type(data.meta_info("flag")) is np.int32
 
 
-def test_meta_info_refuses_duplicates_unknown_names_and_arrays(data):
-    """A name stands for one scalar."""
-    with pytest.raises(DataError, match="'n_envs': is there already"):
-        data.add_meta_info({"n_envs": 1})
-    with pytest.raises(DataError, match=r"must be a number, list or array .got str"):
-        data.add_meta_info({"word": "seven"})
-    with pytest.raises(DataError, match=r"meta info 'n_worlds': is not there; known are .*n_envs"):
-        data.meta_info("n_worlds")
-
-
 def test_shared_constants_are_narrowed_and_read_back(data):
     """Lists and arrays become 32 bits wide, scalars too; each name once."""
     data.add_shared_constants({"table": [[1, 2], [3, 4]], "rate": 0.5, "angles": np.array([1.0, 2.0])})
     assert data.shared_constant("table").dtype == np.int32
     assert data.shared_constant("angles").dtype == np.float32
     assert data.shared_constant("rate") == np.float32(0.5)
-    with pytest.raises(DataError, match="shared constant 'rate': is there already"):
-        data.add_shared_constants({"rate": 1})
-    with pytest.raises(DataError, match="shared constant 'rat': is not there; known are angles, rate, table"):
-        data.shared_constant("rat")
 
 
 @on_every_backend
@@ -164,48 +144,6 @@ def test_find_prefers_data_to_meta_information_to_shared_constants(data):
     assert {"shared", "n_envs", "_done_"} <= set(data.names())
 
 
-@pytest.mark.parametrize("value", ["text", None, {"a": 1}, ["a", "b"], np.array([1j]), {1, 2}])
-def test_values_that_are_no_numbers_raise(data, value):
-    """A kernel takes numbers only."""
-    with pytest.raises(DataError, match=r"'x': must (be a number|hold numbers)"):
-        push(data, "x", value)
-
-
-@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, np.int64(2**40), [0, 2**31], np.array([-(2**40)])])
-def test_integers_that_do_not_fit_raise(data, value):
-    """Narrowing would change the number silently."""
-    with pytest.raises(DataError, match="'x': integers become 32 bits wide"):
-        push(data, "x", value)
-
-
-@pytest.mark.parametrize("value", [1, np.zeros(2)])
-@pytest.mark.parametrize("name", ["_done_", "x", "y"])
-def test_names_are_unique(data, name, value):
-    """Array, scalar and reserved names can be pushed once."""
-    feed = DataFeed()
-    feed.add_data_list([("x", np.zeros(3)), ("y", 1)])
-    data.push_data_to_device(feed)
-    with pytest.raises(DataError, match=f"'{name}': was pushed already; use another name"):
-        push(data, name, value)
-
-
-@pytest.mark.parametrize("suffix", ["_at_reset", "_for_log"])
-def test_names_of_copies_are_unique_too(data, suffix):
-    """A saved copy or log buffer never takes the place of an array."""
-    push(data, "x" + suffix, np.zeros(2))
-    with pytest.raises(DataError, match=f"'x{suffix}': was pushed already"):
-        push(data, "x", np.zeros((2, 3)), save_copy_and_apply_at_reset=True, log_data_across_episode=True)
-    assert not data.is_data_on_device("x")
-
-
-def test_unknown_name_lists_those_known(data):
-    """A misspelt name raises wherever it is asked for."""
-    for ask in (data.tensor, data.device_data, data.pull_data_from_device, data.get_shape, data.get_dtype):
-        with pytest.raises(DataError, match=r"data '_dnoe_': is not there; known are .*_done_"):
-            ask("_dnoe_")
-    assert not data.is_data_on_device("_dnoe_")
-
-
 # ------------------------------------------------------------------ copies, saved rows, log buffers, pools
 
 
@@ -228,13 +166,6 @@ def test_logged_array_gets_a_buffer_for_one_environment(data):
     assert data.log_data_list == ["x"]
 
 
-@pytest.mark.parametrize("shape", [(2,), (3, 2), (2, 4), (5, 3)])
-def test_logged_array_needs_the_axes_of_environments_and_agents(data, shape):
-    """Anything else cannot be logged by environment, and the error says the shape."""
-    with pytest.raises(DataError, match=r"\(n_envs, n_agents, ...\) = \(2, 3, ...\) to be logged"):
-        push(data, "x", np.zeros(shape), log_data_across_episode=True)
-
-
 def test_pool_is_found_by_its_target(data):
     """A pool's flags count for nothing, and its target knows it."""
     feed = DataFeed()
@@ -243,40 +174,6 @@ def test_pool_is_found_by_its_target(data):
     data.push_data_to_device(feed)
     assert data.get_reset_pool("x") == "x_reset_pool"
     assert data.reset_data_list == data.log_data_list == []
-    with pytest.raises(DataError, match="reset pool of 'y': is not there; known are x"):
-        data.get_reset_pool("y")
-
-
-def test_pool_and_saved_copy_exclude_each_other(data):
-    """An array is restored from one or the other, whichever was pushed first."""
-    feed = DataFeed()
-    feed.add_data("x", np.zeros((2, 3)), save_copy_and_apply_at_reset=True)
-    feed.add_pool_for_reset("x_reset_pool", np.zeros((7, 3)), "x")
-    with pytest.raises(DataError, match="'x_reset_pool' of 'x': the target has a saved copy"):
-        data.push_data_to_device(feed)
-    pool_first = DataFeed()
-    pool_first.add_pool_for_reset("y_reset_pool", np.zeros((7, 3)), "y")
-    pool_first.add_data("y", np.zeros((2, 3)), save_copy_and_apply_at_reset=True)
-    with pytest.raises(DataError, match="'y': is refilled from a pool"):
-        data.push_data_to_device(pool_first)
-
-
-@pytest.mark.parametrize("pool", [np.zeros((1, 3)), np.zeros(())])
-def test_pool_needs_two_rows(data, pool):
-    """One row is no choice."""
-    feed = DataFeed()
-    feed.add_pool_for_reset("x_reset_pool", pool, "x")
-    with pytest.raises(DataError, match="at least 2 rows"):
-        data.push_data_to_device(feed)
-
-
-def test_target_has_one_pool(data):
-    """A second pool of the same array raises and names the first."""
-    feed = DataFeed()
-    feed.add_pool_for_reset("first", np.zeros((2, 3)), "x")
-    feed.add_pool_for_reset("second", np.zeros((2, 3)), "x")
-    with pytest.raises(DataError, match="'second' of 'x': the target has the pool 'first' already"):
-        data.push_data_to_device(feed)
 
 
 # ------------------------------------------------------------------ reset_device
@@ -300,8 +197,96 @@ def test_reset_device_restores_in_place(backend):
     assert data.pull_data_from_device("y").tolist() == [3, 4]
     assert data.pull_data_from_device("_done_").tolist() == [0, 0]
     assert [data.tensor(name).data_ptr() for name in ("x", "y", "_done_")] == addresses
-    with pytest.raises(DataError, match="data 'z': is not there"):
-        data.reset_device("z")
+
+
+# ------------------------------------------------------------------ what it refuses
+
+
+def push_pools(data: CUDADataManager, **targets: np.ndarray) -> None:
+    """Push pools by name, all of the array "x"."""
+    feed = DataFeed()
+    for name, pool in targets.items():
+        feed.add_pool_for_reset(name, pool, "x")
+    data.push_data_to_device(feed)
+
+
+SAVED = {"save_copy_and_apply_at_reset": True}
+LOGGED = {"log_data_across_episode": True}
+REFUSED = {
+    "meta info twice": (lambda data: data.add_meta_info({"n_envs": 1}), "'n_envs': is there already"),
+    "meta info of a word": (lambda data: data.add_meta_info({"word": "seven"}), "must be a number, .* .got str"),
+    "no meta info": (lambda data: data.meta_info("n_worlds"), "meta info 'n_worlds': is not there; known .*n_envs"),
+    "constant twice": (lambda data: data.add_shared_constants({"rate": 1}), "constant 'rate': is there already"),
+    "no constant": (lambda data: data.shared_constant("rat"), "constant 'rat': is not there; known are rate"),
+    **{
+        f"value {value}": (lambda data, value=value: push(data, "x", value), "'x': must (be a number|hold numbers)")
+        for value in ("text", None, {"a": 1}, ["a", "b"], np.array([1j]), {1, 2})
+    },
+    **{
+        f"integer {value}": (lambda data, value=value: push(data, "x", value), "'x': integers become 32 bits wide")
+        for value in (2**31, -(2**31) - 1, np.int64(2**40), [0, 2**31], np.array([-(2**40)]))
+    },
+    **{
+        f"{name} twice, {value}": (
+            lambda data, name=name, value=value: push(data, name, value),
+            f"'{name}': was pushed already; use another name",
+        )
+        for name in ("_done_", "array", "scalar")
+        for value in (1, np.zeros(2))
+    },
+    **{
+        f"copy {suffix}": (
+            lambda data, suffix=suffix: (
+                push(data, "x" + suffix, np.zeros(2)),
+                push(data, "x", np.zeros((2, 3)), **SAVED, **LOGGED),
+            ),
+            f"'x{suffix}': was pushed already",
+        )
+        for suffix in ("_at_reset", "_for_log")
+    },
+    **{
+        f"{ask} of nothing": (
+            lambda data, ask=ask: getattr(data, ask)("_dnoe_"),
+            "data '_dnoe_': is not there; known are .*_done_",
+        )
+        for ask in ("tensor", "device_data", "pull_data_from_device", "get_shape", "get_dtype", "reset_device")
+    },
+    **{
+        f"log of {shape}": (
+            lambda data, shape=shape: push(data, "x", np.zeros(shape), **LOGGED),
+            r"\(n_envs, n_agents, ...\) = \(2, 3, ...\) to be logged",
+        )
+        for shape in ((2,), (3, 2), (2, 4), (5, 3))
+    },
+    "no pool": (lambda data: data.get_reset_pool("y"), "reset pool of 'y': is not there; known are none"),
+    "saved, then a pool": (
+        lambda data: (push(data, "x", np.zeros((2, 3)), **SAVED), push_pools(data, pool=np.zeros((7, 3)))),
+        "'pool' of 'x': the target has a saved copy",
+    ),
+    "a pool, then saved": (
+        lambda data: (push_pools(data, pool=np.zeros((7, 3))), push(data, "x", np.zeros((2, 3)), **SAVED)),
+        "'x': is refilled from a pool",
+    ),
+    "pool of a row": (lambda data: push_pools(data, pool=np.zeros((1, 3))), "at least 2 rows"),
+    "pool of a number": (lambda data: push_pools(data, pool=np.zeros(())), "at least 2 rows"),
+    "two pools": (
+        lambda data: push_pools(data, first=np.zeros((2, 3)), second=np.zeros((2, 3))),
+        "'second' of 'x': the target has the pool 'first' already",
+    ),
+}
+"""Calls with a manager that has an array, a scalar and a shared constant, and what is said."""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_data_manager_refuses(case, data):
+    """Names stand for one thing, hold numbers of 32 bits, and are known; nothing is kept of what is refused."""
+    push(data, "array", np.zeros(3))
+    push(data, "scalar", 1)
+    data.add_shared_constants({"rate": 0.5})
+    call, message = REFUSED[case]
+    with pytest.raises(DataError, match=message):
+        call(data)
+    assert case == "saved, then a pool" or not data.is_data_on_device("x")
 
 
 # ------------------------------------------------------------------ memory

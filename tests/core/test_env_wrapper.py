@@ -260,22 +260,6 @@ def test_auto_reset_restarts_an_environment_without_a_reset_kernel(backend):
     assert [count[0][0] for *_, count in seen] == [1, 0, 1, 0]
 
 
-@on_every_backend
-def test_copies_do_not_depend_on_how_many_there_are(backend):
-    """Three copies of many do as the same three alone."""
-    wanted = []
-    for num_envs in (3, 45):
-        wrapper = started(backend, num_envs=num_envs, limit=100)
-        generator = np.random.default_rng(0)
-        for _ in range(3):
-            actions = np.zeros((num_envs, 3), int)
-            actions[:3] = generator.integers(0, 2, (3, 3))
-            act(wrapper, actions.tolist())
-        wanted.append([rows[:3] for rows in pull(wrapper, "count", "observations", "rewards")])
-    assert wanted[0] == wanted[1]
-    assert np.any(wanted[0][0])
-
-
 # ------------------------------------------------------------------ Python on the CPU
 
 

@@ -14,15 +14,14 @@ from tests.support import (
     BACKENDS_HERE,
     TAG_CONFIGS,
     is_simulated,
+    managers,
     on_every_backend,
     on_every_fast_backend,
     on_every_other_backend,
 )
 from warpdrive_min import (
     BACKENDS,
-    CUDADataManager,
     CUDAEnvironmentReset,
-    CUDAFunctionManager,
     CUDALogController,
     CUDASampler,
     DataFeed,
@@ -34,12 +33,6 @@ alone_and_shared = pytest.mark.parametrize("blocks", [1, 2])
 
 LEVEL = 1e-5
 """Probability with which a correct sampler fails one chi-square; the seeds are fixed, so none does by chance."""
-
-
-def managers(backend: str, n_agents: int, n_envs: int, blocks: int = 1) -> tuple[CUDADataManager, CUDAFunctionManager]:
-    """Return managers of environments that so many blocks share."""
-    data = CUDADataManager(n_agents, n_envs, blocks, episode_length=2, backend=backend)
-    return data, CUDAFunctionManager(n_agents, n_envs, blocks, backend=backend)
 
 
 def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
@@ -151,45 +144,6 @@ def test_blocks_do_not_change_the_draws(backend):
 
 
 # ------------------------------------------------------------------ reset
-
-
-@on_every_backend
-@alone_and_shared
-@pytest.mark.parametrize("torch_accessible", [False, True])
-def test_reset_restores_rows_of_every_rank(torch_accessible, blocks, backend):
-    """With done = [1, 0] environment 0 comes back, by force all; arrays pushed between two resets included."""
-    saved = {f"{rank}_{kind}": _ramp(rank, kind) for rank in (1, 2, 3) for kind in ("float32", "int32")}
-    data, functions = managers(backend, 3, 2, blocks)
-    resetter = CUDAEnvironmentReset(functions)
-
-    def push(name: str, value: np.ndarray) -> None:
-        feed = DataFeed()
-        feed.add_data(name, value, save_copy_and_apply_at_reset=True)
-        data.push_data_to_device(feed, torch_accessible)
-        data.tensor(name).zero_()
-
-    for name, value in saved.items():
-        push(name, value)
-    data.tensor("_done_").copy_(torch.tensor([1, 0]))
-    resetter.reset_when_done(data)
-    for name, value in saved.items():
-        got = data.pull_data_from_device(name)
-        assert got.dtype == value.dtype
-        np.testing.assert_array_equal(got, [value[0], np.zeros_like(value[1])], err_msg=name)
-    assert data.pull_data_from_device("_done_").tolist() == [0, 0]
-
-    push("late", saved["2_float32"])
-    resetter.reset_when_done(data)
-    assert not data.pull_data_from_device("late").any()
-    assert not data.pull_data_from_device("2_float32")[1].any()
-    resetter.reset_when_done(data, "force_reset")
-    for name, value in {**saved, "late": saved["2_float32"]}.items():
-        np.testing.assert_array_equal(data.pull_data_from_device(name), value, err_msg=name)
-
-
-def _ramp(rank: int, kind: str) -> np.ndarray:
-    shape = (2, 3, 4)[:rank]
-    return np.arange(1, 1 + np.prod(shape)).reshape(shape).astype(kind)
 
 
 @on_every_fast_backend

@@ -22,9 +22,9 @@ SAVED = {
 }
 
 
-def saved(backend: str) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
+def saved(backend: str, blocks: int = 1) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
     """Return arrays of every kind with saved copies, all overwritten, and two that no reset may touch."""
-    data, functions = managers(backend)
+    data, functions = managers(backend, blocks=blocks)
     for name, value in SAVED.items():
         push(data, name, value, save_copy_and_apply_at_reset=True)
         data.tensor(name).zero_()
@@ -52,9 +52,10 @@ def pooled(backend: str, n_envs: int, n_rows: int, seed: int = 0) -> tuple[CUDAD
 
 
 @on_every_backend
-def test_only_finished_environments_are_restored(backend):
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_only_finished_environments_are_restored(blocks, backend):
     """With done = [1, 0] the rows of environment 0 come back, whatever their rank and dtype, and nothing else moves."""
-    data, resetter = saved(backend)
+    data, resetter = saved(backend, blocks)
     data.tensor("_done_")[0] = 1
     resetter.reset_when_done(data)
     for name, value in SAVED.items():

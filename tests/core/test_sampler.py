@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from tests.support import is_simulated, managers, on_every_backend, on_every_other_backend, push
@@ -49,25 +48,6 @@ def draw(
 # ------------------------------------------------------------------ distributions
 
 
-@on_every_backend
-@pytest.mark.parametrize("n_agents", [5, 1])
-def test_frequencies_are_the_probabilities(backend, n_agents):
-    """Of each agent's own distribution, within the 0.01 % bound of chi-square (2 degrees: 18.4); 0 and 1 exactly."""
-    n_envs, n_draws = (20, 12) if is_simulated(backend) else (200, 50)
-    data, sampler = sampler_of(backend, 3, n_envs, seed=1, n_agents=n_agents)
-    per_agent = np.array([[0.333, 0.333, 0.334], [0.2, 0.5, 0.3], [0.95, 0.02, 0.03], [0, 1, 0], [0.5, 0, 0.5]])[
-        :n_agents
-    ]
-    distribution = torch.tensor(per_agent, dtype=torch.float32, device=data.device).expand(n_envs, -1, -1).contiguous()
-    actions = draw(data, sampler, distribution, n_draws)[..., 0]
-    for agent, probabilities in enumerate(per_agent):
-        counts = np.bincount(actions[..., agent].ravel(), minlength=3)
-        expected = n_envs * n_draws * probabilities
-        possible = expected > 0
-        assert not counts[~possible].any()
-        assert ((counts - expected)[possible] ** 2 / expected[possible]).sum() < 18.4
-
-
 @on_every_other_backend
 def test_blocks_that_share_an_environment_draw_the_same(backend):
     """More agents than one block takes: the oracle's actions, one draw counted for each environment."""
@@ -85,17 +65,6 @@ def test_blocks_that_share_an_environment_draw_the_same(backend):
 
 
 @on_every_backend
-def test_draws_are_the_same_on_every_backend_and_for_any_number_of_environments(backend):
-    """Seed, array, environment, agent and count of the draw decide alone."""
-    row = [0.1, 0.2, 0.3, 0.4, 0.7, 0.3]
-    want_data, want_sampler = sampler_of("cpu", (4, 2), 7, seed=3)
-    want = draw(want_data, want_sampler, rows(want_data, row), 5)
-    data, sampler = sampler_of(backend, (4, 2), 3, seed=3)
-    np.testing.assert_array_equal(draw(data, sampler, rows(data, row), 5), want[:, :3])
-    assert len(np.unique(want)) == 4
-
-
-@on_every_backend
 def test_argmax_takes_the_first_largest_and_consumes_no_draw(backend):
     """Draws go on after it as if it had not been."""
     data, sampler = sampler_of(backend)
@@ -105,26 +74,6 @@ def test_argmax_takes_the_first_largest_and_consumes_no_draw(backend):
     first = draw(data, sampler, distribution, 1)
     assert (draw(data, sampler, distribution, 1, use_argmax=True) == 1).all()
     np.testing.assert_array_equal(np.concatenate([first, draw(data, sampler, distribution, 1)]), want)
-
-
-@on_every_backend
-def test_log_prob_and_entropy_are_those_of_torch(backend):
-    """Both are summed over the action types; a masked choice is never drawn and has no share."""
-    data, sampler = sampler_of(backend, (3, 2))
-    logits = torch.tensor(np.random.default_rng(0).normal(size=(N_ENVS, N_AGENTS, 5)), dtype=torch.float32)
-    mask = torch.ones((N_ENVS, N_AGENTS, 5), dtype=torch.int32)
-    mask[..., 1] = 0
-    log_prob, entropy = (torch.zeros((N_ENVS, N_AGENTS), device=data.device) for _ in range(2))
-    sampler.sample(
-        data, logits.to(data.device), logits=True, mask=mask.to(data.device), log_prob=log_prob, entropy=entropy
-    )
-    actions = torch.tensor(data.pull_data_from_device("sampled_actions"))
-    parts = logits.masked_fill(mask == 0, -torch.inf).split([3, 2], -1)
-    want = [torch.distributions.Categorical(logits=part) for part in parts]
-    assert (actions[..., 0] != 1).all()
-    want_log_prob = sum(each.log_prob(actions[..., index]) for index, each in enumerate(want))
-    torch.testing.assert_close(log_prob.cpu(), want_log_prob, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(entropy.cpu(), sum(each.entropy() for each in want), rtol=1e-5, atol=1e-5)
 
 
 # ------------------------------------------------------------------ seeds and state
