@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from envs import ENVS
+from envs import ENVS, TagContinuous
 from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
 from warpdrive_min.policies import random_policy
+from warpdrive_min.spaces import action_bounds
 
 
 def start(name: str, config: Mapping[str, Any], backend: str, n_envs: int, **options: Any) -> EnvWrapper:
@@ -21,41 +22,72 @@ def start(name: str, config: Mapping[str, Any], backend: str, n_envs: int, **opt
     return wrapper
 
 
+def random_actions(wrapper: EnvWrapper, seed: int) -> Callable[[], None]:
+    """Return what draws actions on the host, so that no kernel of a sampler need be built."""
+    spaces = list(wrapper.env.action_space.values())
+    low, high = action_bounds(spaces)
+    is_box, generator = hasattr(spaces[0], "low"), np.random.default_rng(seed)
+    tensor = wrapper.cuda_data_manager.tensor("sampled_actions")
+
+    def draw() -> None:
+        shape = tuple(tensor.shape)
+        actions = generator.uniform(low, high, shape) if is_box else generator.integers(low, high + 1, shape)
+        tensor.copy_(torch.from_numpy(actions))
+
+    return draw
+
+
 def step_from_same_state(
     name: str, config: Mapping[str, Any], backend: str, *, n_envs: int, n_steps: int, seed: int = 0, **options: Any
 ) -> tuple[Agreement, int]:
     """Step backend and oracle with random actions, each time from the backend's state.
 
     Returns:
-        What was seen, and how often a tagger was rewarded.
+        What was seen, and how often a runner was tagged in Tag.
     """
-    tested = start(name, config, backend, n_envs, seed=seed, **options)
-    oracle = start(name, config, "cpu", n_envs, seed=seed, **options)
-    draw, data = random_policy(tested, seed), oracle.cuda_data_manager
-    result, n_tagged = Agreement(), 0
+    tested, oracle = (start(name, config, each, n_envs, seed=seed, **options) for each in (backend, "cpu"))
+    draw, result, n_tagged = random_actions(tested, seed), Agreement(), 0
     for _ in range(n_steps):
         result.add(step_by_step(tested, oracle, draw, 1))
-        if name == "tag_continuous":
-            # Taggers earn by tagging alone.
-            n_tagged += int((data.tensor("rewards").numpy()[:, oracle.env.agent_types == 1] > 0).sum())
+        n_tagged += n_tags(oracle)
     return result, n_tagged
 
 
+def n_tags(wrapper: EnvWrapper) -> int:
+    """Return how many tags the last step saw: taggers of Tag Continuous earn, episodes of Tag GridWorld end by one."""
+    data = wrapper.cuda_data_manager
+    if isinstance(wrapper.env, TagContinuous):
+        return int((data.tensor("rewards").numpy()[:, wrapper.env.agent_types == 1] > 0).sum())
+    return int(data.tensor("terminated").sum())
+
+
 def free_run(
-    name: str, config: Mapping[str, Any], backend: str, *, n_envs: int, n_steps: int, seed: int = 0, exact: bool
+    name: str, config: Mapping[str, Any], backend: str, *, n_envs: int, n_steps: int, seed: int = 0, **options: Any
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Run with auto-reset and random actions.
+    """Run with auto-reset and actions of the random policy.
 
     Returns:
-        Every array at the end, and after each step the sums of the bits of observations and rewards, ``(n_steps, 2)``.
+        Every array at the end but the kernels' workspace, with ``n_terminated`` of each environment; and after each
+        step the sums of the bits of observations and rewards, ``(n_steps, 2)``.
     """
-    wrapper = start(name, config, backend, n_envs, seed=seed, exact=exact, auto_reset=True)
+    wrapper = start(name, config, backend, n_envs, seed=seed, auto_reset=True, **options)
     draw = random_policy(wrapper, seed)
     data = wrapper.cuda_data_manager
     sums = torch.zeros((n_steps, 2), dtype=torch.int64, device=data.device)
+    n_terminated = torch.zeros_like(data.tensor("terminated"))
     for step in range(n_steps):
         draw()
         wrapper.step()
+        n_terminated += data.tensor("terminated")
         for column, key in enumerate(("observations", "rewards")):
             sums[step, column] = data.tensor(key).view(torch.int32).sum(dtype=torch.int64)
-    return {key: data.pull_data_from_device(key) for key in data.array_names()}, sums.cpu().numpy()
+    names = [key for key in data.array_names() if not data.attribute(key, "scratch", False)]
+    arrays = {key: data.pull_data_from_device(key) for key in names}
+    return arrays | {"n_terminated": n_terminated.cpu().numpy()}, sums.cpu().numpy()
+
+
+def assert_same_bits(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> None:
+    """Fail unless two runs have the same arrays."""
+    assert set(got) == set(want)
+    for key, array in want.items():
+        np.testing.assert_array_equal(got[key].view(np.int32), array.view(np.int32), err_msg=key)

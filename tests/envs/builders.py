@@ -45,6 +45,26 @@ def grid_of(backend: str = "cpu", n_envs: int = 1, **config: Any) -> EnvWrapper:
     return wrapper
 
 
+def crowd(n_agents: int, **changes: Any) -> dict[str, Any]:
+    """Return a config of Tag Continuous in which a tenth of the agents tag and many are close together."""
+    n_taggers = max(1, n_agents // 10)
+    return {
+        "num_taggers": n_taggers,
+        "num_runners": n_agents - n_taggers,
+        "grid_length": 10.0,
+        "episode_length": 6,
+        "max_acceleration": 0.3,
+        "min_acceleration": -0.3,
+        "use_full_observation": False,
+        "num_other_agents_observed": min(10, n_agents - 1),
+        "tagging_distance": 0.03,
+        "edge_hit_penalty": -0.5,
+        "tag_reward_for_tagger": 10.0,
+        "neighbor_search": "grid",
+        **changes,
+    }
+
+
 def write(wrapper: EnvWrapper, name: str, values: Any) -> None:
     """Write an array of all copies; what has fewer axes goes to each of them."""
     tensor = wrapper.cuda_data_manager.tensor(name)

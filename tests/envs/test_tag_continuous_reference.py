@@ -323,27 +323,6 @@ def test_given_starts_are_the_same_everywhere():
     assert len(np.unique(data.tensor("loc_y"))) == 9
 
 
-def test_finished_episode_keeps_its_last_observation_and_starts_again():
-    """With auto-reset a finished copy keeps its last observation, stays done for a step, and shows the next start."""
-    config = {**POINTS, "num_taggers": 1, "num_runners": 3, "num_other_agents_observed": 2, "episode_length": 2}
-    wrapper, plain = (started(n_envs=4, auto_reset=auto, seed=3, **config) for auto in (True, False))
-    for _ in range(2):
-        wrapper.step()
-        plain.step()
-    data, want = wrapper.cuda_data_manager, plain.cuda_data_manager
-    np.testing.assert_array_equal(data.tensor("_done_"), 1)
-    np.testing.assert_array_equal(data.tensor("_timestep_"), 0)
-    np.testing.assert_array_equal(data.tensor("_episode_"), 2)
-    np.testing.assert_array_equal(data.tensor("final_observations"), want.tensor("observations"))
-    np.testing.assert_array_equal(data.tensor("rewards"), want.tensor("rewards"))
-    plain.reset_only_done_envs()
-    for name in ("observations", "loc_x", "direction", "still_in_the_game", "num_runners"):
-        np.testing.assert_array_equal(data.tensor(name), want.tensor(name), err_msg=name)
-    assert (data.tensor("observations")[..., -1] == 0).all()
-    wrapper.step()
-    np.testing.assert_array_equal(data.tensor("_done_"), 0)
-
-
 # ------------------------------------------------------------------ config
 
 

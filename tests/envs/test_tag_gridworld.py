@@ -196,30 +196,6 @@ def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, b
     )
 
 
-@here
-@alone_and_shared
-@pytest.mark.parametrize("full", [True, False])
-def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(full, blocks, backend):
-    """After a restart `observations` show the start, `final_observations` the end, and the copy is done for a step."""
-    start = {"starting_location_x": [0, 2, 3], "starting_location_y": [0, 1, 3]}
-    config = {"num_taggers": 2, "grid_length": 4, "episode_length": 2, "use_full_observation": full, **start}
-    config["blocks_per_env"] = blocks
-    n_envs = 1 if is_simulated(backend) else 3
-    wrapper, plain = (grid_of(backend, n_envs, auto_reset=auto, **config) for auto in (True, False))
-    first = got(wrapper, "observations")
-    for _ in range(2):
-        act(wrapper, [1, 3, 4])
-        act(plain, [1, 3, 4])
-    np.testing.assert_array_equal(got(wrapper, "final_observations", -1), got(plain, "observations", -1))
-    np.testing.assert_array_equal(got(wrapper, "observations", -1), first)
-    assert (got(wrapper, "final_observations") != first).any()
-    assert why(wrapper) == (0, 1, 1)
-    assert [int(got(wrapper, name)) for name in ("_timestep_", "_episode_")] == [0, 2]
-    plain.reset_only_done_envs()
-    np.testing.assert_array_equal(got(plain, "observations", -1), first)
-    assert int(got(plain, "_done_")) == 0
-
-
 def test_python_contract_is_warpdrives():
     """One environment in dicts by agent: the last agent runs, and a tag ends the episode."""
     env = TagGridWorld(**FIVE, **CASE_1)

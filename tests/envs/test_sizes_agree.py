@@ -1,0 +1,221 @@
+"""Both environments of Tag against the NumPy oracle: random configs, many agents, and any number of blocks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from envs import ENVS
+from tests.agreement import assert_same_bits, free_run, step_from_same_state
+from tests.envs.builders import crowd
+from tests.support import is_simulated, on_every_other_backend, random_tag_config
+
+
+class Run(NamedTuple):
+    """A run of an environment."""
+
+    name: str
+    config: dict[str, Any]
+    n_envs: int
+    n_steps: int
+    options: dict[str, Any] = {}  # noqa: RUF012  (nobody changes it)
+    """Options of the wrapper."""
+
+
+def grid(n_agents: int, length: int, **changes: Any) -> dict[str, Any]:
+    """Return a config of Tag GridWorld."""
+    return {"num_taggers": n_agents - 1, "grid_length": length, **changes}
+
+
+def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
+    """Hold a run against the oracle step by step; returns how many tags there were, and how many ends."""
+    name, config, n_envs, n_steps, options = run
+    result, n_tags = step_from_same_state(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=seed, **options)
+    assert result.max_error <= (0 if options.get("exact") else ENVS[name].tolerance), f"seed {seed}, {config}: {result}"
+    assert result.n_in_doubt <= 0.1 * result.n_rows  # agents that slide along an edge are all in doubt
+    return n_tags, result.n_done
+
+
+# ------------------------------------------------------------------ random configs
+
+
+def random_tag(seed: int, few: bool) -> Run:
+    """Draw a run of few agents; two in a row differ in starts, roles and actions alone, and share one compilation."""
+    return Run("tag_continuous", {**random_tag_config(seed // 2), "seed": seed}, *((3, 8) if few else (16, 20)))
+
+
+def random_crowd(seed: int, few: bool) -> Run:
+    """Draw a run of up to 400 agents, whose neighbours are found in cells, in up to 5 blocks; two in a row likewise."""
+    generator = np.random.default_rng(seed // 2)
+    n_agents = int(generator.integers(2, 30 if few else 400))
+    n_taggers = int(generator.integers(1, n_agents))
+    config = {
+        **random_tag_config(seed // 2),
+        "seed": seed,
+        "num_taggers": n_taggers,
+        "num_runners": n_agents - n_taggers,
+        "num_other_agents_observed": int(generator.integers(1, min(n_agents, 40))),
+        "neighbor_search": "grid",
+    }
+    options = {"exact": True, "blocks_per_env": int(generator.integers(1, 6))}
+    return Run("tag_continuous", config, *((1, 2) if few else (3, 12)), options)
+
+
+def random_grid(seed: int, few: bool) -> Run:
+    """Draw a run on a grid so small that somebody is soon tagged, from seed 200 on in 2 to 6 blocks.
+
+    Five in a row differ in starts and seed alone, so that they share one compilation; they restart in the step where
+    they are built exact.
+    """
+    generator = np.random.default_rng(seed // 5)
+    num_taggers, grid_length = (int(n) for n in generator.integers((1, 2), (12, 5)))
+    config = {
+        "num_taggers": num_taggers,
+        "grid_length": grid_length,
+        "episode_length": int(generator.integers(3, 40)),
+        "wall_hit_penalty": float(generator.uniform(0, 1)),
+        "tag_reward_for_tagger": float(generator.uniform(0, 10)),
+        "tag_penalty_for_runner": float(generator.uniform(0, 10)),
+        "step_cost_for_tagger": float(generator.uniform(0, 1)),
+        "use_full_observation": bool(generator.integers(2)),
+        "seed": seed,
+    }
+    if generator.integers(2):
+        config["reset_pool_size"] = int(generator.integers(2, 9))
+    else:
+        starts = np.random.default_rng(seed).integers(0, grid_length + 1, (2, num_taggers + 1)).tolist()
+        config |= {"starting_location_x": starts[0], "starting_location_y": starts[1]}
+    is_exact = seed // 5 % 2 == 0
+    options = {"exact": is_exact, "auto_reset": is_exact, "blocks_per_env": 1 if seed < 200 else 2 + seed // 5 % 5}
+    return Run("tag_gridworld", config, *((2, 3) if few else (32, 20)), options)
+
+
+LOTS = {
+    f"{draw.__name__} {first}": (draw, range(first, first + n))
+    for draw, firsts, n in (
+        (random_tag, range(0, 200, 25), 25),
+        (random_crowd, (1000, 1010), 10),
+        (random_grid, range(0, 250, 25), 25),
+    )
+    for first in firsts
+}
+"""Draws of runs, and the seeds of a lot, of which the simulator takes the first."""
+
+
+@on_every_other_backend
+@pytest.mark.parametrize("lot", LOTS)
+def test_random_configs_agree(lot, backend):
+    """Exact builds and grids give the oracle's bits, others its values; each run has tagged someone."""
+    (draw, seeds), few = LOTS[lot], is_simulated(backend)
+    for seed in seeds[:1] if few else seeds:
+        n_tags, _ = agree(draw(seed, few), backend, seed)
+        assert n_tags > 0 or few, f"seed {seed}: the run must exercise a tag"
+
+
+# ------------------------------------------------------------------ many agents
+
+MANY = {
+    **{
+        f"grid, {n_agents} agents, full {full}, {blocks} blocks": Run(
+            "tag_gridworld",
+            grid(n_agents, 2 * round(n_agents**0.5), episode_length=6, use_full_observation=full, reset_pool_size=3),
+            3,
+            12,
+            {"exact": True, "auto_reset": True, "blocks_per_env": blocks},
+        )
+        for n_agents, full, blocks in (
+            (10_000, False, 1),
+            (10_000, False, 40),
+            (300, True, 1),
+            (300, True, 4),
+            (64, False, 1),
+            (41, True, 1),
+        )
+    },
+    **{
+        f"{n_agents} agents, {n_observed} observed": Run(
+            "tag_continuous",
+            {
+                **crowd(n_agents, grid_length=20.0, tagging_distance=0.02, neighbor_search="all_pairs"),
+                "num_other_agents_observed": n_observed,
+            },
+            2,
+            8,
+        )
+        for n_agents, n_observed in ((110, 10), (990, 16))
+    },
+    "5,000 agents in cells": Run(
+        "tag_continuous",
+        crowd(5_000, grid_length=0.3 * 5_000**0.5, episode_length=2),
+        1,
+        2,
+        {"exact": True, "auto_reset": True},
+    ),
+}
+
+
+@on_every_other_backend
+@pytest.mark.parametrize("case", MANY)
+def test_many_agents_agree(case, backend):
+    """Agents beyond the threads of a block, every size of the search for the nearest, and batches of it."""
+    run = MANY[case]
+    if is_simulated(backend):
+        pytest.skip("hundreds of agents take minutes in the simulator")
+    n_tags, n_ends = agree(run, backend)
+    assert n_tags > 0, "the run must exercise a tag"
+    assert n_ends > (n_tags if run.name == "tag_gridworld" else 0), "the run must end episodes by time"
+
+
+FEW = {
+    "four cells": Run("tag_gridworld", grid(6, 1, use_full_observation=False), 3, 4, {"exact": True}),
+    "cells": Run(
+        "tag_continuous",
+        crowd(30, grid_length=0.3 * 30**0.5, episode_length=2, tagging_distance=0.2),
+        1,
+        2,
+        {"exact": True, "auto_reset": True},
+    ),
+}
+
+
+@on_every_other_backend
+@pytest.mark.parametrize("case", FEW)
+def test_tags_agree_in_few_steps(case, backend):
+    """Where somebody is soon tagged, in the few steps of the simulator too."""
+    n_tags, _ = agree(FEW[case], backend)
+    assert n_tags > 0
+
+
+# ------------------------------------------------------------------ blocks that share an environment
+
+BLOCKS = [
+    *(("tag_gridworld", full, 5, blocks) for full, blocks in ((False, 2), (True, 4), (True, 1), (False, 1))),
+    *(("tag_gridworld", full, 100, blocks) for full, blocks in ((True, 1), (True, 3), (False, 1), (False, 9))),
+    ("tag_gridworld", False, 60, 70),
+    *(("tag_gridworld", full, 1_000, blocks) for full in (True, False) for blocks in (1, 3)),
+    *(("tag_continuous", False, 11, blocks) for blocks in (1, 3)),
+    ("tag_continuous", True, 8, 2),
+    *(("tag_continuous", False, 100, blocks) for blocks in (1, 3)),
+    ("tag_continuous", True, 70, 2),
+]
+"""Environment, whether it is observed in full, agents and blocks."""
+
+
+@on_every_other_backend
+@pytest.mark.parametrize(("name", "full", "n_agents", "blocks"), BLOCKS)
+def test_results_do_not_depend_on_the_number_of_blocks(name, full, n_agents, blocks, backend):
+    """Over episodes: agents that do not divide over blocks, fewer than blocks, and more than a block's threads."""
+    if is_simulated(backend) and n_agents > 11:
+        pytest.skip("more agents take minutes in the simulator")
+    n_envs, n_steps = (1, 3) if is_simulated(backend) else (3, 30 if n_agents <= 100 else 8)
+    is_grid = name == "tag_gridworld"
+    config = grid(n_agents, round(n_agents**0.5), reset_pool_size=4) if is_grid else crowd(n_agents)
+    config |= {"episode_length": 2, "use_full_observation": full, "seed": 4}
+    run = {"n_envs": n_envs, "n_steps": n_steps, "seed": 4, "exact": not is_grid}
+    want, _ = free_run(name, config, "cpu", **run)
+    assert want["_episode_"].min() > 1, "the run must restart episodes"
+    assert want["n_terminated"].sum() > 0 or not is_grid, "the run must exercise a tag"
+    got, _ = free_run(name, config, backend, blocks_per_env=blocks, **run)
+    assert_same_bits(got, want)
