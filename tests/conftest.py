@@ -40,17 +40,22 @@ def _seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Let blocks have 8 threads where there is no GPU: in Numba's simulator each is a thread of Python."""
+    if not HAS_GPU:
+        for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "MAX_THREADS"):
+            monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)
+
+
 @pytest.fixture(autouse=True)
 def _quick_builds(request, monkeypatch):
     """Build for tests, not for speed, where there is no GPU, unless a test is marked `as_shipped`.
 
-    In Numba's simulator each thread of a block is a thread of Python, so blocks have 8; a C++ compiler takes half the
-    time at -O1.
+    A C++ compiler takes half the time at -O1; tests on Numba have small blocks.
     """
     if HAS_GPU or request.node.get_closest_marker("as_shipped"):
         return
     monkeypatch.setattr("warpdrive_min.backends.host.OPTIMISATION", "-O1")
-    backend = request.node.callspec.params.get("backend") if hasattr(request.node, "callspec") else None
-    if backend == "numba":
-        for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "MAX_THREADS"):
-            monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)
+    if hasattr(request.node, "callspec") and request.node.callspec.params.get("backend") == "numba":
+        request.getfixturevalue("small_blocks")
