@@ -1,10 +1,55 @@
-"""Skips tests of Triton's kernels where it is not installed; without a GPU `conftest` has them interpreted."""
+"""Perceptrons for tests of Triton's kernels, which are skipped where it is not installed.
+
+Without a GPU `conftest` has the kernels interpreted.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from itertools import pairwise
 
 import pytest
+import torch
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def rows(n_rows, n_columns, seed=2) -> torch.Tensor:
+    """Return inputs, or gradients of outputs."""
+    return torch.randn(n_rows, n_columns, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def network(*sizes) -> tuple[torch.Tensor, ...]:
+    """Return weights and biases of layers whose outputs are about 1."""
+    generator = torch.Generator().manual_seed(1)
+    weights = []
+    for before, after in pairwise(sizes):
+        weights += [torch.randn(after, before, generator=generator) / before**0.5]
+        weights += [torch.randn(after, generator=generator)]
+    return tuple(weight.to(DEVICE) for weight in weights)
+
+
+def in_torch(x, weights, activation) -> torch.Tensor:
+    """Return what torch's own layers make of inputs."""
+    w1, b1, w2, b2, w3, b3 = weights
+    act = getattr(torch, activation)
+    return act(act(x @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
+
+
+def gradients(evaluate, x, weights, d_out, dtype=torch.float32, *, needs_x=True) -> list[torch.Tensor]:
+    """Return the outputs, and the gradients of the weights, then of the inputs."""
+    x, d_out, *weights = (each.to(dtype, copy=True) for each in (x, d_out, *weights))
+    leaves = [weight.requires_grad_() for weight in weights] + ([x.requires_grad_()] if needs_x else [])
+    out = evaluate(x, tuple(weights))
+    return [out.detach(), *torch.autograd.grad(out, leaves, d_out)]
+
+
+def errors(evaluate, x, weights, activation, d_out, **given) -> list[float]:
+    """Return how far outputs and gradients are from those of torch's layers in float64, as shares of their lengths."""
+    got = gradients(evaluate, x, weights, d_out, **given)
+    want = gradients(lambda x, w: in_torch(x, w, activation), x, weights, d_out, torch.float64, **given)
+    assert [(each.dtype, each.shape) for each in got] == [(torch.float32, each.shape) for each in want]
+    return [((a - b).norm() / b.norm()).item() for a, b in zip(got, want, strict=True)]

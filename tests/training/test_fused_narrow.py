@@ -7,13 +7,12 @@ import itertools
 import pytest
 import torch
 
-from tests.training import fused_support  # noqa: F401  (skips without Triton)
+from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (skips without Triton)
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
 from warpdrive_min.training.fused import narrow as module
 from warpdrive_min.training.fused.narrow import fits, narrow
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CASES = [
     (4, (64, 64), 3, "tanh", 150),
     (7, (32, 16), 2, "relu", 64),
@@ -26,45 +25,17 @@ CASES = [
 """Of the last three the first layer is streamed: features that fill no chunk, all that there may be, and one row."""
 
 
-def network(n_features, hidden, n_outputs, device="cpu"):
-    """Return weights of three layers whose outputs are about 1."""
-    generator = torch.Generator().manual_seed(1)
-    sizes = [n_features, *hidden, n_outputs]
-    weights = []
-    for before, after in itertools.pairwise(sizes):
-        weights += [
-            torch.randn(after, before, generator=generator) / before**0.5,
-            torch.randn(after, generator=generator),
-        ]
-    return [weight.to(device) for weight in weights]
-
-
-def in_torch(x, weights, activation):
-    w1, b1, w2, b2, w3, b3 = weights
-    act = getattr(torch, activation)
-    return act(act(x @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
-
-
-def compare(evaluate, x, weights, activation, d_out, within, name="fp32"):
+def check(x, weights, activation, d_out, within, name="fp32"):
     """Hold outputs and gradients of x and all weights against float64."""
-    mine = [each.clone().requires_grad_() for each in (x, *weights)]
-    theirs = [each.double().requires_grad_() for each in (x, *weights)]
-    out = evaluate(mine[0], tuple(mine[1:]), activation, name)
-    out.backward(d_out)
-    want = in_torch(theirs[0], theirs[1:], activation)
-    want.backward(d_out.double())
-    for got, expected in [(out, want), *((a.grad, b.grad) for a, b in zip(mine, theirs, strict=True))]:
-        assert got.dtype == torch.float32
-        assert (got - expected).norm() <= within * expected.norm()
+    assert max(errors(lambda x, w: narrow(x, w, activation, name), x, weights, activation, d_out)) <= within
 
 
 @pytest.mark.parametrize(("n_features", "hidden", "n_outputs", "activation", "n_rows"), CASES)
 def test_narrow_gives_outputs_and_gradients_of_torch(n_features, hidden, n_outputs, activation, n_rows):
     """To the precision of float32, with sizes that fill no block and rows that end within one."""
     assert fits(n_features, hidden, n_outputs)
-    generator = torch.Generator().manual_seed(2)
-    x, d_out = torch.randn(n_rows, n_features, generator=generator), torch.randn(n_rows, n_outputs, generator=generator)
-    compare(narrow, x, network(n_features, hidden, n_outputs), activation, d_out, 2e-6)
+    weights = network(n_features, *hidden, n_outputs)
+    check(rows(n_rows, n_features), weights, activation, rows(n_rows, n_outputs, seed=3), 2e-6)
 
 
 @pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
@@ -74,9 +45,7 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
     tile = module.FIRST_LAYER["fp32"]
     n_parts = module._n_programs(torch.empty(700, 0), tile.rows, tile.n_programs / -(-n_features // tile.features))
     assert 1 < n_parts < 700 // tile.rows
-    generator = torch.Generator().manual_seed(3)
-    x, d_out = torch.randn(700, n_features, generator=generator), torch.randn(700, 2, generator=generator)
-    compare(narrow, x, network(n_features, (32, 16), 2), "tanh", d_out, 2e-6)
+    check(rows(700, n_features), network(n_features, 32, 16, 2), "tanh", rows(700, 2, seed=3), 2e-6)
 
 
 def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
@@ -88,7 +57,7 @@ def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
         lambda ctx, *tensors: kept.append(tensors[1].shape[0]) or save(ctx, *tensors),
     )
     for n_features in (401, 4):
-        x, weights = torch.ones(3, n_features), tuple(each.requires_grad_() for each in network(n_features, (32, 8), 2))
+        x, weights = rows(3, n_features), tuple(each.requires_grad_() for each in network(n_features, 32, 8, 2))
         with torch.no_grad():
             first = narrow(x, weights, "tanh", "fp32")
         assert torch.equal(first, narrow(x, weights, "tanh", "fp32").detach())
@@ -97,12 +66,10 @@ def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
 
 def test_narrow_streams_what_would_stay(monkeypatch):
     """Whether a first layer is streamed does not decide what comes out."""
-    generator = torch.Generator().manual_seed(5)
-    x, d_out = torch.randn(70, 40, generator=generator), torch.randn(70, 3, generator=generator)
     for most in (module.MOST_RESIDENT, 0):
         monkeypatch.setattr(module, "MOST_RESIDENT", most)
         assert module._is_streamed(16, 40) == (most == 0)
-        compare(narrow, x, network(40, (16, 8), 3), "relu", d_out, 2e-6)
+        check(rows(70, 40), network(40, 16, 8, 3), "relu", rows(70, 3, seed=3), 2e-6)
 
 
 def test_narrow_fits_up_to_its_limits():
@@ -119,13 +86,14 @@ def test_narrow_fits_up_to_its_limits():
 @pytest.mark.parametrize("n_features", [4, 401])
 def test_narrow_takes_gradients_as_they_lie(n_features, n_outputs):
     """Gradients may be columns of a wider array, of which the others do not count, or lie the other way round."""
-    generator = torch.Generator().manual_seed(7)
-    x, weights = torch.randn(70, n_features, generator=generator), network(n_features, (16, 8), n_outputs)
-    wide = torch.full((70, 7), torch.nan)
-    wide[:, 2 : 2 + n_outputs] = torch.randn(70, n_outputs, generator=generator)
-    columns = wide[:, 2 : 2 + n_outputs]
-    for d_out in (columns, columns.T.contiguous().T):
-        compare(narrow, x, weights, "tanh", d_out, 2e-6)
+    x, weights, d_out = rows(70, n_features), network(n_features, 16, 8, n_outputs), rows(70, n_outputs, seed=3)
+    wide = torch.full((70, 7), torch.nan, device=d_out.device)
+    wide[:, 2 : 2 + n_outputs] = d_out
+    leaves = tuple(weight.requires_grad_() for weight in weights)
+    want = torch.autograd.grad(narrow(x, leaves, "tanh", "fp32"), leaves, d_out)
+    for lying in (wide[:, 2 : 2 + n_outputs], d_out.T.contiguous().T):
+        got = torch.autograd.grad(narrow(x, leaves, "tanh", "fp32"), leaves, lying)
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(got, want, strict=True))
 
 
 def test_narrow_passes_what_is_not_a_number():
@@ -134,7 +102,7 @@ def test_narrow_passes_what_is_not_a_number():
     x[1, 2] = torch.nan
     for activation, n_features in itertools.product(("relu", "tanh"), (4, 401)):
         padded = torch.nn.functional.pad(x, (0, n_features - 4))
-        out = narrow(padded, tuple(network(n_features, (32, 8), 2)), activation, "fp32")
+        out = narrow(padded.to(DEVICE), network(n_features, 32, 8, 2), activation, "fp32")
         assert out.isnan().any(1).tolist() == [False, True, False]
 
 
@@ -151,15 +119,15 @@ def test_narrow_tanh_is_accurate_near_zero():
     ("changed", "message"),
     [
         ({"activation": "gelu"}, "knows the activations relu and tanh"),
-        ({"weights": network(4, (600, 600), 2)}, "must fit on the chip"),
-        ({"inputs": torch.zeros(5, 513), "weights": network(513, (8, 8), 2)}, "64 units over 512 features"),
-        ({"weights": network(4, (8, 8), 2)[:4]}, "needs two hidden layers"),
+        ({"weights": network(4, 600, 600, 2)}, "must fit on the chip"),
+        ({"inputs": torch.zeros(5, 513), "weights": network(513, 8, 8, 2)}, "64 units over 512 features"),
+        ({"weights": network(4, 8, 8, 2)[:4]}, "needs two hidden layers"),
     ],
 )
 def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, message):
     """A forced kernel that there is not is an error with the reason; otherwise torch goes through the layers."""
     monkeypatch.setattr(fused, "is_supported", lambda device: True)
-    call = {"inputs": torch.zeros(5, 4), "weights": network(4, (8, 8), 2), "activation": "relu", **changed}
+    call = {"inputs": torch.zeros(5, 4), "weights": network(4, 8, 8, 2), "activation": "relu", **changed}
     assert fused.perceptron(**call, is_forced=False) is None
     with pytest.raises(ConfigError, match=message):
         fused.perceptron(**call, is_forced=True)
@@ -168,7 +136,7 @@ def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, messag
 def test_a_cpu_has_no_kernels():
     """On a CPU a forced kernel is an error, and nothing is fused by itself."""
     with pytest.raises(ConfigError, match="needs a GPU, Triton and a C compiler"):
-        fused.perceptron(torch.zeros(5, 4), network(4, (8, 8), 2), "relu", is_forced=True)
+        fused.perceptron(torch.zeros(5, 4), network(4, 8, 8, 2), "relu", is_forced=True)
 
 
 @pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])
@@ -178,10 +146,7 @@ def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
     monkeypatch.setitem(module.PRODUCTS, "fp32", product)
     for tiles in (module.FORWARD, module.FIRST_LAYER):
         monkeypatch.setitem(tiles, "fp32", tiles["fp32"]._replace(product=product))
-    generator = torch.Generator().manual_seed(6)
-    x, d_out = torch.randn(200, n_features, generator=generator), torch.randn(200, 3, generator=generator)
-    x, d_out, *weights = (each.to(DEVICE) for each in (x, d_out, *network(n_features, (64, 32), 3)))
-    compare(narrow, x, weights, "tanh", d_out, 1e-5)
+    check(rows(200, n_features), network(n_features, 64, 32, 3), "tanh", rows(200, 3, seed=3), 1e-5)
 
 
 @pytest.mark.gpu
@@ -203,15 +168,12 @@ def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
 )
 def test_narrow_is_right_on_a_gpu(sizes, name, within):
     """Compiled, in each precision, on more rows than programs take at once; and to the bit when it runs again."""
-    device = torch.device("cuda")
-    generator = torch.Generator(device).manual_seed(4)
-    weights = network(*sizes, device=device)
-    x = torch.randn(100_003, sizes[0], device=device, generator=generator)
-    d_out = torch.randn(100_003, sizes[2], device=device, generator=generator)
-    compare(narrow, x, weights, "tanh", d_out, within, name)
-    runs = []
-    for _ in range(2):
-        leaves = [weight.clone().requires_grad_() for weight in weights]
-        narrow(x, tuple(leaves), "tanh", name).backward(d_out)
-        runs.append([leaf.grad for leaf in leaves])
-    assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
+    n_features, hidden, n_outputs = sizes
+    weights, x, d_out = (
+        network(n_features, *hidden, n_outputs),
+        rows(100_003, n_features),
+        rows(100_003, n_outputs, seed=3),
+    )
+    check(x, weights, "tanh", d_out, within, name)
+    first, second = (gradients(lambda x, w: narrow(x, w, "tanh", name), x, weights, d_out) for _ in range(2))
+    assert all(map(torch.equal, first, second))

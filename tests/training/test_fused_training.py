@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from tests.training.builders import RUNS, make_run, refused, weights
+from tests.training.fused_support import DEVICE
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
 from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.fused import columns
 from warpdrive_min.training.fused.rows import take
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def trained(name, backend, folder, mode="eager", n_iterations=2, **model):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 
-from tests.training import fused_support  # noqa: F401  (before Triton is imported)
+from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (before Triton is imported)
 from warpdrive_min.training.config import precision as within
 from warpdrive_min.training.fused import wide as module
 from warpdrive_min.training.fused.wide import wide
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BOUNDS = {"tf32": 3e-3, "bf16": 3e-2}
 
 
@@ -34,36 +31,14 @@ def interpreted_bfloat16(monkeypatch):
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
 
 
-def network(n_rows, sizes, seed=0):
-    """Return inputs, weights and a gradient of the outputs, float64."""
-    torch.manual_seed(seed)
-    weights = []
-    for before, after in pairwise(sizes):
-        weights += [torch.randn(after, before).double() * before**-0.5, torch.randn(after).double() * 0.1]
-    return torch.randn(n_rows, sizes[0]).double(), weights, torch.randn(n_rows, sizes[-1]).double()
-
-
-def expected(x, weights, activation):
-    act = {"relu": torch.relu, "tanh": torch.tanh}[activation]
-    w1, b1, w2, b2, w3, b3 = weights
-    return act(act(x @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
-
-
-def all_of(evaluate, x, weights, slope, dtype, *, needs_x=True):
-    """Return the outputs and the gradients of the weights, then of the inputs."""
-    x, slope, *weights = (each.to(DEVICE, dtype, copy=True) for each in (x, slope, *weights))
-    inputs = [weight.requires_grad_() for weight in weights] + ([x.requires_grad_()] if needs_x else [])
-    out = evaluate(x, tuple(weights))
-    return [out.detach(), *torch.autograd.grad(out, inputs, slope)]
+def by(activation, precision):
+    """Return what evaluates by the kernels."""
+    return lambda x, weights: wide(x, weights, activation, precision)
 
 
 def slopes_bound(precision, activation):
     """Return the bound of gradients; rounding takes a share of units, like the bound, across relu's edge altogether."""
     return BOUNDS[precision] ** (0.5 if activation == "relu" else 1.0)
-
-
-def far(got, want):
-    return ((got.double() - want).norm() / want.norm()).item()
 
 
 @pytest.mark.parametrize(
@@ -78,16 +53,13 @@ def far(got, want):
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_wide_agrees_with_torch(n_rows, sizes, activation, needs_x, precision):
     """Outputs and all gradients are those of torch's layers: tails, unequal and odd widths, with and without dx."""
-    given = network(n_rows, sizes)
-    want = all_of(lambda x, w: expected(x, w, activation), *given, torch.float64, needs_x=needs_x)
+    x, d_out = rows(n_rows, sizes[0]), rows(n_rows, sizes[-1], seed=3)
     with within(precision, DEVICE):
-        got = all_of(lambda x, w: wide(x, w, activation, precision), *given, torch.float32, needs_x=needs_x)
-    assert len(got) == 7 + needs_x
-    assert all(each.dtype == torch.float32 and each.shape == other.shape for each, other in zip(got, want, strict=True))
-    errors = [*map(far, got, want)]
-    assert errors[0] < BOUNDS[precision]
-    assert max(errors[1:]) < slopes_bound(precision, activation)
-    assert precision != "bf16" or errors[0] > 1e-4  # the operands were rounded
+        far = errors(by(activation, precision), x, network(*sizes), activation, d_out, needs_x=needs_x)
+    assert len(far) == 7 + needs_x
+    assert far[0] < BOUNDS[precision]
+    assert max(far[1:]) < slopes_bound(precision, activation)
+    assert precision != "bf16" or far[0] > 1e-4  # the operands were rounded
 
 
 @pytest.mark.parametrize("by_column", [False, True])
@@ -99,17 +71,14 @@ def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
     monkeypatch.setattr(module, "LEAST_TILES", 2)
     parts, bmm = [], torch.bmm
     monkeypatch.setattr(torch, "bmm", lambda a, b: parts.append(len(a)) or bmm(a, b))
-    given = network(130, (5, 64, 64, 3))
-    want = all_of(lambda x, w: expected(x, w, "relu"), *given, torch.float64)
-    got = all_of(lambda x, w: wide(x, w, "relu", "tf32"), *given, torch.float32)
+    far = errors(by("relu", "tf32"), rows(130, 5), network(5, 64, 64, 3), "relu", rows(130, 3, seed=3))
     assert parts == [2, 2, 2]
-    assert max(map(far, got, want)) < BOUNDS["tf32"]
+    assert max(far) < BOUNDS["tf32"]
 
 
 def test_wide_without_gradients_keeps_nothing(monkeypatch):
     """Under `no_grad`, and where nothing requires a gradient, only the outputs are made."""
-    x, weights, _ = (each for each in network(3, (5, 64, 64, 2)))
-    x, weights = x.float().to(DEVICE), tuple(weight.float().to(DEVICE).requires_grad_() for weight in weights)
+    x, weights = rows(3, 5), tuple(weight.requires_grad_() for weight in network(5, 64, 64, 2))
     made, evaluate = [], module._evaluate
     monkeypatch.setattr(module, "_evaluate", lambda *a, **k: made.append(evaluate(*a, **k)) or made[-1])
     with torch.no_grad():
@@ -124,10 +93,10 @@ def test_wide_without_gradients_keeps_nothing(monkeypatch):
 
 def test_wide_passes_on_what_is_not_a_number():
     """An input that is not a number is none in the outputs of its row, and only there."""
-    x, weights, _ = network(2, (5, 64, 64, 2))
+    x = rows(2, 5)
     x[1, 3] = float("nan")
     for activation in ("relu", "tanh"):
-        out = wide(x.float().to(DEVICE), tuple(weight.float().to(DEVICE) for weight in weights), activation, "tf32")
+        out = wide(x, network(5, 64, 64, 2), activation, "tf32")
         assert out.isnan().all(1).tolist() == [False, True]
 
 
@@ -144,11 +113,10 @@ def test_wide_has_limits():
 @pytest.mark.parametrize("sizes", [(71, 256, 256, 43), (128, 512, 512, 128)])
 def test_wide_is_exact_enough_and_repeats_on_a_gpu(precision, sizes, activation):
     """Over many rows each precision keeps its bound, and the same inputs give the same bits."""
-    given = network(100_000, sizes)
-    want = all_of(lambda x, w: expected(x, w, activation), *given, torch.float64)
+    x, weights, d_out = rows(100_000, sizes[0]), network(*sizes), rows(100_000, sizes[-1], seed=3)
     with within(precision, DEVICE):
-        got, again = (all_of(lambda x, w: wide(x, w, activation, precision), *given, torch.float32) for _ in range(2))
-    errors = [*map(far, got, want)]
-    assert errors[0] < BOUNDS[precision]
-    assert max(errors[1:]) < slopes_bound(precision, activation)
-    assert all(map(torch.equal, got, again))
+        far = errors(by(activation, precision), x, weights, activation, d_out)
+        first, second = (gradients(by(activation, precision), x, weights, d_out) for _ in range(2))
+    assert far[0] < BOUNDS[precision]
+    assert max(far[1:]) < slopes_bound(precision, activation)
+    assert all(map(torch.equal, first, second))
