@@ -90,12 +90,6 @@ def test_old_names_of_the_backend():
             EnvWrapper(Counter(), env_backend=True)
 
 
-def test_unknown_backend_raises():
-    """WarpDrive falls back to the CPU with a warning; here it is an error."""
-    with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'cuda'"):
-        EnvWrapper(Counter(), env_backend="cuda")
-
-
 @pytest.mark.parametrize("attribute", ["name", "num_agents", "episode_length", "action_space", "reset", "step"])
 def test_environment_must_have_warpdrives_contract(attribute):
     """The error names what is missing."""
@@ -224,29 +218,6 @@ def test_first_reset_returns_what_was_pushed(backend):
 
 
 @on_every_backend
-def test_done_can_be_kept(backend):
-    """A restart that keeps the flags restores the arrays all the same."""
-    wrapper = started(backend, num_envs=1, episode_length=1)
-    act(wrapper, [[1, 1, 1]])
-    wrapper.reset_only_done_envs(undo_done_after_reset=False)
-    assert pull(wrapper, "_done_", "_timestep_", "count") == [[1], [1], [[0, 0, 0]]]
-
-
-@on_every_backend
-def test_pools_are_drawn_jointly_by_the_wrapper(backend):
-    """Place and label of an environment come from one row; the same seed draws the same, another one others."""
-    drawn = {}
-    for seed in (1, 1, 2):
-        wrapper = started(backend, num_envs=12, pool_size=50)
-        wrapper.init_reset_pool(seed)
-        wrapper.reset()
-        place, label = pull(wrapper, "place", "label")
-        assert [[row + 10] * 3 for (row,) in label] == place
-        drawn.setdefault(seed, []).append(label)
-    assert drawn[1][0] == drawn[1][1] != drawn[2][0]
-
-
-@on_every_backend
 def test_auto_reset_restarts_an_environment_without_a_reset_kernel(backend):
     """The arrays start again at once, and ``_done_`` tells of it until the next step, though no kernel clears it."""
     wrapper = started(backend, num_envs=2, episode_length=5, limit=2, auto_reset=True)
@@ -336,18 +307,6 @@ def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
         DeviceMemoryError, match=r"1,000 need [\d,]+ bytes on cpu .free are 10,000.; at most \d+ environments fit"
     ):
         wrapper.reset()
-
-
-@on_every_backend
-def test_seed_picks_the_starts(backend):
-    """The same seed starts alike, another one elsewhere."""
-    starts = []
-    for seed in (3, 3, 4):
-        wrapper = EnvWrapper(CartPole(), num_envs=4, env_backend=backend, seed=seed)
-        wrapper.reset()
-        starts.append(wrapper.cuda_data_manager.pull_data_from_device("state"))
-    np.testing.assert_array_equal(starts[0], starts[1])
-    assert (starts[0] != starts[2]).any()
 
 
 @pytest.mark.parametrize("name", ["cartpole", "tag_gridworld", "tag_continuous"])

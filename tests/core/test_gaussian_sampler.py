@@ -81,15 +81,6 @@ def test_action_is_the_mean_and_the_deviation_times_the_normals_of_sample(backen
 
 
 @on_every_backend
-def test_deviation_one_leaves_the_normals_as_they_are(backend):
-    """exp(0) is 1 exactly: around 0 the actions are the normals to the bit."""
-    policy = Policy(backend)
-    policy.mean.zero_()
-    policy.log_std.zero_()
-    assert_same_bits(policy.draw(2)[0], Policy(backend).normals(2))
-
-
-@on_every_backend
 def test_gaussian_and_other_draws_share_the_counter(backend):
     """Between them stand an Ornstein-Uhlenbeck and a uniform draw: the Gaussian ones are number 0 and 3."""
     want = Policy(backend).draw(4)[0]

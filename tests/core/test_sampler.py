@@ -111,36 +111,6 @@ def test_seed_from_the_clock_differs_each_time():
     assert (runs[0] != runs[1]).any()
 
 
-@on_every_backend
-def test_arrays_are_drawn_independently(backend):
-    """Two arrays of one sampler do not repeat each other, nor does sampling one advance the other."""
-    data, functions = managers(backend, N_AGENTS, N_ENVS)
-    sampler = CUDASampler(functions)
-    for name in ("sampled_actions", "more"):
-        push(data, name, np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
-        sampler.register_actions(data, name, 100)
-    sampler.init_random(0)
-    distribution = rows(data, [0.01] * 100)
-    sampler.sample(data, distribution)
-    first = data.pull_data_from_device("sampled_actions")
-    sampler.sample(data, distribution, "more")
-    assert (data.pull_data_from_device("more") != first).any()
-    np.testing.assert_array_equal(data.pull_data_from_device("sampled_actions"), first)
-    assert data.pull_data_from_device("more_draws").tolist() == [1, 1]
-
-
-@on_every_backend
-def test_policy_with_fewer_agents_than_the_environment(backend):
-    """The array says how many agents it is for: a planner of one agent beside five."""
-    data, functions = managers(backend, N_AGENTS, 3)
-    push(data, "planner", np.full((3, 1, 1), -1, np.int32))
-    sampler = CUDASampler(functions)
-    sampler.register_actions(data, "planner", 4)
-    sampler.init_random(0)
-    sampler.sample(data, rows(data, [0, 0, 1, 0.0], 1), "planner")
-    assert data.pull_data_from_device("planner").ravel().tolist() == [2, 2, 2]
-
-
 def test_sample_reads_the_tensor_it_is_given_each_time():
     """Another tensor, or new values in the same one, is what is drawn from."""
     data, sampler = sampler_of("cpu")

@@ -320,39 +320,7 @@ def known_batch(values, rewards, n_envs=1):
     return replace(batch, actions=batch.actions.int())
 
 
-@pytest.mark.parametrize("flag", ["terminated", "truncated"])
-def test_warpdrive_returns_and_loss_are_the_golden_ones(flag):
-    """Rewards 1, 2, 3, an end of either kind at step 1, values .5, .6, .7, gamma .9: returns 2.8, 2, .7.
-
-    Advantages are 2.3, 1.4, 0; both types have even chances, log 1/3 + log 1/2 = -log 6 together.
-    """
-    batch = known_batch([0.5, 0.6, 0.7, 99.0], [1.0, 2.0, 3.0])
-    getattr(batch, flag)[1] = 1
-    algorithm = make_algorithm("A2C", batch, Known(), trainer={"compat": "warpdrive"})
-    algorithm.iterate()
-    assert algorithm.returns.flatten().tolist() == pytest.approx([2.8, 2.0, 0.7])
-    log_6 = torch.tensor(6.0).log().item()
-    got = numbers(algorithm)
-    assert got["policy_loss"] == pytest.approx(log_6 * 3.7 / 3)
-    assert got["value_loss"] == pytest.approx((2.3**2 + 1.4**2) / 3)
-    assert got["loss"] == pytest.approx(log_6 * 3.7 / 3 + 0.3 * (2.3**2 + 1.4**2) / 3 - 0.05 * log_6)
-
-
 # ------------------------------------------------------------------ time limits
-
-
-def test_time_limit_goes_on_with_the_value_of_the_last_observation():
-    """One environment, cut off at step 1 where the last observation is worth 10; gamma 1/2.
-
-    From the back: 3 + 7/2 = 6.5; 2 + 10/2 = 7; 1 + 7/2 = 4.5.
-    """
-    batch = replace(
-        known_batch([0.0, 0.0, 0.0, 7.0], [1.0, 2.0, 3.0]), truncated_observations=torch.full((1, 1, 1, 1), 10.0)
-    )
-    batch.truncated[1] = 1
-    algorithm = make_algorithm("A2C", batch, Known(), gamma=0.5)
-    algorithm.iterate()
-    assert algorithm.returns.flatten().tolist() == [4.5, 7.0, 6.5]
 
 
 # ------------------------------------------------------------------ which environments count

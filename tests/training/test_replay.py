@@ -186,27 +186,6 @@ def test_sample_covers_what_is_filled_and_only_that(backend):
         assert buffer.sample().observations.data_ptr() == drawn.observations.data_ptr(), "static buffers"
 
 
-def test_state_is_all_that_a_buffer_goes_on_from():
-    """Another buffer that takes over the state holds the same, writes to the same place and draws the same."""
-    batch = make_buffer(2, 3, 1)
-    buffer, other = (make(batch, 5 * 3, seed=seed) for seed in (1, 2))
-    for first in (1, 3):
-        fill(batch, first)
-        buffer.add(batch)
-        buffer.sample()
-    for name, tensor in other.state().items():
-        tensor.copy_(buffer.state()[name])
-    fill(batch, 5)
-    for each in (buffer, other):
-        each.add(batch)
-        each.sample()
-    assert buffer.state()["position"].item() == 1, "it must have wrapped"
-    for name, tensor in other.state().items():
-        assert torch.equal(tensor, buffer.state()[name]), name
-    for got, want in zip(other.sample(), buffer.sample(), strict=True):
-        assert torch.equal(got, want)
-
-
 def test_buffer_must_hold_a_rollout():
     """One transition too few is refused, with what a rollout needs."""
     batch = make_buffer(4, 3, 2)
