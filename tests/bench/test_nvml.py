@@ -55,23 +55,27 @@ def test_device_is_found_and_summarised(fake, long_enough):
     assert (fake.opened, fake.gpm_samples) == (0, 0), "what was opened is closed, what was allocated is freed"
 
 
-def test_short_window_gives_no_joules(fake):
-    """Energy over less than five seconds is null, with the reason."""
+@pytest.mark.parametrize(
+    ("changes", "is_long", "field", "reason"),
+    [
+        ({}, False, "energy_j", "shorter than 5 s"),
+        ({}, False, "gpm", "shorter than 0.1 s"),
+        ({"has_gpm": False}, True, "gpm", "came with Hopper"),
+        ({"energy": iter([1000, 0])}, True, "energy_j", "went back"),
+        ({"pids": []}, True, "contended", "containers hide them"),
+    ],
+    ids=["joules need 5 s", "GPM needs 0.1 s", "older GPU", "counter that is set back", "container"],
+)
+def test_what_is_not_read_has_a_reason(fake, request, changes, is_long, field, reason):
+    """Short windows, older GPUs, a counter that goes back and containers cost one figure; the rest is read."""
+    vars(fake).update(changes)
+    if is_long:
+        request.getfixturevalue("long_enough")
     got = watch(fake).telemetry
-    assert got.energy_j is None
-    assert "shorter than 5 s" in got.unread["energy_j"]
-    assert got.gpm is None
-    assert "shorter than 0.1 s" in got.unread["gpm"]
-    assert (fake.opened, fake.gpm_samples) == (0, 0)
-
-
-def test_older_gpu_has_no_gpm(fake):
-    """Without GPM metrics the rest is read."""
-    fake.has_gpm = False
-    got = watch(fake).telemetry
-    assert got.gpm is None
-    assert "came with Hopper" in got.unread["gpm"]
+    assert getattr(got, field) is None
+    assert reason in got.unread[field]
     assert got.power_w is not None
+    assert (fake.opened, fake.gpm_samples) == (0, 0)
 
 
 def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
@@ -143,21 +147,9 @@ def test_foreign_process_marks_the_run_contended(fake):
 
 
 def test_own_process_under_another_number_is_not_foreign(fake):
-    """In a container NVML may list this process by its number outside; where it lists none, contention is unknown."""
+    """In a container NVML may list this process by its number outside."""
     fake.pids = [os.getpid() + 1]
     assert watch(fake).telemetry.contended is False
-    fake.samples, fake.pids, fake.energy = 0, [], iter([0, 0])
-    got = watch(fake).telemetry
-    assert (got.contended, got.other_processes) == (None, None)
-    assert "containers hide them" in got.unread["contended"]
-
-
-def test_counter_that_goes_back_gives_no_joules(fake, long_enough):
-    """An energy counter that was set back in between is a reason, not a negative number."""
-    fake.energy = iter([1000, 0])
-    got = watch(fake).telemetry
-    assert got.energy_j is None
-    assert "went back" in got.unread["energy_j"]
 
 
 def test_old_library_has_the_reasons_by_their_old_name(fake):
