@@ -1,4 +1,4 @@
-"""What charts and tables of published records say, as text: `python -m tests.bench.shown` writes it for a review."""
+"""Charts, tables and verdicts of published records as text; `python -m tests.bench.shown` writes it for a review."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import paper, plots
+from bench.claims import judge
+from bench.ledger import CLAIMS
 from bench.record import RESULTS, Record, read_all
 from bench.show import render
 from bench.show.charts import Chart, DataPoint
@@ -20,6 +22,8 @@ RUNS = (
     "sweeps/20261121T223641-480cb76-a003",  # train
     "peers/20261121T195007-a9a8fbd-c0b9",
 )
+LAST_JUDGED = "20261121T161552-83bad9b-8a02"
+"""Run up to which claims are judged; later ones may decide more."""
 PAST = ("sweeps/20261121T090120-60b8788-77b1",)
 
 
@@ -60,7 +64,18 @@ def text_of(point: DataPoint) -> str:
     return f"{point.x:.3g}:{point.y:.3g}{ends}{point.label and f' {point.label!r}'}"
 
 
-TEXTS: dict[str, Callable[[], Iterator[str]]] = {"charts.txt": charts, "tables.md": tables}
+def claims() -> Iterator[str]:
+    """Yield what is found of every claim in the runs up to the last one that was reviewed."""
+    files = [file for file in sorted((RESULTS / "sweeps").glob("*.jsonl")) if file.stem <= LAST_JUDGED]
+    records = read_all(files)
+    for claim in CLAIMS:
+        judged = judge(claim, records)
+        assert judged.why
+        value = f" {judged.estimate.value:.3g}" if judged.estimate else ""
+        yield f"{judged.verdict}{value}: {claim.name} ({claim.source})"
+
+
+TEXTS: dict[str, Callable[[], Iterator[str]]] = {"charts.txt": charts, "tables.md": tables, "claims.txt": claims}
 """What is reviewed, by its file."""
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from bench.cases import CASES
 from bench.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
 from bench.judge import Filter
 from bench.ledger import CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
-from bench.record import Comparison, read_all
+from bench.record import Comparison
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
 from envs import ENVS
@@ -387,44 +387,6 @@ def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names)
     with pytest.raises(LedgerError) as error:
         _ = Ledger(file).claims
     assert all(name in str(error.value) for name in [str(file), *names])
-
-
-SHIPPED = {
-    "sampler over torch's": "holds",
-    "Tag runs at millions of steps a second": "other hardware",
-    "cartpole: nothing goes over PCIe": "holds",
-    "cartpole: training sends nothing over PCIe": "holds",
-    "cartpole: CUDA C over Numba, 1,000,000 x 1": "does not hold",
-    "COVID-19 economy in 60 environments": "not measurable here",
-    "cartpole: training over WarpDrive's, 100,000 x 1, 50 steps, fp32": "holds",
-    "tag_gridworld: training over WarpDrive's, 1,000 x 100, 50 steps, fp32": "does not hold",
-    "tag_continuous: training over WarpDrive's, 60 x 105, 100 steps, fp32": "does not hold",
-    "tag_continuous: training over WarpDrive's, 60 x 105, 100 steps, tf32": "holds",
-    "tag_continuous: training over WarpDrive's, 2,000 x 110, 50 steps, tf32": "does not hold",
-    "tag_continuous: training over WarpDrive's, 2,000 x 110, 50 steps, bf16": "holds",
-    "tag_continuous: training over WarpDrive's, 2,000 x 1,000, 50 steps, fp32": "not measurable here",
-    "cartpole: PPO over PureJaxRL's, 16,384 x 1, 128 steps, fp32": "does not hold",
-    "cartpole: PPO over PureJaxRL's, 16,384 x 1, 128 steps, tf32": "holds",
-    "cartpole: PPO learns sooner than PureJaxRL's, 2,048 x 128, fp32": "inconclusive",
-    "cartpole: PPO learns sooner than PureJaxRL's, 2,048 x 128, tf32": "holds",
-    "acrobot: PPO learns from every seed": "holds",
-    "continuous_mountain_car: DDPG learns from every seed": "holds",
-    "tag_gridworld: training on 4 GPUs": "holds",
-    "tag_gridworld: training on 8 GPUs": "not measured yet",
-}
-LAST = "20261121T161552-83bad9b-8a02"
-"""The run up to which these are the verdicts; later ones may decide more."""
-
-
-def test_shipped_records_decide_the_claims_that_they_can():
-    """On the H200 some claims hold, some do not, and of some nothing can be said; each says so."""
-    files = [file for file in sorted(SWEEPS.glob("*.jsonl")) if file.stem <= LAST]
-    records = read_all(files)
-    judged = {each.name: judge(each, records) for each in CLAIMS}
-    assert {name: judged[name].verdict for name in SHIPPED} == SHIPPED
-    gridworld = judged["tag_gridworld: training over WarpDrive's, 1,000 x 100, 50 steps, fp32"]
-    assert round(gridworld.estimate.value, 2) == 2.46
-    assert all(each.why for each in judged.values())
 
 
 def test_command_prints_every_claim():

@@ -21,7 +21,7 @@ def chart(records: list[Record], name: str) -> Chart:
 
 @pytest.mark.parametrize("file", shown.TEXTS)
 def test_published_records_show_what_was_reviewed(file: str) -> None:
-    """Captions, cells, panels, values and their intervals, looks; who changes them on purpose writes the file anew."""
+    """Captions, cells, panels, values, looks and verdicts; who changes them on purpose writes the file anew."""
     assert "\n".join(shown.TEXTS[file]()).splitlines() == (shown.GOLDEN / file).read_text().splitlines()
 
 
