@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from envs import TagContinuous, TagGridWorld
+from envs import TagGridWorld
 from tests.environments.counter import Counter
 from tests.support import (
     BACKENDS_HERE,
-    TAG_CONFIGS,
-    is_simulated,
     managers,
     on_every_backend,
     on_every_fast_backend,
-    on_every_other_backend,
 )
 from warpdrive_min import (
-    BACKENDS,
     CUDAEnvironmentReset,
     CUDALogController,
     CUDASampler,
     DataFeed,
-    EnvironmentCPUvsGPU,
     EnvWrapper,
 )
 
@@ -242,39 +235,6 @@ def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDA
 
 
 # ------------------------------------------------------------------ environments
-
-
-def checked(cls: type, configs: dict[str, dict[str, Any]], backend: str, blocks: int | None = None) -> float:
-    """Return the largest error of two episodes of two copies, built exact; a short one of the last config simulated."""
-    if is_simulated(backend):
-        configs = {name: {**config, "episode_length": 2} for name, config in list(configs.items())[-1:]}
-    checker = EnvironmentCPUvsGPU(
-        dual_mode_env_class=cls,
-        env_configs=configs,
-        num_envs=2,
-        blocks_per_env=blocks,
-        num_episodes=2,
-        gpu_env_backend=backend,
-        exact=True,
-    )
-    return checker.test_env_reset_and_step(seed=274880)
-
-
-@on_every_other_backend
-def test_checker_finds_gridworld_equal(backend):
-    """Full and partial observation (partial simulated), two episodes, new actions at every step: no difference."""
-    five = {"num_taggers": 4, "grid_length": 4, "episode_length": 20}
-    configs = {"full": five, "partial": {**five, "use_full_observation": False}}
-    assert checked(TagGridWorld, configs, backend) == 0
-
-
-@on_every_other_backend
-@alone_and_shared
-def test_checker_finds_tag_continuous_equal(blocks, backend):
-    """The four modes of WarpDrive's test (one simulated), on one block for an environment or two: no difference."""
-    for config in TAG_CONFIGS.values():
-        assert TagContinuous(**config).settle_blocks(blocks, BACKENDS[backend].language) == blocks
-    assert checked(TagContinuous, TAG_CONFIGS, backend, blocks) == 0
 
 
 @on_every_backend

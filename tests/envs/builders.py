@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs import ENVS, TagGridWorld
+from envs import ENVS
 from envs.classic_control._common.single import SingleAgent
+from tests.agreement import start
 from warpdrive_min import EnvWrapper
 
 SINGLE = {name: env for name, env in ENVS.items() if issubclass(env, SingleAgent)}
@@ -20,28 +21,13 @@ BOTTOM = -math.pi / 6
 """Place in the valley where nothing but the motor pushes, m: there cos(3 x) is 0."""
 
 
-def started(env, n_envs=1, *, backend="cpu", states=None, exact=False, auto_reset=True, **config) -> EnvWrapper:
-    """Return a started wrapper of an environment, given by its name, its copies at ``states`` if there are some."""
+def started(name, n_envs=1, *, backend="cpu", states=None, auto_reset=True, exact=False, blocks=None, **config):
+    """Return a started wrapper of an environment, its copies at ``states`` if there are some."""
     n_envs = n_envs if states is None else len(states)
-    env = ENVS[env](**config)
-    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, exact=exact, auto_reset=auto_reset, seed=3)
-    wrapper.reset()
+    options = {"auto_reset": auto_reset, "exact": exact, "blocks_per_env": blocks, "seed": 3}
+    wrapper = start(name, config, backend, n_envs, **options)
     if states is not None:
         write(wrapper, "state", np.asarray(states)[:, None])
-    return wrapper
-
-
-OPTIONS = ("auto_reset", "exact", "blocks_per_env")
-
-
-def grid_of(backend: str = "cpu", n_envs: int = 1, **config: Any) -> EnvWrapper:
-    """Build and start a wrapper; `OPTIONS` are its own, the rest is the environment's, `seed` both's."""
-    options = {name: config.pop(name) for name in OPTIONS if name in config}
-    wrapper = EnvWrapper(
-        TagGridWorld(**config), num_envs=n_envs, env_backend=backend, seed=config.get("seed", 0), **options
-    )
-    assert wrapper.env.is_spread == (options.get("blocks_per_env", 1) > 1 and backend != "cpu")
-    wrapper.reset_all_envs()
     return wrapper
 
 
@@ -69,6 +55,17 @@ def write(wrapper: EnvWrapper, name: str, values: Any) -> None:
     """Write an array of all copies; what has fewer axes goes to each of them."""
     tensor = wrapper.cuda_data_manager.tensor(name)
     tensor.copy_(torch.as_tensor(np.asarray(values), dtype=tensor.dtype).expand(tensor.shape))
+
+
+def put(wrapper: EnvWrapper, **arrays: Any) -> None:
+    """Write some arrays."""
+    for name, values in arrays.items():
+        write(wrapper, name, values)
+
+
+def got(wrapper: EnvWrapper, name: str, env: int = 0) -> np.ndarray:
+    """Return the row of a copy."""
+    return read(wrapper, name)[env]
 
 
 def read(wrapper: EnvWrapper, name: str) -> np.ndarray:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 import pytest
-import torch
 
 from envs.tag_continuous import TagContinuous
+from tests.envs.builders import got, put, started
 from warpdrive_min import EnvWrapper
+
+tag = functools.partial(started, "tag_continuous", auto_reset=False)
 
 GOLDEN = {
     "num_taggers": 2,
@@ -52,7 +55,7 @@ STAYS_X = [5, 3.47885, 1.99536, 1.34219, 3.38271, 5, 5, 2.87795]
 )
 def test_episode_of_warpdrive_is_reproduced(full, exits, steps, sums, returns, x):
     """From WarpDrive's start for seed 7, its actions give its length, observations, returns and last positions."""
-    wrapper = started(**GOLDEN, use_full_observation=full, runner_exits_game_after_tagged=exits)
+    wrapper = tag(**GOLDEN, use_full_observation=full, runner_exits_game_after_tagged=exits)
     total, absolute = np.zeros(8), []
     while not got(wrapper, "_done_") and len(absolute) < 60:
         step, agent = len(absolute) + 1, np.arange(8)
@@ -71,7 +74,7 @@ def test_seed_draws_the_start_of_warpdrive():
     np.random.seed(1)  # noqa: NPY002
     env = TagContinuous(**GOLDEN)
     assert (list(env.taggers), list(env.runners)) == ([2, 5], [0, 1, 3, 4, 6, 7])
-    data = started(n_envs=2, **GOLDEN).cuda_data_manager
+    data = tag(2, **GOLDEN).cuda_data_manager
     x = [2.69248, 2.5056, 0.36026, 1.34219, 2.49941, 3.39615, 4.0187, 1.90471]
     y = [0.32968, 1.44073, 4.54797, 1.06693, 2.26062, 4.65603, 0.1245, 3.00274]
     np.testing.assert_allclose(data.tensor("loc_x"), [x, x], atol=1e-5)
@@ -95,29 +98,10 @@ POINTS = {
 }
 
 
-def started(n_envs: int = 1, auto_reset: bool = False, **config: object) -> EnvWrapper:
-    """Build and start environments on the CPU."""
-    wrapper = EnvWrapper(TagContinuous(**config), num_envs=n_envs, auto_reset=auto_reset)
-    wrapper.reset()
-    return wrapper
-
-
-def put(wrapper: EnvWrapper, **arrays: object) -> None:
-    """Set arrays of the environment; actions stay 0, which changes neither acceleration nor direction."""
-    for name, values in arrays.items():
-        tensor = wrapper.cuda_data_manager.tensor(name)
-        tensor.copy_(torch.as_tensor(np.array(values)).expand_as(tensor))
-
-
-def got(wrapper: EnvWrapper, name: str) -> np.ndarray:
-    """Return the row of the first environment."""
-    return wrapper.cuda_data_manager.pull_data_from_device(name)[0]
-
-
 def chase(taggers: list[tuple[float, float]], runners: list[tuple[float, float]], **config: object) -> EnvWrapper:
     """Stand taggers and runners, each in the order of the ids, at points."""
     counts = {"num_taggers": len(taggers), "num_runners": len(runners), "num_other_agents_observed": 1}
-    wrapper = started(**{**POINTS, **counts, **config})
+    wrapper = tag(**{**POINTS, **counts, **config})
     points = np.zeros((len(taggers) + len(runners), 2), np.float32)
     points[list(wrapper.env.taggers)], points[list(wrapper.env.runners)] = taggers, runners
     put(wrapper, loc_x=points[:, 0], loc_y=points[:, 1])
@@ -249,7 +233,7 @@ def test_nearest_neighbours_at_equal_distances_are_ordered_by_id():
     config = {**POINTS, "num_taggers": 1, "num_runners": 6, "num_other_agents_observed": 3, "start": "fixed"}
     direction = np.arange(7) / 8  # tells who is seen
     x, y = [5, 6, 5, 4, 5, 5.5, 9], [5, 5, 6, 5, 4, 5, 9]
-    wrapper = started(**config, starting_location_x=x, starting_location_y=y, starting_directions=direction)
+    wrapper = tag(**config, starting_location_x=x, starting_location_y=y, starting_directions=direction)
     seen = got(wrapper, "observations")[0, 12:15] * 2 * np.pi * 8
     np.testing.assert_allclose(seen, [5, 1, 2], atol=1e-5)
 
@@ -258,7 +242,7 @@ def test_agents_on_one_point_see_the_lowest_ids():
     """With every agent on one point all distances are 0, and each sees the lowest ids but its own."""
     config = {**POINTS, "num_taggers": 1, "num_runners": 4, "num_other_agents_observed": 2, "start": "fixed"}
     direction = np.arange(5) / 8
-    wrapper = started(**config, starting_location_x=[5] * 5, starting_location_y=[5] * 5, starting_directions=direction)
+    wrapper = tag(**config, starting_location_x=[5] * 5, starting_location_y=[5] * 5, starting_directions=direction)
     seen = np.rint(got(wrapper, "observations")[:, 8:10] * 2 * np.pi * 8 + np.arange(5)[:, None])
     np.testing.assert_array_equal(seen, [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1]])
 
@@ -298,7 +282,7 @@ def test_who_is_out_of_the_game_still_sees_types_and_flags_of_all():
 
 def test_random_starts_differ_by_environment_and_episode():
     """Starts fill the square evenly, in four directions, and no two of them are alike."""
-    wrapper = started(n_envs=500, num_taggers=2, num_runners=3, grid_length=4.0)
+    wrapper = tag(n_envs=500, num_taggers=2, num_runners=3, grid_length=4.0)
     data = wrapper.cuda_data_manager
     starts = []
     for _ in range(2):
@@ -317,7 +301,7 @@ def test_random_starts_differ_by_environment_and_episode():
 
 def test_given_starts_are_the_same_everywhere():
     """A given coordinate is everybody's start in every environment; what is not given stays random."""
-    wrapper = started(n_envs=3, num_taggers=1, num_runners=2, starting_location_x=[1, 2, 3])
+    wrapper = tag(n_envs=3, num_taggers=1, num_runners=2, starting_location_x=[1, 2, 3])
     data = wrapper.cuda_data_manager
     np.testing.assert_array_equal(data.tensor("loc_x"), [[1, 2, 3]] * 3)
     assert len(np.unique(data.tensor("loc_y"))) == 9

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from envs.tag_gridworld import TagGridWorld, TagGridWorldConfig
-from tests.envs.builders import grid_of
+from tests.envs.builders import got, put, started
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import EnvWrapper
 
@@ -26,22 +25,15 @@ CASE_2 = {"starting_location_x": [1, 3, 3, 1, 0], "starting_location_y": [1, 1, 
 TYPES = [0, 0, 0, 0, 1]
 
 
-def put(wrapper: EnvWrapper, **arrays: Any) -> None:
-    """Write arrays of every environment, broadcasting over them."""
-    for name, values in arrays.items():
-        tensor = wrapper.cuda_data_manager.tensor(name)
-        tensor.copy_(torch.as_tensor(np.array(values)).expand_as(tensor))
+def grid_of(backend: str, n_envs: int = 1, auto_reset: bool = False, **config: Any) -> EnvWrapper:
+    """Return a started wrapper."""
+    return started("tag_gridworld", n_envs, backend=backend, auto_reset=auto_reset, **config)
 
 
 def act(wrapper: EnvWrapper, actions: Any) -> None:
     """Step every environment with actions ``(n_agents,)`` or ``(n_envs, n_agents)``."""
     put(wrapper, sampled_actions=np.array(actions)[..., None])
     wrapper.step()
-
-
-def got(wrapper: EnvWrapper, name: str, env: int = 0) -> np.ndarray:
-    """Return the row of an environment."""
-    return wrapper.cuda_data_manager.pull_data_from_device(name)[env]
 
 
 def cells(wrapper: EnvWrapper, env: int = 0) -> tuple[list[int], list[int]]:
@@ -187,7 +179,7 @@ def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, b
     """
     x, y = [8, 3, 5, 4, 4, 4], [8, 4, 4, 7, 3, 4]
     start = {"starting_location_x": x, "starting_location_y": y}
-    wrapper = grid_of(backend, num_taggers=5, grid_length=8, use_full_observation=False, blocks_per_env=blocks, **start)
+    wrapper = grid_of(backend, num_taggers=5, grid_length=8, use_full_observation=False, blocks=blocks, **start)
     want = [[x[agent] / 8, y[agent] / 8, 0.5, 0.5, 0, 0] for agent in range(5)]
     np.testing.assert_array_equal(got(wrapper, "observations"), [*want, [0.5, 0.5, 3 / 8, 0.5, 1, 0]])
     act(wrapper, [0, 2, 0, 0, 0, 0])  # the first of the three steps away: now the second one is seen
