@@ -1,4 +1,4 @@
-"""What both GPU backends have by torch: whether there is a GPU, which is current, and which stream."""
+"""Answers of torch to both GPU backends: whether there is a GPU, which is current, and which stream."""
 
 from __future__ import annotations
 

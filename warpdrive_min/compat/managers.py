@@ -80,7 +80,7 @@ class CudaTensorHolder:
 
 
 class _FunctionManager(CUDAFunctionManager, abc.ABC):
-    """What WarpDrive's function managers share: kernels with a thread for each agent, on one backend."""
+    """Function manager of WarpDrive: kernels with a thread for each agent, on one backend."""
 
     of_backend: ClassVar[str]
 
