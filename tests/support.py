@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html.parser
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,36 @@ on_every_fast_backend = pytest.mark.parametrize(
     "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 )
 """All but Numba's simulator, for statistics over thousands of draws."""
+
+
+class Page(html.parser.HTMLParser):
+    """Elements of a page with their attributes, and the text of its scripts by type."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.elements[-1] if self.elements else ("", {})
+        if tag == "script":
+            kind = attributes.get("type") or "text/javascript"
+            self.scripts[kind] = self.scripts.get(kind, "") + data
+
+    @property
+    def links(self) -> list[str | None]:
+        """Addresses to which links lead."""
+        return [each["href"] for tag, each in self.elements if tag == "a" and "href" in each]
+
+    @property
+    def loaded(self) -> list[str | None]:
+        """Addresses of what the page loads."""
+        return [each[name] for tag, each in self.elements if tag != "a" for name in ("src", "href") if name in each]
 
 
 def managers(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from bench.show.labels import digits
 from bench.show.tables import headline
 from bench.workloads.env_step import crossover, saturation
 from tests.bench.builders import bench, metric, point, record, two_backends
+from tests.support import Page
 
 SHIPPED = [Path(__file__).parents[2] / "results" / name for name in ("sweeps", "peers")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -90,26 +91,6 @@ def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() ->
     assert [each.title for each in history([*steps, *found]).panels] == ["CartPole, 100 environments", panel.title]
 
 
-class Page(html.parser.HTMLParser):
-    """Counts tables and rows, and collects what a page loads and where its links lead."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.counts: dict[str, int] = {}
-        self.loaded: list[str] = []
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.counts[tag] = self.counts.get(tag, 0) + 1
-        found = dict(attrs)
-        (self.links if tag == "a" else self.loaded).extend(
-            str(found[name]) for name in ("src", "href") if name in found
-        )
-        self.ids += [str(found["id"])] if "id" in found else []
-
-
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
     return read_all(SHIPPED)
@@ -123,14 +104,16 @@ def shipped(records: list[Record]) -> str:
 def test_report_of_shipped_records_is_complete_and_small(records: list[Record], shipped: str) -> None:
     """Every record is a row, every figure has a table, nothing is loaded, links lead to sources, it is below 4 MB."""
     page = Page(shipped)
+    counts = Counter(tag for tag, _ in page.elements)
+    ids = [each["id"] for _, each in page.elements if "id" in each]
     assert len(shipped.encode()) < 4e6
-    assert page.counts["code"] >= sum(record.is_evidence for record in records) > 100
-    assert page.counts["figure"] > 8
-    assert page.counts["table"] > page.counts["figure"]
+    assert counts["code"] >= sum(record.is_evidence for record in records) > 100
+    assert counts["figure"] > 8
+    assert counts["table"] > counts["figure"]
     assert page.loaded == ["data:,"]
     assert {link for link in page.links if not link.startswith("#")} <= set(LINKS.values())
-    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
-    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(ids)
+    assert len(ids) == len(set(ids))
     assert all(record.run_id in shipped for record in records)
 
 
@@ -153,7 +136,7 @@ def test_headline_is_there_only_with_its_records() -> None:
     """Of a machine on which nothing was stepped by itself there is no headline, and no link to one."""
     assert any("headline" in link for link in Page(report.html([record()])).links)
     others = Page(report.html([record(case="published")]))
-    assert not any("headline" in place for place in others.links + others.ids)
+    assert not any("headline" in str(each.values()) for _, each in others.elements)
 
 
 def test_headline_compares_within_the_newest_run_that_has_both() -> None:
@@ -176,7 +159,7 @@ def test_report_writes_what_records_say_as_text() -> None:
     """A record cannot bring markup or end the script."""
     evil = "</script><img src=x>"
     page = report.html([record(command=evil, run_id=evil), record(status="failed", reason=evil)])
-    assert "img" not in Page(page).counts
+    assert "img" not in dict(Page(page).elements)
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert evil in json.dumps(json.loads(data[1]))
@@ -239,64 +222,13 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
     bench("report", tmp_path / "none.jsonl", "--out", out, exits=1)
 
 
-PROBE = """
-<script>
-addEventListener("load", () => {
-  const table = document.querySelector("table.sortable[id$='env_step']"), said = { errors: window.errors };
-  const column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent === "envs");
-  const values = () => [...table.tBodies[0].rows].map(row => +row.cells[column].dataset.value);
-  const press = () => { table.tHead.rows[0].cells[column].firstChild.click(); return values(); };
-  said.rising = press(); said.falling = press();
-  const search = table.parentElement.previousElementSibling.querySelector("input");
-  search.value = "numba"; search.dispatchEvent(new Event("input", { bubbles: true }));
-  said.filtered = [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.textContent.includes("numba"));
-  const claims = document.getElementById("claims-table"), cells = [...claims.tHead.rows[0].cells];
-  const verdict = cells.findIndex(head => head.textContent === "verdict");
-  const ratio = cells.findIndex(head => head.textContent.includes("/"));
-  const visible = () => [...claims.tBodies[0].rows].filter(row => !row.hidden);
-  cells[ratio].firstChild.click();
-  said.ratios = visible().map(row => row.cells[ratio].dataset.value ?? null);
-  const choices = [...claims.parentElement.previousElementSibling.querySelectorAll("label")];
-  const choice = choices.find(each => each.textContent.startsWith("verdict")).lastChild;
-  choice.value = "does not hold"; choice.dispatchEvent(new Event("input", { bubbles: true }));
-  said.verdicts = visible().map(row => row.cells[verdict].textContent);
-  said.claims_wide = claims.scrollWidth - claims.parentElement.clientWidth;
-  const charts = [...document.querySelectorAll("[data-chart]")];
-  const drawn = each => each.querySelector(".panels svg path, .panels svg rect");
-  said.empty = charts.filter(each => !drawn(each)).map(each => each.dataset.chart);
-  const lines = () => charts[0].querySelectorAll(".panels .series").length;
-  said.lines = [lines()]; charts[0].querySelector("button").click(); said.lines.push(lines());
-  const shapes = [...document.querySelectorAll("svg [d], svg [transform]")];
-  said.broken = shapes.filter(each => /NaN|Infinity|undefined/.test(each.outerHTML)).length;
-  const isCut = (text, svg) => text.left < svg.left - 1 || text.right > svg.right + 1;
-  const words = [...document.querySelectorAll(".panels svg text")];
-  const isCutThere = each => isCut(each.getBoundingClientRect(), each.ownerSVGElement.getBoundingClientRect());
-  said.cut = words.filter(isCutThere).map(each => each.textContent);
-  const names = svg => [...svg.querySelectorAll("text[text-anchor=middle]:not([transform])")];
-  const boxes = svg => names(svg).map(each => each.getBoundingClientRect());
-  const meets = (a, b) => a !== b && Math.abs(a.top - b.top) < 2 && a.left < b.right && b.left < a.right;
-  const isCrowded = svg => boxes(svg).some((a, _, all) => all.some(b => meets(a, b)));
-  said.crowded = [...document.querySelectorAll(".panels svg")].filter(isCrowded).length;
-  const isOver = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-  const marks = svg => [...svg.querySelectorAll(".series path.mark")].map(each => each.getBoundingClientRect());
-  const isHidden = text => marks(text.ownerSVGElement).some(each => isOver(each, text.getBoundingClientRect()));
-  said.hidden = [...document.querySelectorAll(".series text")].filter(isHidden).map(each => each.textContent);
-  const rows = svg => [...svg.querySelectorAll("text[text-anchor=end]")].map(each => each.textContent);
-  const isNamedTwice = all => new Set(all).size < all.length;
-  said.twice = [...document.querySelectorAll(".panels svg")].map(rows).filter(isNamedTwice);
-  said.requests = performance.getEntriesByType("resource").map(each => each.name);
-  said.wide = document.documentElement.scrollWidth - innerWidth;
-  document.body.textContent = "PROBE" + JSON.stringify(said) + "PROBE";
-});
-</script></body>"""
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     """No error or request; tables sort and filter, figures are drawn whole, series can be hidden, nothing overflows."""
     watch = "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };</script>"
     page = tmp_path / "report.html"
-    page.write_text(shipped.replace("<head>", watch, 1).replace("</body>", PROBE))
+    probe = Path(__file__).with_name("report_probe.js").read_text()
+    page.write_text(shipped.replace("<head>", watch, 1).replace("</body>", f"<script>{probe}</script></body>"))
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     command = [str(CHROMIUM), *options, "--window-size=500,900", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

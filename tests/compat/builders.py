@@ -22,6 +22,8 @@ SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_
 FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
 """A climate."""
 
+N_ENVS = 4
+
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
 THREADED = [each for each in BACKENDS_HERE if each.values[0] in ("numba", "pycuda")]
 """Backends with a thread for each agent."""
@@ -74,3 +76,17 @@ def push_placeholders(wrapper: EnvWrapper, **arguments: Any) -> None:
         create_separate_placeholders_for_each_policy=policies is not None,
         **arguments,
     )
+
+
+def settings(folder: Path, policies: dict[str, Any], **trainer: Any) -> dict[str, Any]:
+    """Return a run config of 3 iterations with 5 steps of 4 environments."""
+    return {
+        "trainer": {"num_envs": N_ENVS, "num_episodes": 10, "train_batch_size": 20, "seed": 1, **trainer},
+        "policy": policies,
+        "saving": {"basedir": str(folder), "metrics_log_freq": 2, "model_params_save_freq": 100},
+    }
+
+
+def policy(algorithm: str = "A2C", **more: Any) -> dict[str, Any]:
+    """Return the config of a policy that learns."""
+    return {"to_train": True, "algorithm": algorithm, "lr": 0.01, "model": {"fc_dims": [8]}, **more}

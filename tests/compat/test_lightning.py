@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from envs import CartPole
+from tests.compat.builders import policy, settings
 from tests.training.builders import differences, everything, weights
 from warpdrive_min import EnvWrapper
 from warpdrive_min.compat.trainers import TrainerA2C
@@ -39,11 +40,9 @@ def make(tmp_path):
 
     def make(kind):
         env = EnvWrapper(CartPole(episode_length=LENGTH), num_envs=N_ENVS, env_backend="host")
-        config = {
-            "trainer": {"num_envs": N_ENVS, "train_batch_size": BATCH, "num_episodes": N_EPISODES, "seed": 3},
-            "policy": {"shared": {"to_train": True, "lr": 0.01, "model": {"fc_dims": [8]}}},
-            "saving": {"metrics_log_freq": 2, "model_params_save_freq": 4, "basedir": str(tmp_path)},
-        }
+        sizes = {"num_envs": N_ENVS, "train_batch_size": BATCH, "num_episodes": N_EPISODES, "seed": 3}
+        config = settings(tmp_path, {"shared": policy()}, **sizes)
+        config["saving"]["model_params_save_freq"] = 4
         agents = {"shared": list(env.env.action_space)}
         made.append(kind(env, config, policy_tag_to_agent_id_map=agents, results_dir=str(len(made)), verbose=False))
         return made[-1]

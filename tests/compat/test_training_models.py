@@ -20,6 +20,7 @@ from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
 from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scaling
 
+from tests.compat.builders import policy, settings
 from tests.compat.written_models import Gated
 from tests.support import TAG_CONFIGS
 from warpdrive_min.errors import ConfigError, DataError
@@ -148,18 +149,8 @@ def cartpole() -> EnvWrapper:
 
 
 def run_config(folder) -> dict:
-    return {
-        "trainer": {"num_envs": 4, "num_episodes": 12, "train_batch_size": 20, "seed": 1},
-        "policy": {
-            "shared": {
-                "to_train": True,
-                "algorithm": "A2C",
-                "lr": 0.01,
-                "model": {"type": "gated", "fc_dims": [8], "gate": 3, "init_method": "xavier"},
-            }
-        },
-        "saving": {"basedir": str(folder), "model_params_save_freq": 100},
-    }
+    model = {"type": "gated", "fc_dims": [8], "gate": 3, "init_method": "xavier"}
+    return settings(folder, {"shared": policy(model=model)}, num_episodes=12)
 
 
 @pytest.mark.usefixtures("gated")

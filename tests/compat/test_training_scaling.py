@@ -13,6 +13,7 @@ import torch
 from warp_drive.training.utils.distributed_train.distributed_trainer_numba import perform_distributed_training
 from warp_drive.training.utils.vertical_scaler import best_param_search, perform_auto_vertical_scaling
 
+from tests.compat.builders import policy, settings
 from warpdrive_min.compat import scaling, scripts
 from warpdrive_min.errors import ConfigError
 
@@ -20,13 +21,9 @@ CARTPOLE = functools.partial(scripts.setup_trainer_and_train, env_backend="cpu")
 
 
 def run_config(folder: Path) -> dict:
-    return {
-        "name": "single_cartpole",
-        "env": {"episode_length": 5},
-        "trainer": {"num_envs": 2, "num_episodes": 8, "train_batch_size": 10, "num_gpus": 2, "seed": 1},
-        "policy": {"shared": {"to_train": True, "algorithm": "A2C", "lr": 0.01, "model": {"fc_dims": [8]}}},
-        "saving": {"basedir": str(folder)},
-    }
+    sizes = {"num_envs": 2, "num_episodes": 8, "train_batch_size": 10, "num_gpus": 2}
+    own = {"name": "single_cartpole", "env": {"episode_length": 5}}
+    return own | settings(folder, {"shared": policy()}, **sizes)
 
 
 def limit(largest: int, tried: list[int]):

@@ -25,7 +25,7 @@ from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.trainers.trainer_base import Metrics, PerfStats, SamplerParamsLog, TrainerBase
 from warp_drive.training.trainers.trainer_ddpg import TrainerDDPG
 
-from tests.compat.builders import FOUR, SMALL, THREADED, wrapped
+from tests.compat.builders import FOUR, N_ENVS, SMALL, THREADED, policy, settings, wrapped
 from tests.compat.environments.climate.climate import CUDAClimate
 from tests.compat.environments.epidemic.epidemic import Epidemic
 from tests.compat.walkers import CUDAWalkers
@@ -37,20 +37,6 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/compat/training_script.py"
 ON_GPU = [pytest.param(backend, marks=pytest.mark.gpu) for backend in ("numba", "pycuda")]
 TAG = {"num_taggers": 2, "num_runners": 3, "grid_length": 10.0, "episode_length": 6, "seed": 3}
-N_ENVS = 4
-
-
-def settings(folder: Path, policies: dict[str, Any], **trainer: Any) -> dict[str, Any]:
-    """Return a run config of 3 iterations with 5 steps of 4 environments."""
-    return {
-        "trainer": {"num_envs": N_ENVS, "num_episodes": 10, "train_batch_size": 20, "seed": 1, **trainer},
-        "policy": policies,
-        "saving": {"basedir": str(folder), "metrics_log_freq": 2, "model_params_save_freq": 100},
-    }
-
-
-def policy(algorithm: str = "A2C", **more: Any) -> dict[str, Any]:
-    return {"to_train": True, "algorithm": algorithm, "lr": 0.01, "model": {"fc_dims": [8]}, **more}
 
 
 def ddpg(**more: Any) -> dict[str, Any]:

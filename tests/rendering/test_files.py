@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import itertools
 import json
 import subprocess
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 
 from envs import ENVS, TagContinuous
 from tests.rendering.builders import TAG, recorded
+from tests.support import Page
 from warpdrive_min.commands.render import POLICIES, render
 from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.rendering import Circles, Episode, Markers, Scene, Text, time_series, write
@@ -101,26 +101,6 @@ def test_png_is_the_last_frame(film, tmp_path):
         np.testing.assert_array_equal(np.asarray(png), next(frames(film[1], [8])))
 
 
-class Page(html.parser.HTMLParser):
-    """Collects the elements of a page, and the text of its scripts by type."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: dict[str, str] = {}
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_data(self, data: str) -> None:
-        tag, attributes = self.elements[-1] if self.elements else ("", {})
-        if tag == "script":
-            kind = attributes.get("type") or "text/javascript"
-            self.scripts[kind] = self.scripts.get(kind, "") + data
-
-
 def test_html_has_the_arrays_in_it(film, tmp_path):
     """The page's data are the recorded positions, to a thousandth of the square, and null for who is not there."""
     episode, scene = film
@@ -141,7 +121,7 @@ def test_html_needs_nothing_else_and_names_its_controls(film, tmp_path):
     write(film[1], tmp_path / "tag.html")
     text = (tmp_path / "tag.html").read_text(encoding="utf-8")
     page = Page(text)
-    assert not any({"src", "href"} & attributes.keys() for _, attributes in page.elements)
+    assert page.loaded == page.links == []
     assert "http" not in text
     assert "{{" not in text
     controls = [attributes for tag, attributes in page.elements if tag in ("button", "input")]
