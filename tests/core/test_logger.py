@@ -91,28 +91,22 @@ def test_step_past_the_episode_is_ignored():
     assert logger.last_valid_step == LENGTH
 
 
-@pytest.mark.parametrize("step", [0, 2, -1])
-def test_step_must_follow_the_last_one(step):
-    """A gap or a repetition would leave rows that nobody wrote."""
-    data, logger = logged("cpu")
-    logger.reset_log(data)
-    with pytest.raises(DataError, match=f"must follow the last one logged, 0 .got {step}"):
-        logger.update_log(data, step)
-
-
-def test_update_before_reset_raises():
-    """The first step of a log is 0, which `reset_log` writes."""
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((("update_log", step), f"must follow the last one logged, 0 .got {step}") for step in (0, 2, -1)),
+        *((("reset_log", env_id), f"env_id must be from 0 to 1 .got {env_id}") for env_id in (-1, 2)),
+    ],
+)
+def test_rows_that_nobody_writes_are_refused(call, message):
+    """A gap or a repetition of steps, steps before the first one, which `reset_log` writes, and no environment."""
     data, logger = logged("cpu")
     with pytest.raises(DataError, match=r"must follow the last one logged, -1 .got 1.; call reset_log"):
         logger.update_log(data, 1)
-
-
-@pytest.mark.parametrize("env_id", [-1, 2])
-def test_environment_must_exist(env_id):
-    """Only an environment of the run can be logged."""
-    data, logger = logged("cpu")
-    with pytest.raises(DataError, match=f"env_id must be from 0 to 1 .got {env_id}"):
-        logger.reset_log(data, env_id)
+    logger.reset_log(data)
+    name, argument = call
+    with pytest.raises(DataError, match=message):
+        getattr(logger, name)(data, argument)
 
 
 def test_fetch_log_finds_a_broken_mask():
