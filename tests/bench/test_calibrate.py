@@ -130,9 +130,3 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
     assert found["command"] == "python -m bench calibrate --preset smoke --rounds 2"
     (records,) = (tmp_path / "records").iterdir()
     assert len(records.read_text().splitlines()) == 2 * 2 * 2
-
-
-def test_command_without_points_is_nothing_measured(tmp_path):
-    """A filter that no point passes exits with 3 and writes nothing."""
-    bench("calibrate", "--case", "chess", "--out", tmp_path, exits=3)
-    assert list(tmp_path.iterdir()) == []

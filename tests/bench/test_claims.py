@@ -429,9 +429,3 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
         assert seen == []
         assert over_numpy == "not measured yet"
         assert "not measured: what needs backend pycuda" in said
-
-
-def test_command_names_the_sources(tmp_path):
-    """A source that nobody has, and a folder that is not there, are told."""
-    assert "WarpDrive README" in bench("claims", "--records", ONE_SWEEP, "--source", "nobody", exits=2)
-    bench("claims", "--records", tmp_path / "none.jsonl", exits=1)

@@ -126,21 +126,6 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
     assert (comparison.a, comparison.b) == (a.id, b.id)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--axis", "backend"], 4, "must be AXIS=A,B"),
-        (["HEAD"], 4, "takes either A and B or --axis"),
-        (["HEAD", __file__], 4, "both sides must be records, or both revisions"),
-        (["--axis", "backend=cpu,host", "--where", "env=chess"], 3, "no point is on both sides"),
-        (["no-such-revision", "."], 4, "git must have 'no-such-revision'"),
-    ],
-)
-def test_what_cannot_be_compared_says_so(arguments, code, message, tmp_path):
-    """Each misuse has its exit code and names what is wrong."""
-    assert message in bench("compare", *arguments, "--out", tmp_path, exits=code)
-
-
 def test_median_of_a_record_is_that_of_its_samples():
     """Times of one unit are wall times over the work of a run."""
     assert median(record(samples_ns=[10.0, 20.0, 60.0], work_per_run={"env_steps": 10}).unit_ns) == 2

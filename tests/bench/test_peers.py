@@ -266,10 +266,8 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     assert theirs.metrics["ours_env_steps_per_s"] == mine.metrics["env_steps_per_s"]
 
 
-def test_command_that_measures_nothing_says_so():
-    """Filters that no point passes, and peers that do not exist, are told apart from a run."""
-    bench("peers", "--preset", "smoke", "--where", "env=chess", exits=3)
-    bench("peers", "--peer", "chess", exits=2)
+def test_interpreter_of_an_unknown_peer_is_refused():
+    """The error names the peers."""
     with pytest.raises(Exception, match=r"must be NAME=PATH \(names: envpool, "):
         interpreters(["chess=/bin/true"])
 

@@ -90,12 +90,6 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
     assert len({record.run_id for record in read(folder_in(tmp_path) / RECORDS)}) == 1
 
 
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b"])
-def test_shard_that_is_none_is_refused(shard, here, tmp_path):
-    """A shard has a number from 1 to their count."""
-    assert f"--shard {shard}" in here("--shard", shard, exits=2)
-
-
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
 def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
     """A file that was changed, removed or added is named."""

@@ -224,11 +224,6 @@ def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_ano
     assert "differs: machine.gpu: NVIDIA H200 -> none or unknown" in said
 
 
-def test_wrong_usage_is_not_taken_for_other_hardware(fake):
-    """An option that does not exist exits with 5: 2 has another meaning here."""
-    again(fake[0], "--chess", exits=5)
-
-
 def test_record_cut_in_half_is_no_such_run(fake):
     """Half a line is told and left out; beside a whole one that is reproduced all the same."""
     file, _ = fake

@@ -159,18 +159,3 @@ def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):
     (file,) = tmp_path.glob("*.jsonl")
     (again,) = read(file)
     assert again.point == cartpoles[1].point
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["run", "--env", "chess"], 3, ["bench list"]),
-        (["run", "--where", "n_agents=7"], 2, ["known: 1"]),
-        (["list"], 0, ["env_step (env)", "sampler (kernel)", "n_envs: 1, 100", "cpu: available"]),
-    ],
-    ids=["nothing to measure", "unknown value of an axis", "list"],
-)
-def test_command_says_what_there_is(words, code, says):
-    """An empty selection names `list`, an unknown value those that are known, and `list` cases, axes and backends."""
-    got = bench(*words, exits=code)
-    assert all(each in got for each in says)
