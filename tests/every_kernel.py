@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from tests.agreement import start
-from tests.support import SCENARIOS, TAG_CONFIGS
+from tests.support import SCENARIOS, TAG_CONFIGS, managers, push
 from tests.training.builders import RUNS as TRAINING_RUNS
 from tests.training.builders import make_run
-from warpdrive_min import BACKENDS, CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed
+from warpdrive_min import BACKENDS, CUDAEnvironmentReset, CUDASampler, DataFeed
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
@@ -70,11 +70,8 @@ def main(backend: str) -> None:
 def sample(backend: str) -> None:
     """Draw from probabilities and logits, with masks, log-probabilities and entropies, and take the maximum."""
     for n_envs, n_agents, categories in ((33, 1, (2,)), (5, 7, (3, 4)), (2, 200, (10,)), (3, 70, (21, 21))):
-        functions = CUDAFunctionManager(n_agents, n_envs, backend=backend)
-        data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
-        feed = DataFeed()
-        feed.add_data("sampled_actions", np.zeros((n_envs, n_agents, len(categories)), np.int32))
-        data.push_data_to_device(feed)
+        data, functions = managers(backend, n_agents, n_envs, episode_length=1)
+        push(data, "sampled_actions", np.zeros((n_envs, n_agents, len(categories)), np.int32))
         sampler = CUDASampler(functions)
         sampler.register_actions(data, "sampled_actions", categories)
         sampler.init_random(1)
@@ -91,11 +88,8 @@ def sample(backend: str) -> None:
 def add_noise(backend: str) -> None:
     """Draw continuous actions around a mean, without noise, from Gaussians, and uniformly."""
     for n_envs, n_agents, n_types in ((33, 1, 1), (5, 7, 3), (2, 200, 2)):
-        functions = CUDAFunctionManager(n_agents, n_envs, backend=backend)
-        data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
-        feed = DataFeed()
-        feed.add_data("sampled_actions", np.zeros((n_envs, n_agents, n_types), np.float32))
-        data.push_data_to_device(feed)
+        data, functions = managers(backend, n_agents, n_envs, episode_length=1)
+        push(data, "sampled_actions", np.zeros((n_envs, n_agents, n_types), np.float32))
         sampler = CUDASampler(functions)
         sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
         sampler.init_random(1)
@@ -113,8 +107,7 @@ def add_noise(backend: str) -> None:
 
 def reset(backend: str) -> None:
     """Restore saved copies and draw from pools, for finished environments and for all."""
-    functions = CUDAFunctionManager(3, 131, backend=backend)
-    data = CUDADataManager(3, 131, episode_length=1, backend=backend)
+    data, functions = managers(backend, 3, 131, episode_length=1)
     feed = DataFeed()
     feed.add_data("saved", np.ones((131, 3, 5), np.float32), save_copy_and_apply_at_reset=True)
     feed.add_data("refilled", np.ones((131, 3), np.int32))

@@ -23,7 +23,7 @@ from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.managers.function_manager import CUDALogController, CUDASampler
 
 from tests.compat.builders import FOLDER, FOUR, SMALL, THREADED, push_placeholders, start
-from tests.compat.environments.climate.climate import ACCEPTANCE, EXPORT, MITIGATION, PROPOSAL, Climate, CUDAClimate
+from tests.compat.environments.climate.climate import ACCEPTANCE, MITIGATION, PROPOSAL, Climate, CUDAClimate
 from tests.compat.environments.epidemic.epidemic import Epidemic
 from tests.support import TAG_CONFIGS
 from warpdrive_min.backends import cuda_c
@@ -44,32 +44,6 @@ def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> Non
 # ------------------------------------------------------------------ worked by hand
 
 
-@pytest.mark.parametrize("backend", ["cpu", *THREADED])
-def test_epidemic_without_contacts_dies_out_geometrically(backend):
-    """Infected of step t are first * 0.8^t, of which 1.5 per cent died; nobody is lost, and totals are sums."""
-    env = Epidemic(**SMALL, vaccination_share=0.01)
-    env.transmission[:] = 0
-    n_steps = 4
-    if backend == "cpu":
-        env.reset()
-        for _ in range(n_steps):
-            env.step(dict.fromkeys(range(4), 0))
-        got = {name: value[None] for name, value in env.state.items()}
-    else:
-        wrapper = start(env, backend)
-        for _ in range(n_steps):
-            wrapper.step_all_envs()
-        got = {name: pull(wrapper, name) for name in env.state}
-    infected = env.first_cases * 0.8**n_steps
-    np.testing.assert_allclose(got["infected"][:, :3], [infected] * len(got["infected"]), rtol=1e-5)
-    np.testing.assert_allclose(got["deaths"][0, :3], 0.015 * (env.first_cases - infected), rtol=1e-5)
-    np.testing.assert_allclose(got["vaccinated"][0, :3], 2 * 0.01 * env.population, rtol=1e-5)  # in steps 3 and 4
-    people = sum(got[name] for name in ("susceptible", "infected", "recovered", "deaths"))
-    np.testing.assert_allclose(people[0, :3], env.population, rtol=1e-5)
-    for values in (got[name] for name in ("infected", "deaths", "output")):
-        np.testing.assert_allclose(values[:, 3], values[:, :3].sum(1), rtol=1e-5)
-
-
 @pytest.mark.parametrize("backend", THREADED)
 def test_climate_treaties_as_worked_by_hand(backend):
     """Offers 5, 6 and 9 lie within 2 for the first two regions only; the fourth offers 6 but does not join."""
@@ -87,26 +61,6 @@ def test_climate_treaties_as_worked_by_hand(backend):
     np.testing.assert_array_equal(mask[:2], [[0] * 5 + [1] * 5] * 2)
     assert mask[2:].all()
     np.testing.assert_array_equal(pull(wrapper, "observations_features")[0, :, 9], [0.25, 0.25, 0, 0])
-
-
-@pytest.mark.parametrize("backend", THREADED)
-def test_climate_keeps_carbon_and_goods(backend):
-    """Fully mitigated, no carbon is added, and what is exported arrives: consumption adds up to net output."""
-    wrapper = start(CUDAClimate(**FOUR), backend)
-    actions = np.zeros((4, 5), int)
-    actions[:, MITIGATION], actions[:, EXPORT] = 9, [9, 0, 5, 2]
-    carbon, warmth = pull(wrapper, "carbon"), pull(wrapper, "temperature")[:, :1]
-    for _ in range(2):
-        act(wrapper, actions)
-        warmth = pull(wrapper, "temperature")[:, :1]
-        wrapper.step()
-    assert np.abs(pull(wrapper, "carbon") - carbon).max() > 1, "carbon moved between the boxes"
-    np.testing.assert_allclose(pull(wrapper, "carbon").sum(1), carbon.sum(1), rtol=1e-6)
-    assert not pull(wrapper, "emissions").any()
-    damage = 1 + wrapper.env.vulnerability * warmth**2
-    net = pull(wrapper, "gross_output") * (1 - 0.08) / damage  # all levels abated, nothing saved
-    assert pull(wrapper, "exports").max() > 0
-    np.testing.assert_allclose(pull(wrapper, "consumption").sum(1), net.sum(1), rtol=1e-5)
 
 
 # ------------------------------------------------------------------ Python and kernels, step by step
