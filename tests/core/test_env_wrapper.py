@@ -13,6 +13,7 @@ from tests.environments.counter import Counter, PlainCounter, PythonCounter
 from tests.support import BACKENDS_HERE, on_every_backend, on_every_other_backend
 from warpdrive_min import EnvironmentRegistrar, EnvWrapper
 from warpdrive_min.errors import ActionError, BackendUnavailable, CompileError, ConfigError, DeviceMemoryError
+from warpdrive_min.spaces import Discrete
 
 
 def started(backend: str, num_envs: int = 4, **options: object) -> EnvWrapper:
@@ -108,29 +109,29 @@ def test_environment_must_have_warpdrives_contract(attribute):
         EnvWrapper(Broken())
 
 
-@pytest.mark.parametrize("attribute", ["num_agents", "episode_length"])
-def test_environment_must_have_agents_and_steps(attribute):
-    """Zero agents or steps are no environment."""
+def counter(**attributes: object) -> Counter:
+    """Return Counter with other attributes."""
     env = Counter()
-    setattr(env, attribute, 0)
-    with pytest.raises(ConfigError, match=f"environment 'Counter': {attribute} must be at least 1 .got 0"):
-        EnvWrapper(env)
+    vars(env).update(attributes)
+    return env
 
 
-def test_number_of_environments_must_be_positive():
-    """There is at least one copy."""
-    with pytest.raises(ConfigError, match=r"num_envs: must be at least 1 .got 0"):
-        EnvWrapper(Counter(), num_envs=0)
-
-
-def test_observations_and_actions_must_be_for_the_same_agents():
-    """An agent without an observation is found at construction."""
-    env = Counter()
-    env.action_space[9] = env.action_space[0]
-    with pytest.raises(
-        ConfigError, match=r"must return an observation for each agent of action_space .got \(\[0, 1, 2\]"
-    ):
-        EnvWrapper(env)
+@pytest.mark.parametrize(
+    ("env", "options", "got"),
+    [
+        (counter(num_agents=0), {}, 0),
+        (counter(episode_length=0), {}, 0),
+        (counter(action_space=dict.fromkeys([0, 1, 2, 9], Discrete(2))), {}, ([0, 1, 2], [0, 1, 2, 9])),
+        (counter(), {"num_envs": 0}, 0),
+        *((ENVS[name](), {"blocks_per_env": -2}, -2) for name in ("cartpole", "tag_gridworld", "tag_continuous")),
+        (counter(), {"blocks_per_env": 0}, 0),
+    ],
+)
+def test_wrapper_refuses(env, options, got):
+    """Neither agents nor steps, an agent without observation, no copies, no blocks."""
+    with pytest.raises(ConfigError) as caught:
+        EnvWrapper(env, **options)
+    assert caught.value.got == got
 
 
 @on_every_other_backend
@@ -138,12 +139,6 @@ def test_environment_without_kernels_runs_on_cpu_only(backend):
     """There is no silent fallback to Python."""
     with pytest.raises(ConfigError, match=f"'PythonCounter': has no .* kernels, which backend '{backend}' runs"):
         EnvWrapper(PythonCounter(), env_backend=backend)
-
-
-def test_compiled_file_is_for_pycuda(tmp_path):
-    """Other backends have nothing to load."""
-    with pytest.raises(ConfigError, match="loads no compiled file"):
-        EnvWrapper(Counter(), testing_mode=True, testing_bin_filename=tmp_path / "k.cubin")
 
 
 def test_source_that_does_not_compile_names_file_and_line(tmp_path):
@@ -307,11 +302,3 @@ def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
         DeviceMemoryError, match=r"1,000 need [\d,]+ bytes on cpu .free are 10,000.; at most \d+ environments fit"
     ):
         wrapper.reset()
-
-
-@pytest.mark.parametrize("name", ["cartpole", "tag_gridworld", "tag_continuous"])
-@pytest.mark.parametrize("blocks", [0, -2])
-def test_number_of_blocks_must_be_positive(name, blocks):
-    """The error names the rule and the value, whatever kernels the environment has."""
-    with pytest.raises(ConfigError, match=rf"blocks_per_env: must be positive \(got {blocks}\); leave it out"):
-        EnvWrapper(ENVS[name](), num_envs=2, env_backend="cpu", blocks_per_env=blocks)

@@ -25,7 +25,7 @@ every_scenario = pytest.mark.parametrize(("name", "config"), SCENARIOS.values(),
 def size(backend: str, n_envs: int, n_steps: int) -> dict[str, int]:
     """Return how much to run: little in the simulator, which does some thousand threads a second."""
     return (
-        {"n_envs": min(n_envs, 3), "n_steps": min(n_steps, 8)}
+        {"n_envs": min(n_envs, 3), "n_steps": min(n_steps, 5)}
         if is_simulated(backend)
         else {"n_envs": n_envs, "n_steps": n_steps}
     )
@@ -83,11 +83,10 @@ def test_exact_runs_are_bit_identical(name, config, backend):
 @every_scenario
 def test_environment_does_not_depend_on_how_many_there_are(name, config, backend):
     """The first environments of a larger run go through the same states to the bit."""
-    run = {"n_envs": 3, "n_steps": 3} if is_simulated(backend) else {"n_envs": 5, "n_steps": 40}
-    few, _ = free_run(name, config, backend, exact=False, **run)
-    more, _ = free_run(name, config, backend, exact=False, n_envs=run["n_envs"] * 3 + 1, n_steps=run["n_steps"])
+    n_envs, n_more, n_steps = (2, 9, 2) if is_simulated(backend) else (5, 16, 40)
+    few, more = (free_run(name, config, backend, exact=False, n_envs=n, n_steps=n_steps)[0] for n in (n_envs, n_more))
     for key in ("observations", "rewards", "sampled_actions", "_timestep_", "_episode_"):
-        np.testing.assert_array_equal(more[key][: run["n_envs"]], few[key], err_msg=key)
+        np.testing.assert_array_equal(more[key][:n_envs], few[key], err_msg=key)
 
 
 SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spread")

@@ -43,7 +43,7 @@ def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
 
 def random_tag(seed: int, few: bool) -> Run:
     """Draw a run of few agents; two in a row differ in starts, roles and actions alone, and share one compilation."""
-    return Run("tag_continuous", {**random_tag_config(seed // 2), "seed": seed}, *((3, 8) if few else (16, 20)))
+    return Run("tag_continuous", {**random_tag_config(seed // 2), "seed": seed}, *((2, 4) if few else (16, 20)))
 
 
 def random_crowd(seed: int, few: bool) -> Run:
@@ -60,7 +60,7 @@ def random_crowd(seed: int, few: bool) -> Run:
         "neighbor_search": "grid",
     }
     options = {"exact": True, "blocks_per_env": int(generator.integers(1, 6))}
-    return Run("tag_continuous", config, *((1, 2) if few else (3, 12)), options)
+    return Run("tag_continuous", config, *((1, 2) if few else (3, 6)), options)
 
 
 def random_grid(seed: int, few: bool) -> Run:
