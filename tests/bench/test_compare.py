@@ -41,20 +41,6 @@ def test_verdicts_are_adjusted_for_the_number_of_rows():
 # ------------------------------------------------------------------ records
 
 
-def test_contended_and_throttled_records_are_left_out():
-    """What another process or a slowed clock may have spoilt is named; idling and set clocks spoil nothing."""
-    telemetry = [
-        {"contended": True, "throttle_reasons": {}},
-        {"contended": False, "throttle_reasons": {"software thermal": 0.25}},
-        {"contended": False, "throttle_reasons": {"idle": 1.0, "application clocks": 1.0}},
-    ]
-    records = [record(telemetry=each, point={**POINT, "index": index}) for index, each in enumerate(telemetry)]
-    got = Evidence.of(records)
-    assert [each.point["index"] for each in got.kept.values()] == [2]
-    assert "another process used the GPU" in got.left_out[0]
-    assert "software thermal in 25% of the samples" in got.left_out[1]
-
-
 def test_newest_evidence_of_a_point_counts():
     """A later run replaces an earlier one, and a good one a spoilt one."""
     old = record(started_at="2026-01-01T00:00:00", run_id="old")

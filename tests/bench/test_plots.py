@@ -106,12 +106,6 @@ def test_what_is_no_evidence_is_not_drawn(tmp_path):
     assert latest(each for each in [*refused, record()] if each.is_evidence) == [record()]
 
 
-def test_latest_record_of_a_point_is_drawn():
-    """Of two records of one point the one that started later counts."""
-    old, new = record(1e6), record(2e6, started_at="2026-02-01T00:00:00")
-    assert latest([new, old]) == [new]
-
-
 def test_machines_are_not_mixed_in_a_figure(tmp_path):
     """Records of two machines are drawn apart."""
     other = record(machine={"gpu": None, "cpu": "AMD EPYC", "cores": 2})
