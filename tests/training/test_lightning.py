@@ -88,20 +88,26 @@ def test_module_learns_what_our_trainer_learns(name, env_backend, start):
     assert differences(weights(theirs), before) == sorted(before)
 
 
-def test_training_ends_with_the_run_config(start):
-    """Ten iterations are two epochs of four and one of two, whatever the limits of Lightning's trainer."""
-    run = start()
-    trainer = fit(lightning.WarpDriveModule(run))
-    assert run.is_finished
-    assert (run.iteration, trainer.global_step, trainer.current_epoch) == (10, 10, 3)
+ENDS = {
+    "run config, in the middle of an epoch": ({}, None, N_ITERATIONS),
+    "return of the run config": ({"stop_return": 0.5}, None, EPOCH),
+    "return that is high enough": ({}, {"stopping_threshold": 1.0}, EPOCH),
+    "return that gets no better": ({}, {"min_delta": 1000, "patience": 1}, 2 * EPOCH),
+}
+"""Settings of the run config, options of early stopping, and the iterations that are trained."""
 
 
-def test_training_ends_at_the_return_that_is_wanted(start):
-    """Any episode's return is above 0, so the first row ends training."""
-    run = start(stop_return=0.5)
-    fit(lightning.WarpDriveModule(run))
-    assert run.has_reached_return
-    assert run.iteration == EPOCH
+@pytest.mark.parametrize("end", ENDS)
+def test_training_ends(end, start):
+    """As the run config says, whatever the limits of Lightning's trainer, or as its callbacks do, after an epoch."""
+    settings, early, n_iterations = ENDS[end]
+    run = start(**settings)
+    callbacks = [EarlyStopping(RETURN, mode="max", **early)] if early else []
+    trainer = fit(lightning.WarpDriveModule(run), *callbacks)
+    assert run.iteration == trainer.global_step == n_iterations
+    assert trainer.current_epoch == -(-n_iterations // EPOCH)
+    assert run.is_finished == (early is None)
+    assert run.has_reached_return == ("stop_return" in settings)
 
 
 # ------------------------------------------------------------------ metrics
@@ -127,24 +133,6 @@ def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
     for got, row in zip(seen, want, strict=True):
         assert got == pytest.approx(row, rel=1e-6)  # Lightning keeps float32
     assert trainer.progress_bar_metrics == {RETURN: pytest.approx(want[-1][RETURN], rel=1e-6)}
-
-
-def test_early_stopping_stops(start):
-    """A return that is high enough stops training after the epoch that reached it."""
-    run = start()
-    stop = EarlyStopping(RETURN, mode="max", stopping_threshold=1.0)
-    fit(lightning.WarpDriveModule(run), stop)
-    assert [row[RETURN] > 1 for row in rows(run)] == [True]
-    assert run.iteration == EPOCH
-    assert "Stopping threshold reached" in stop.stopping_reason_message
-    assert not run.is_finished
-
-
-def test_early_stopping_waits(start):
-    """No return beats the first by 1000, so with a patience of one epoch training ends after the second."""
-    run = start()
-    fit(lightning.WarpDriveModule(run), EarlyStopping(RETURN, mode="max", min_delta=1000, patience=1))
-    assert run.iteration == 2 * EPOCH
 
 
 # ------------------------------------------------------------------ checkpoints
