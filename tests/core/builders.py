@@ -1,4 +1,4 @@
-"""Samplers of continuous actions, and their draws."""
+"""Samplers, and draws of continuous actions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ N_ENVS, N_AGENTS, N_TYPES = 2, 3, 3
 
 
 def sampler_of(
-    backend: str, n_envs: int = N_ENVS, n_agents: int = N_AGENTS, n_types: int = N_TYPES, seed: int = 0
+    backend: str,
+    n_envs: int = N_ENVS,
+    n_agents: int = N_AGENTS,
+    n_types: int = N_TYPES,
+    seed: int | None = 0,
+    categories: tuple[int, ...] = (),
 ) -> tuple[CUDADataManager, CUDASampler]:
-    """Return a seeded sampler of continuous ``sampled_actions``."""
+    """Return a sampler of ``sampled_actions``, of numbers if there are no categories; a seed of None is none."""
     data, functions = managers(backend, n_agents, n_envs)
-    push(data, "sampled_actions", np.full((n_envs, n_agents, n_types), np.nan, np.float32))
+    empty = np.full((n_envs, n_agents, len(categories)), -1, np.int32)
+    numbers = np.full((n_envs, n_agents, n_types), np.nan, np.float32)
+    push(data, "sampled_actions", empty if categories else numbers)
     sampler = CUDASampler(functions)
-    sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
-    sampler.init_random(seed)
+    sampler.register_actions(data, "sampled_actions", categories or n_types, is_deterministic=not categories)
+    if seed is not None:
+        sampler.init_random(seed)
     return data, sampler
 
 

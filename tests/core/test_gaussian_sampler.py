@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.core.builders import assert_same_bits
-from tests.support import is_simulated, managers, on_every_backend, on_every_other_backend, push
-from warpdrive_min import BACKENDS, CUDASampler, capture
+from tests.core.builders import assert_same_bits, sampler_of
+from tests.support import is_simulated, on_every_backend, on_every_other_backend
+from warpdrive_min import BACKENDS, capture
 
 
 class Policy:
@@ -20,11 +20,7 @@ class Policy:
     """
 
     def __init__(self, backend: str, n_envs: int = 2, n_agents: int = 3, n_types: int = 3, seed: int = 0):
-        self.data, functions = managers(backend, n_agents, n_envs)
-        push(self.data, "sampled_actions", np.full((n_envs, n_agents, n_types), np.nan, np.float32))
-        self.sampler = CUDASampler(functions)
-        self.sampler.register_actions(self.data, "sampled_actions", n_types, is_deterministic=True)
-        self.sampler.init_random(seed)
+        self.data, self.sampler = sampler_of(backend, n_envs, n_agents, n_types, seed)
         generator, device = np.random.default_rng(0), self.data.device
         rows = generator.uniform(-1, 1, (2, n_agents, n_types)).astype(np.float32)
         self.mean = torch.from_numpy(rows[0]).to(device).expand(n_envs, -1, -1).contiguous()

@@ -5,28 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from tests.core import builders
 from tests.support import is_simulated, managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import CUDADataManager, CUDASampler
 
 N_ENVS, N_AGENTS = 2, 5
 
 
-def sampler_of(
-    backend: str,
-    categories: int | tuple[int, ...] = 3,
-    n_envs: int = N_ENVS,
-    seed: int | None = 0,
-    n_agents: int = N_AGENTS,
-) -> tuple[CUDADataManager, CUDASampler]:
-    """Return a sampler of ``sampled_actions``, seeded unless the seed is None."""
-    data, functions = managers(backend, n_agents, n_envs)
-    n_types = 1 if isinstance(categories, int) else len(categories)
-    push(data, "sampled_actions", np.full((n_envs, n_agents, n_types), -1, np.int32))
-    sampler = CUDASampler(functions)
-    sampler.register_actions(data, "sampled_actions", categories)
-    if seed is not None:
-        sampler.init_random(seed)
-    return data, sampler
+def sampler_of(backend: str, *categories: int, n_envs: int = N_ENVS, n_agents: int = N_AGENTS, seed: int | None = 0):
+    """Return a sampler of ``sampled_actions``, by default of 3 choices."""
+    return builders.sampler_of(backend, n_envs, n_agents, seed=seed, categories=categories or (3,))
 
 
 def rows(data: CUDADataManager, row: list[float], n_agents: int = N_AGENTS) -> torch.Tensor:
@@ -55,7 +43,7 @@ def test_blocks_that_share_an_environment_draw_the_same(backend):
     weights = torch.from_numpy(np.random.default_rng(4).random((n_envs, n_agents, 3), np.float32))
     drawn = []
     for each in (backend, "cpu"):
-        data, sampler = sampler_of(each, 3, n_envs, seed=6, n_agents=n_agents)
+        data, sampler = sampler_of(each, n_envs=n_envs, n_agents=n_agents, seed=6)
         drawn.append(draw(data, sampler, weights.to(data.device), n_draws))
         assert data.pull_data_from_device("sampled_actions_draws").tolist() == [n_draws] * n_envs
         sampler.sample(data, weights.to(data.device), use_argmax=True)
