@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import json
 import platform
-import subprocess
 
 import numpy as np
 import torch
 
 from bench import machine
 from bench.machine import dependencies_hash
+from tests.bench.builders import git
 
 
 def test_fingerprint_reads_this_machine():
@@ -48,19 +48,14 @@ def test_settings_are_those_that_decide_a_figure(monkeypatch):
 
 def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
     """A clean checkout has its commit; a change to the code makes it dirty, with a hash of the change."""
-
-    def git(*arguments):
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
-
     monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
     assert machine.git_state(tmp_path)["sha"] is None
     assert "no git checkout" in machine.git_state(tmp_path)["unread"]
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "a.py").write_text("1\n")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "first")
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
     clean = machine.git_state(tmp_path)
     assert len(clean["sha"]) == 40
     assert (clean["dirty"], clean["diff_hash"]) == (False, None)
@@ -84,9 +79,8 @@ def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
 
 def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch):
     """A copy inside a checkout of something else is not taken for a changed version of that."""
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    for arguments in (["init"], ["commit", "--allow-empty", "-m", "other"]):
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "-m", "other")
     own = machine.git_state(tmp_path)["sha"]
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     got = machine.git_state(tmp_path)
