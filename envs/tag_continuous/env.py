@@ -276,8 +276,13 @@ class TagContinuous(Environment):
         to_tagger = nearest_first(x, y, playing & is_tagger, 2)
         close = np.abs(to_tagger[..., 0] - config.reach) < ROUNDING_MARGIN
         close |= (to_tagger[..., 0] < config.reach + ROUNDING_MARGIN) & _any_almost_equal(to_tagger)
-        edge = np.minimum.reduce([np.abs(x), np.abs(y), np.abs(x - config.grid_length), np.abs(y - config.grid_length)])
-        at_edge = (edge < ROUNDING_MARGIN) & (edge > 0) & (after["edge_hit_reward_penalty"] == 0)
+        moved = after["speed"] * np.cos(after["direction"]), after["speed"] * np.sin(after["direction"])
+        at_edge = np.zeros_like(playing)
+        for position, step in zip((x, y), moved, strict=True):
+            gap = np.minimum(np.abs(position), np.abs(position - config.grid_length))
+            came = np.abs(step) > np.finfo(np.float32).eps * config.grid_length / 4  # else it was there before
+            at_edge |= (gap < ROUNDING_MARGIN) & ((gap > 0) | came)
+        at_edge &= after["edge_hit_reward_penalty"] == 0
         envs = (playing & ((close & ~is_tagger) | at_edge)).any(-1)
         if config.use_full_observation:
             return envs, np.zeros_like(playing)

@@ -175,6 +175,25 @@ def test_agent_stops_at_the_edge_and_pays():
     np.testing.assert_allclose(by_role(wrapper, "loc_y")[1], [5, 0, 8.5], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("place", "direction", "is_in_doubt"),
+    [((9.5, 5), 0, True), ((9.499, 5), 0, False), ((9.75, 5), 0, False), ((10, 8), np.pi / 2, False)],
+    ids=["ends on the edge", "ends before it", "hits it", "goes along it"],
+)
+def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, is_in_doubt):
+    """Rounding decides whether a step that ends on the edge itself has hit it."""
+    wrapper = chase([(1, 1)], [place])
+    (runner,) = wrapper.env.runners
+    speed, directions = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    speed[runner], directions[runner] = 0.5, direction
+    put(wrapper, speed=speed, direction=directions)
+    data = wrapper.cuda_data_manager
+    before = {name: data.tensor(name).numpy().copy() for name in data.array_names()}
+    wrapper.step()
+    after = {name: data.tensor(name).numpy() for name in before}
+    assert wrapper.env.rounding_decides(before, after)[0].item() is is_in_doubt
+
+
 def test_direction_wraps_in_single_precision():
     """Three quarters of a turn and a quarter are 2 pi even in float32, so 0; a quarter back from 0 is 3 pi / 2."""
     wrapper = chase([(1, 1)], [(5, 5), (6, 6)], num_turn_levels=2)
