@@ -138,6 +138,8 @@ AGENT_COUNTS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
 N_ENVS_OVER_AGENTS: Final = 100
 NUMPY_PAIRS: Final = 1_300_000
 """Pairs of agents in all environments up to which NumPy is measured; above, a step takes it seconds."""
+NUMPY_ENVS: Final = 100_000
+"""Environments up to which NumPy is measured; its rate does not grow any more."""
 CARTPOLE: Final = ("cartpole", 1)
 TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
 TAG_CONTINUOUS: Final = ("tag_continuous", 110)
@@ -149,8 +151,9 @@ def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> di
 
 
 def backends(n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, NumPy up to `NUMPY_PAIRS`."""
-    return [name for name in BACKENDS if name != "cpu" or n_envs * n_agents**2 <= NUMPY_PAIRS]
+    """Return all backends, NumPy up to `NUMPY_PAIRS` and `NUMPY_ENVS`."""
+    has_numpy = n_envs * n_agents**2 <= NUMPY_PAIRS and n_envs <= NUMPY_ENVS
+    return [name for name in BACKENDS if name != "cpu" or has_numpy]
 
 
 def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
