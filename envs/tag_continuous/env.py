@@ -282,7 +282,7 @@ class TagContinuous(Environment):
             gap = np.minimum(np.abs(position), np.abs(position - config.grid_length))
             came = np.abs(step) > np.finfo(np.float32).eps * config.grid_length / 4  # else it was there before
             at_edge |= (gap < ROUNDING_MARGIN) & ((gap > 0) | came)
-        at_edge &= after["edge_hit_reward_penalty"] == 0
+        at_edge &= (after["edge_hit_reward_penalty"] == 0) & (config.edge_hit_penalty != 0)
         envs = (playing & ((close & ~is_tagger) | at_edge)).any(-1)
         if config.use_full_observation:
             return envs, np.zeros_like(playing)

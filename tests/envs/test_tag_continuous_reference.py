@@ -176,13 +176,19 @@ def test_agent_stops_at_the_edge_and_pays():
 
 
 @pytest.mark.parametrize(
-    ("place", "direction", "is_in_doubt"),
-    [((9.5, 5), 0, True), ((9.499, 5), 0, False), ((9.75, 5), 0, False), ((10, 8), np.pi / 2, False)],
-    ids=["ends on the edge", "ends before it", "hits it", "goes along it"],
+    ("place", "direction", "penalty", "is_in_doubt"),
+    [
+        ((9.5, 5), 0, -0.125, True),
+        ((9.5, 5), 0, 0.0, False),
+        ((9.499, 5), 0, -0.125, False),
+        ((9.75, 5), 0, -0.125, False),
+        ((10, 8), np.pi / 2, -0.125, False),
+    ],
+    ids=["ends on the edge", "edges are free", "ends before it", "hits it", "goes along it"],
 )
-def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, is_in_doubt):
-    """Rounding decides whether a step that ends on the edge itself has hit it."""
-    wrapper = chase([(1, 1)], [place])
+def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, penalty, is_in_doubt):
+    """Rounding decides whether a step that ends on the edge itself has hit it, and pays."""
+    wrapper = chase([(1, 1)], [place], edge_hit_penalty=penalty)
     (runner,) = wrapper.env.runners
     speed, directions = np.zeros(2, np.float32), np.zeros(2, np.float32)
     speed[runner], directions[runner] = 0.5, direction
