@@ -42,8 +42,8 @@ def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
 
 
 def random_tag(seed: int, few: bool) -> Run:
-    """Draw a run of few agents; two in a row differ in starts, roles and actions alone, and share one compilation."""
-    return Run("tag_continuous", {**random_tag_config(seed // 2), "seed": seed}, *((2, 4) if few else (16, 20)))
+    """Draw a run of few agents; five in a row differ in starts, roles and actions alone, and share one compilation."""
+    return Run("tag_continuous", {**random_tag_config(seed // 5), "seed": seed}, *((2, 4) if few else (16, 20)))
 
 
 def random_crowd(seed: int, few: bool) -> Run:
