@@ -83,6 +83,11 @@ class Publication:
         file = self.folder / RECORDS
         return read(file, cut=[]) if file.exists() else []
 
+    @property
+    def is_shard(self) -> bool:
+        """The call measures a part of the set and does not finish it."""
+        return self.shard[1] > 1
+
     def of_shard(self, work: Iterable[_T]) -> list[_T]:
         """Return this shard's part of all points or pairs, done or not, so that it is the same each time."""
         number, count = self.shard
@@ -129,7 +134,7 @@ def publish(
         manifest = manifest.model_copy(update={"finished_at": None})
         manifest.write(publication.folder)
         publication.skipped.update({f"step {name}": "left out by --skip" for name in left_out})
-        for name, step in itertools.islice(STEPS.items(), 2 if publication.shard[1] > 1 else None):
+        for name, step in (STEPS_OF_SHARDS if publication.is_shard else STEPS).items():
             for line in step(publication) if name not in left_out else ():
                 say(f"{time.monotonic() - clock.start:5.0f} s  {name}: {line}")
                 clock.tick()
@@ -139,7 +144,7 @@ def publish(
     except TimeIsUp as error:
         say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
         raise typer.Exit(UNFINISHED) from error
-    if publication.shard[1] > 1:
+    if publication.is_shard:
         say(f"shard {shard} is measured; `{command}` goes on")
         raise typer.Exit(UNFINISHED)
     manifest = finish(publication, manifest)
@@ -295,9 +300,10 @@ def write_tables(publication: Publication) -> Iterator[str]:
     yield "tables.md"
 
 
-STEPS: Final[dict[str, Callable[[Publication], Iterator[str]]]] = {
-    "sweep": run_sweep,
-    "pairs": run_pairs,
+Steps = dict[str, Callable[[Publication], Iterator[str]]]
+STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs}
+STEPS: Final[Steps] = {
+    **STEPS_OF_SHARDS,
     "peers": run_peers,
     "figures": draw_figures,
     "tables": write_tables,

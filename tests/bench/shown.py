@@ -76,7 +76,7 @@ def claims() -> Iterator[str]:
 
 
 TEXTS: dict[str, Callable[[], Iterator[str]]] = {"charts.txt": charts, "tables.md": tables, "claims.txt": claims}
-"""What is reviewed, by its file."""
+"""Reviewed texts, by their files."""
 
 if __name__ == "__main__":
     for file, text in TEXTS.items():

@@ -130,7 +130,7 @@ def curve(rates: dict[int, float], backend: str = "pycuda", threads: int | None 
 
 
 def test_efficiency_is_the_share_of_as_many_times_one():
-    """Of 100, 180 and 300 in 1, 2 and 4 ranks: 1, 0.9 and 0.75; without one rank of the same run there is none."""
+    """Rates of 100, 180 and 300 in 1, 2 and 4 ranks give 1, 0.9 and 0.75; without one rank of the run there is none."""
     found = [*curve({1: 100.0, 2: 180.0, 4: 300.0}), *curve({2: 50.0}, run_id="other")]
     efficiency = scaling.efficiencies(found)
     assert [efficiency.get(id(each)) for each in found] == [1.0, 0.9, 0.75, None]

@@ -143,7 +143,7 @@ class AllDoubtful(Counter):
 
 
 def test_steps_of_which_every_row_is_in_doubt_do_not_agree():
-    """What compared nothing has no small error: no tolerance lets it pass."""
+    """A comparison of nothing has no small error: no tolerance lets it pass."""
     pair = [EnvWrapper(AllDoubtful(), num_envs=2) for _ in range(2)]
     for wrapper in pair:
         wrapper.reset()

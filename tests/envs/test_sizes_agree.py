@@ -183,7 +183,7 @@ FEW = {
 @on_every_other_backend
 @pytest.mark.parametrize("case", FEW)
 def test_tags_agree_in_few_steps(case, backend):
-    """Where somebody is soon tagged, in the few steps of the simulator too."""
+    """Backends agree where somebody is soon tagged, in the few steps of the simulator too."""
     n_tags, _ = agree(FEW[case], backend)
     assert n_tags > 0
 

@@ -202,7 +202,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(folder) -> str:
-    """What is said of a run one rank of which is killed after three iterations."""
+    """Output of a run one rank of which is killed after three iterations."""
     with pytest.raises(TrainingError) as caught:
         run("die", folder)
     return str(caught.value)
