@@ -23,7 +23,7 @@ from .errors import exiting
 from .judge import Estimate, Filter, Interval, Judgement, Key, Position, is_present, point_key, position
 from .ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
 from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
-from .sets import newest_sets, published_records
+from .sets import newest_sets, past_records, published_records
 from .show import render
 from .show.columns import Column, Table
 from .show.labels import number
@@ -406,7 +406,7 @@ def claims(
     """Hold every claim about speed and learning, WarpDrive's and our own, against records."""
     with exiting(1, RecordError, OSError, to_stderr=True):
         ours = published()
-        paths, cut = (published_records(), list[str]()) if records is None else (records, None)
+        paths, cut = ([*published_records(), *past_records()], list[str]()) if records is None else (records, None)
         shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
     ledger = [claim for claim in (*CLAIMS, *own_claims(ours)) if source is None or source in claim.source]
     if not ledger:

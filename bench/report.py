@@ -39,8 +39,10 @@ def report(
     cut: list[str] = []
     try:
         paths = records or published_records()
-        found, past = read_all(paths, cut), [] if records else read_all(past_records(), cut)
-        page = html(found, for_report(found, read_comparisons(paths, [])), past)
+        before = [] if records else past_records()
+        found, past = read_all(paths, cut), read_all(before, cut)
+        claims = for_report([*found, *past], read_comparisons([*paths, *before], []))
+        page = html(found, claims, past)
     except (RecordError, OSError, ReportError) as error:
         typer.echo(str(error))
         raise typer.Exit(1) from error

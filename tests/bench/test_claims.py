@@ -402,6 +402,14 @@ def test_command_prints_every_claim():
     assert all(line.count("|") >= 9 for line in markdown.splitlines())
 
 
+def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
+    """A claim of whose points a set has none is held against the archive."""
+    (tmp_path / "empty.jsonl").touch()
+    monkeypatch.setattr("bench.claims.published_records", lambda: [tmp_path])
+    monkeypatch.setattr("bench.claims.past_records", lambda: [ONE_SWEEP])
+    assert json.loads(bench("claims", "--json")) == json.loads(bench("claims", "--records", ONE_SWEEP, "--json"))
+
+
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     """--run sweeps the points of a claim if all can run here, names what is lacking, and uses the new records."""

@@ -116,8 +116,8 @@ def test_interval_of_the_median_has_the_published_ranks():
 
 @pytest.mark.gpu
 def test_events_and_wall_time_agree_on_a_gpu():
-    """A long kernel takes the same by both clocks."""
-    big = torch.ones(4096, 4096, device="cuda")
+    """Kernels of tens of milliseconds take the same by both clocks, though other processes use the GPU."""
+    big = torch.ones(8192, 8192, device="cuda")
     timer = Timer(timed(lambda: torch.mm(big, big), synchronize=torch.cuda.synchronize, device=torch.device("cuda")))
     timer.settle(Plan())
     got = timer.measurement(Plan())
