@@ -138,7 +138,10 @@ def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=
 
 def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
     """Return a policy "p" that learns from a buffer, at no wrapper."""
-    return PolicyGroup("p", config, SimpleNamespace(space=space), models, buffer)
+    n_envs, n_agents = buffer.rewards.shape[1:]
+    timestep = torch.zeros(n_envs, dtype=torch.int32, device=buffer.rewards.device)
+    arrays = SimpleNamespace(space=space, rewards=buffer.rewards[0], timestep=timestep, n_agents=n_agents)
+    return PolicyGroup("p", config, arrays, models, buffer)
 
 
 def learn(algorithm, buffer) -> None:

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from tests.training.builders import (
+    A2C,
     DDPG,
     FAST,
     ON_GPU,
     PPO,
     RUNS,
+    TAG,
     differences,
     everything,
     fingerprint,
@@ -22,11 +24,13 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.training import checkpoint
 
 N_ITERATIONS = 5
+GRU = {"type": "gru", "fc_dims": [8], "hidden_size": 6, "sequence_length": 3, "shared": False}
 WARPDRIVE = {"trainer": {"compat": "warpdrive"}}
 ALL_RUNS = {name: (name, {}) for name in RUNS} | {
     "PPO, WarpDrive": (("cartpole", {"episode_length": 9}, {"shared": PPO}), WARPDRIVE),
     "DDPG, WarpDrive": (("pendulum", {"episode_length": 9}, {"shared": DDPG}), WARPDRIVE),
     "PPO, bfloat16": ("PPO", {"trainer": {"precision": "bf16"}}),
+    "PPO, GRU": (("tag_continuous", TAG, {"runner": {**PPO, "model": GRU}, "tagger": A2C}), {}),
     "PPO, some environments": ("PPO", {"trainer": {"neg_pos_env_ratio": 1.0, "max_rows": 5}}),
 }
 """Small runs, and the settings that make them."""

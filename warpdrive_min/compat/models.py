@@ -227,7 +227,7 @@ BUILT_IN: Final[dict[str, type[_BuiltIn]]] = {
 class ModelFactory(models.ModelFactory):
     """Models that are built as WarpDrive builds them, by the name that a run config gives as ``model.type``."""
 
-    _classes: ClassVar[dict[str, Callable[..., nn.Module]]] = dict(BUILT_IN)
+    _classes: ClassVar[dict[str, Callable[..., nn.Module] | str]] = dict(BUILT_IN)
 
     @classmethod
     def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:

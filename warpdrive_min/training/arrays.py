@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from warpdrive_min.constants import Constants
+from warpdrive_min.constants import TIMESTEP, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, known, require
@@ -54,6 +54,8 @@ class AgentArrays:
     """Parts of the last observations of episodes that end; none where nothing tells of them."""
     actions: torch.Tensor = field(repr=False)
     rewards: torch.Tensor = field(repr=False)
+    timestep: torch.Tensor = field(repr=False)
+    """Steps done in the episode, (n_envs,) int32: 0 where one begins."""
 
     @property
     def n_agents(self) -> int:
@@ -194,6 +196,7 @@ class SharedLayout:
                 last_observations=self._last_observations(wrapper, suffix, list(observed), len(place)),
                 actions=_tensor(wrapper, Constants.ACTIONS + suffix),
                 rewards=_tensor(wrapper, Constants.REWARDS + suffix),
+                timestep=_tensor(wrapper, TIMESTEP),
             )
         return by_policy
 

@@ -24,7 +24,8 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import DeviceMemoryError, require
 from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.build import algorithm_class
-from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.recurrent import steps_together
 from warpdrive_min.training.trainer import Trainer, policy_map
 
 log = logging.getLogger(__name__)
@@ -176,9 +177,16 @@ def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: in
 
 def _probe_size(config: RunConfig, n_steps: int, most: int) -> int:
     """Return the environments of the smaller probe, whose batches part into minibatches; the larger has twice them."""
-    parts = math.lcm(*(policy.n_minibatches for policy in config.policy.values()))
-    unit = parts // math.gcd(parts, n_steps)
+    unit = math.lcm(*(_fewest(name, policy, n_steps) for name, policy in config.policy.items()))
     return unit * max(1, min(PROBE_ENVS, most // 2) // unit)
+
+
+def _fewest(name: str, policy: PolicyConfig, n_steps: int) -> int:
+    """Return the fewest environments whose rows, or sequences, part into the policy's minibatches."""
+    together = (
+        1 if isinstance(policy.model, ActorCriticConfig) else steps_together(policy.model, n_steps, f"policy.{name}")
+    )
+    return policy.n_minibatches // math.gcd(policy.n_minibatches, n_steps // together)
 
 
 # ------------------------------------------------------------------ throughput

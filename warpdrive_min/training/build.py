@@ -14,10 +14,18 @@ from warpdrive_min.errors import require
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import AgentArrays
-from warpdrive_min.training.config import ActorCriticConfig, ParamScheduler, PolicyConfig, RunConfig, Schedule
+from warpdrive_min.training.config import (
+    ActorCriticConfig,
+    ModelConfig,
+    ParamScheduler,
+    PolicyConfig,
+    RunConfig,
+    Schedule,
+)
 from warpdrive_min.training.fused import is_supported, missing
 from warpdrive_min.training.models import create_actor, create_actor_critic, create_critic
 from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.recurrent import create_recurrent, is_recurrent
 
 ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
     None: {
@@ -32,6 +40,11 @@ ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
     },
 }
 """Algorithms by ``trainer.compat`` and name: module and class."""
+RECURRENT: Final[dict[str, str]] = {
+    "A2C": "warpdrive_min.training.algorithms.sequences:RecurrentA2C",
+    "PPO": "warpdrive_min.training.algorithms.sequences:RecurrentPPO",
+}
+"""Those of policies whose model is recurrent."""
 WARPDRIVE_WEIGHTS: Final = "warpdrive_min.dialect.weights:load_warpdrive_state_dict"
 """Loader of WarpDrive's files: module and function."""
 
@@ -45,7 +58,16 @@ def derived_seed(seed: int, *words: int) -> int:
 
 
 def algorithm_class(config: RunConfig, policy: str) -> Any:
-    """Return the class of a policy's algorithm; see `Algorithm`."""
+    """Return the class of a policy's algorithm; see `Algorithm`.
+
+    Raises:
+        ConfigError: The policy's model is recurrent, and WarpDrive's rule is to hold.
+    """
+    model, compat = config.policy[policy].model, config.trainer.compat
+    if isinstance(model, ModelConfig) and is_recurrent(model.type):
+        rule = f"must be null with the recurrent model of policy {policy!r}"
+        require(compat is None, "run config trainer.compat", rule, compat, "leave it out, or use 'fully_connected'")
+        return resolve_name(RECURRENT[config.policy[policy].algorithm])
     return resolve_name(ALGORITHMS[config.trainer.compat][config.policy[policy].algorithm])
 
 
@@ -84,11 +106,15 @@ def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionS
     if isinstance(policy.model, ActorCriticConfig):
         what, rule = f"run config policy.{name}.algorithm", "DDPG needs continuous actions, not choices"
         require(space.is_continuous, what, rule, space.categories, "use A2C or PPO")
+        for part, network in policy.models.items():
+            what, rule = f"run config policy.{name}.model.{part}.type", "DDPG has no recurrent networks"
+            require(not is_recurrent(network.type), what, rule, network.type, "use A2C or PPO")
         return {
             "actor": create_actor(n_features, space, policy.model.actor),
             "critic": create_critic(n_features, space, policy.model.critic),
         }
-    return {"model": create_actor_critic(n_features, space, policy.model)}
+    create = create_recurrent if is_recurrent(policy.model.type) else create_actor_critic
+    return {"model": create(n_features, space, policy.model)}
 
 
 def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:

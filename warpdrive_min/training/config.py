@@ -212,6 +212,10 @@ class ModelConfig(_Section):
     """Units of each hidden layer."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
+    hidden_size: PositiveInt = 64
+    """Numbers that a "gru" remembers of each agent."""
+    sequence_length: PositiveInt | None = None
+    """Steps through which the gradient of a "gru" goes back, a divisor of a rollout's; None: all of a rollout."""
     shared: bool = True
     """Actions and value come from the same hidden layers; False: each has its own."""
     init_method: InitMethod | None = None

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -56,16 +57,16 @@ def create_actor_critic(n_features: int, space: ActionSpace, config: ModelConfig
     """
     module = ModelFactory.create(config.type)(n_features, space, config)
     model = module if isinstance(module, ActorCritic) else Adapted(module, space, config)
-    with _probe(module, n_features) as observations:
+    with probe(module, n_features) as observations:
         outputs = model(observations)
         if not (isinstance(outputs, tuple) and len(outputs) == 2):
             got = len(outputs) if isinstance(outputs, tuple) else type(outputs).__name__
             raise ConfigError.of(f"model {config.type!r}", "forward must return (head, value)", got)
         rows = observations.shape[:-1]
         for head in (outputs[0], model.act(observations)):
-            _check_shape(config, "a head", head, (*rows, space.n_outputs))
+            check_shape(config, "a head", head, (*rows, space.n_outputs))
         for value in (outputs[1], model.value(observations)):
-            _check_shape(config, "a value", value, tuple(rows))
+            check_shape(config, "a value", value, tuple(rows))
     return model
 
 
@@ -80,8 +81,8 @@ def create_actor(n_features: int, space: ActionSpace, config: ModelConfig) -> nn
     if not callable(act):
         rule, do = "an actor needs act(observations) -> actions", "add it, or use 'fully_connected_actor'"
         raise ConfigError.of(f"model {config.type!r}", rule, type(model), do)
-    with _probe(model, n_features) as observations:
-        _check_shape(config, "actions", act(observations), (*observations.shape[:-1], space.n_types))
+    with probe(model, n_features) as observations:
+        check_shape(config, "actions", act(observations), (*observations.shape[:-1], space.n_types))
     return model
 
 
@@ -92,16 +93,17 @@ def create_critic(n_features: int, space: ActionSpace, config: ModelConfig) -> n
         ConfigError: The model is unknown, or returns something of another shape.
     """
     model = ModelFactory.create(config.type)(n_features, space, config)
-    with _probe(model, n_features) as observations:
+    with probe(model, n_features) as observations:
         rows = tuple(observations.shape[:-1])
-        _check_shape(config, "a value", model(observations, observations.new_zeros(*rows, space.n_types)), rows)
+        check_shape(config, "a value", model(observations, observations.new_zeros(*rows, space.n_types)), rows)
     return model
 
 
 class ModelFactory:
     """Classes of models by the name that a run config gives as ``model.type``, in one table for all."""
 
-    _classes: ClassVar[dict[str, Callable[..., nn.Module]]] = {}
+    _classes: ClassVar[dict[str, Callable[..., nn.Module] | str]] = {"gru": "warpdrive_min.training.recurrent:GRU"}
+    """Classes, or where they are, of files that import this one."""
 
     @classmethod
     def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:
@@ -134,7 +136,8 @@ class ModelFactory:
         """
         do = f"known are {known(cls._classes)}; add others with ModelFactory.add"
         require(name in cls._classes, "model.type", "unknown model", name, do)
-        return cls._classes[name]
+        found = cls._classes[name]
+        return resolve_name(found) if isinstance(found, str) else found
 
 
 def _attribute(model_name: str, model_path: str | Path, object_name: str | None) -> Any:
@@ -162,7 +165,7 @@ def _attribute(model_name: str, model_path: str | Path, object_name: str | None)
 
 
 @contextmanager
-def _probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
+def probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
     """Give observations (2, 3, n_features) to try a model with, which changes neither it nor the random numbers."""
     was_training = module.training
     module.eval()
@@ -171,7 +174,8 @@ def _probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
     module.train(was_training)
 
 
-def _check_shape(config: ModelConfig, what: str, got: Any, want: tuple[int, ...]) -> None:
+def check_shape(config: ModelConfig, what: str, got: Any, want: tuple[int, ...]) -> None:
+    """Raise `ConfigError` unless a model has given a tensor of some shape for the observations of `probe`."""
     shape = tuple(got.shape) if isinstance(got, Tensor) else type(got)
     rule = f"must return {what} of shape {want} for observations (2, 3, n_features)"
     require(shape == want, f"model {config.type!r}", rule, shape)
@@ -180,12 +184,11 @@ def _check_shape(config: ModelConfig, what: str, got: Any, want: tuple[int, ...]
 # ------------------------------------------------------------------ A2C and PPO
 
 
-class ActorCritic(nn.Module):
-    """Base of models that say both what to do and how good things are.
+class Stochastic(nn.Module):
+    """Base of models from whose heads actions are drawn.
 
-    ``forward(observations)`` returns the head and the value in one pass. The head, ``(..., n_outputs)``, is the logits
-    of all action types side by side, or the mean of a Gaussian whose scale is `log_std`; the value is ``(...)``.
-    A subclass gives ``forward``, and `act` and `value` where one of the two alone is cheaper.
+    A head, ``(..., n_outputs)``, is the logits of all action types side by side, or the mean of a Gaussian whose scale
+    is `log_std`.
     """
 
     log_std: nn.Parameter | Tensor | None
@@ -199,6 +202,14 @@ class ActorCritic(nn.Module):
             self.log_std = nn.Parameter(log_std)
         else:
             self.register_buffer("log_std", log_std)
+
+
+class ActorCritic(Stochastic):
+    """Base of models that say both what to do and how good things are.
+
+    ``forward(observations)`` returns the head and the value, ``(...)``, in one pass.
+    A subclass gives ``forward``, and `act` and `value` where one of the two alone is cheaper.
+    """
 
     def act(self, observations: Tensor) -> Tensor:
         """Return the head alone, ``(..., n_outputs)``."""
@@ -387,13 +398,13 @@ class Trunk(nn.Sequential):
 
 
 def initialise(model: nn.Module, method: str | None) -> None:
-    """Draw initial weights by the method of `FullyConnected`'s table, those of each action type by themselves."""
+    """Draw initial weights by the method of `FullyConnected`'s table; each action type, and gate, has its own draw."""
     if method is None:
         return
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            sizes = module.sizes if isinstance(module, PolicyHead) else [module.out_features]
-            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, math.sqrt(2))
+            sizes = getattr(module, "sizes", [module.out_features])
+            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, getattr(module, "gain", math.sqrt(2)))
             for rows in torch.split(module.weight.detach(), sizes):
                 if method == "xavier":
                     nn.init.xavier_uniform_(rows)

@@ -15,6 +15,7 @@ from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.recurrent import Memory, Recurrent
 from warpdrive_min.training.rollout import Observation, RolloutBuffer, empty_observation
 
 Tensors = dict[str, torch.Tensor]
@@ -66,7 +67,12 @@ class PolicyGroup:
     """The environments write observations into the buffer themselves."""
     actions: ActionSampler = field(init=False, repr=False)
     """Sampler of the agents' array, which takes their head."""
+    memory: Memory | None = field(init=False, repr=False)
+    """States that a recurrent model carries from step to step, also from one rollout to the next; None of others."""
     _seen: Observation | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.acting, self.arrays) if isinstance(self.acting, Recurrent) else None
 
     @property
     def agents(self) -> tuple[Hashable, ...]:
@@ -94,7 +100,9 @@ class PolicyGroup:
         if t == 0 or not self.is_direct:
             self.arrays.observe(observations, mask)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
-        self.actions.put(self.arrays, self.acting.act(observations), mask, log_std)
+        self._recall(t)
+        act = self.acting.act if self.memory is None else self.memory.act
+        self.actions.put(self.arrays, act(observations), mask, log_std)
 
     def keep(self, t: int) -> None:
         """Keep the actions as drawn, and of choices and Gaussians how probable they were; enqueues."""
@@ -113,6 +121,14 @@ class PolicyGroup:
             self.arrays.observe(*self.buffer.observation(-1))
         if self.arrays.rows is not None:
             self.buffer.take_rows(self.arrays.rows)
+        self._recall(len(self.buffer.actions))
+
+    def _recall(self, t: int) -> None:
+        """Forget the episodes that are over, and keep the states before a step if learning begins there; enqueues."""
+        if self.memory is not None:
+            self.memory.forget()
+            if self.buffer is not None:
+                self.buffer.keep_state(t, self.memory.state)
 
     def _place(self, t: int) -> Observation:
         """Return where the observations of a step go."""
@@ -138,8 +154,10 @@ class PolicyGroup:
         return self.weights() | {f"policy/{self.name}/algorithm/{key}": value for key, value in learned.items()}
 
     def own_state(self) -> Tensors:
-        """Return what each rank has of its own: what the algorithm remembers and counts."""
+        """Return what each rank has of its own: what the model remembers, and the algorithm remembers and counts."""
         own = {} if self.algorithm is None else self.algorithm.own_state()
+        if self.memory is not None:
+            own = {**own, "memory": self.memory.state}
         return {f"policy/{self.name}/own/{key}": value for key, value in own.items()}
 
 

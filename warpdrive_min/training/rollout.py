@@ -175,6 +175,8 @@ class RolloutBuffer:
     """(C, E, N, F): last observations of truncated episodes, those of an environment in the order of time."""
     recorder: RolloutRecorder | None = field(default=None, repr=False)
     """Recorder of all agents, from which the policy's rows are picked; None: they are the buffer's own."""
+    states: torch.Tensor | None = None
+    """(K + 1, E, N, S): what a recurrent model remembered before each K-th part of the rollout, and after all."""
 
     @classmethod
     def of(cls, arrays: AgentArrays, recorder: RolloutRecorder) -> RolloutBuffer:
@@ -206,6 +208,13 @@ class RolloutBuffer:
     def observation(self, step: int) -> Observation:
         """Return where the observations and masks of a step are kept."""
         return self.observations[step], None if self.masks is None else self.masks[step]
+
+    def keep_state(self, step: int, state: torch.Tensor) -> None:
+        """Keep the state (E, N, S) before a step, where a part of the rollout begins; enqueues."""
+        if self.states is not None:
+            part, rest = divmod(step * (len(self.states) - 1), len(self.actions))
+            if rest == 0:
+                self.states[part].copy_(state)
 
     def take_rows(self, rows: torch.Tensor) -> None:
         """Pick the policy's agents out of what the recorder keeps for all; enqueues."""

@@ -58,7 +58,8 @@ class ActorCriticAlgorithm:
     """Actor-critic update: returns, minibatches, loss, step; a CUDA graph captures it whole.
 
     Args:
-        group: Policy with its buffer, whose model offers ``model(observations) -> (head, value)`` and ``value``.
+        group: Policy with its buffer, whose model offers ``model(observations) -> (head, value)`` and ``value``, unless
+            `evaluate` and `compute_values` ask it otherwise.
         trainer: Settings that all policies share.
         backend: Backend of the environments.
         seed: Seed of the order of minibatches.
@@ -102,7 +103,9 @@ class ActorCriticAlgorithm:
         """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
         self._scan = self.return_scan(backend, n_envs, n_agents)
         self._n_rows = n_steps * n_envs
-        self._shuffle = Shuffle(backend, self._n_rows, seed) if self.n_minibatches > 1 else None
+        self._n_together = self.rows_together(n_steps)
+        is_dealt = self.n_minibatches > 1
+        self._shuffle = Shuffle(backend, self._n_rows // self._n_together, seed) if is_dealt else None
         self._negatives = Shuffle(backend, n_envs, seed + 1) if self._ratio > 0 else None
         is_once = self.n_epochs == self.n_minibatches == 1
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
@@ -119,6 +122,10 @@ class ActorCriticAlgorithm:
     @property
     def n_minibatches(self) -> int:
         """Steps of the optimiser in each."""
+        return 1
+
+    def rows_together(self, n_steps: int) -> int:
+        """Return how many rows stay together when a rollout of ``n_steps`` is dealt to minibatches and parts."""
         return 1
 
     def return_scan(self, backend: Backend, n_envs: int, n_agents: int) -> ReturnScan:
@@ -138,13 +145,7 @@ class ActorCriticAlgorithm:
         with precision(self._precision, self.returns.device):
             if self._negatives is not None and self.weights is not None:
                 self._choose_environments(buffer, self._negatives, self.weights)
-            n_steps, n_envs, n_agents = self.returns.shape
-            at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
-            for start in range(0 if self._values_come_first else n_steps, n_steps + 1, at_once):
-                part = slice(start, start + at_once)
-                self.values[part] = self.model.value(buffer.observations[part])
-            if self._truncated_values is not None and buffer.truncated_observations is not None:
-                self._truncated_values.copy_(self.model.value(buffer.truncated_observations))
+            self.compute_values(buffer)
             self._scan.scan(
                 buffer.rewards,
                 self.values[:-1] if self._values_come_first else None,
@@ -158,6 +159,16 @@ class ActorCriticAlgorithm:
             if self.config.normalize_return:
                 self.returns.copy_(self.normalise(self.returns, self.weights))
                 self.advantages.copy_(self.returns - self.values[:-1])
+
+    def compute_values(self, buffer: RolloutBuffer) -> None:
+        """Fill values, where the steps need them, after the rollout, and where time limits cut it; enqueues."""
+        n_steps, n_envs, n_agents = self.returns.shape
+        at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
+        for start in range(0 if self._values_come_first else n_steps, n_steps + 1, at_once):
+            part = slice(start, start + at_once)
+            self.values[part] = self.model.value(buffer.observations[part])
+        if self._truncated_values is not None and buffer.truncated_observations is not None:
+            self._truncated_values.copy_(self.model.value(buffer.truncated_observations))
 
     def _choose_environments(self, buffer: RolloutBuffer, order: Shuffle, into: Tensor) -> None:
         """Weigh environments: those with a success 1, and of the others ``neg_pos_env_ratio`` as many, at random."""
@@ -199,7 +210,7 @@ class ActorCriticAlgorithm:
         total = n_counted.clamp(min=1)
         sums = torch.zeros(5, device=total.device)
         for index, (part, within) in enumerate(self._parts(rows)):
-            head, values = self.model(self._take(buffer.observations[:-1], part))
+            head, values = self.evaluate(buffer, part)
             if not self._values_come_first:
                 self.values[:-1].flatten(0, 1)[part] = values.detach()
             counts = None if weights is None else weights[within]
@@ -216,12 +227,17 @@ class ActorCriticAlgorithm:
             self._report(sums)
         return stopped
 
+    def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the model's heads and values of some rows."""
+        outputs: tuple[Tensor, Tensor] = self.model(self._take(buffer.observations[:-1], rows))
+        return outputs
+
     def _parts(self, rows: Rows) -> Iterator[tuple[Rows, slice]]:
         """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""
         n_agents = self.returns.shape[2]
         n_rows = rows.stop if isinstance(rows, slice) else len(rows)
-        at_once = self._max_rows // n_agents if self._max_rows else n_rows
-        at_once = at_once // EVEN * EVEN or max(1, at_once)
+        at_once = (self._max_rows // n_agents if self._max_rows else n_rows) // self._n_together
+        at_once = (at_once // EVEN * EVEN or max(1, at_once)) * self._n_together
         for start in range(0, n_rows, at_once):
             within = slice(start, min(start + at_once, n_rows))
             yield (within if isinstance(rows, slice) else rows[within]), within

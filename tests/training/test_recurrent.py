@@ -1,0 +1,434 @@
+"""Recurrent policies: their units against torch's own, what is learned from whole sequences, and what is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical, Normal
+
+from tests.environments.clock import Clock
+from tests.environments.recall import Recall
+from tests.training.builders import (
+    A2C,
+    CLASSIC,
+    DDPG,
+    PPO,
+    TAG,
+    make_buffer,
+    make_group,
+    make_run,
+    make_trainer,
+    refused,
+    run_config,
+    runs_here,
+)
+from tests.training.models_support import BOX, DISCRETE, N_FEATURES, config, observations
+from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.training.algorithms.sequences import RecurrentA2C, RecurrentPPO
+from warpdrive_min.training.autoscale import MemoryModel
+from warpdrive_min.training.config import PolicyConfig, RunConfig, TrainerConfig
+from warpdrive_min.training.evaluation import EvaluationEnvs
+from warpdrive_min.training.recurrent import GRU, Recurrent, create_recurrent
+from warpdrive_min.training.trained import load_policies
+
+SIZE = 7
+GRU_MODEL = {"type": "gru", "fc_dims": [8], "hidden_size": 6}
+REMEMBERS = {**PPO, "model": GRU_MODEL}
+N, L, AGENTS = 3, 5, 2
+
+
+def gru(space=DISCRETE, seed=0, **given) -> GRU:
+    """Return a small recurrent model."""
+    torch.manual_seed(seed)
+    return create_recurrent(N_FEATURES, space, config(type="gru", hidden_size=SIZE, activation="tanh", **given))
+
+
+def gradients_of(outputs, weights, tensors) -> list[torch.Tensor]:
+    """Return the gradients of weighted outputs."""
+    return torch.autograd.grad((outputs * weights).sum(), tensors)
+
+
+# ------------------------------------------------------------------ units
+
+
+def test_units_are_those_of_torch():
+    """States of all steps, and gradients of weights, inputs and the first state, equal those of `torch.nn.GRU`."""
+    units = gru().units
+    theirs = nn.GRU(units.fc.width, SIZE, batch_first=True)
+    ours = [units.inputs.weight, units.hidden.weight, units.inputs.bias, units.hidden.bias]
+    for parameter, value in zip(theirs.parameters(), ours, strict=True):
+        parameter.data.copy_(value.data)
+    seen = observations(N, L, AGENTS).requires_grad_()
+    state, weights = torch.randn(N, AGENTS, SIZE, requires_grad=True), torch.randn(N, L, AGENTS, SIZE)
+    got = units(seen, state)
+    below = units.fc(seen).transpose(1, 2).flatten(0, 1)
+    want, _ = theirs(below, state.flatten(0, 1)[None])
+    want = want.unflatten(0, (N, AGENTS)).transpose(1, 2)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+    below = [seen, state, *units.fc.parameters()]
+    for a, b in zip(
+        gradients_of(got, weights, [*below, *ours]),
+        gradients_of(want, weights, [*below, *theirs.parameters()]),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_units_start_as_those_of_torch():
+    """Weights and biases are uniform within one over the root of the number of units."""
+    units = gru(fc_dims=(200,)).units
+    for parameter in (*units.inputs.parameters(), *units.hidden.parameters()):
+        assert 0.8 * SIZE**-0.5 < parameter.abs().max().item() <= SIZE**-0.5
+
+
+@pytest.mark.parametrize("method", ["xavier", "orthogonal"])
+def test_each_gate_is_initialised_by_itself(method):
+    """Each gate's weights of the state are a square matrix, orthogonal or within Xavier's bound."""
+    for gate in gru(init_method=method).units.hidden.weight.detach().split(SIZE):
+        if method == "orthogonal":
+            torch.testing.assert_close(gate @ gate.T, torch.eye(SIZE), rtol=0, atol=1e-5)
+        else:
+            assert 0.7 * (3 / SIZE) ** 0.5 < gate.abs().max().item() <= (3 / SIZE) ** 0.5
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_sequence_equals_its_steps(shared):
+    """States of a sequence are those of one step after the other."""
+    model = gru(shared=shared)
+    seen, state = observations(N, L, AGENTS), torch.randn(N, AGENTS, model.state_size)
+    states = model.unroll(seen, state)
+    for t in range(L):
+        state = model.step(seen[:, t], state)
+        torch.testing.assert_close(states[:, t], state, rtol=1e-5, atol=1e-6)
+
+
+def test_an_episode_that_begins_cuts_the_sequence():
+    """Sequences with beginnings in them give the states and gradients of separate ones that start from zero."""
+    model = gru()
+    seen, state, weights = observations(2, L, AGENTS), torch.randn(2, AGENTS, SIZE), torch.randn(2, L, AGENTS, SIZE)
+    begins = torch.zeros(2, L, dtype=torch.bool)
+    begins[0, 2] = begins[0, 3] = begins[1, 0] = True
+    got = model.unroll(seen, state, begins)
+    zero = torch.zeros(1, AGENTS, SIZE)
+    first = [(slice(0, 2), state[:1]), (slice(2, 3), zero), (slice(3, L), zero)]
+    want = torch.stack(
+        [
+            torch.cat([model.unroll(seen[:1, part], start)[0] for part, start in first]),
+            model.unroll(seen[1:], zero)[0],
+        ]
+    )
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+    parameters = list(model.units.parameters())
+    for a, b in zip(gradients_of(got, weights, parameters), gradients_of(want, weights, parameters), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_actor_and_critic_may_remember_apart():
+    """With ``shared=False`` the value follows from one half of the state, and the head from the other."""
+    model = gru(shared=False)
+    states = torch.randn(4, 2 * SIZE, requires_grad=True)
+    of_value, of_head = (
+        torch.autograd.grad(output.sum(), states)[0] for output in (model.value(states), model.head(states))
+    )
+    assert not of_value[:, :SIZE].any()
+    assert not of_head[:, SIZE:].any()
+    assert of_value[:, SIZE:].all()
+    assert of_head[:, :SIZE].all()
+
+
+# ------------------------------------------------------------------ learning
+
+
+STEPS, ENVS = 12, 6
+
+
+def log_prob_and_entropy(space, head, log_std, actions):
+    """Return torch's own, summed over types."""
+    if space.is_continuous:
+        each = [Normal(mean, scale) for mean, scale in zip(head.unbind(-1), log_std.exp(), strict=True)]
+    else:
+        each = [Categorical(logits=logits) for logits in head.split(list(space.categories), -1)]
+    drawn = actions.unbind(-1)
+    log_prob = sum(one.log_prob(action) for one, action in zip(each, drawn, strict=True))
+    return log_prob, sum(one.entropy() for one in each).expand_as(log_prob)
+
+
+def make_rollout(space, seed=0):
+    """Return a rollout of noise, with ends of both kinds, several of them in one environment."""
+    generator = torch.Generator().manual_seed(seed)
+    buffer = make_buffer(STEPS, ENVS, AGENTS, n_truncated=3, n_features=N_FEATURES)
+    noisy = ("observations", "actions", "log_probs", "rewards", "truncated_observations")
+    noise = {name: torch.randn(getattr(buffer, name).shape, generator=generator) for name in noisy}
+    if not space.is_continuous:
+        noise["actions"] = torch.randint(3, buffer.actions.shape, generator=generator, dtype=torch.int32)
+    buffer = replace(buffer, **noise | {"log_probs": 0.1 * noise["log_probs"] - 2})
+    for env, step in ((0, 1), (0, 4), (0, 11), (1, 3), (2, 8)):
+        buffer.truncated[step, env] = 1
+    for env, step in ((1, 4), (3, 0), (3, 11)):
+        buffer.terminated[step, env] = 1
+    return buffer
+
+
+def make_algorithm(kind, model, buffer, space, *, trainer=None, sequence_length=None, **policy):
+    """Return an algorithm whose scheduled numbers are written, and in whose buffer are states of some rollout."""
+    network = config(type="gru", hidden_size=SIZE, sequence_length=sequence_length)
+    settings = PolicyConfig(to_train=True, algorithm=kind, clip_grad_norm=False, gamma=0.9, model=network, **policy)
+    shared = TrainerConfig(num_envs=ENVS, train_batch_size=STEPS * ENVS, **(trainer or {}))
+    made = {"A2C": RecurrentA2C, "PPO": RecurrentPPO}[kind](
+        make_group(settings, {"model": model}, space, buffer), shared, BACKENDS["cpu"], 11
+    )
+    for name, value in {"lr": 0.02, "vf_loss_coeff": 0.3, "entropy_coeff": 0.05}.items():
+        made.scheduled[name].fill_(value)
+    return made
+
+
+def played(model, buffer, start, *, cut_gradients=0):
+    """Return heads, values, values of last observations, and the states before each step, one step after the other."""
+    heads, values, states = [], [], []
+    last = torch.zeros(buffer.truncated_observations.shape[:3])
+    state, n_cut = start, [0] * ENVS
+    for t in range(STEPS + 1):
+        if t:
+            ended = (buffer.terminated | buffer.truncated)[t - 1] > 0
+            for env in range(ENVS):
+                if buffer.truncated[t - 1, env]:
+                    seen = buffer.truncated_observations[n_cut[env], env][None]
+                    last[n_cut[env], env] = model.value(model.step(seen, state[env][None]))[0].detach()
+                    n_cut[env] += 1
+            state = torch.where(ended[:, None, None], 0.0, state)
+        if cut_gradients and t % cut_gradients == 0:
+            state = state.detach()
+        states.append(state)
+        state = model.step(buffer.observations[t], state)
+        heads.append(model.head(state))
+        values.append(model.value(state))
+    assert n_cut[0] == 3, "several episodes of one environment must be cut"
+    return torch.stack(heads[:-1]), torch.stack(values), last, torch.stack(states)
+
+
+@pytest.mark.parametrize(("length", "max_rows", "shared"), [(None, None, True), (4, None, False), (4, 30, True)])
+@pytest.mark.parametrize(("kind", "space"), [("A2C", DISCRETE), ("PPO", BOX)])
+def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
+    """Values, those of last observations, and the gradient are those of steps played one by one, whole or in parts."""
+    model, buffer = gru(space, shared=shared), make_rollout(space)
+    whole = {"n_epochs": 1, "n_minibatches": 1}
+    algorithm = make_algorithm(
+        kind, model, buffer, space, trainer={"max_rows": max_rows}, sequence_length=length, **whole
+    )
+    start = torch.randn(ENVS, AGENTS, model.state_size)
+    head, values, last, states = played(model, buffer, start, cut_gradients=length or STEPS)
+    for t in range(STEPS + 1):
+        buffer.keep_state(t, states[t].detach())
+    assert len(buffer.states) == 1 + STEPS // (length or STEPS)
+    algorithm.compute_returns(buffer)
+    torch.testing.assert_close(algorithm.values, values.detach(), rtol=1e-4, atol=1e-5)
+    n_cuts = buffer.truncated.sum(0)
+    for env in range(ENVS):
+        got, want = (each[: n_cuts[env], env] for each in (algorithm._truncated_values, last))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    log_prob, entropy = log_prob_and_entropy(space, head, model.log_std, buffer.actions)
+    if kind == "A2C":
+        policy = -(log_prob * algorithm.advantages).mean()
+    else:
+        ratio = (log_prob - buffer.log_probs).exp()
+        both = [each * algorithm.advantages for each in (ratio, ratio.clamp(0.8, 1.2))]
+        policy = -torch.minimum(*both).mean()
+    loss = policy + 0.3 * ((values[:-1] - algorithm.returns) ** 2).mean() - 0.05 * entropy.mean()
+    want = torch.autograd.grad(loss, list(model.parameters()))
+    algorithm.update(buffer)
+    want = torch.cat([each.flatten() for each in want])
+    torch.testing.assert_close(algorithm.optimiser.gradient, want, rtol=1e-3, atol=1e-5)
+
+
+def test_minibatches_are_dealt_whole_sequences(monkeypatch):
+    """Every epoch deals all sequences of four steps, each once and in order, in another order than before."""
+    model, buffer = gru(), make_rollout(DISCRETE)
+    algorithm = make_algorithm("PPO", model, buffer, DISCRETE, sequence_length=4, n_epochs=2, n_minibatches=3)
+    dealt = []
+    parts = RecurrentPPO._parts
+    monkeypatch.setattr(RecurrentPPO, "_parts", lambda self, rows: dealt.append(rows) or parts(self, rows))
+    algorithm.compute_returns(buffer)
+    dealt.clear()
+    algorithm.update(buffer)
+    assert [len(rows) for rows in dealt] == [STEPS * ENVS // 3] * 6
+    epochs = [torch.cat(dealt[first : first + 3]).view(-1, 4) for first in (0, 3)]
+    for epoch in epochs:
+        steps, envs = epoch // ENVS, epoch % ENVS
+        assert ((envs == envs[:, :1]) & (steps == steps[:, :1] + torch.arange(4)) & (steps[:, :1] % 4 == 0)).all()
+        assert sorted(epoch.flatten().tolist()) == list(range(STEPS * ENVS))
+    assert not torch.equal(*epochs)
+
+
+RUNS = {
+    "choices": ("cartpole", CLASSIC, {"shared": REMEMBERS}),
+    "continuous": ("pendulum", CLASSIC, {"shared": {**REMEMBERS, "model": {**GRU_MODEL, "sequence_length": 2}}}),
+    "two policies": ("tag_continuous", TAG, {"runner": {**A2C, "model": GRU_MODEL}, "tagger": REMEMBERS}),
+}
+
+
+@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS))
+def test_replay_says_what_was_said(backend, name, tmp_path):
+    """In a second rollout the actions are as probable when played again as when drawn: the ratio is 1 to rounding."""
+    said_again(make_run(RUNS[name], backend, n_steps=12, basedir=tmp_path))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_replay_says_what_was_said_where_the_trainer_resets(name, tmp_path):
+    """It makes no difference who restarts the environments."""
+    said_again(make_run(RUNS[name], wrapper={"auto_reset": False}, n_steps=12, basedir=tmp_path))
+
+
+def said_again(trainer):
+    """Hold a second rollout of a trainer against its replay."""
+    trainer.train(1)
+    trainer.collect()
+    for group in trainer.groups.values():
+        replay_agrees(group)
+        assert group.buffer.states[0].any(), "the rollout before must be remembered"
+        assert (group.buffer.terminated | group.buffer.truncated)[:-1].any(), "an episode must end on the way"
+
+
+def test_replay_says_what_was_said_with_masks(tmp_path):
+    """Forbidden choices make no difference."""
+    trainer = make_trainer(Clock(is_masked=True), {"shared": REMEMBERS}, n_steps=8, basedir=tmp_path)
+    trainer.train(1)
+    trainer.collect()
+    replay_agrees(trainer.groups["shared"])
+
+
+def replay_agrees(group):
+    """Hold the log-probabilities of a rollout played again against the stored ones."""
+    algorithm, buffer = group.algorithm, group.buffer
+    algorithm.compute_returns(buffer)
+    rows = algorithm._rows.flatten()
+    with torch.no_grad():
+        head, _ = algorithm.evaluate(buffer, rows)
+    pick = rows.long()
+    if buffer.masks is not None:
+        head = head.masked_fill(buffer.masks[:-1].flatten(0, 1)[pick] == 0, -torch.inf)
+    log_std = group.acting.log_std
+    got, _ = log_prob_and_entropy(group.arrays.space, head, log_std, buffer.actions.flatten(0, 1)[pick])
+    torch.testing.assert_close(got, buffer.log_probs.flatten(0, 1)[pick], rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------ what is remembered
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_policy_that_remembers_learns_what_another_cannot(tmp_path):
+    """Recall pays 3 to who remembers the first step, and half of it to who does not; rollouts cut its episodes."""
+    returns = {}
+    for kind in ("gru", "fully_connected"):
+        model = {"type": kind, "fc_dims": [16], "hidden_size": 16}
+        policy = {**PPO, "lr": 2e-2, "vf_loss_coeff": 0.5, "entropy_coeff": 0.01, "gamma": 0.9, "model": model}
+        trainer = make_trainer(Recall(), {"shared": policy}, n_envs=16, basedir=tmp_path / kind, metrics_log_freq=100)
+        trainer.train(25)
+        returns[kind] = trainer.evaluate(50)["shared"].mean_agent_return
+    assert returns["gru"] > 2.9
+    assert returns["fully_connected"] < 2
+
+
+def test_state_begins_at_zero(tmp_path, monkeypatch):
+    """A state is zero before an episode's first step, however it came to begin, and at no other one."""
+    trainer = make_trainer(Recall(), {"shared": REMEMBERS}, basedir=tmp_path)
+    envs = EvaluationEnvs(trainer.wrapper, trainer.acting_models, trainer.policy_map, n_envs=3)
+    model, seen = envs.groups["shared"].acting, []
+    monkeypatch.setattr(model, "unroll", lambda *given: seen.append(given[1].any().item()) or GRU.unroll(model, *given))
+    for t in range(9):
+        envs.act()
+        envs.wrapper.step()
+        if t % 4 == 3:
+            envs.wrapper.reset_only_done_envs()
+    envs.wrapper.reset()
+    envs.act()
+    assert seen == [t % 4 != 0 for t in range(9)] + [False]
+
+
+def test_saved_policies_remember(tmp_path):
+    """What a checkpoint holds plays as its trainer's policies do."""
+    trainer = make_trainer(Recall(), {"shared": REMEMBERS}, basedir=tmp_path)
+    trainer.train(2)
+    trainer.save_checkpoint()
+    saved = load_policies(trainer.folder, Recall())
+    envs = saved.envs("cpu", n_envs=20)
+    returns, _ = envs.play()
+    assert returns["shared"].mean().item() == pytest.approx(trainer.evaluate(20)["shared"].mean_agent_return)
+
+
+def test_frozen_policy_remembers(tmp_path):
+    """A policy that does not learn carries its state too, and keeps it in checkpoints."""
+    frozen = {**REMEMBERS, "to_train": False}
+    policies = {"frozen": frozen, "learns": A2C}
+    trainer = make_trainer(Recall(), policies, agents={"frozen": [0], "learns": [1]}, basedir=tmp_path)
+    trainer.train(2)
+    state, _ = trainer.state()
+    assert state["policy/frozen/own/memory"].any()
+
+
+# ------------------------------------------------------------------ what is refused, and what is predicted
+
+
+class Forgetful(Recurrent):
+    """A user's model whose states have the wrong size."""
+
+    state_size = 3
+
+    def __init__(self, n_features, space, config):
+        super().__init__(space, config)
+
+    def unroll(self, observations, state, begins=None):
+        return observations
+
+    def head(self, states):
+        return states
+
+    def value(self, states):
+        return states[..., 0]
+
+
+def test_a_model_of_another_shape_is_refused(factory):
+    """A recurrent model of a user's is tried when it is built."""
+    factory.add("forgetful", Forgetful)
+    with refused("model 'forgetful'", (2, 3, N_FEATURES)):
+        create_recurrent(N_FEATURES, DISCRETE, config(type="forgetful"))
+
+
+def with_model(policy, **model):
+    """Return a policy with other keys of its network."""
+    return {"shared": {**policy, "model": {**policy["model"], **model}}}
+
+
+WRONG = {
+    "sequences in a rollout": (with_model(REMEMBERS, sequence_length=4), {}, "policy.shared.model.sequence_length", 4),
+    "minibatches": ({"shared": {**REMEMBERS, "n_minibatches": 3}}, {}, "policy.shared.n_minibatches", 3),
+    "WarpDrive's rule": ({"shared": REMEMBERS}, {"compat": "warpdrive"}, "run config trainer.compat", "warpdrive"),
+}
+"""Policies, settings of the trainer, and the thing and the value that the error is about."""
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_trainer_refuses(case, tmp_path):
+    """What recurrent policies cannot do is refused when the trainer is made, by its key and value."""
+    policies, trainer, what, got = WRONG[case]
+    with refused(what, got):
+        make_trainer(Clock(), policies, basedir=tmp_path, trainer=trainer)
+
+
+@pytest.mark.parametrize("part", ["actor", "critic"])
+def test_ddpg_refuses(part, tmp_path):
+    """DDPG has no recurrent networks."""
+    networks = {**DDPG["model"], part: {**DDPG["model"][part], "type": "gru"}}
+    with refused(f"run config policy.shared.model.{part}.type", "gru"):
+        make_run(("pendulum", CLASSIC, {"shared": {**DDPG, "model": networks}}), basedir=tmp_path)
+
+
+def test_memory_model_knows_sequences():
+    """Its probes have environments enough for minibatches of sequences, whose states count."""
+    policies = {"shared": {**REMEMBERS, "n_minibatches": 3}}
+    run = RunConfig.from_dict(run_config(policies, n_envs=3))
+    model = MemoryModel(run, lambda n_envs: EnvWrapper(Clock(), num_envs=n_envs, auto_reset=True))
+    state = 2 * 6 * 4  # bytes of a state in each environment: two agents, six float32
+    assert model.parts(n_envs=800)["kept"] - model.parts(n_envs=400)["kept"] >= 400 * 3 * state

@@ -1,0 +1,138 @@
+"""A2C and PPO of recurrent policies, which learn from sequences of steps.
+
+A rollout of T steps is cut into parts of as many steps as a sequence has, and each environment of a part is a sequence.
+It is played again from the state that the agents had where it begins, with the weights of now.
+
+Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", stored states.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from warpdrive_min.backends.base import Backend
+from warpdrive_min.errors import require
+from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm, Rows
+from warpdrive_min.training.config import ModelConfig, TrainerConfig
+from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.recurrent import Recurrent, steps_together
+from warpdrive_min.training.rollout import RolloutBuffer
+
+Tensor = torch.Tensor
+
+
+class _OfSequences(ActorCriticAlgorithm):
+    """Deals sequences to minibatches, whose rows are in the order of sequences, then of steps.
+
+    Raises:
+        ConfigError: Sequences do not fill a rollout, or minibatches.
+    """
+
+    model: Recurrent
+
+    def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int) -> None:
+        buffer = group.buffer
+        assert buffer is not None, "a policy that learns has a buffer"
+        self._who = f"policy.{group.name}"
+        super().__init__(group, trainer, backend, seed)
+        n_steps, n_envs, n_agents = buffer.rewards.shape
+        length, device = self._n_together, buffer.rewards.device
+        n_parts = n_steps // length
+        n_sequences = n_parts * n_envs
+        rule = f"must divide the sequences of a rollout, num_envs * rollout steps / sequence_length = {n_sequences}"
+        is_even = n_sequences % self.n_minibatches == 0
+        below = next(n for n in range(min(self.n_minibatches, n_sequences), 0, -1) if n_sequences % n == 0)
+        require(is_even, f"{self._who}.n_minibatches", rule, self.n_minibatches, f"take {below}, or shorter sequences")
+        self._values_come_first = True  # a time limit's value needs the state of all steps before
+        buffer.states = torch.zeros(n_parts + 1, n_envs, n_agents, self.model.state_size, device=device)
+        rows = torch.arange(n_steps * n_envs, dtype=torch.int32, device=device)
+        self._rows = rows.view(n_parts, length, n_envs).transpose(1, 2).reshape(n_sequences, length)
+        """Row (step, environment) of the rollout by sequence and step in it; sequences go by part, then environment."""
+        self._begins = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=device)
+        """An episode begins with the step."""
+
+    def rows_together(self, n_steps: int) -> int:
+        """Return the steps of a sequence."""
+        assert isinstance(self.config.model, ModelConfig)
+        return steps_together(self.config.model, n_steps, self._who)
+
+    # -------------------------------------------------------------- values
+
+    def compute_values(self, buffer: RolloutBuffer) -> None:
+        """Fill values by playing the rollout again; time limits cut with the state of then; enqueues."""
+        self._begins[1:] = buffer.terminated[:-1] | buffer.truncated[:-1]
+        last, values = buffer.truncated_observations, self.values[:-1].flatten(0, 1)
+        cuts = None if last is None else _Cuts(buffer, self._n_together)
+        for rows, within in self._parts(self._rows.flatten()):
+            assert isinstance(rows, Tensor)
+            states = self._states(buffer, rows)
+            values[rows] = self.model.value(states).flatten(0, 1).float()
+            if cuts is not None:
+                cuts.take(states, within.start // self._n_together)
+        assert buffer.states is not None
+        self.values[-1] = self.model.value(self.model.step(buffer.observations[-1], buffer.states[-1]))
+        if last is not None and cuts is not None and self._truncated_values is not None:
+            self._truncated_values.copy_(self.model.value(self.model.step(last, cuts.states)))
+
+    # -------------------------------------------------------------- steps
+
+    def _minibatch(self, k: int) -> Rows:
+        if self._shuffle is None:
+            return self._rows.flatten()
+        size = len(self._rows) // self.n_minibatches
+        return self._rows[self._shuffle.indices[k * size : (k + 1) * size]].flatten()
+
+    def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return heads and values of whole sequences, which are played again."""
+        assert isinstance(rows, Tensor)
+        states = self._states(buffer, rows).flatten(0, 1)
+        return self.model.head(states), self.model.value(states)
+
+    def _states(self, buffer: RolloutBuffer, rows: Tensor) -> Tensor:
+        """Return the states after the steps of whole sequences, (sequences, steps, n_agents, state_size)."""
+        length, n_envs = self._n_together, self.returns.shape[1]
+        first = rows[::length]
+        sequences = first // (length * n_envs) * n_envs + first % n_envs
+        assert buffer.states is not None
+        return self.model.unroll(
+            self._take(buffer.observations[:-1], rows).unflatten(0, (-1, length)),
+            self._take(buffer.states[:-1], sequences),
+            self._take(self._begins, rows).view(-1, length) != 0,
+        )
+
+
+class _Cuts:
+    """States of the agents where time limits cut their episodes, for their last observations.
+
+    Args:
+        buffer: Rollout, with such observations.
+        length: Steps of a sequence.
+    """
+
+    def __init__(self, buffer: RolloutBuffer, length: int) -> None:
+        assert buffer.truncated_observations is not None
+        assert buffer.states is not None
+        n_cuts, n_envs, n_agents, _ = buffer.truncated_observations.shape
+        is_cut = buffer.truncated > 0
+        order = is_cut.cumsum(0)
+        numbers = torch.arange(1, n_cuts + 1, device=is_cut.device)[:, None, None]
+        step = ((order == numbers) & is_cut).int().argmax(1)  # 0 where there are not so many
+        self._step, self._envs = step % length, torch.arange(n_envs, device=is_cut.device)
+        self._sequence = step // length * n_envs + self._envs
+        self.states = buffer.states.new_zeros(n_cuts, n_envs, n_agents, buffer.states.shape[-1])
+        """(n_cuts, n_envs, n_agents, state_size), those of an environment in the order of time."""
+
+    def take(self, states: Tensor, first: int) -> None:
+        """Take what is among the states (sequences, steps, n_agents, state_size) of the sequences from ``first`` on."""
+        place = self._sequence - first
+        is_here = (place >= 0) & (place < len(states))
+        found = states[place.clamp(0, len(states) - 1), self._step]
+        self.states = torch.where(is_here[..., None, None], found, self.states)
+
+
+class RecurrentA2C(_OfSequences, A2C):
+    """A2C of a recurrent policy: one step on all sequences of a rollout."""
+
+
+class RecurrentPPO(_OfSequences, PPO):
+    """PPO of a recurrent policy: minibatches are dealt sequences."""
