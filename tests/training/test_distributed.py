@@ -35,6 +35,7 @@ PROGRAM = "tests.training.test_distributed"
 N_ENVS, N_STEPS, EPISODE_LENGTH, N_ITERATIONS = 4, 8, 16, 6
 PPO = {"algorithm": "PPO", "n_epochs": 2, "n_minibatches": 2, "target_kl": 3e-4, "lr": 1e-2}
 A2C = {"algorithm": "A2C", "clip_grad_norm": False}
+GRU = {**PPO, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 
 
 @contextlib.contextmanager
@@ -105,6 +106,13 @@ def work(world: World, folder: Path, backend: str) -> dict:
         found["resumed_at"] = trainer.iteration
         trainer.train()
         found["resumed"] = weights(trainer)
+
+    for task, n_iterations in (("remembered", 3), ("recalled", 1)):
+        with training(folder, "remembers", GRU) as trainer:
+            if task == "recalled":
+                trainer.load_checkpoint()
+            trainer.train(n_iterations)
+            found[task] = weights(trainer), trainer.groups["shared"].memory.state.clone()
 
     with training(folder, "stopped", PPO, stop_return=11.0) as trainer:
         found["judged"] = []
@@ -323,6 +331,16 @@ def test_run_goes_on_after_a_rank_was_killed(killed, worked):
     for found in worked:
         assert found["resumed_at"] == 2, "the latest checkpoint"
         assert torch.equal(found["resumed"], found["weights"])
+
+
+def test_ranks_remember_what_is_theirs(worked):
+    """A recurrent policy has the same weights on all ranks, a state on each, and goes on with both."""
+    first, second = worked
+    assert torch.equal(first["remembered"][0], second["remembered"][0])
+    assert not torch.equal(first["remembered"][1], second["remembered"][1])
+    for found in worked:
+        for got, want in zip(found["recalled"], found["remembered"], strict=True):
+            assert torch.equal(got, want)
 
 
 def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monkeypatch):

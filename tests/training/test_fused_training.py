@@ -27,13 +27,20 @@ def trained(name, backend, folder, mode="eager", n_iterations=2, **model):
     return weights(trainer)
 
 
-@pytest.mark.parametrize("name", ["A2C", "PPO", "PPO, continuous", "DDPG", "two policies"])
-def test_fused_training_is_that_of_torch(name, tmp_path, monkeypatch):
+NETWORKS = [
+    *((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "DDPG", "two policies")),
+    ("PPO", {"type": "gru", "hidden_size": 4, "sequence_length": 3}),
+]
+"""Names of `RUNS`, and what differs in their networks."""
+
+
+@pytest.mark.parametrize(("name", "model"), NETWORKS)
+def test_fused_training_is_that_of_torch(name, model, tmp_path, monkeypatch):
     """Every algorithm, kind of action and row of a minibatch goes through the kernels to the weights of torch."""
-    want = trained(name, "host", tmp_path / "torch", fused=False)
+    want = trained(name, "host", tmp_path / "torch", fused=False, **model)
     monkeypatch.setattr(fused, "is_supported", lambda device: True)
     monkeypatch.setattr(actor_critic, "is_supported", lambda device: True)
-    got = trained(name, "host", tmp_path / "fused")
+    got = trained(name, "host", tmp_path / "fused", **model)
     assert got.keys() == want.keys()
     assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-6
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
@@ -66,11 +73,11 @@ def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["A2C", "PPO", "PPO, continuous", "DDPG", "two policies"])
-def test_fused_training_is_that_of_torch_on_a_gpu(name, tmp_path):
+@pytest.mark.parametrize(("name", "model"), NETWORKS)
+def test_fused_training_is_that_of_torch_on_a_gpu(name, model, tmp_path):
     """Replayed from a graph, the kernels end close to torch's layers."""
-    want = trained(name, "pycuda", tmp_path / "torch", mode="graph", fused=False)
-    got = trained(name, "pycuda", tmp_path / "fused", mode="graph")
+    want = trained(name, "pycuda", tmp_path / "torch", mode="graph", fused=False, **model)
+    got = trained(name, "pycuda", tmp_path / "fused", mode="graph", **model)
     assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-4
 
 
