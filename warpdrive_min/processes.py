@@ -11,6 +11,8 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,7 +24,8 @@ def tied(words: Sequence[str]) -> list[str]:
     """Return the words that start a program which is killed as soon as this process has ended, however that was.
 
     The tie holds from its first instruction on, and it is no other program by it: the words become ``words``. It is to
-    the thread that starts them, which must live as long as the program. Systems other than Linux know no such tie.
+    the thread that starts them, which must live as long as the program. Systems other than Linux know no such tie:
+    there a program calls `end_with_parent` itself.
 
     Args:
         words: Program and arguments.
@@ -36,8 +39,14 @@ def tied(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *words]
 
 
+WATCH_S: Final = 1.0
+"""Time between two looks at the parent, where the system does not tell of its end, s."""
+
+
 def end_with_parent(parent: int) -> None:
-    """Let this process be killed as soon as its parent has ended; does nothing on systems other than Linux.
+    """Let this process be killed as soon as its parent has ended, whatever it is doing.
+
+    Linux does it; on other systems a thread looks every second, which ends when the process becomes another program.
 
     Args:
         parent: Process that started this one; if it is none's parent any more it has ended already.
@@ -46,11 +55,19 @@ def end_with_parent(parent: int) -> None:
         OSError: Linux does not allow it.
     """
     if sys.platform != "linux":
+        threading.Thread(target=_watch, args=(parent,), name="watch on the parent", daemon=True).start()
         return
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(parent: int) -> None:
+    """Wait until the parent has ended, and end at once, without cleaning up, as if killed."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
+    os._exit(128 + signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,22 @@ import subprocess, sys
 sys.path.insert(0, sys.argv[1])
 import processes
 code = "import time; print('here', flush=True); time.sleep(60)"
-child = subprocess.Popen(processes.tied([sys.executable, "-S", "-c", code]))
+words = processes.tied([sys.executable, "-S", "-c", code])
+if sys.argv[2] == "watch":  # as on systems that tie no process
+    watch = "import os, sys; sys.path.insert(0, sys.argv[1]); sys.platform = 'another'; import processes; "
+    words = [sys.executable, "-S", "-c", watch + "processes.end_with_parent(os.getppid()); " + code, sys.argv[1]]
+child = subprocess.Popen(words)
 print(child.pid, flush=True)
 child.wait()
 """
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ties a process to its parent")
 
 
-@linux
-def test_program_is_killed_when_its_parent_is():
-    """It shares its parent's output, which comes to its end."""
+@pytest.mark.parametrize("how", [pytest.param("tied", marks=linux), "watch"])
+def test_program_is_killed_when_its_parent_is(how):
+    """It shares its parent's output, which comes to its end; by the system, or by a thread that looks."""
     folder = str(Path(processes.__file__).parent)
-    parent = subprocess.Popen([sys.executable, "-S", "-c", PARENT, folder], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-S", "-c", PARENT, folder, how], stdout=subprocess.PIPE, text=True)
     with parent:
         assert parent.stdout is not None
         said = {parent.stdout.readline().strip() for _ in range(2)}

@@ -91,7 +91,7 @@ def test_checkpoint_returns_header(tmp_path):
     assert path == tmp_path / "checkpoint_000000012"
     _, got = load(path)
     assert got == want
-    assert got.versions["torch"] == torch.__version__
+    assert got.versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]  # an index may cut the build
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", got.created)
     assert json.loads((path / "state.json").read_text())["schema"] == 1
     assert (path / "state.safetensors").stat().st_mode == (path / "state.json").stat().st_mode

@@ -9,8 +9,10 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,6 +162,15 @@ def fail(world: World, folder: Path, backend: str) -> dict:
     return {}
 
 
+def wait(world: World, folder: Path, backend: str) -> dict:
+    """Wait for a rank that never comes, in a collective."""
+    print(os.getpid(), flush=True)
+    if world.is_first:
+        time.sleep(60)
+    world.wait()
+    return {}
+
+
 def capture(world: World, folder: Path, backend: str) -> dict:
     """Train eagerly, then by a graph that holds the all-reduce, which is still there when the group is closed."""
     found: dict = {}
@@ -176,7 +187,7 @@ OPEN: list = []
 """Trainers that live as long as the process."""
 
 
-TASKS = {"work": work, "die": die, "fail": fail, "capture": capture}
+TASKS = {"work": work, "die": die, "fail": fail, "wait": wait, "capture": capture}
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
@@ -355,6 +366,21 @@ def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which ranks are alive")
+def test_ranks_end_with_the_process_that_launched_them(tmp_path):
+    """Killed as one waits for the other in a collective and that one for time, it leaves no rank for 10 seconds."""
+    words = [sys.executable, "-m", PROGRAM, "launch", "wait", str(tmp_path)]
+    launcher = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with launcher:
+        assert launcher.stdout is not None
+        ranks = [int(launcher.stdout.readline()) for _ in range(2)]
+        assert all(Path(f"/proc/{rank}").exists() for rank in ranks)
+        launcher.kill()
+        began = time.monotonic()
+        assert launcher.stdout.read() == "", "the ranks, which share it, have ended"
+    assert time.monotonic() - began < 10
+
+
 def test_joined_is_alone_without_torchrun():
     """Where torchrun has not started the process there is one rank, and no group is opened."""
     with joined("host") as world:
@@ -434,4 +460,7 @@ def test_graph_holds_the_all_reduce(backend, tmp_path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    if sys.argv[1] == "launch":
+        launch(2, sys.argv[2:], env_backend="host", module=PROGRAM)
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -27,7 +27,7 @@ import torch
 import torch.distributed.nn
 from torch import distributed
 
-from warpdrive_min import backends
+from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.training.captured import forget_graphs
@@ -56,7 +56,8 @@ def joined(env_backend: str) -> Iterator[World]:
 
     On a GPU backend the process gets the GPU of its local rank before anything is put there, so wrappers and
     trainers are made inside; and the ranks talk by NCCL, else by Gloo. Where the processes of a machine have no
-    ``OMP_NUM_THREADS``, they share out its threads. At the end the ranks wait for each other.
+    ``OMP_NUM_THREADS``, they share out its threads. At the end the ranks wait for each other. A rank is killed when
+    the process that has started it ends.
 
     Args:
         env_backend: Name of the backend of the environments.
@@ -68,6 +69,8 @@ def joined(env_backend: str) -> Iterator[World]:
     if not is_rank():
         yield World()
         return
+    # A rank that is left alone would wait for the others, for minutes and without looking at signals.
+    processes.end_with_parent(os.getppid())
     with _error_for_the_launcher():
         device = own_gpu(int(os.environ["LOCAL_RANK"])) if on_gpu(env_backend) else None
         if THREADS not in os.environ:
@@ -127,7 +130,8 @@ def own_gpu(local_rank: int) -> torch.device:
 def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: str = "warpdrive_min") -> None:
     """Run ``python -m module *argv`` in n processes of this machine, as torchrun does, and wait for them.
 
-    They share this process's standard output and error. When one fails the others are ended.
+    They share this process's standard output and error. When one fails the others are ended, and when this process is
+    killed they all are.
 
     Args:
         n: Processes.
@@ -166,7 +170,8 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         )
         try:
             with _signal_handlers_kept():
-                elastic_launch(config, sys.executable)("-m", module, *argv)
+                program, *arguments = processes.tied([sys.executable, "-m", module, *argv])
+                elastic_launch(config, program)(*arguments)
         except ChildFailedError as error:
             ended_here = -signal.SIGTERM
             failed = {rank: end for rank, end in error.failures.items() if end.exitcode != ended_here}
