@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.builders import RUNS, make_run, refused, weights
+from tests.training.builders import CENTRAL, PPO, RUNS, TAG, make_run, refused, weights
 from tests.training.fused_support import DEVICE
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
@@ -13,13 +13,16 @@ from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.fused import columns
 from warpdrive_min.training.fused.rows import take
 
+CENTRALISED = ("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}})
+
 
 def trained(name, backend, folder, mode="eager", n_iterations=2, **model):
     """Return the weights of one of `RUNS`, with two hidden layers, after some iterations."""
-    env, config, policies = RUNS[name]
+    env, config, policies = (RUNS | {"centralised critic": CENTRALISED})[name]
     layers = {"fc_dims": [8, 8], "activation": "tanh", **model}
     two = {
         policy: {**keys, "model": {"actor": layers, "critic": layers} if keys["algorithm"] == "DDPG" else layers}
+        | ({"centralised_critic": layers} if CENTRAL.keys() <= keys.keys() else {})
         for policy, keys in policies.items()
     }
     trainer = make_run((env, config, two), backend, trainer={"mode": mode}, basedir=folder)
@@ -28,10 +31,10 @@ def trained(name, backend, folder, mode="eager", n_iterations=2, **model):
 
 
 NETWORKS = [
-    *((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "DDPG", "two policies")),
+    *((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "DDPG", "two policies", "centralised critic")),
     ("PPO", {"type": "gru", "hidden_size": 4, "sequence_length": 3}),
 ]
-"""Names of `RUNS`, and what differs in their networks."""
+"""Names of runs, and what differs in their networks."""
 
 
 @pytest.mark.parametrize(("name", "model"), NETWORKS)

@@ -12,6 +12,7 @@ from tests.environments.counter import Counter
 from tests.support import BACKENDS_HERE, SCENARIOS, is_simulated
 from tests.training.builders import (
     A2C,
+    CENTRAL,
     FAST,
     PPO,
     RUNS,
@@ -153,9 +154,9 @@ def test_rollouts_follow_one_another(backend, tmp_path):
 # ------------------------------------------------------------------ whose is what
 
 
-def clock(tmp_path, agents=None, n_steps=4, **config):
-    """Return a trainer of Clock; ``agents`` are those of each policy."""
-    kinds = {name: {**A2C, "gamma": 0.5} for name in agents or {"shared": None}}
+def clock(tmp_path, agents=None, n_steps=4, policy=None, **config):
+    """Return a trainer of Clock; ``agents`` are those of each policy, and ``policy`` is what each has."""
+    kinds = {name: {**A2C, "gamma": 0.5, **(policy or {})} for name in agents or {"shared": None}}
     separate = config.get("policies") is not None
     layout = WarpDriveLayout(separate, "last" if config.get("is_last") else "first")
     wrapper = {"auto_reset": config.pop("auto_reset", True)}
@@ -197,6 +198,33 @@ def test_agents_get_what_is_theirs(arrangement, auto_reset, tmp_path):
         if batch.masks is None:
             assert torch.equal(batch.truncated_observations[:2, ..., 0], torch.full((2, 4, len(members)), 3.0))
             assert torch.equal(batch.truncated_observations[:2, ..., 1], members.expand(2, 4, -1))
+
+
+@pytest.mark.parametrize("auto_reset", [True, False])
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_centralised_critics_see_all_agents(arrangement, auto_reset, tmp_path):
+    """Whatever is its policy's, a state has each agent's time and number, in the order of the arrays."""
+    config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset}
+    agents = config.pop("agents", config.get("policies"))
+    everyone = range(config["num_agents"])
+    if config.get("policies"):
+        everyone = [agent for members in config["policies"].values() for agent in members]
+    trainer = clock(tmp_path, agents, n_steps=7, policy=CENTRAL, **config)
+    batches = play(trainer)
+    numbers = torch.tensor(list(everyone)).float()
+    times = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1.0])
+    for batch in batches.values():
+        states = batch.global_states.unflatten(-1, (-1, 2))
+        assert torch.equal(states[..., 0], times[:, None, None].expand(8, 4, len(numbers)))
+        assert torch.equal(states[..., 1], numbers.expand(8, 4, -1))
+        if batch.masks is None:
+            last = batch.truncated_global_states.unflatten(-1, (-1, 2))
+            assert torch.equal(last[:2, ..., 0], torch.full((2, 4, len(numbers)), 3.0))
+            assert torch.equal(last[:2, ..., 1], numbers.expand(2, 4, -1))
+    storages = {batch.global_states.untyped_storage().data_ptr() for batch in batches.values()}
+    assert len(storages) == 1, "policies share one"
+    is_view = storages == {batch.observations.untyped_storage().data_ptr() for batch in batches.values()}
+    assert is_view == (len(batches) == 1)
 
 
 def test_last_observations_are_kept_anew_by_each_rollout(tmp_path):
@@ -249,20 +277,24 @@ class Watch(torch.nn.Module):
         return 10 * observations[..., 0]
 
 
+@pytest.mark.parametrize("policy", [{}, CENTRAL], ids=["own", "centralised"])
 @pytest.mark.parametrize("ends_at", [0, 3])
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ["shared", "interleaved", "separate", "last"])
-def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, tmp_path):
+def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tmp_path):
     """With gamma 1/2 the step before a time limit returns its reward + 30/2, before an end its reward alone.
 
     The last observation of the rollout is one step into the next episode and worth 10.
     """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset, "ends_at": ends_at}
     agents = config.pop("agents", config.get("policies"))
-    trainer = clock(tmp_path, agents, **config)
-    for policy, batch in play(trainer).items():
-        algorithm = trainer.groups[policy].algorithm
+    trainer = clock(tmp_path, agents, policy=policy, **config)
+    for name, batch in play(trainer).items():
+        algorithm = trainer.groups[name].algorithm
         algorithm.model = Watch()
+        if policy:
+            n_agents = batch.rewards.shape[2]
+            algorithm.critic = lambda states, n=n_agents: 10 * states[..., :1].expand(*states.shape[:-1], n)
         algorithm.compute_returns(batch)
         r = batch.rewards
         want = [0, 0, r[2] + (0 if ends_at else 15), r[3] + 5]

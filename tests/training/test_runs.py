@@ -7,6 +7,7 @@ import torch
 
 from tests.training.builders import (
     A2C,
+    CENTRAL,
     DDPG,
     FAST,
     ON_GPU,
@@ -31,6 +32,11 @@ ALL_RUNS = {name: (name, {}) for name in RUNS} | {
     "DDPG, WarpDrive": (("pendulum", {"episode_length": 9}, {"shared": DDPG}), WARPDRIVE),
     "PPO, bfloat16": ("PPO", {"trainer": {"precision": "bf16"}}),
     "PPO, GRU": (("tag_continuous", TAG, {"runner": {**PPO, "model": GRU}, "tagger": A2C}), {}),
+    "PPO, centralised critic": (("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}}), {}),
+    "two policies, centralised critics": (
+        ("tag_continuous", TAG, {"runner": {**A2C, **CENTRAL}, "tagger": {**PPO, "model": GRU, **CENTRAL}}),
+        {"trainer": {"max_rows": 10}},
+    ),
     "PPO, some environments": ("PPO", {"trainer": {"neg_pos_env_ratio": 1.0, "max_rows": 5}}),
 }
 """Small runs, and the settings that make them."""

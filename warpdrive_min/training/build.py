@@ -14,6 +14,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import AgentArrays
+from warpdrive_min.training.central import create_centralised_critic, n_state_features
 from warpdrive_min.training.config import (
     ActorCriticConfig,
     ModelConfig,
@@ -85,20 +86,24 @@ def make_groups(
         for name, of_agents in arrays.items():
             policy = config.policy[name]
             models = make_models(name, policy, of_agents.n_features, of_agents.space)
+            if policy.centralised_critic is not None:
+                n_features = n_state_features(arrays.values())
+                models["critic"] = create_centralised_critic(n_features, of_agents.n_agents, policy.centralised_critic)
             for part, file in policy.weight_files.items():
                 load_weights(models[part], file, f"policy/{name}/{part}/")
             for model in models.values():
                 model.to(device)
-            must_be = any(network.fused for network in policy.models.values())
-            what, rule = f"run config policy.{name}.model.fused", "needs a GPU, Triton and a C compiler"
-            got, do = f"{device.type}; missing: {missing() or 'none'}", "leave the key out, or set it to false"
-            require(not must_be or is_supported(device), what, rule, got, do)
+            for network in policy.models.values():
+                what = f"run config {network.PLACE.replace('policy', f'policy.{name}')}.fused"
+                rule, got = "needs a GPU, Triton and a C compiler", f"{device.type}; missing: {missing() or 'none'}"
+                do = "leave the key out, or set it to false"
+                require(not network.fused or is_supported(device), what, rule, got, do)
             groups[name] = PolicyGroup(name, policy, of_agents, models)
     return groups
 
 
 def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionSpace) -> dict[str, torch.nn.Module]:
-    """Build the networks of one policy, by their part.
+    """Build the networks of one policy that see no more than an agent does, by their part.
 
     Raises:
         ConfigError: The algorithm does not fit the actions, or a model cannot be built.
@@ -114,7 +119,10 @@ def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionS
             "critic": create_critic(n_features, space, policy.model.critic),
         }
     create = create_recurrent if is_recurrent(policy.model.type) else create_actor_critic
-    return {"model": create(n_features, space, policy.model)}
+    model = create(n_features, space, policy.model)
+    if policy.centralised_critic is not None:
+        model.drop_value()
+    return {"model": model}
 
 
 def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:

@@ -281,6 +281,15 @@ class ActorCriticConfig(_Section):
             require(not file, f"{key}.model_ckpt_filepath", 'must be ""', file, do)
 
 
+class CentralisedCriticConfig(ModelConfig):
+    """Network of A2C and PPO that values the state of the whole environment."""
+
+    PLACE: ClassVar[str] = "policy.centralised_critic"
+
+    type: str = "fully_connected_centralised_critic"
+    """Name of the model in the model factory."""
+
+
 class LearningRates(_Section):
     """Learning rates of DDPG, one for each network."""
 
@@ -345,6 +354,9 @@ class PolicyConfig(_Section):
     """Exploration of DDPG: by an Ornstein-Uhlenbeck process, or by independent draws."""
     model: ModelConfig | ActorCriticConfig = Field(default_factory=lambda given: _model_config(given)())
     """Network; of DDPG both, an `ActorCriticConfig`."""
+    centralised_critic: CentralisedCriticConfig | None = None
+    """Network of its own that gives the values of A2C and PPO, from the observations of all agents of the environment,
+    and ``{}`` for that with its defaults; None: the value follows from an agent's own observations, in ``model``."""
 
     @field_validator("lr", mode="before")
     @classmethod
@@ -361,6 +373,11 @@ class PolicyConfig(_Section):
             self._require("tau", self.tau is not None, "must be given for DDPG", "0.05 is WarpDrive's")
             rule = "must be an ActorCriticConfig for algorithm DDPG, which has two networks"
             self._require("model", isinstance(self.model, ActorCriticConfig), rule)
+            rule, do = (
+                "must be A2C or PPO for a centralised critic",
+                "leave centralised_critic out, or use one of these",
+            )
+            self._require("algorithm", self.centralised_critic is None, rule, do)
         else:
             why = f"for algorithm {self.algorithm}, which has one network"
             self._require("model", isinstance(self.model, ModelConfig), f"must be a ModelConfig {why}")
@@ -368,16 +385,16 @@ class PolicyConfig(_Section):
 
     @property
     def models(self) -> dict[str, ModelConfig]:
-        """Networks by their part: ``model``; of DDPG ``actor`` and ``critic``."""
+        """Networks by their part: ``model``, and a centralised ``critic``; of DDPG ``actor`` and ``critic``."""
         if isinstance(self.model, ModelConfig):
-            return {"model": self.model}
+            return {"model": self.model} | ({"critic": self.centralised_critic} if self.centralised_critic else {})
         return {"actor": self.model.actor, "critic": self.model.critic}
 
     @property
     def weight_files(self) -> dict[str, str]:
         """Files to take weights from at the start, by the part of the networks that have such a place."""
         if isinstance(self.model, ModelConfig):
-            files = {"model": self.model.model_ckpt_filepath}
+            files = {part: network.model_ckpt_filepath for part, network in self.models.items()}
         else:
             files = self.model.model_ckpt_filepath.to_dict()
         return {part: file for part, file in files.items() if file}
@@ -532,7 +549,10 @@ class RunConfig(_Section):
         require(not unknown, "trainer.stop_return", rule, known(unknown))
 
     def _check_batch(self, name: str, policy: PolicyConfig) -> None:
-        """Check what a policy does with a batch against its size."""
+        """Check what a policy does with a batch against what all share."""
+        if self.trainer.compat is not None and policy.centralised_critic is not None:
+            rule = f"must be null with policy.{name}.centralised_critic, which WarpDrive has not"
+            raise ConfigError.of("trainer.compat", rule, self.trainer.compat, "leave one of them out")
         size, n_parts = self.trainer.train_batch_size, policy.n_minibatches
         if policy.algorithm == "PPO" and self.trainer.compat is None and size % n_parts:
             below = next(n for n in range(n_parts, 0, -1) if size % n == 0)

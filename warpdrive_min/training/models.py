@@ -203,6 +203,9 @@ class Stochastic(nn.Module):
         else:
             self.register_buffer("log_std", log_std)
 
+    def drop_value(self) -> None:
+        """Let go of what only the value needs, which a critic of its own gives; what is left acts."""
+
 
 class ActorCritic(Stochastic):
     """Base of models that say both what to do and how good things are.
@@ -289,6 +292,10 @@ class FullyConnected(ActorCritic):
         """Return the value."""
         below = self.fc if self.value_fc is None else self.value_fc
         return below.under(observations, self.vf_head).squeeze(-1)
+
+    def drop_value(self) -> None:
+        """Let go of the value head, and of its trunk where it has one of its own."""
+        del self.value_fc, self.vf_head
 
 
 # ------------------------------------------------------------------ DDPG

@@ -59,7 +59,7 @@ class PolicyGroup:
     config: PolicyConfig
     arrays: AgentArrays
     models: dict[str, Any]
-    """Networks by their part: ``model``, or ``actor`` and ``critic``; who acts offers ``act(observations) -> head``."""
+    """Networks by their part: ``model``, or ``actor``, which offers ``act(observations) -> head``; and ``critic``."""
     buffer: RolloutBuffer | None = None
     algorithm: Algorithm | None = None
     """None: the policy acts and does not learn."""

@@ -98,6 +98,11 @@ class GRU(Recurrent):
         mine: Tensor = self.vf_head(states[..., -self.vf_head.in_features :])
         return mine.squeeze(-1)
 
+    def drop_value(self) -> None:
+        """Let go of the value head, and of its layers and units where it has some of its own."""
+        self.value_units, self.state_size = None, self.policy_head.in_features
+        del self.vf_head
+
 
 class GatedUnits(nn.Module):
     """Gated recurrent units over hidden layers, with the numbers and the initial weights of `torch.nn.GRU`.

@@ -177,6 +177,10 @@ class RolloutBuffer:
     """Recorder of all agents, from which the policy's rows are picked; None: they are the buffer's own."""
     states: torch.Tensor | None = None
     """(K + 1, E, N, S): what a recurrent model remembered before each K-th part of the rollout, and after all."""
+    global_states: torch.Tensor | None = None
+    """(T + 1, E, S): what a centralised critic sees; None where there is none."""
+    truncated_global_states: torch.Tensor | None = None
+    """(C, E, S): what it sees last of truncated episodes, as ``truncated_observations``."""
 
     @classmethod
     def of(cls, arrays: AgentArrays, recorder: RolloutRecorder) -> RolloutBuffer:

@@ -22,6 +22,7 @@ from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
 from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.captured import Captured
+from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.policies import PolicyGroup, Tensors, action_samplers, is_weight, steps_into_buffer
@@ -149,6 +150,8 @@ class Trainer:
         for recorder in self.recorders.values():
             recorder.begin()
         for t in range(self.n_steps):
+            if self.global_states is not None:
+                self.global_states.keep(t)
             # Act: a forward pass for each policy, then one kernel that draws for all agents of an array
             with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
                 for group in self.groups.values():
@@ -164,6 +167,8 @@ class Trainer:
                 self.wrapper.reset_only_done_envs()
         for group in self.groups.values():
             group.end_rollout()
+        if self.global_states is not None:
+            self.global_states.end_rollout()
 
     def update(self) -> None:
         """Compute returns and take the optimiser's steps, for each policy that learns."""
@@ -239,6 +244,8 @@ class Trainer:
                 group.algorithm = algorithm = algorithms[name](group, config.trainer, backend, seed)
                 for key, tensor in algorithm.scheduled.items():
                     self.schedules.add(group.config.schedule(key), tensor)
+        self.global_states = give_global_states(list(self.groups.values()), self.recorders)
+        """Gathers what centralised critics see; None where that needs no gathering."""
         self.exploration: dict[str, Any] = {"greedy": config.sampler.params.use_argmax}
         for key, schedule in build.noise_schedules(config).items():
             self.exploration[key] = torch.zeros((), device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import ClassVar, Final, NamedTuple
 
@@ -58,8 +59,9 @@ class ActorCriticAlgorithm:
     """Actor-critic update: returns, minibatches, loss, step; a CUDA graph captures it whole.
 
     Args:
-        group: Policy with its buffer, whose model offers ``model(observations) -> (head, value)`` and ``value``, unless
-            `evaluate` and `compute_values` ask it otherwise.
+        group: Policy with its buffer, whose model offers ``model(observations) -> (head, value)`` and ``value``, or
+            ``act`` beside a critic that offers ``critic(global_states) -> value``, unless `evaluate` and
+            `compute_values` ask them otherwise.
         trainer: Settings that all policies share.
         backend: Backend of the environments.
         seed: Seed of the order of minibatches.
@@ -76,6 +78,8 @@ class ActorCriticAlgorithm:
         buffer, config = group.buffer, group.config
         assert buffer is not None, "a policy that learns has a buffer"
         self.config, self.model, self._space = config, group.models["model"], group.arrays.space
+        self.critic = group.models.get("critic")
+        """Centralised critic; None: the model gives the values."""
         self._precision, self._max_rows = trainer.precision, trainer.max_rows
         self._ratio = trainer.neg_pos_env_ratio
         self._value_clip = config.value_clip if self.is_clipped else None
@@ -85,7 +89,7 @@ class ActorCriticAlgorithm:
         self.scheduled = {name: torch.zeros((), device=device) for name in ("lr", "vf_loss_coeff", "entropy_coeff")}
         """Numbers that may change with time, 0-d; written before each update."""
         self.optimiser = FlatAdam(
-            self.model.parameters(),
+            itertools.chain(*(model.parameters() for model in group.models.values())),
             self.scheduled["lr"],
             config.max_grad_norm if config.clip_grad_norm else None,
             config.adam_eps,
@@ -164,11 +168,20 @@ class ActorCriticAlgorithm:
         """Fill values, where the steps need them, after the rollout, and where time limits cut it; enqueues."""
         n_steps, n_envs, n_agents = self.returns.shape
         at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
+        value = self.model.value if self.critic is None else self.critic
+        valued, valued_last = self._valued(buffer)
         for start in range(0 if self._values_come_first else n_steps, n_steps + 1, at_once):
             part = slice(start, start + at_once)
-            self.values[part] = self.model.value(buffer.observations[part])
-        if self._truncated_values is not None and buffer.truncated_observations is not None:
-            self._truncated_values.copy_(self.model.value(buffer.truncated_observations))
+            self.values[part] = value(valued[part])
+        if self._truncated_values is not None and valued_last is not None:
+            self._truncated_values.copy_(value(valued_last))
+
+    def _valued(self, buffer: RolloutBuffer) -> tuple[Tensor, Tensor | None]:
+        """Return what values follow from: of each step and after all, and at the ends of truncated episodes."""
+        if self.critic is None:
+            return buffer.observations, buffer.truncated_observations
+        assert buffer.global_states is not None, "`give_global_states` has put them there"
+        return buffer.global_states, buffer.truncated_global_states
 
     def _choose_environments(self, buffer: RolloutBuffer, order: Shuffle, into: Tensor) -> None:
         """Weigh environments: those with a success 1, and of the others ``neg_pos_env_ratio`` as many, at random."""
@@ -228,9 +241,19 @@ class ActorCriticAlgorithm:
         return stopped
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the model's heads and values of some rows."""
-        outputs: tuple[Tensor, Tensor] = self.model(self._take(buffer.observations[:-1], rows))
-        return outputs
+        """Return the heads (rows, n_agents, n_outputs) and the values (rows, n_agents) of some rows."""
+        observations = self._take(buffer.observations[:-1], rows)
+        if self.critic is None:
+            outputs: tuple[Tensor, Tensor] = self.model(observations)
+            return outputs
+        return self.model.act(observations), self.central_value(buffer, rows)
+
+    def central_value(self, buffer: RolloutBuffer, rows: Rows) -> Tensor:
+        """Return the values (rows, n_agents) that a centralised critic gives some rows."""
+        states, _ = self._valued(buffer)
+        assert self.critic is not None
+        values: Tensor = self.critic(self._take(states[:-1], rows))
+        return values
 
     def _parts(self, rows: Rows) -> Iterator[tuple[Rows, slice]]:
         """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""

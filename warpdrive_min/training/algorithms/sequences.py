@@ -59,8 +59,14 @@ class _OfSequences(ActorCriticAlgorithm):
     # -------------------------------------------------------------- values
 
     def compute_values(self, buffer: RolloutBuffer) -> None:
-        """Fill values by playing the rollout again; time limits cut with the state of then; enqueues."""
+        """Fill values by playing the rollout again; time limits cut with the state of then; enqueues.
+
+        A centralised critic gives them without that.
+        """
         self._begins[1:] = buffer.terminated[:-1] | buffer.truncated[:-1]
+        if self.critic is not None:
+            super().compute_values(buffer)
+            return
         last, values = buffer.truncated_observations, self.values[:-1].flatten(0, 1)
         cuts = None if last is None else _Cuts(buffer, self._n_together)
         for rows, within in self._parts(self._rows.flatten()):
@@ -86,7 +92,8 @@ class _OfSequences(ActorCriticAlgorithm):
         """Return heads and values of whole sequences, which are played again."""
         assert isinstance(rows, Tensor)
         states = self._states(buffer, rows).flatten(0, 1)
-        return self.model.head(states), self.model.value(states)
+        values = self.model.value(states) if self.critic is None else self.central_value(buffer, rows)
+        return self.model.head(states), values
 
     def _states(self, buffer: RolloutBuffer, rows: Tensor) -> Tensor:
         """Return the states after the steps of whole sequences, (sequences, steps, n_agents, state_size)."""

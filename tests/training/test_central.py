@@ -1,0 +1,291 @@
+"""Centralised critics: an update against TorchRL's MAPPO, what they are good for, and who may have one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from envs import ENVS
+from tests.environments.clock import Clock
+from tests.training.builders import (
+    A2C,
+    CENTRAL,
+    PPO,
+    SMALL,
+    TAG,
+    differences,
+    learn,
+    make_buffer,
+    make_group,
+    make_trainer,
+    refused,
+    weights,
+)
+from tests.training.test_actor_critic import COEFFICIENTS, SEED, E, F, N, T, make_batch
+from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.dialect.layout import WarpDriveLayout
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms.actor_critic import PPO as Ppo
+from warpdrive_min.training.build import make_models
+from warpdrive_min.training.central import CentralisedCritic, GlobalStates, create_centralised_critic
+from warpdrive_min.training.config import CentralisedCriticConfig, ModelConfig, PolicyConfig, RunConfig, TrainerConfig
+from warpdrive_min.training.evaluation import evaluate
+from warpdrive_min.training.rollout import RolloutRecorder
+from warpdrive_min.training.trained import load_policies
+
+SPACE = ActionSpace((4,), 1)
+LAYERS = {"fc_dims": (8,), "activation": "tanh", "init_method": "xavier"}
+
+
+def make_algorithm(batch, is_central=True, **policy):
+    """Return PPO on a batch of one policy, in one step, whose critic is centralised or not."""
+    torch.manual_seed(SEED)
+    critic = CentralisedCriticConfig(**LAYERS) if is_central else None
+    few = {"n_epochs": 1, "n_minibatches": 1, "gamma": 0.9, "clip_grad_norm": False}
+    settings = PolicyConfig(
+        to_train=True, algorithm="PPO", model=ModelConfig(**LAYERS), centralised_critic=critic, **few | policy
+    )
+    n_steps, n_envs, n_agents = batch.rewards.shape
+    models = make_models("p", settings, batch.observations.shape[-1], SPACE)
+    if critic is not None:
+        last = batch.truncated_observations
+        batch.global_states = batch.observations.flatten(2)
+        batch.truncated_global_states = None if last is None else last.flatten(2)
+        models["critic"] = create_centralised_critic(batch.global_states.shape[-1], n_agents, critic)
+    shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs)
+    made = Ppo(make_group(settings, models, SPACE, batch), shared, BACKENDS["cpu"], SEED)
+    for name, tensor in made.scheduled.items():
+        tensor.fill_(COEFFICIENTS[name])
+    return made
+
+
+# ------------------------------------------------------------------ the same in TorchRL
+
+
+def mappo_of(critic, share_params):
+    """Return TorchRL's centralised critic with the weights of ours: with one head for all agents, or a network each."""
+    from torchrl.modules import MultiAgentMLP
+
+    theirs = MultiAgentMLP(
+        F, 1, N, centralized=True, share_params=share_params, depth=1, num_cells=8, activation_class=torch.nn.Tanh
+    )
+    weight, bias, head, head_bias = (parameter.detach() for parameter in critic.parameters())
+    layers = {"0": (weight, bias), "2": (head[:, None], head_bias[:, None])}
+    if share_params:
+        layers["2"] = head[:1], head_bias[:1]
+    for name, (want_weight, want_bias) in layers.items():
+        theirs.params[name]["weight"].data.copy_(want_weight)
+        theirs.params[name]["bias"].data.copy_(want_bias)
+    return theirs
+
+
+def transitions(batch):
+    """Return a batch as TorchRL has it, (n_envs, n_steps): what follows a step is what was seen next, or last."""
+    from tensordict import TensorDict
+
+    following = batch.observations[1:].clone()
+    for env in range(E):
+        for slot, t in enumerate(batch.truncated[:, env].nonzero().flatten().tolist()):
+            following[t, env] = batch.truncated_observations[slot, env]
+
+    def of_agents(flags):
+        return flags.T[..., None, None].expand(E, T, N, 1).bool()
+
+    return TensorDict(
+        {
+            "observation": batch.observations[:-1].transpose(0, 1),
+            "action": batch.actions[..., 0].transpose(0, 1).long(),
+            "log_prob": batch.log_probs.transpose(0, 1),
+            "next": {
+                "observation": following.transpose(0, 1),
+                "reward": batch.rewards.transpose(0, 1)[..., None],
+                "terminated": of_agents(batch.terminated),
+                "done": of_agents(batch.terminated | batch.truncated),
+            },
+        },
+        batch_size=[E, T],
+    )
+
+
+@pytest.mark.parametrize("share_params", [True, False])
+@pytest.mark.filterwarnings("ignore")  # TorchRL's own
+def test_update_is_that_of_torchrls_mappo(share_params):
+    """Values, advantages, returns, loss and gradients are those of `GAE` and `ClipPPOLoss` with `MultiAgentMLP`.
+
+    Its agents share a critic, whose values are then equal, or have one each: our layers stand for all of them, so they
+    have the sum of their gradients.
+    """
+    pytest.importorskip("torchrl")
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import ProbabilisticActor
+    from torchrl.objectives import ClipPPOLoss
+    from torchrl.objectives.value import GAE
+
+    torch.manual_seed(0)
+    batch = make_batch(SPACE, make_models("p", PolicyConfig(model=ModelConfig(**LAYERS)), F, SPACE)["model"], drift=0.2)
+    ours = make_algorithm(batch)
+    with torch.no_grad():
+        ours.critic.vf_head.bias.copy_(torch.randn(N))
+        if share_params:
+            for parameter in ours.critic.vf_head.parameters():
+                parameter.copy_(parameter[:1].expand_as(parameter))
+    actor = copy.deepcopy(ours.model)
+    actor.forward = actor.act
+    categorical = {"in_keys": ["logits"], "distribution_class": torch.distributions.Categorical}
+    critic = TensorDictModule(mappo_of(ours.critic, share_params), ["observation"], ["state_value"])
+    theirs = ClipPPOLoss(
+        ProbabilisticActor(TensorDictModule(actor, ["observation"], ["logits"]), **categorical),
+        critic,
+        clip_epsilon=ours.config.clip_param,
+        entropy_coeff=COEFFICIENTS["entropy_coeff"],
+        critic_coeff=COEFFICIENTS["vf_loss_coeff"],
+        loss_critic_type="l2",
+    )
+    theirs.set_keys(sample_log_prob="log_prob")
+    data = transitions(batch)
+    GAE(gamma=ours.config.gamma, lmbda=ours.default_lambda, value_network=critic)(data)
+    terms = theirs(data)
+    total = terms["loss_objective"] + terms["loss_critic"] + terms["loss_entropy"]
+    total.backward()
+
+    learn(ours, batch)
+    assert ours.metrics["clip_fraction"].item() > 0
+    close = {"rtol": 1e-4, "atol": 1e-5}  # sums over 72 rows in another order
+    pairs = {"state_value": ours.values[:-1], "advantage": ours.advantages, "value_target": ours.returns}
+    for name, got in pairs.items():
+        torch.testing.assert_close(got.transpose(0, 1), data[name][..., 0], **close, msg=name)
+    assert ours.metrics["loss"].item() == pytest.approx(total.item(), rel=1e-4)
+    of_actor, of_critic = (
+        [parameter.grad for parameter in part.parameters()]
+        for part in (theirs.actor_network_params, theirs.critic_network_params)
+    )
+    got = list(
+        ours.optimiser.gradient.split([each.numel() for each in (*ours.model.parameters(), *ours.critic.parameters())])
+    )
+    if share_params:
+        got[-2:] = [each.view(N, -1).sum(0) for each in got[-2:]]
+    else:
+        of_critic[:2] = [each.sum(0) for each in of_critic[:2]]
+    assert len(got) == 8
+    for got_one, want in zip(got, of_actor + of_critic, strict=True):
+        torch.testing.assert_close(got_one, want.flatten(), **close)
+
+
+# ------------------------------------------------------------------ what it is good for
+
+
+@pytest.mark.parametrize("is_central", [True, False])
+def test_value_that_only_the_state_tells_is_learned_by_a_centralised_critic(is_central):
+    """Each of two agents is paid what the other one sees: a critic of its own observations explains none of that."""
+    batch = make_buffer(32, 8, 2, n_truncated=0, n_types=1)
+    generator = torch.Generator().manual_seed(3)
+    batch.observations.copy_(torch.randn(batch.observations.shape, generator=generator))
+    batch.rewards.copy_(batch.observations[:-1, ..., 0].flip(-1))
+    batch = replace(batch, actions=batch.actions.int())
+    algorithm = make_algorithm(batch, is_central, gamma=0.0, value_clip=None)
+    for _ in range(60):
+        learn(algorithm, batch)
+    explained = algorithm.metrics["explained_variance"].item()
+    assert explained > 0.95 if is_central else explained < 0.1
+
+
+# ------------------------------------------------------------------ runs
+
+
+def test_policies_act_without_their_critics(tmp_path):
+    """A checkpoint has each policy's critic, with an output for each agent; to play it, only the actor is built."""
+    env = ENVS["tag_continuous"](**TAG)
+    trainer = make_trainer(env, {"runner": {**A2C, **CENTRAL}, "tagger": {**PPO, **CENTRAL}}, basedir=tmp_path)
+    trainer.train(2)
+    tensors, _ = checkpoint.load(trainer.save_checkpoint())
+    n_features = 5 * trainer.groups["runner"].arrays.n_features
+    for policy, n_agents in (("runner", 3), ("tagger", 2)):
+        assert tensors[f"policy/{policy}/critic/fc.0.0.weight"].shape == (8, n_features)
+        assert tensors[f"policy/{policy}/critic/vf_head.weight"].shape == (n_agents, 8)
+        assert not any("/model/vf_head" in name for name in tensors)
+    trained = load_policies(trainer.folder, env)
+    assert not any("vf_head" in name for model in trained.models.values() for name in model.state_dict())
+    assert evaluate(trained.wrapper("cpu"), trained.models, trained.policies, n_episodes=3) == trainer.evaluate(3)
+
+
+def test_weights_of_a_critic_come_from_a_checkpoint(tmp_path):
+    """``model_ckpt_filepath`` of the one and of the other fills the actor and the critic."""
+    env = ENVS["tag_continuous"](**TAG)
+    first = make_trainer(env, {"shared": {**PPO, **CENTRAL}}, basedir=tmp_path)
+    saved = {"model_ckpt_filepath": str(first.save_checkpoint())}
+    policy = {**PPO, "model": {**SMALL, **saved}, "centralised_critic": {**SMALL, **saved}}
+    second = make_trainer(env, {"shared": policy}, basedir=tmp_path, folder="second", seed=8)
+    assert not differences(weights(first), weights(second))
+
+
+class Total(CentralisedCritic):
+    """Values every agent at a learned multiple of the sum of the state."""
+
+    def __init__(self, n_features, n_agents, config):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(n_agents))
+
+    def forward(self, states):
+        return states.sum(-1, keepdim=True) * self.factor
+
+
+class OnlyOne(Total):
+    """Gives one value, however many agents there are."""
+
+    def forward(self, states):
+        return super().forward(states)[..., :1]
+
+
+def test_critic_of_ones_own_joins_by_name(factory, tmp_path):
+    """The factory builds it with the sizes of state and policy; one that returns something else is refused."""
+    factory.add("total", Total)
+    policy = {**PPO, "centralised_critic": {"type": "total"}}
+    trainer = make_trainer(ENVS["tag_continuous"](**TAG), {"shared": policy}, basedir=tmp_path)
+    trainer.train(1)
+    assert not torch.equal(weights(trainer)["policy/shared/critic/factor"], torch.ones(5))
+    with refused("centralised_critic.type", "fully_connected"):
+        create_centralised_critic(4, 2, CentralisedCriticConfig(type="fully_connected"))
+    factory.add("only one", OnlyOne)
+    with refused("model 'only one'", (2, 3, 1)):
+        create_centralised_critic(4, 2, CentralisedCriticConfig(type="only one"))
+
+
+# ------------------------------------------------------------------ who may have one
+
+
+def test_ddpg_and_warpdrives_rule_have_none():
+    """Both are refused with what to do."""
+    critic = {"centralised_critic": {}}
+    with refused("policy.p.algorithm", "DDPG"):
+        RunConfig.from_dict({"policy": {"p": {"algorithm": "DDPG", "tau": 0.1, **critic}}})
+    with refused("trainer.compat", "warpdrive"):
+        RunConfig.from_dict({"trainer": {"compat": "warpdrive"}, "policy": {"p": critic}})
+
+
+def test_config_says_who_has_one():
+    """Nothing and null are none, an empty mapping is one with the defaults; a config's own dict says the same."""
+    for given, want in ((None, None), ({}, CentralisedCriticConfig()), (SMALL, CentralisedCriticConfig(fc_dims=(8,)))):
+        config = RunConfig.from_dict({"policy": {"p": {"centralised_critic": given}}})
+        assert config.policy["p"].centralised_critic == want
+        assert list(config.policy["p"].models) == (["model"] if want is None else ["model", "critic"])
+        assert RunConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(ConfigError, match=r"policy\.p\.centralised_critic: must be a valid dictionary"):
+        RunConfig.from_dict({"policy": {"p": {"centralised_critic": True}}})
+
+
+def test_last_observations_are_those_of_all_or_of_none():
+    """Where one of two sets of arrays tells what its agents saw last, there is no last state, and that is an error."""
+    policies = {"even": [0, 2], "odd": [1]}
+    wrapper = EnvWrapper(Clock(num_agents=3, policies=policies), num_envs=2, auto_reset=True)
+    wrapper.reset()
+    arrays = WarpDriveLayout(separate=True).arrays(wrapper, policies).values()
+    recorders = {each.suffix: RolloutRecorder(wrapper, 2, each) for each in arrays}
+    assert GlobalStates(arrays, recorders).truncated.shape == (1, 2, 6)
+    recorders["_odd"].truncated_observations = None
+    with refused("centralised critic", {"final_observations_even": True, "final_observations_odd": False}):
+        GlobalStates(arrays, recorders)

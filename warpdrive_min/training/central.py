@@ -1,0 +1,169 @@
+"""Centralised critics: values from the state of the whole environment, for policies that act on what an agent sees.
+
+A *global state* is what all agents of an environment observe, side by side, in the order of the arrays. Only learning
+needs it: acting, evaluation and what is exported do without.
+
+Source: Yu et al. 2022, "The surprising effectiveness of PPO in cooperative multi-agent games" (MAPPO), whose critic is
+asked once for each agent; this one has an output for each agent of its policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from warpdrive_min.errors import require
+from warpdrive_min.training.arrays import AgentArrays
+from warpdrive_min.training.models import ModelFactory, Trunk, check_shape, initialise, probe
+from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.rollout import RolloutRecorder
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import ModelConfig
+
+Tensor = torch.Tensor
+
+# ------------------------------------------------------------------ the network
+
+
+class CentralisedCritic(nn.Module):
+    """Base of centralised critics, which are built with ``(n_features, n_agents, config)``.
+
+    ``forward(states)`` returns the value of each agent of a policy, ``(..., n_agents)``, from global states
+    ``(..., n_features)``.
+    """
+
+
+class FullyConnectedCentralisedCritic(CentralisedCritic):
+    """Linear layers, each with an activation, under a value head with an output for each agent.
+
+    Args:
+        n_features: Size of a global state.
+        n_agents: Agents of the policy.
+        config: Layers, activation and initial weights, as of `FullyConnected`.
+    """
+
+    def __init__(self, n_features: int, n_agents: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.fc = Trunk(n_features, config)
+        self.vf_head = nn.Linear(self.fc.width, n_agents)
+        initialise(self, config.init_method)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the value of each agent."""
+        return self.fc.under(states, self.vf_head)
+
+
+ModelFactory.add("fully_connected_centralised_critic", FullyConnectedCentralisedCritic)
+
+
+def create_centralised_critic(n_features: int, n_agents: int, config: ModelConfig) -> CentralisedCritic:
+    """Build a centralised critic.
+
+    Args:
+        n_features: Size of a global state.
+        n_agents: Agents of the policy.
+        config: Names the model.
+
+    Raises:
+        ConfigError: The model is unknown or no centralised critic, or returns something of another shape.
+    """
+    found = ModelFactory.create(config.type)
+    is_one = isinstance(found, type) and issubclass(found, CentralisedCritic)
+    do = "use 'fully_connected_centralised_critic'"
+    require(is_one, "centralised_critic.type", "must derive from CentralisedCritic", config.type, do)
+    model = found(n_features, n_agents, config)
+    assert isinstance(model, CentralisedCritic)
+    with probe(model, n_features) as states:
+        check_shape(config, "values", model(states), (*states.shape[:-1], n_agents))
+    return model
+
+
+# ------------------------------------------------------------------ what it sees
+
+
+def n_state_features(arrays: Iterable[AgentArrays]) -> int:
+    """Return the size of a global state from the arrays of all policies."""
+    return sum(len(each.rewards[0]) * each.n_features for each in _by_set(arrays))
+
+
+def give_global_states(groups: Sequence[PolicyGroup], recorders: Mapping[str, RolloutRecorder]) -> GlobalStates | None:
+    """Put global states into the buffers of the policies with a centralised critic.
+
+    Those of a policy that has the environment to itself are its own observations, and a view of them. Several policies
+    share one array.
+
+    Args:
+        groups: All policies, with their buffers.
+        recorders: By the suffix of their arrays.
+
+    Returns:
+        What must be told of each step to gather that array; None: there is none.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: It does not fit.
+    """
+    buffers = [group.buffer for group in groups if group.buffer is not None and group.config.centralised_critic]
+    if not buffers:
+        return None
+    if len(groups) == 1:
+        (own,) = buffers
+        last = own.truncated_observations
+        own.global_states = own.observations.flatten(2)
+        own.truncated_global_states = None if last is None else last.flatten(2)
+        return None
+    gathered = GlobalStates([group.arrays for group in groups], recorders)
+    for buffer in buffers:
+        buffer.global_states, buffer.truncated_global_states = gathered.states, gathered.truncated
+    return gathered
+
+
+class GlobalStates:
+    """Gathers the global states of a rollout, in static buffers that every rollout overwrites.
+
+    Args:
+        arrays: Arrays of each policy.
+        recorders: By the suffix of their arrays.
+
+    Raises:
+        ConfigError: Some arrays tell what agents see last in an episode, and others do not.
+    """
+
+    def __init__(self, arrays: Iterable[AgentArrays], recorders: Mapping[str, RolloutRecorder]) -> None:
+        sets = _by_set(arrays)
+        n_steps, n_envs, _ = recorders[sets[0].suffix].rewards.shape
+        shapes = [(len(each.rewards[0]), each.n_features) for each in sets]
+        widths = [n_agents * n_features for n_agents, n_features in shapes]
+        self.states = torch.zeros(n_steps + 1, n_envs, sum(widths), device=sets[0].rewards.device)
+        """(n_steps + 1, n_envs, n_features) float32: before each step, and after all."""
+        parts = zip(sets, self.states.split(widths, -1), shapes, strict=True)
+        self._parts = [(each, states.unflatten(-1, shape)) for each, states, shape in parts]
+        last = {each.suffix: recorders[each.suffix].truncated_observations for each in sets}
+        self._last = [each.flatten(2) for each in last.values() if each is not None]
+        rule = "observations: arrays of some policies have their last ones and others have not"
+        have = {f"final_observations{suffix}": each is not None for suffix, each in last.items()}
+        require(len(self._last) in (0, len(sets)), "centralised critic", rule, have, "write all of them, or none")
+        self.truncated: Tensor | None = None
+        """(n_truncated, n_envs, n_features) float32, as `RolloutRecorder.truncated_observations`."""
+        if self._last:
+            self.truncated = self._last[0] if len(sets) == 1 else torch.cat(self._last, -1)
+
+    def keep(self, t: int) -> None:
+        """Keep what all agents see before step ``t`` of a rollout; enqueues."""
+        for arrays, states in self._parts:
+            arrays.observe(states[t])
+
+    def end_rollout(self) -> None:
+        """Keep what all agents see after the last step, and saw last of truncated episodes; enqueues."""
+        self.keep(-1)
+        if self.truncated is not None and len(self._last) > 1:
+            torch.cat(self._last, -1, out=self.truncated)
+
+
+def _by_set(arrays: Iterable[AgentArrays]) -> list[AgentArrays]:
+    """Return the agents of each set of arrays, all of them, from those of each policy."""
+    return list({each.suffix: replace(each, rows=None, mask=None) for each in arrays}.values())
