@@ -98,13 +98,16 @@ def action_bounds(spaces: Iterable[Any]) -> npt.NDArray[np.float32]:
 def space_of(observation: Any) -> Any:
     """Derive the space of an observation: a ``Box``, or a ``Dict`` of them for a mapping.
 
-    Bounds are +-1e20, halved until the dtype can hold them, as WarpDrive does.
+    Bounds are +-1e20, halved until the dtype can hold them, as WarpDrive does; of unsigned numbers and bools, all
+    their values.
     """
     if isinstance(observation, Mapping):
         return Dict({key: space_of(value) for key, value in observation.items()})
     array = np.asarray(observation)
+    if array.dtype.kind in "ub":
+        return Box(0, 1 if array.dtype.kind == "b" else np.iinfo(array.dtype).max, array.shape, array.dtype)
     bound = 1e20
-    if array.dtype.kind in "iuf":
+    if array.dtype.kind in "if":
         largest = float((np.finfo if array.dtype.kind == "f" else np.iinfo)(array.dtype).max)
         while bound > largest:
             bound /= 2

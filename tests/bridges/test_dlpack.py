@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.environments.lookout import Lookout, seen
 from tests.support import managers, on_every_backend, push
-from warpdrive_min import CUDADataManager
+from warpdrive_min import CUDADataManager, EnvWrapper
 from warpdrive_min.bridges.dlpack import assign, export
 from warpdrive_min.errors import DataError
 
@@ -39,6 +40,20 @@ def test_export_shares_memory_with_torch_on_every_backend(backend):
     push(data, "x", np.ones((2, 3), np.float32))
     shared = torch.from_dlpack(export(data, "x"))
     assert (shared.data_ptr(), shared.device) == (data.tensor("x").data_ptr(), data.device)
+
+
+@on_every_backend
+def test_export_shares_every_part_of_dict_observations(backend):
+    """Views that a step writes into: at the data manager's addresses, with its numbers afterwards."""
+    wrapper = EnvWrapper(Lookout(), num_envs=2, env_backend=backend)
+    wrapper.reset()
+    data = wrapper.cuda_data_manager
+    parts = {key: torch.from_dlpack(export(data, f"observations_{key}")) for key in seen(0, 0, 0)}
+    data.tensor("sampled_actions").fill_(2)
+    wrapper.step()
+    for key, part in parts.items():
+        assert part.data_ptr() == data.tensor(f"observations_{key}").data_ptr()
+        np.testing.assert_array_equal(part.cpu(), [[seen(agent, 1, 2)[key] for agent in (0, 1)]] * 2)
 
 
 def test_export_outlives_the_data_manager():

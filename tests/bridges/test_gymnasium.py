@@ -13,9 +13,10 @@ import torch
 from envs import CartPole, TagContinuous
 from envs.classic_control.pendulum import Pendulum
 from tests.environments.counter import Counter, PythonCounter
+from tests.environments.lookout import Lookout, seen
 from tests.support import TAG_CONFIGS, on_every_backend
 from warpdrive_min import EnvWrapper, spaces
-from warpdrive_min.errors import ActionError, ConfigError
+from warpdrive_min.errors import ActionError, ConfigError, DataError
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -161,11 +162,13 @@ def test_vector_env_runs_on_every_backend(backend):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("env", [lambda: CartPole(episode_length=3), lambda: Lookout(1)], ids=["cartpole", "lookout"])
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
-def test_step_and_reset_do_not_synchronise(backend):
-    """On a GPU, with tensors, torch sees no synchronising call."""
-    envs = GymnasiumVectorEnv(CartPole(episode_length=3), num_envs=64, env_backend=backend)
-    actions = torch.ones(64, dtype=torch.int64, device=envs.reset()[0].device)
+def test_step_and_reset_do_not_synchronise(backend, env):
+    """On a GPU, with tensors, torch sees no synchronising call, whether observations are an array or a Dict."""
+    envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend)
+    envs.reset()
+    actions = torch.ones(64, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
     mask = actions > 0
     envs.step(actions)
     mode = torch.cuda.get_sync_debug_mode()
@@ -297,6 +300,103 @@ def test_environment_without_reasons_terminates_before_its_time():
     assert not truncated.any()
 
 
+# ------------------------------------------------------------------ observations in a Dict
+
+
+@on_every_backend
+def test_dict_observations_are_dicts_of_batches(backend):
+    """Each part by hand over an end, on every backend: shapes and dtypes stay, and later steps write elsewhere."""
+    envs = GymnasiumVectorEnv(Lookout(episode_length=2), num_envs=2, env_backend=backend, agents_as_envs=True)
+    actions, totals = torch.tensor([0, 1, 2, 0]), np.array([0, 0, 0, 0])
+    got, want = [envs.reset()[0]], [(0, totals)]
+    for step in range(1, 4):
+        observations, _, _, truncated, infos = envs.step(actions)
+        totals = totals + actions.numpy()
+        assert infos["_final_obs"].tolist() == truncated.tolist() == [step == 2] * 4
+        if step == 2:
+            got.append(infos["final_obs"])
+            want.append((step, totals))
+            totals = totals * 0
+        got.append(observations)
+        want.append((step % 2, totals))
+    assert len(got) == 5, "an episode must end"
+    for parts, (time, total) in zip(got, want, strict=True):
+        rows = [seen(row % 2, time, total[row]) for row in range(4)]
+        assert parts.keys() == rows[0].keys() == envs.single_observation_space.keys()
+        for key, part in parts.items():
+            np.testing.assert_array_equal(part.cpu(), [row[key] for row in rows], err_msg=key)
+            assert str(part.dtype) == f"torch.{envs.single_observation_space[key].dtype}"
+            assert part.device == envs.wrapper.cuda_data_manager.device
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_dict_observations_are_what_gymnasiums_own_gives(mode):
+    """A SyncVectorEnv's spaces, observations and infos; the mask is one that Discrete.sample takes."""
+    got = GymnasiumVectorEnv(Lookout(1), num_envs=3, auto_reset=mode is AutoresetMode.SAME_STEP, to_numpy=True)
+    want = SyncVectorEnv([lambda: GymnasiumEnv(Lookout(1))] * 3, autoreset_mode=mode)
+    assert got.observation_space == want.observation_space
+    observations, infos = got.reset(seed=1)
+    assert data_equivalence((observations, infos), want.reset(seed=1), exact=True)
+    n_ended = 0
+    for _ in range(7):
+        assert got.observation_space.contains(observations)
+        actions = np.array([got.single_action_space.sample(mask) for mask in observations["action_mask"]])
+        (observations, rewards, *ends), wanted = got.step(actions), want.step(actions)
+        assert data_equivalence([observations, *ends], [wanted[0], *wanted[2:]], exact=True)
+        assert rewards.min() >= 0, "the mask must say what is allowed"
+        ended = ends[1]
+        n_ended += ended.sum()
+        if mode is AutoresetMode.DISABLED and ended.any():
+            again = [each.reset(options={"reset_mask": ended.copy()}) for each in (got, want)]
+            assert data_equivalence(*again, exact=True)
+            observations = again[0][0]
+    assert n_ended == 6
+
+
+def test_plain_env_with_dict_observations_passes_gymnasiums_checker():
+    """check_env is content, and flattening lays the parts side by side."""
+    check_env(GymnasiumEnv(Lookout(1)), skip_render_check=True)
+    flat = gymnasium.wrappers.FlattenObservation(GymnasiumEnv(Lookout(1)))
+    assert flat.reset()[0].shape == flat.observation_space.shape == (12,)
+
+
+@pytest.mark.parametrize(
+    ("key", "part", "error", "match"),
+    [
+        ("map", spaces.Dict(), ConfigError, r"under 'map' must be one array .got {}.; give every array a key"),
+        ("sky", spaces.Box(-1, 1, (2,)), DataError, r"the array 'observations_sky'; push it in get_tensor_dictionary"),
+        ("map", spaces.Box(-1, 1, (4,)), ConfigError, r"the array 'observations_map' of shape .1, 2, 4. .got .1, 2, 2"),
+        ("action_mask", spaces.Box(0, 1, (4,)), ConfigError, r"'observations_action_mask' of shape .1, 2, 4. .got"),
+    ],
+)
+def test_dict_observations_that_no_bridge_shows(key, part, error, match):
+    """The error names the bridge, the agent, the space, and what to do."""
+    wrapper = EnvWrapper(Lookout())
+    wrapper.env.observation_space[1][key] = part
+    with pytest.raises(error, match=f"^GymnasiumVectorEnv: agent 1 of environment 'Lookout': .*{match}"):
+        GymnasiumVectorEnv(wrapper, agents_as_envs=True)
+
+
+def test_action_mask_needs_an_entry_for_each_choice():
+    """Choices of all types count; a continuous action has none."""
+    for actions, n_choices in ((spaces.MultiDiscrete([3, 2]), 5), (spaces.Box(-1, 1, (3,)), 0)):
+        env = Lookout(1)
+        env.action_space = {0: actions}
+        match = rf"agent 0 of .* its action mask needs one entry for each of the {n_choices} choices of .* .got Box"
+        with pytest.raises(ConfigError, match=match):
+            GymnasiumVectorEnv(env)
+
+
+def test_restarting_in_the_step_needs_every_part_of_final_observations():
+    """One array is missing: the error names those that are needed."""
+    env = Lookout(1)
+    feed = env.get_tensor_dictionary()
+    del feed["final_observations_hour"]
+    env.get_tensor_dictionary = lambda: feed
+    with pytest.raises(ConfigError, match=r"needs a kernel 'reset' and the arrays .*final_observations_hour"):
+        GymnasiumVectorEnv(env)
+
+
 # ------------------------------------------------------------------ errors
 
 
@@ -317,6 +417,9 @@ def test_agents_must_have_the_same_spaces_to_share_a_batch():
         ConfigError, match=r"agent .*: all agents must have the action space .*n=2.* of agent .* .got .*n=3"
     ):
         GymnasiumVectorEnv(env, agents_as_envs=True, auto_reset=False)
+    match = r"agent 1: all agents must have the observation space .* of agent 0 .got .*; use PettingZooParallelEnv"
+    with pytest.raises(ConfigError, match=match):
+        GymnasiumVectorEnv(Lookout(without_map=[1]), agents_as_envs=True)
 
 
 def test_restarting_in_the_step_needs_final_observations():

@@ -7,6 +7,7 @@ import pytest
 
 from envs import CartPole, TagContinuous
 from tests.environments.counter import Counter
+from tests.environments.lookout import Lookout, seen
 from tests.support import TAG_CONFIGS, is_simulated, on_every_backend
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ActionError, ConfigError
@@ -130,6 +131,25 @@ def test_actions_reach_their_agents():
         assert set(terminations.values()) == {count == 2}
         assert not any(truncations.values())
     assert env.agents == []
+
+
+@on_every_backend
+def test_agents_see_dicts_of_their_own(backend):
+    """PettingZoo's test, which draws actions by the mask; then by hand: agent 1 alone does not see the map."""
+    env = PettingZooParallelEnv(Lookout(without_map=[1]), env_backend=backend)
+    parallel_api_test(env, num_cycles=4)
+    observations, _ = env.reset()
+    for want in ([seen(0, 0, 0), seen(1, 0, 0)], [seen(0, 1, 2), seen(1, 1, 1)]):
+        del want[1]["map"]
+        for agent, own in zip(env.possible_agents, want, strict=True):
+            space, parts = env.observation_space(agent), observations[agent]
+            assert space.contains(parts)
+            assert parts.keys() == own.keys()
+            for key, part in parts.items():
+                np.testing.assert_array_equal(part, own[key])
+                assert part.dtype == space[key].dtype
+        observations, rewards, *_ = env.step({"agent_0": 2, "agent_1": 1})
+    assert rewards == {"agent_0": 2, "agent_1": 1}
 
 
 # ------------------------------------------------------------------ errors

@@ -8,6 +8,7 @@ import torch
 from envs import CartPole, TagContinuous
 from envs.classic_control.pendulum import Pendulum
 from tests.environments.counter import Counter
+from tests.environments.lookout import Lookout, seen
 from tests.support import TAG_CONFIGS, on_every_backend
 from warpdrive_min import Environment, EnvWrapper, spaces
 from warpdrive_min.errors import ConfigError
@@ -17,7 +18,7 @@ pytest.importorskip("torchrl")
 from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, MultiCategorical
 from torchrl.envs import MarlGroupMapType, TransformedEnv
-from torchrl.envs.transforms import RewardSum
+from torchrl.envs.transforms import ActionMask, RewardSum
 from torchrl.envs.utils import check_env_specs, check_marl_grouping
 
 from warpdrive_min.bridges.torchrl import TorchRLEnv, spec_of
@@ -133,6 +134,29 @@ def test_transforms_see_episodes():
     assert sums.tolist() == [[1, 2, 3, 1, 2, 3, 1]] * 2
 
 
+@on_every_backend
+@pytest.mark.parametrize("n_agents", [1, 2])
+def test_dict_observations_are_nested_entries(backend, n_agents):
+    """TorchRL's checker, then by hand: parts under "observation", and a mask by which ActionMask draws actions."""
+    env = TorchRLEnv(Lookout(n_agents), num_envs=2, env_backend=backend)
+    check_env_specs(env)
+    group = ("agents",) if n_agents > 1 else ()
+    masked = TransformedEnv(env, ActionMask((*group, "action"), (*group, "action_mask")))
+    data = masked.rollout(5, break_when_any_done=False).cpu()
+    assert data["next", "truncated"][0, :, 0].tolist() == [False, False, True, False, False]
+    assert data["next", *group, "reward"].min() >= 0, "actions that the mask forbids"
+    totals = data[*group, "action"][:, :2].sum(1).flatten().tolist()  # of each agent of each copy
+    entries = data[:, 2].get(group) if group else data[:, 2]
+    entries = entries.reshape(len(totals))
+    for entry, row in zip(entries, range(len(totals)), strict=True):
+        want = seen(row % n_agents, 2, totals[row])
+        mask = entry["action_mask"]
+        assert (mask.dtype, mask.int().tolist()) == (torch.bool, want.pop("action_mask").tolist())
+        assert entry["observation"].keys() == want.keys()
+        for key, part in entry["observation"].items():
+            assert (part.tolist(), str(part.dtype)) == (want[key].tolist(), f"torch.{want[key].dtype}")
+
+
 def test_seed_gives_the_starts():
     """The next reset after set_seed gives the seed's starts; without one the draws go on."""
     env = TorchRLEnv(CartPole(), num_envs=3)
@@ -152,3 +176,10 @@ def test_torchrl_restarts_itself():
         TorchRLEnv(EnvWrapper(CartPole(), num_envs=2, auto_reset=True))
     wrapper = EnvWrapper(CartPole(), num_envs=2)
     assert TorchRLEnv(wrapper).wrapper is wrapper
+
+
+def test_agents_of_a_group_see_the_same_keys():
+    """The error names the agent that differs."""
+    match = r"TorchRLEnv: agent 1: all agents must have the observation space .* of agent 0 .got .*; use PettingZoo"
+    with pytest.raises(ConfigError, match=match):
+        TorchRLEnv(Lookout(without_map=[1]))

@@ -247,6 +247,28 @@ def test_epidemic_runs_from_sampler_to_log(backend, registrar):
 
 
 @pytest.mark.parametrize("backend", THREADED)
+def test_climate_is_stepped_by_torchrl(backend):
+    """Features and mask are entries of a group; actions of five types that ActionMask draws respect the mask."""
+    pytest.importorskip("torchrl")
+    from torchrl.envs import TransformedEnv
+    from torchrl.envs.transforms import ActionMask
+
+    from warpdrive_min.bridges.torchrl import TorchRLEnv
+
+    env = TorchRLEnv(start(CUDAClimate(**FOUR), backend))
+    env.wrapper.cuda_data_manager.tensor("observations_action_mask_at_reset")[:, :, 1:9] = (
+        0  # of ten choices two are left
+    )
+    masked = TransformedEnv(env, ActionMask(("agents", "action"), ("agents", "action_mask")))
+    data = masked.rollout(2, break_when_any_done=False)["agents"]
+    assert data["observation", "features"].shape == (2, 2, 4, 11)
+    assert not data["action_mask"][:, 0, :, 1:9].any()
+    nvec = Climate(**FOUR).action_nvec
+    for mask, action in zip(data["action_mask"].split(nvec, -1), data["action"].unbind(-1), strict=True):
+        assert mask.gather(-1, action[..., None]).all()
+
+
+@pytest.mark.parametrize("backend", THREADED)
 def test_climate_runs_with_masks_and_its_own_reset(backend):
     """Actions sampled under the mask respect the treaties; finished copies alone restart; so does all by the kernel."""
     wrapper = EnvWrapper(env_obj=CUDAClimate(**FOUR), num_envs=2, env_backend=backend)

@@ -57,6 +57,12 @@ def test_space_of_bounds_fit_the_dtype(dtype):
     assert np.log2(1e20 / box.high) % 1 == 0
 
 
+@pytest.mark.parametrize(("dtype", "high"), [(np.uint8, 255), (bool, 1)])
+def test_space_of_unsigned_numbers_holds_them_all(dtype, high):
+    """From 0 to the largest, in place of a bound on both sides of 0."""
+    assert space_of(np.zeros((2, 3), dtype)) == Box(0, high, (2, 3), np.dtype(dtype))
+
+
 def test_action_bounds_are_those_of_every_agent_and_type():
     """Choices count from 0; a box has its own bounds, and agents may differ in them."""
     discrete = action_bounds([Discrete(3), Discrete(2)])

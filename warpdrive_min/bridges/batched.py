@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import ActionError, require
+from warpdrive_min.errors import ActionError, ConfigError, DataError, known, require
 from warpdrive_min.resetter import OWN_KERNEL
-from warpdrive_min.spaces import Dict
+from warpdrive_min.spaces import Box, Dict, category_counts, space_of
+from warpdrive_min.training.arrays import part_names
+
+WHOLE = ""
+"""Key of an observation that is no Dict, and has one part."""
+Parts = dict[Hashable, torch.Tensor]
+"""Arrays ``(n_envs, n_agents, ...)`` of what agents see, by key."""
 
 
 class BatchedEnvironment:
@@ -24,8 +31,11 @@ class BatchedEnvironment:
         options: keyword arguments of `EnvWrapper`.
 
     Raises:
-        ConfigError: Options besides a wrapper, no kernels for the backend, or observations that are several arrays.
-        DataError: The environment has no ``observations``, ``sampled_actions`` or ``rewards``.
+        ConfigError: Options besides a wrapper, no kernels for the backend, Dicts in a Dict of observations, an array of
+            observations that does not have a row of its agents' space for each of them, or an action mask without an
+            entry for each choice.
+        DataError: The environment has no ``observations`` (of a Dict ``observations_<key>``), ``sampled_actions`` or
+            ``rewards``.
     """
 
     def __init__(self, who: str, env: Any, options: Mapping[str, Any]) -> None:
@@ -40,18 +50,48 @@ class BatchedEnvironment:
         self.n_envs, self.n_agents = self.wrapper.n_envs, self.wrapper.n_agents
         self.agents: list[Hashable] = list(self.wrapper.env.action_space)
         self.action_spaces: Mapping[Hashable, Any] = self.wrapper.env.action_space
-        self.observation_spaces: Mapping[Hashable, Any] = self.wrapper.env.observation_space
-        is_dict = any(isinstance(space, Dict) for space in self.observation_spaces.values())
-        require(not is_dict, what, "must have one array of observations, not several in a dict")
         self.data = self.wrapper.cuda_data_manager
         self.device = self.data.device
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
             self.data.tensor(EPISODE).zero_()  # so that the first `restart` starts the first episode again
         self._actions = self.data.tensor(Constants.ACTIONS)
-        self._observations = self.data.tensor(Constants.OBSERVATIONS)
+        self._suffixes: dict[Hashable, str] = {}
+        self.observation_spaces: Mapping[Hashable, Any] = {
+            agent: self._observation_space(agent, space) for agent, space in self.wrapper.env.observation_space.items()
+        }
         self._rewards = self.data.tensor(Constants.REWARDS)
         self._has_reasons = all(self.data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED))
+
+    def _observation_space(self, agent: Hashable, space: Any) -> Any:
+        """Return the space of what an agent is shown, and note the arrays of its parts; action masks are int8."""
+        what = f"{self.who}: agent {agent!r} of environment {self.wrapper.name!r}"
+        parts, shown = parts_of(space), {}
+        for key, suffix in part_names("", list(getattr(space, "spaces", {}))).items():
+            part, name = parts[key], Constants.OBSERVATIONS + suffix
+            if hasattr(part, "spaces"):
+                do = "give every array a key of one flat Dict"
+                raise ConfigError.of(what, f"its observations under {key!r} must be one array", part, do)
+            if not self.data.is_data_on_device(name):
+                do = "push it in get_tensor_dictionary(), or by SharedLayout().push(wrapper, policies) after reset()"
+                raise DataError.of(what, f"its observations of the space {part} need the array {name!r}", do=do)
+            rows, want = self.data.get_shape(name), (self.n_envs, self.n_agents, *part.shape)
+            if rows != want:
+                rule = f"its space {part} needs the array {name!r} of shape {want}"
+                raise ConfigError.of(what, rule, rows, "let all agents see arrays of one shape, filled up with zeros")
+            self._suffixes[key] = suffix
+            if key == Constants.ACTION_MASK:
+                self._require_mask(what, part, self.action_spaces[agent])
+                part = Box(0, 1, part.shape, np.int8)
+            elif isinstance(part, Box) and np.dtype(part.dtype) != self.data.get_dtype(name):
+                part = space_of(np.zeros(part.shape, self.data.get_dtype(name)))
+            shown[key] = part
+        return Dict(shown) if hasattr(space, "spaces") else shown[WHOLE]
+
+    def _require_mask(self, what: str, mask: Any, actions: Any) -> None:
+        n_choices = 0 if hasattr(actions, "low") else sum(category_counts(actions))
+        rule = f"its action mask needs one entry for each of the {n_choices} choices of {actions}"
+        require(tuple(mask.shape) == (n_choices,), what, rule, mask, "put types of actions side by side")
 
     # -------------------------------------------------------------- what a bridge may ask for
 
@@ -89,15 +129,21 @@ class BatchedEnvironment:
         rule = f"environment {self.wrapper.name!r} must have 1 agent"
         require(not agent or self.n_agents == 1, self.who, rule, self.n_agents, do)
 
+    def require_one_space(self) -> None:
+        """Raise `ConfigError` if agents differ in what they see or do."""
+        self._shared(self.observation_spaces, "observation")
+        self._shared(self.action_spaces, "action")
+
     def require_no_auto_reset(self) -> None:
         """Raise `ConfigError` if environments restart themselves."""
         require(not self.wrapper.auto_reset, f"{self.who}.auto_reset", "must be False", self.wrapper.auto_reset)
 
     def require_final_observations(self) -> None:
         """Raise `ConfigError` if a step that restarts an environment does not keep how its episode ended."""
-        keeps = self._has_reasons and self.data.is_data_on_device(FINAL_OBSERVATIONS)
+        names = [FINAL_OBSERVATIONS + suffix for suffix in self._suffixes.values()]
+        keeps = self._has_reasons and all(map(self.data.is_data_on_device, names))
         has_kernel = self.wrapper.cuda_function_manager.has_function(OWN_KERNEL)
-        needed = f"a kernel 'reset' and the arrays {FINAL_OBSERVATIONS!r}, 'terminated' and 'truncated'"
+        needed = f"a kernel 'reset' and the arrays {known(names)}, 'terminated' and 'truncated'"
         rule = f"with auto_reset, environment {self.wrapper.name!r} needs {needed}"
         require(keeps and has_kernel, self.who, rule, do="use auto_reset=False")
 
@@ -143,13 +189,20 @@ class BatchedEnvironment:
 
     # -------------------------------------------------------------- what the last step gave
 
-    def observations(self) -> torch.Tensor:
-        """Return a copy of what the agents see, ``(n_envs, n_agents, n_features)``."""
-        return self._observations.clone()
+    def observations(self) -> Parts:
+        """Return copies of what the agents see, each ``(n_envs, n_agents, ...)``."""
+        return self._copies(Constants.OBSERVATIONS)
 
-    def final_observations(self) -> torch.Tensor:
-        """Return a copy of the last observations of ended episodes, shaped alike; stale where none ended."""
-        return self.data.tensor(FINAL_OBSERVATIONS).clone()
+    def final_observations(self) -> Parts:
+        """Return copies of the last observations of ended episodes, shaped alike; stale where none ended."""
+        return self._copies(FINAL_OBSERVATIONS)
+
+    def _copies(self, name: str) -> Parts:
+        arrays = {key: self.data.tensor(name + suffix) for key, suffix in self._suffixes.items()}
+        return {
+            key: (array != 0).view(torch.int8) if key == Constants.ACTION_MASK else array.clone()
+            for key, array in arrays.items()
+        }
 
     def rewards(self) -> torch.Tensor:
         """Return a copy of the rewards, ``(n_envs, n_agents)``."""
@@ -168,6 +221,17 @@ class BatchedEnvironment:
             return self.data.tensor(TERMINATED) != 0, self.data.tensor(TRUNCATED) != 0
         out_of_time = self.data.tensor(TIMESTEP) >= self.wrapper.episode_length
         return self.ended() & ~out_of_time, self.ended() & out_of_time
+
+
+def parts_of(space: Any) -> Mapping[Hashable, Any]:
+    """Return the spaces of an observation's parts by key."""
+    return getattr(space, "spaces", None) or {WHOLE: space}
+
+
+def each_part(change: Callable[[Any], Any], parts: Mapping[Hashable, Any]) -> Any:
+    """Return what a function makes of every part: a dict by key, or of what is no Dict the one result."""
+    changed = {key: change(part) for key, part in parts.items()}
+    return changed[WHOLE] if changed.keys() == {WHOLE} else changed
 
 
 class Bridge:

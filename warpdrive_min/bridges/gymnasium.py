@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.bridges.spaces import to_gymnasium
 from warpdrive_min.env_wrapper import EnvWrapper
@@ -29,6 +29,8 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     Observations, rewards (float32), terminations and truncations are fresh tensors on the device of the environments;
     actions may be a tensor there too. Then `step`, and `reset` without a seed, enqueue and do not synchronise. With
     ``to_numpy`` all of them are NumPy arrays, and every call synchronises.
+
+    Where observations are a Dict, so are these, ``final_obs`` too. An action mask is int8, 0 and 1.
 
     In ``SAME_STEP`` infos tell how episodes ended. With ``to_numpy`` they are exactly Gymnasium's: ``final_obs``,
     ``_final_obs``, ``final_info`` and ``_final_info``, in steps in which an episode ended. As tensors, which cannot
@@ -80,7 +82,7 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         super().reset(seed=seed)
         self.batched.restart(seed, self._mask((options or {}).get("reset_mask")))
-        return self._rows(self.batched.observations()), {}
+        return each_part(self._rows, self.batched.observations()), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take one step in every copy.
@@ -100,16 +102,18 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         batched.step(actions, shape)
         terminated, truncated = (self._rows(self._of_agents(ends)) for ends in batched.terminated_and_truncated())
         infos = self._final(terminated | truncated) if self._restarts_itself else {}
-        return self._rows(batched.observations()), self._rows(batched.rewards()), terminated, truncated, infos
+        observations = each_part(self._rows, batched.observations())
+        return observations, self._rows(batched.rewards()), terminated, truncated, infos
 
     def _final(self, ended: Any) -> dict[str, Any]:
         if not self._to_numpy:
-            return {"final_obs": self._rows(self.batched.final_observations()), "_final_obs": ended}
+            return {"final_obs": each_part(self._rows, self.batched.final_observations()), "_final_obs": ended}
         infos: dict[str, Any] = {}
         if ended.any():
-            final = self._rows(self.batched.final_observations())
-            for row in np.flatnonzero(ended):
-                infos = self._add_info(infos, {"final_obs": final[row], "final_info": {}}, int(row))
+            parts = {key: self._rows(part) for key, part in self.batched.final_observations().items()}
+            for row in np.flatnonzero(ended).tolist():
+                final = each_part(operator.itemgetter((row, ...)), parts)
+                infos = self._add_info(infos, {"final_obs": final, "final_info": {}}, row)
         return infos
 
     def _mask(self, given: Any) -> torch.Tensor | None:
@@ -130,7 +134,7 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return rows.cpu().numpy() if self._to_numpy else rows
 
 
-class GymnasiumEnv(Bridge, gymnasium.Env[npt.NDArray[Any], Any]):
+class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
     """One copy of an environment with one agent as a plain environment of Gymnasium; every call synchronises.
 
     It speaks NumPy and restarts by ``reset()`` alone. ``reset(seed=...)`` takes no options.
@@ -152,15 +156,13 @@ class GymnasiumEnv(Bridge, gymnasium.Env[npt.NDArray[Any], Any]):
         self.observation_space = to_gymnasium(self.batched.observation_space)
         self.action_space = to_gymnasium(self.batched.action_space)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start a new episode, with a seed the first one of that seed, and return its first observation."""
         super().reset(seed=seed)
         self.batched.restart(seed)
         return self._observation(), {}
 
-    def step(self, action: Any) -> tuple[npt.NDArray[Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step and return observation, reward, terminated, truncated and no infos.
 
         Raises:
@@ -172,6 +174,5 @@ class GymnasiumEnv(Bridge, gymnasium.Env[npt.NDArray[Any], Any]):
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
         return self._observation(), float(self.batched.rewards().item()), terminated, truncated, {}
 
-    def _observation(self) -> npt.NDArray[Any]:
-        observation: npt.NDArray[Any] = self.batched.observations()[0, 0].cpu().numpy()
-        return observation
+    def _observation(self) -> Any:
+        return each_part(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, parts_of
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.errors import ActionError, require
 
@@ -22,7 +23,7 @@ IN_GAME = "still_in_the_game"
 Array = npt.NDArray[Any]
 
 
-class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Array, Any]):  # type: ignore[misc]
+class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc]
     """One copy of an environment, its agents by name; every call synchronises and speaks NumPy.
 
     Agents are named after their role and id, ``"tagger_3"`` or ``"runner_0"``, where the environment has mappings
@@ -31,6 +32,9 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Array, Any]):  #
     Who leaves the game terminates in that step, with the observation and reward of it, and is gone from ``agents``:
     where the environment has the array ``still_in_the_game``. Else all stay until the episode ends for all, by
     termination or by truncation.
+
+    Where observations are a Dict, so are these, for each agent with the keys of its own. An action mask is one of
+    them, int8, 0 and 1.
 
     Args:
         env: An environment with arrays; or an `EnvWrapper` with one copy of one.
@@ -66,7 +70,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Array, Any]):  #
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Start a new episode, with a seed the first one of that seed; return first observations and no infos."""
         self.batched.restart(seed)
         self.agents = list(self.possible_agents)
@@ -74,7 +78,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Array, Any]):  #
 
     def step(
         self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         """Take one step.
 
         Args:
@@ -122,6 +126,10 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Array, Any]):  #
         has_left: list[bool] = (self.batched.data.tensor(IN_GAME)[0] == 0).tolist()
         return has_left
 
-    def _observations(self) -> dict[str, Array]:
-        observations = self.batched.observations()[0].cpu().numpy()
-        return {agent: observations[self._rows[agent]] for agent in self.agents}
+    def _observations(self) -> dict[str, Any]:
+        parts = {key: part[0].cpu().numpy() for key, part in self.batched.observations().items()}
+        seen = {}
+        for agent in self.agents:
+            keys = parts_of(self.observation_spaces[agent])
+            seen[agent] = each_part(operator.itemgetter((self._rows[agent], ...)), {key: parts[key] for key in keys})
+        return seen

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part
 from warpdrive_min.bridges.packages import needed_by
+from warpdrive_min.constants import Constants
 from warpdrive_min.errors import ConfigError
 
 with needed_by(__name__, "torchrl"):
@@ -39,6 +40,9 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
     environments: ``("agents", "observation")`` is ``(n_envs, n_agents, n_features)``. Agents end together. Discrete
     actions are categories, int64, not one-hot. ``group_map`` names the agents.
 
+    Where observations are a Dict, ``"observation"`` has an entry for each key, as ``("observation", "map")``; but an
+    action mask lies beside the action: ``"action_mask"`` ``(n_envs, n_choices)`` bool, choices of all types in a row.
+
     TorchRL restarts what ended, through the entry ``_reset``. Here stepping and restarting enqueue and do not
     synchronise, but the first restart after `set_seed` does, and TorchRL's own loops, to see whether anything ended.
 
@@ -53,16 +57,17 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
     def __init__(self, env: Any, **options: Any) -> None:
         batched = BatchedEnvironment("TorchRLEnv", env, options)
         batched.require_no_auto_reset()
+        batched.require_one_space()
         batch = (batched.n_envs,)
         super().__init__(device=batched.device, batch_size=torch.Size(batch))
         self.batched = batched
         self.group_map = {GROUP: batched.agent_names()}
         self._rows = rows = torch.Size(batch if batched.n_agents == 1 else (*batch, batched.n_agents))
         self._action_key = "action" if batched.n_agents == 1 else (GROUP, "action")
-        shape, device = batched.observation_space.shape, batched.device
-        self._observation_shape = torch.Size((*rows, *shape))
+        device = batched.device
         self._next_seed: int | None = None
-        self.observation_spec = self._grouped(observation=Unbounded(self._observation_shape, device, torch.float32))
+        seen = {entry: spec_of_seen(value, rows) for entry, value in self._observed().items()}
+        self.observation_spec = self._grouped(**seen)
         self.action_spec = self._grouped(action=spec_of(batched.action_space, rows, device))
         self.reward_spec = self._grouped(reward=Unbounded((*rows, 1), device, torch.float32))
         flag = Categorical(2, torch.Size((*batch, 1)), device, torch.bool)
@@ -83,24 +88,37 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         mask = None if tensordict is None else tensordict.get("_reset", None)
         self.batched.restart(self._next_seed, None if mask is None else mask.reshape(self.batch_size))
         self._next_seed = None
-        return self._data(observation=self._observation())
+        return self._data(**self._observed())
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action = tensordict.get(self._action_key)
         self.batched.step(action, tuple(self.full_action_spec[self._action_key].shape))
-        data = self._data(observation=self._observation(), reward=self.batched.rewards().reshape(*self._rows, 1))
+        data = self._data(**self._observed(), reward=self.batched.rewards().reshape(*self._rows, 1))
         terminated, truncated = self.batched.terminated_and_truncated()
         ends = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
         return data.update({name: flags[:, None] for name, flags in ends.items()})
 
-    def _observation(self) -> torch.Tensor:
-        return self.batched.observations().reshape(self._observation_shape)
+    def _observed(self) -> dict[str, Any]:
+        """Return the entries of what the agents see; TorchRL looks for an action mask beside the action."""
+        parts = {key: part.reshape(*self._rows, *part.shape[2:]) for key, part in self.batched.observations().items()}
+        mask = parts.pop(Constants.ACTION_MASK, None)
+        entries = {"observation": each_part(lambda part: part, parts)}
+        return entries if mask is None else {**entries, Constants.ACTION_MASK: mask.view(torch.bool)}
 
-    def _data(self, **entries: torch.Tensor) -> TensorDict:
+    def _data(self, **entries: Any) -> TensorDict:
         data: dict[str, Any] = dict(entries)
         if self.batched.n_agents > 1:
             data = {GROUP: TensorDict(data, self._rows, device=self.device)}
         return TensorDict(data, self.batch_size, device=self.device)
+
+
+def spec_of_seen(entry: torch.Tensor | dict[str, torch.Tensor], rows: torch.Size) -> Any:
+    """Return TorchRL's spec of an entry of what agents see; bools are categories."""
+    if isinstance(entry, dict):
+        return Composite({key: spec_of_seen(part, rows) for key, part in entry.items()}, shape=rows)
+    if entry.dtype == torch.bool:
+        return Categorical(2, entry.shape, entry.device, torch.bool)
+    return Unbounded(entry.shape, entry.device, entry.dtype)
 
 
 def spec_of(space: Any, rows: torch.Size, device: torch.device) -> Any:

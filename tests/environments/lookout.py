@@ -1,0 +1,72 @@
+"""Lookout, an environment whose observations are a dict: numbers, a scalar, a map and an action mask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpdrive_min import DataFeed, Environment
+from warpdrive_min.spaces import Discrete
+
+N_CHOICES = 3
+
+
+class Lookout(Environment):
+    """Agents add up their actions, and are paid them; one that the mask forbids pays -100. Time alone ends episodes.
+
+    Args:
+        num_agents: Agents, with the ids 0, 1 and so on.
+        episode_length: Steps after which an episode is cut off.
+        without_map: Agents that do not see the map.
+    """
+
+    name = "Lookout"
+    kernel_sources = {  # noqa: RUF012
+        "numpy": "tests.environments.lookout_numpy",
+        "cuda_c": Path(__file__).with_name("lookout.cu"),
+        "numba": "tests.environments.lookout_numba",
+    }
+
+    def __init__(self, num_agents: int = 2, episode_length: int = 3, without_map: Collection[int] = ()) -> None:
+        super().__init__()
+        self.num_agents, self.episode_length, self.without_map = num_agents, episode_length, without_map
+        self.action_space = dict.fromkeys(range(num_agents), Discrete(N_CHOICES))
+
+    def get_data_dictionary(self) -> DataFeed:
+        feed = DataFeed()
+        feed.add_data("total", np.zeros(self.num_agents, np.int32), per_env=True)
+        return feed
+
+    def get_tensor_dictionary(self) -> DataFeed:
+        feed = DataFeed()
+        for flag in ("terminated", "truncated"):
+            feed.add_data(flag, np.zeros((), np.int32), per_env=True)
+        for key in seen(0, 0, 0):
+            rows = np.array([seen(agent, 0, 0)[key] for agent in range(self.num_agents)])
+            feed.add_data(f"observations_{key}", rows, per_env=True)
+            feed.add_data(f"final_observations_{key}", rows, per_env=True)
+        feed.add_data("sampled_actions", np.zeros((self.num_agents, 1), np.int32), per_env=True)
+        feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
+        return feed
+
+    def reset(self) -> dict[int, Any]:
+        """Return the first observations."""
+        observations = {agent: seen(agent, 0, 0) for agent in range(self.num_agents)}
+        for agent in self.without_map:
+            del observations[agent]["map"]
+        return observations
+
+
+def seen(agent: int, time: int, total: int) -> dict[str, Any]:
+    """Return what an agent sees whose actions add up to a total."""
+    mask = np.ones(N_CHOICES, np.int32)
+    mask[(time + agent) % N_CHOICES] = 0
+    return {
+        "numbers": np.array([time, total], np.float32),
+        "hour": np.array(time / 2, np.float32),
+        "map": (10 * agent + total + np.arange(6, dtype=np.int32)).reshape(2, 3),
+        "action_mask": mask,
+    }
