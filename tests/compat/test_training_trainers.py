@@ -323,6 +323,13 @@ def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
     assert made.saving.sinks == ("wandb",)
 
 
+def test_centralised_critic_is_refused(tmp_path):
+    """WarpDrive's trainers know no such network, and say who does."""
+    config = settings(tmp_path, {"shared": policy(centralised_critic={})})
+    with pytest.raises(ConfigError, match=r"policy\.shared\.centralised_critic: is not there .* use warpdrive_min"):
+        run_config(config)
+
+
 def test_wrapper_and_config_must_be_given():
     """WarpDrive's arguments all have defaults; two of them must be given."""
     with pytest.raises(ConfigError, match="needs env_wrapper and config"):

@@ -29,6 +29,8 @@ TIMES = re.compile(r"(seconds|steps_per_s|_s)$")
 """Keys of metrics and headers that are never the same twice."""
 OF_A_RUN = ("seconds", "created", "versions", "sha256")
 """Keys of a checkpoint's header that differ from run to run."""
+NEW_SETTINGS = {"hidden_size": 64, "sequence_length": None, "centralised_critic": None}
+"""Keys of run configs that the tag has not, with the values that leave a run as it was there."""
 IMPORT = re.compile(r"^\s*from ((?:warpdrive_min|envs)[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 COMMAND = re.compile(r"^│ ([a-z][a-z-]*) ", re.MULTILINE)
 """A command in the help of a group of them."""
@@ -478,10 +480,15 @@ def of_run(folder: Path) -> Iterator[str]:
             for line in csv.DictReader(file.read_text().splitlines()):
                 yield from (f"  {key}: {value}" for key, value in line.items() if not TIMES.search(key))
         elif file.suffix == ".json":
-            found = json.loads(file.read_text())
+            found = json.loads(file.read_text(), object_pairs_hook=old_settings)
             yield json.dumps({key: found[key] for key in found if key not in OF_A_RUN}, indent=1)
         elif file.suffix == ".safetensors":
             yield from (f"  {name}: {digest(array)}" for name, array in sorted(load_file(file).items()))
+
+
+def old_settings(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping without what is new in it and changes nothing."""
+    return {key: value for key, value in pairs if key not in NEW_SETTINGS or value != NEW_SETTINGS[key]}
 
 
 def weights(inputs: Path, out: Path) -> None:

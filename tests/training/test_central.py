@@ -35,6 +35,7 @@ from warpdrive_min.training.build import make_models
 from warpdrive_min.training.central import CentralisedCritic, GlobalStates, create_centralised_critic
 from warpdrive_min.training.config import CentralisedCriticConfig, ModelConfig, PolicyConfig, RunConfig, TrainerConfig
 from warpdrive_min.training.evaluation import evaluate
+from warpdrive_min.training.fused import missing
 from warpdrive_min.training.rollout import RolloutRecorder
 from warpdrive_min.training.trained import load_policies
 
@@ -265,6 +266,13 @@ def test_ddpg_and_warpdrives_rule_have_none():
         RunConfig.from_dict({"policy": {"p": {"algorithm": "DDPG", "tau": 0.1, **critic}}})
     with refused("trainer.compat", "warpdrive"):
         RunConfig.from_dict({"trainer": {"compat": "warpdrive"}, "policy": {"p": critic}})
+
+
+def test_critic_that_must_be_one_kernel_needs_a_gpu(tmp_path):
+    """The error names the critic's own key."""
+    policy = {**PPO, "centralised_critic": {"fused": True}}
+    with refused("run config policy.shared.centralised_critic.fused", f"cpu; missing: {missing() or 'none'}"):
+        make_trainer(ENVS["tag_continuous"](**TAG), {"shared": policy}, basedir=tmp_path)
 
 
 def test_config_says_who_has_one():

@@ -37,6 +37,7 @@ PROGRAM = "tests.training.test_distributed"
 N_ENVS, N_STEPS, EPISODE_LENGTH, N_ITERATIONS = 4, 8, 16, 6
 PPO = {"algorithm": "PPO", "n_epochs": 2, "n_minibatches": 2, "target_kl": 3e-4, "lr": 1e-2}
 A2C = {"algorithm": "A2C", "clip_grad_norm": False}
+CENTRAL = {**PPO, "centralised_critic": {"fc_dims": [8]}}
 GRU = {**PPO, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 
 
@@ -115,6 +116,10 @@ def work(world: World, folder: Path, backend: str) -> dict:
                 trainer.load_checkpoint()
             trainer.train(n_iterations)
             found[task] = weights(trainer), trainer.groups["shared"].memory.state.clone()
+
+    with training(folder, "centralised", CENTRAL) as trainer:
+        trainer.train(2)
+        found["centralised"] = weights(trainer)
 
     with training(folder, "stopped", PPO, stop_return=11.0) as trainer:
         found["judged"] = []
@@ -342,6 +347,14 @@ def test_run_goes_on_after_a_rank_was_killed(killed, worked):
     for found in worked:
         assert found["resumed_at"] == 2, "the latest checkpoint"
         assert torch.equal(found["resumed"], found["weights"])
+
+
+def test_ranks_share_a_centralised_critic(worked):
+    """What each rank's environments teach the critic goes into the weights of both, which are of actor and critic."""
+    first, second = worked
+    assert torch.equal(first["centralised"], second["centralised"])
+    actor, critic = (4 * 16 + 16) + (16 * 2 + 2), (4 * 8 + 8) + (8 + 1)
+    assert first["centralised"].numel() == actor + critic
 
 
 def test_ranks_remember_what_is_theirs(worked):

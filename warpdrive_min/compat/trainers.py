@@ -386,7 +386,8 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
     to Weights & Biases with ``saving.use_wandb``; keys of a user's own model are for that model.
 
     Raises:
-        ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken.
+        ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken; or a policy has a centralised
+            critic.
     """
     config = copy.deepcopy(dict(given))
     saving = config["saving"] = {"sinks": [], **(config.get("saving") or {})}
@@ -414,7 +415,12 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
                 for key in section.keys() - ModelConfig.model_fields.keys():
                     del section[key]
         config["policy"][name] = policy
-    return RunConfig.from_dict(config)
+    read = RunConfig.from_dict(config)
+    for name, policy in read.policy.items():
+        what, rule = f"run config policy.{name}.centralised_critic", "is not there in WarpDrive's trainers"
+        got, do = policy.centralised_critic, "use warpdrive_min.training.trainer.Trainer"
+        require(got is None, what, rule, got, do)
+    return read
 
 
 def _is_greedy(who: str, sample_params: Mapping[str, Any]) -> bool:
