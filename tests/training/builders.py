@@ -41,6 +41,7 @@ CLASSIC = {"episode_length": 9}
 SMALL = {"fc_dims": [8]}
 A2C = {"to_train": True, "algorithm": "A2C", "lr": 1e-2, "model": SMALL}
 PPO = {**A2C, "algorithm": "PPO", "n_epochs": 2, "n_minibatches": 2}
+NORMALISED = {**SMALL, "normalize_observations": True}
 CENTRAL = {"centralised_critic": SMALL}
 DDPG = {
     **A2C,

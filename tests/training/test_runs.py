@@ -8,8 +8,10 @@ import torch
 from tests.training.builders import (
     A2C,
     CENTRAL,
+    CLASSIC,
     DDPG,
     FAST,
+    NORMALISED,
     ON_GPU,
     PPO,
     RUNS,
@@ -36,6 +38,14 @@ ALL_RUNS = {name: (name, {}) for name in RUNS} | {
     "two policies, centralised critics": (
         ("tag_continuous", TAG, {"runner": {**A2C, **CENTRAL}, "tagger": {**PPO, "model": GRU, **CENTRAL}}),
         {"trainer": {"max_rows": 10}},
+    ),
+    "PPO, normalised": (
+        ("tag_continuous", TAG, {"shared": {**PPO, "normalize_rewards": True, "model": {**GRU, **NORMALISED}}}),
+        {},
+    ),
+    "DDPG, normalised": (
+        ("pendulum", CLASSIC, {"shared": {**DDPG, "model": dict.fromkeys(DDPG["model"], NORMALISED)}}),
+        {},
     ),
     "PPO, some environments": ("PPO", {"trainer": {"neg_pos_env_ratio": 1.0, "max_rows": 5}}),
 }

@@ -25,6 +25,7 @@ from warpdrive_min.training.config import (
 )
 from warpdrive_min.training.fused import is_supported, missing
 from warpdrive_min.training.models import create_actor, create_actor_critic, create_critic
+from warpdrive_min.training.normalisation import normalisers
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.recurrent import create_recurrent, is_recurrent
 
@@ -98,6 +99,10 @@ def make_groups(
                 rule, got = "needs a GPU, Triton and a C compiler", f"{device.type}; missing: {missing() or 'none'}"
                 do = "leave the key out, or set it to false"
                 require(not network.fused or is_supported(device), what, rule, got, do)
+            for part, network in policy.models.items():
+                what = f"run config {network.PLACE.replace('policy', f'policy.{name}')}.normalize_observations"
+                rule, do = f"model {network.type!r} must have a Normaliser for it", "give it one, or leave the key out"
+                require(not network.normalize_observations or normalisers(models[part]), what, rule, True, do)
             groups[name] = PolicyGroup(name, policy, of_agents, models)
     return groups
 

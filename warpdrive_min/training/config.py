@@ -220,6 +220,8 @@ class ModelConfig(_Section):
     """Actions and value come from the same hidden layers; False: each has its own."""
     init_method: InitMethod | None = None
     """Start of the weights; None: torch's."""
+    normalize_observations: bool = False
+    """Shift and scale each feature that the network sees by its mean and standard deviation in training so far."""
     output_w: float = 1.0
     """Factor of continuous actions, which are ``output_w * tanh(head) + output_b``."""
     output_b: float = 0.0
@@ -322,6 +324,8 @@ class PolicyConfig(_Section):
     """Shift and scale the advantages of a batch to mean 0, standard deviation 1."""
     normalize_return: bool = False
     """Shift and scale the returns likewise."""
+    normalize_rewards: bool = False
+    """Divide rewards that A2C and PPO learn from by the standard deviation of discounted returns in training so far."""
     clip_param: PositiveShare = 0.2
     """Distance to which PPO lets the probability of an action change in ratio before its gradient stops."""
     gamma: UnitFloat = 0.98
@@ -378,6 +382,8 @@ class PolicyConfig(_Section):
                 "leave centralised_critic out, or use one of these",
             )
             self._require("algorithm", self.centralised_critic is None, rule, do)
+            rule = "must be false for DDPG, which learns from rewards as it remembers them"
+            self._require("normalize_rewards", not self.normalize_rewards, rule, "leave it out, or scale the rewards")
         else:
             why = f"for algorithm {self.algorithm}, which has one network"
             self._require("model", isinstance(self.model, ModelConfig), f"must be a ModelConfig {why}")
@@ -553,6 +559,10 @@ class RunConfig(_Section):
         if self.trainer.compat is not None and policy.centralised_critic is not None:
             rule = f"must be null with policy.{name}.centralised_critic, which WarpDrive has not"
             raise ConfigError.of("trainer.compat", rule, self.trainer.compat, "leave one of them out")
+        is_normalised = policy.normalize_rewards or any(each.normalize_observations for each in policy.models.values())
+        rule = f"must be null where policy.{name} normalises observations or rewards, which WarpDrive cannot"
+        is_ours = self.trainer.compat is None or not is_normalised
+        require(is_ours, "trainer.compat", rule, self.trainer.compat, "leave one of them out")
         size, n_parts = self.trainer.train_batch_size, policy.n_minibatches
         if policy.algorithm == "PPO" and self.trainer.compat is None and size % n_parts:
             below = next(n for n in range(n_parts, 0, -1) if size % n == 0)

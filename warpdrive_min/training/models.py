@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused import perceptron
 from warpdrive_min.training.fused.columns import split
+from warpdrive_min.training.normalisation import Normaliser
 
 if TYPE_CHECKING:
     from warpdrive_min.training.config import ModelConfig
@@ -340,7 +342,7 @@ class FullyConnectedActionValueCritic(nn.Module):
 
     def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
         super().__init__()
-        self.fc = Trunk(n_features + space.n_types, config)
+        self.fc = Trunk(n_features + space.n_types, config, n_features)
         self.vf_head = nn.Linear(self.fc.width, 1)
         initialise(self, config.init_method)
 
@@ -377,12 +379,24 @@ class PolicyHead(nn.Linear):
 
 
 class Trunk(nn.Sequential):
-    """Hidden layers, each with an activation, with WarpDrive's names ``<i>.0``; ``width`` is that of the last one."""
+    """Hidden layers, each with an activation, with WarpDrive's names ``<i>.0``; ``width`` is that of the last one.
 
-    def __init__(self, n_inputs: int, config: ModelConfig) -> None:
+    A `Normaliser` lies before them where the config says so.
+
+    Args:
+        n_inputs: Size of what goes in.
+        config: Layers and activation.
+        n_observed: Of the inputs, the first ones, which are observed; None: all.
+    """
+
+    normaliser: Normaliser
+
+    def __init__(self, n_inputs: int, config: ModelConfig, n_observed: int | None = None) -> None:
         sizes = itertools.pairwise([n_inputs, *config.fc_dims])
         act = ACTIVATIONS[config.activation]
-        super().__init__(*(nn.Sequential(nn.Linear(before, after), act()) for before, after in sizes))
+        layers = [nn.Sequential(nn.Linear(before, after), act()) for before, after in sizes]
+        first = {"normaliser": Normaliser(n_observed or n_inputs)} if config.normalize_observations else {}
+        super().__init__(OrderedDict({**first, **{str(i): layer for i, layer in enumerate(layers)}}))
         self.width = config.fc_dims[-1]
         self._activation, self._fused = config.activation, config.fused
 
@@ -398,7 +412,8 @@ class Trunk(nn.Sequential):
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
         if self._fused is not False:
             weights = [*self.parameters(), weight, bias]
-            fused = perceptron(inputs, weights, self._activation, is_forced=bool(self._fused and inputs.is_cuda))
+            seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs
+            fused = perceptron(seen, weights, self._activation, is_forced=bool(self._fused and inputs.is_cuda))
             if fused is not None:
                 return fused
         return nn.functional.linear(self(inputs), weight, bias)

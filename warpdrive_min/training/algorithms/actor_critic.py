@@ -18,6 +18,7 @@ from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.fused import is_supported
 from warpdrive_min.training.fused import loss as fused_loss
 from warpdrive_min.training.fused.rows import take
+from warpdrive_min.training.normalisation import RewardScale
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import average
 from warpdrive_min.training.rollout import RolloutBuffer
@@ -106,6 +107,7 @@ class ActorCriticAlgorithm:
         self.weights = torch.ones(n_steps, n_envs, 1, device=device) if self._ratio > 0 else None
         """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
         self._scan = self.return_scan(backend, n_envs, n_agents)
+        self._reward_scale = RewardScale(backend, buffer, config.gamma) if config.normalize_rewards else None
         self._n_rows = n_steps * n_envs
         self._n_together = self.rows_together(n_steps)
         is_dealt = self.n_minibatches > 1
@@ -151,7 +153,7 @@ class ActorCriticAlgorithm:
                 self._choose_environments(buffer, self._negatives, self.weights)
             self.compute_values(buffer)
             self._scan.scan(
-                buffer.rewards,
+                buffer.rewards if self._reward_scale is None else self._reward_scale.scaled(buffer),
                 self.values[:-1] if self._values_come_first else None,
                 buffer.terminated,
                 buffer.truncated,
@@ -351,18 +353,17 @@ class ActorCriticAlgorithm:
             self.metrics[name].copy_(number)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the live tensors of the optimiser."""
-        return {f"optimiser/{name}": tensor for name, tensor in self.optimiser.state().items()}
+        """Return the live tensors of the optimiser, and the moments by which rewards are scaled."""
+        parts: dict[str, FlatAdam | RewardScale | None] = {"optimiser": self.optimiser, "rewards": self._reward_scale}
+        return {f"{part}/{name}": each for part, of in parts.items() if of for name, each in of.state().items()}
 
     def own_state(self) -> dict[str, Tensor]:
-        """Return the live counters of what is drawn."""
+        """Return the live counters of what is drawn, and the returns of episodes that go on."""
         drawn = {"shuffle": self._shuffle, "negatives": self._negatives}
-        return {
-            f"{name}/{key}": tensor
-            for name, each in drawn.items()
-            if each is not None
-            for key, tensor in each.state().items()
-        }
+        states = {name: each.state() for name, each in drawn.items() if each is not None}
+        if self._reward_scale is not None:
+            states["rewards"] = self._reward_scale.own_state()
+        return {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
 
 
 class A2C(ActorCriticAlgorithm):

@@ -13,6 +13,7 @@ from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.algorithms.replay import ReplayBuffer
 from warpdrive_min.training.config import TrainerConfig, precision
+from warpdrive_min.training.normalisation import share_moments
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.rollout import RolloutBuffer
 
@@ -40,6 +41,7 @@ class Target:
                 parameter.data = self.vector[start : start + parameter.numel()].view_as(parameter)
                 start += parameter.numel()
         self.model.requires_grad_(False)
+        share_moments(self.model, model)
 
     def follow(self, share: Tensor) -> None:
         """Take over a share, 0-d, of the weights as they are now; enqueues."""
