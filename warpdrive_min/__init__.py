@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+from warpdrive_min import stopping
+
+if sys.argv[:1] == ["-m"]:  # a command is being found, and to import what it needs takes seconds
+    stopping.end_at_once()
+
 from warpdrive_min.backends import BACKENDS, availability
 from warpdrive_min.consistency import EnvironmentCPUvsGPU
 from warpdrive_min.constants import Constants

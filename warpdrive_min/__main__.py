@@ -1,5 +1,7 @@
 """`python -m warpdrive_min`."""
 
 from warpdrive_min.cli import app
+from warpdrive_min.stopping import stoppable
 
-app(prog_name="python -m warpdrive_min")
+with stoppable():
+    app(prog_name="python -m warpdrive_min")

@@ -18,6 +18,13 @@ from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
 """Option of Linux's ``prctl``: the signal that a process gets when the thread that started it ends."""
+STARTED_BY: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that torchrun gives each process."""
+
+
+def is_rank() -> bool:
+    """Tell whether torchrun, or `launch`, has started this process as one of several."""
+    return os.environ.keys() >= set(STARTED_BY)
 
 
 def tied(words: Sequence[str]) -> list[str]:

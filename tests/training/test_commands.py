@@ -21,6 +21,7 @@ from warpdrive_min.cli import app
 from warpdrive_min.commands import train as train_command
 from warpdrive_min.errors import CheckpointError, known
 from warpdrive_min.rendering import Episode
+from warpdrive_min.stopping import Stopped
 from warpdrive_min.training import autoscale, checkpoint
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trained import find_checkpoint, load_policies
@@ -139,7 +140,10 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
     assert "stopped after 3 of 10 iterations" in result.output
     assert signal.getsignal(number) is handler
     folder = tmp_path / "single_cartpole" / "experiments" / "r"
-    assert find_checkpoint(folder).name == "checkpoint_000000003"
+    last = find_checkpoint(folder)
+    assert last.name == "checkpoint_000000003"
+    assert isinstance(result.exception, Stopped)
+    assert result.exception.kept == f"{last} is kept; `python -m warpdrive_min train --resume {folder}` goes on"
     monkeypatch.undo()
     resumed = run("train", "--resume", folder)
     assert resumed.exit_code == 0, resumed.output

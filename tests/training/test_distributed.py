@@ -26,9 +26,11 @@ from warpdrive_min import backends
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
+from warpdrive_min.processes import is_rank
+from warpdrive_min.stopping import Stopped, stoppable
 from warpdrive_min.training import captured, checkpoint
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
-from warpdrive_min.training.distributed import is_rank, joined, launch
+from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.ranks import World, checksum
 from warpdrive_min.training.trainer import Trainer
 
@@ -176,6 +178,18 @@ def wait(world: World, folder: Path, backend: str) -> dict:
     return {}
 
 
+def stop(world: World, folder: Path, backend: str) -> dict:
+    """Wait for a signal, and clean up."""
+    with stoppable():
+        print(os.getpid(), flush=True)
+        try:
+            time.sleep(60)
+        except Stopped as stopped:
+            (folder / f"stopped_{world.rank}").write_text(str(stopped.number))
+            raise
+    return {}
+
+
 def capture(world: World, folder: Path, backend: str) -> dict:
     """Train eagerly, then by a graph that holds the all-reduce, which is still there when the group is closed."""
     found: dict = {}
@@ -192,7 +206,7 @@ OPEN: list = []
 """Trainers that live as long as the process."""
 
 
-TASKS = {"work": work, "die": die, "fail": fail, "wait": wait, "capture": capture}
+TASKS = {"work": work, "die": die, "fail": fail, "wait": wait, "stop": stop, "capture": capture}
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
@@ -379,19 +393,38 @@ def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which ranks are alive")
+def launched(task: str, folder: Path) -> tuple[subprocess.Popen, list[int]]:
+    """Return a process that has launched two ranks, and these, once they do their task."""
+    words = [sys.executable, "-m", PROGRAM, "launch", task, str(folder)]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    launcher = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True)
+    assert launcher.stdout is not None
+    return launcher, [int(launcher.stdout.readline()) for _ in range(2)]
+
+
 def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     """Killed as one waits for the other in a collective and that one for time, it leaves no rank for 10 seconds."""
-    words = [sys.executable, "-m", PROGRAM, "launch", "wait", str(tmp_path)]
-    launcher = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    launcher, ranks = launched("wait", tmp_path)
     with launcher:
-        assert launcher.stdout is not None
-        ranks = [int(launcher.stdout.readline()) for _ in range(2)]
-        assert all(Path(f"/proc/{rank}").exists() for rank in ranks)
+        for rank in ranks:
+            os.kill(rank, 0)
         launcher.kill()
         began = time.monotonic()
         assert launcher.stdout.read() == "", "the ranks, which share it, have ended"
     assert time.monotonic() - began < 10
+
+
+def test_ranks_are_stopped_together(tmp_path):
+    """SIGTERM comes to all ranks as the signal upon which they save; one line is said, and nothing is left."""
+    launcher, ranks = launched("stop", tmp_path)
+    launcher.terminate()
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + signal.SIGTERM
+    assert said == "stopped by SIGTERM: nothing is kept of this command; the same one starts again\n"
+    for rank in ranks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(rank, 0)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"stopped_0": "2", "stopped_1": "2"}
 
 
 def test_joined_is_alone_without_torchrun():
@@ -474,6 +507,7 @@ def test_graph_holds_the_all_reduce(backend, tmp_path):
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
-        launch(2, sys.argv[2:], env_backend="host", module=PROGRAM)
+        with stoppable():
+            launch(2, sys.argv[2:], env_backend="host", module=PROGRAM)
     else:
         main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

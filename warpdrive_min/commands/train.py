@@ -30,18 +30,18 @@ from warpdrive_min.commands.environments import (
 )
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.processes import is_rank
+from warpdrive_min.stopping import SIGNALS, Stopped
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.autoscale import auto_scale as scale
 from warpdrive_min.training.config import MAX_SEED, RunConfig
-from warpdrive_min.training.distributed import is_rank, joined, launch
+from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.trained import find_checkpoint
-from warpdrive_min.training.trainer import Trainer
+from warpdrive_min.training.trainer import Trainer, runs_of, unused_number
 
 LATEST: Final = "latest"
 PROGRAM: Final = "python -m warpdrive_min"
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
-"""Signals by which a person or a scheduler of jobs ends a run."""
 
 
 def train(
@@ -92,16 +92,20 @@ def train(
         if auto_scale:
             _scale(run, make_wrapper)
         elif run.trainer.num_gpus > 1 and not is_rank():
-            launch(run.trainer.num_gpus, sys.argv[1:], chosen)
+            runs = runs_of(run)
+            folder = plan.folder or str(unused_number(runs))
+            with _what_is_kept(runs / folder):
+                launch(run.trainer.num_gpus, [*sys.argv[1:], "--results-dir", folder], chosen)
         else:
             with joined(chosen):
                 trainer = Trainer(make_wrapper(run.trainer.num_envs), run, folder=plan.folder, verbose=False)
-                try:
-                    caught = _train(trainer, plan, iterations, quiet)
-                finally:
-                    trainer.graceful_close()
-            if caught is not None:
-                raise typer.Exit(128 + caught)
+                with _what_is_kept(trainer.folder):
+                    try:
+                        caught = _train(trainer, plan, iterations, quiet)
+                    finally:
+                        trainer.graceful_close()
+                    if caught is not None:
+                        raise Stopped(caught)
 
 
 def _known() -> str:
@@ -175,7 +179,7 @@ def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
 
 def _latest(run: RunConfig, results_dir: str | None) -> Path:
     """Return the latest checkpoint of the run that saved last, of those of a run config."""
-    runs = Path(run.saving.basedir, run.saving.name, run.saving.tag)
+    runs = runs_of(run)
     folders = [runs / results_dir / checkpoint.FOLDER] if results_dir else runs.glob(f"*/{checkpoint.FOLDER}")
     there = [folder for folder in folders if folder.is_dir()]
     for folder in sorted(there, key=lambda folder: folder.stat().st_mtime, reverse=True):
@@ -217,6 +221,21 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool) ->
 
 
 @contextlib.contextmanager
+def _what_is_kept(folder: Path) -> Iterator[None]:
+    """Let a stop say which checkpoint of a run's folder is the last, and how to go on."""
+    try:
+        yield
+    except Stopped as stop:
+        if (last := checkpoint.latest(folder / checkpoint.FOLDER)) is not None:
+            stop.kept = f"{last} is kept; `{_resume(folder)}` goes on"
+        raise
+
+
+def _resume(folder: Path) -> str:
+    return f"{PROGRAM} train --resume {shlex.quote(str(folder))}"
+
+
+@contextlib.contextmanager
 def _signals(*, once: bool) -> Iterator[list[int]]:
     """Collect the signals that ask to stop; with ``once`` the second one stops at once.
 
@@ -234,7 +253,7 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
             restore()
 
     # A rank that outlives another one is told by SIGTERM to end, and must not go on to its next iteration.
-    earlier = {each: signal.signal(each, note) for each in (STOPPING if once else (signal.SIGINT,))}
+    earlier = {each: signal.signal(each, note) for each in (SIGNALS if once else SIGNALS[:1])}
     try:
         yield caught
     finally:
@@ -256,10 +275,12 @@ def _say_end(trainer: Trainer, is_stopped: bool) -> None:
     why = "stopped" if is_stopped else "reached its return" if trainer.has_reached_return else "done"
     folder = shlex.quote(str(trainer.folder))
     say(f"{why} after {trainer.iteration:,} of {trainer.n_iterations:,} iterations, {trainer.env_steps:,} steps; saved")
+    if is_stopped:
+        return  # the line of the stop says how to go on
     say(f"  evaluate: {PROGRAM} evaluate {folder}")
     say(f"  render:   {PROGRAM} render --policy {folder} --out episode.html")
     more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
-    say(f"  resume:   {PROGRAM} train --resume {folder}{more}")
+    say(f"  resume:   {_resume(trainer.folder)}{more}")
 
 
 # ------------------------------------------------------------------ how many environments

@@ -16,6 +16,7 @@ from torch.multiprocessing.spawn import spawn
 from warpdrive_min.compat.models import building
 from warpdrive_min.compat.trainers import first_trainer
 from warpdrive_min.errors import ConfigError, require
+from warpdrive_min.processes import STARTED_BY
 from warpdrive_min.training import distributed
 from warpdrive_min.training.autoscale import auto_scale
 
@@ -136,7 +137,7 @@ def _train_as_rank(
     results_dir: str | Path | None,
 ) -> None:
     numbers = (rank, rank, n_processes, n_processes, "localhost", port)
-    os.environ.update(zip(distributed.STARTED_BY, map(str, numbers), strict=True))
+    os.environ.update(zip(STARTED_BY, map(str, numbers), strict=True))
     with distributed.joined(env_backend):
         setup_trainer_and_train(
             run_configuration=config,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -30,6 +32,7 @@ from torch import distributed
 from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import write_atomically
+from warpdrive_min.stopping import SIGNALS, Stopped
 from warpdrive_min.training.captured import forget_graphs
 from warpdrive_min.training.ranks import World
 
@@ -38,16 +41,11 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = timedelta(minutes=10)
 """Longest wait of a rank for the others at one point; the first waits are for kernels to be compiled."""
-STARTED_BY: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Environment variables that torchrun gives each process."""
 THREADS: Final = "OMP_NUM_THREADS"
+LEFT_TO_IT: Final = "signals_to_handle"
+"""Setting of torch's launcher: signals that it passes on to the ranks by itself."""
 ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 """Environment variable in which torchrun names the file that a rank leaves its error in."""
-
-
-def is_rank() -> bool:
-    """Tell whether torchrun, or `launch`, has started this process as one of several."""
-    return os.environ.keys() >= set(STARTED_BY)
 
 
 @contextlib.contextmanager
@@ -66,7 +64,7 @@ def joined(env_backend: str) -> Iterator[World]:
         BackendUnavailable: The backend is unknown or cannot run here.
         ConfigError: There is no GPU for this rank.
     """
-    if not is_rank():
+    if not processes.is_rank():
         yield World()
         return
     # A rank that is left alone would wait for the others, for minutes and without looking at signals.
@@ -144,7 +142,8 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         ConfigError: There are fewer GPUs than processes.
         BackendUnavailable: The backend is unknown or cannot run here.
         TrainingError: A process has failed, or was killed; says with which error.
-        SystemExit: A signal has ended them all; the code is 128 + its number.
+        Stopped: A signal has ended them all: SIGINT or SIGTERM, which the processes get as SIGINT and have half a
+            minute to end by; the code is 128 + its number.
     """
     if env_backend is not None and on_gpu(env_backend):
         _require_gpus(n)
@@ -168,8 +167,10 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
+        if hasattr(config, LEFT_TO_IT):  # torch 2.9 and later; before, SIGTERM ends the ranks without saving
+            setattr(config, LEFT_TO_IT, "SIGHUP,SIGQUIT")
         try:
-            with _signal_handlers_kept():
+            with _signal_handlers_kept(), _stopping_together(SignalException) as caught:
                 program, *arguments = processes.tied([sys.executable, "-m", module, *argv])
                 elastic_launch(config, program)(*arguments)
         except ChildFailedError as error:
@@ -179,7 +180,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             do = "what they said is above, and the others were ended; mend it and resume from the last checkpoint"
             raise TrainingError.of("launch", f"none of {n} ranks may fail", ends, do) from error
         except SignalException as error:
-            raise SystemExit(128 + error.sigval) from error
+            raise Stopped(caught[0] if caught else error.sigval) from error
 
 
 def _end_of(failure: ProcessFailure) -> str:
@@ -188,6 +189,35 @@ def _end_of(failure: ProcessFailure) -> str:
     told: Any = failure.message
     error = f", {told['message']}" if isinstance(told, dict) else ""  # what the rank left; else words of torch's
     return f"process {failure.pid}, {how}{error}"
+
+
+@contextlib.contextmanager
+def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
+    """Collect the signals that ask to stop, and let the launcher send SIGINT to all ranks, which then save.
+
+    SIGTERM would kill them where they are.
+
+    Args:
+        end: Error of the launcher's, with the signal that it is to send.
+    """
+    caught: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        logging.disable(logging.WARNING)  # the launcher tells of each process that it ends
+        raise end(f"got signal {number}", signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        for each in SIGNALS:
+            if signal.getsignal(each) is not signal.SIG_IGN:  # as in a shell's background
+                signal.signal(each, pass_on)
+    is_disabled = logging.root.manager.disable
+    try:
+        yield caught
+    finally:
+        logging.disable(is_disabled)
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ class Trainer:
         self.layout = layout or SharedLayout()
         self.world = ranks.World.of()
         self._check()
-        trainer, saving = self.config.trainer, self.config.saving
+        trainer = self.config.trainer
         self.n_iterations = self.config.n_iterations(env_wrapper.episode_length)
         self.n_steps = trainer.train_batch_size // trainer.num_envs
         """Steps of a rollout."""
@@ -107,7 +107,7 @@ class Trainer:
         """Training has stopped because its policies reached ``trainer.stop_return``."""
         self._start_environments()
         self._build()
-        runs = Path(saving.basedir, saving.name, saving.tag)
+        runs = runs_of(self.config)
         self.folder = runs / (str(folder) if folder else str(self.world.agreed(unused_number(runs))))
         """Folder of the run's settings, metrics and checkpoints."""
         self._verbose = verbose and self.world.is_first
@@ -490,6 +490,11 @@ class Trainer:
         self._close_sinks()
         self._collect.forget()
         self._update.forget()
+
+
+def runs_of(config: RunConfig) -> Path:
+    """Return the folder that holds those of a run config's runs."""
+    return Path(config.saving.basedir, config.saving.name, config.saving.tag)
 
 
 def unused_number(runs: Path) -> int:
