@@ -64,6 +64,10 @@ class CheckpointError(WarpDriveError, ValueError):
     """A checkpoint is missing, damaged, of another release, or of another run."""
 
 
+class DiskFullError(WarpDriveError, OSError):
+    """A disk has too little free space for a file, or the file is longer than allowed."""
+
+
 def known(names: Iterable[str]) -> str:
     """List the known names, for errors about an unknown one."""
     return ", ".join(sorted(names)) or "none"

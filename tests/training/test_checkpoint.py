@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
-from warpdrive_min.errors import CheckpointError, ConfigError
+from warpdrive_min.errors import CheckpointError, ConfigError, DiskFullError
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.checkpoint import Header, discard_after, find, latest, load, restore, save
 
@@ -259,6 +263,46 @@ def test_checkpoint_of_another_schema_is_refused(tmp_path):
     for read in (load, latest):
         with pytest.raises(CheckpointError, match=r"schema must be 1 \(got 2\); use the release .*9\.9"):
             read(tmp_path)
+
+
+# ------------------------------------------------------------------ full disks
+
+
+@contextlib.contextmanager
+def limited(n_bytes: int) -> Iterator[None]:
+    """Let no file be longer."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("full", ["tensors", "header", "best"])
+def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monkeypatch):
+    """The error says where, how much is needed and how much is free; nothing is left of the attempt."""
+    path = save(tmp_path, state(1), header(1), is_best=True)
+    before = {file: file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()}
+    large = {"weights": torch.zeros(100_000)}
+    n_bytes = 400_000
+    with monkeypatch.context() as patch, contextlib.ExitStack() as stack:
+        no_room = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if full == "tensors":
+            stack.enter_context(limited(200_000))
+        elif full == "header":
+            patch.setattr(Path, "write_text", Mock(side_effect=no_room))
+        else:
+            n_bytes *= 2
+            patch.setattr(shutil, "copy", Mock(side_effect=no_room))
+        with pytest.raises(DiskFullError) as caught:
+            save(tmp_path, large, header(2), is_best=full == "best")
+    rule = rf"{tmp_path}/checkpoint_000000002: needs {n_bytes:,} free bytes \(got \d+\); .*: make room and go on from"
+    assert re.match(rule, str(caught.value))
+    assert {file: file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()} == before
+    assert latest(tmp_path) == path
+    assert leftovers(tmp_path) == []
 
 
 # ------------------------------------------------------------------ killed writers

@@ -10,6 +10,7 @@ with two files. What a killed writer leaves behind has a name that starts with a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -17,7 +18,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.files import room_for
 from warpdrive_min.packages import optional_package
 
 log = logging.getLogger(__name__)
@@ -85,22 +87,23 @@ def save(
 
     Raises:
         ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
+        DiskFullError: There is no room for it; the checkpoints that are there stay.
     """
     require(keep_last >= 1, "checkpoint.keep_last", "must be at least 1", keep_last)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    _tidy(folder)
     target = folder / f"checkpoint_{header.iteration:09d}"
-    unfinished = _unfinished(target)
-    _write(unfinished, tensors, header)
-    if is_best:
-        # First: were it killed between the two, a run that resumes would know of a best return that `best` has not.
-        best = folder / BEST
-        unfinished_best = _unfinished(best)
-        for file in (TENSORS, HEADER):
-            shutil.copy(unfinished / file, unfinished_best / file)
-        _put(unfinished_best, best)
-    _put(unfinished, target)
+    n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())
+    with room_for(target, n_bytes, "make room and go on from the last checkpoint, which stays"), _tidied(folder):
+        unfinished = _unfinished(target)
+        _write(unfinished, tensors, header)
+        if is_best:
+            # First: were it killed between the two, a run that resumes would know of a best return that `best` has not.
+            best = folder / BEST
+            unfinished_best = _unfinished(best)
+            for file in (TENSORS, HEADER):
+                shutil.copy(unfinished / file, unfinished_best / file)
+            _put(unfinished_best, best)
+        _put(unfinished, target)
     up_to_here = [path for iteration, path in _checkpoints(folder) if iteration <= header.iteration]
     for path in up_to_here[:-keep_last]:
         _remove(path)
@@ -325,6 +328,18 @@ def _remove(path: Path) -> None:
     gone = path.with_name(REMOVED + path.name)
     path.rename(gone)  # at once, so that a kill leaves no half checkpoint under its name
     shutil.rmtree(gone)
+
+
+@contextlib.contextmanager
+def _tidied(folder: Path) -> Iterator[None]:
+    """Finish what a killed writer began, and take back what this one began if it cannot end it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _tidy(folder)
+    try:
+        yield
+    except (Exception, SystemExit, KeyboardInterrupt):  # the latter two: a signal has stopped it
+        _tidy(folder)
+        raise
 
 
 def _tidy(folder: Path) -> None:

@@ -93,8 +93,10 @@ def _error_for_the_launcher() -> Iterator[None]:
         if (path := os.environ.get(ERROR_FILE)) is not None:
             more = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
             report = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": more}}
-            # Whole or not at all: the launcher reads it also if it has ended this rank meanwhile.
-            write_atomically(Path(path), json.dumps(report))
+            # Whole or not at all: the launcher reads it also if it has ended this rank meanwhile. A full disk, which
+            # may be the error, is not to hide it.
+            with contextlib.suppress(OSError):
+                write_atomically(Path(path), json.dumps(report))
         raise
 
 

@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from warpdrive_min.errors import DataError, TrainingError, known, require
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import room_for, write_atomically
 from warpdrive_min.packages import optional_package
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import World
@@ -250,6 +251,21 @@ class _RowFile(abc.ABC):
         """Close the file."""
         self._file.close()
 
+    def append(self, line: str) -> None:
+        """Add a line, whole or not at all.
+
+        Raises:
+            DiskFullError: There is no room for it.
+        """
+        left, end = memoryview(line.encode()), self._file.seek(0, os.SEEK_END)
+        with room_for(self._path, len(left), "make room and go on from the last checkpoint"):
+            try:
+                while left:
+                    left = left[self._file.write(left) :]  # less than all of it where the room ends
+            except OSError:
+                self._file.truncate(end)
+                raise
+
     def truncate_after(self, iteration: int) -> None:
         """Drop the rows of later iterations, and a last line that a kill cut short.
 
@@ -286,7 +302,7 @@ class JsonLines(_RowFile):
     def write(self, row: Row) -> None:
         """Append a line."""
         plain = {name: value if math.isfinite(value) else None for name, value in row.items()}
-        self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
+        self.append(json.dumps(plain, allow_nan=False) + "\n")
 
     def _iteration(self, line: str) -> int:
         return int(json.loads(line)["iteration"])
@@ -306,7 +322,7 @@ class Csv(_RowFile):
             self._file.close()
             write_atomically(self._path, "".join([_csv_line(columns), *(_widened(line, len(new)) for line in rows)]))
             self._file = self._path.open("ab", buffering=0)
-        self._file.write(_csv_line([row.get(name, "") for name in columns]).encode())
+        self.append(_csv_line([row.get(name, "") for name in columns]))
 
     @functools.cached_property
     def _columns(self) -> list[str]:
@@ -329,6 +345,7 @@ class TensorBoard:
         tensorboard = optional_package(
             "torch.utils.tensorboard", "metrics", 'pip install "warpdrive-min[train]"', "tensorboard"
         )
+        self._folder = folder
         purge_step = None if resume_iteration is None else resume_iteration + 1
         self._writer = tensorboard.SummaryWriter(str(folder), purge_step=purge_step)
         if resume_iteration is None:
@@ -336,13 +353,15 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         """Add an event for each number."""
-        for name, value in row.items():
-            self._writer.add_scalar(name, value, int(row["iteration"]))
-        self._writer.flush()
+        with room_for(self._folder):
+            for name, value in row.items():
+                self._writer.add_scalar(name, value, int(row["iteration"]))
+            self._writer.flush()
 
     def close(self) -> None:
         """Close the file of events."""
-        self._writer.close()
+        with room_for(self._folder):
+            self._writer.close()
 
 
 class WeightsAndBiases:
