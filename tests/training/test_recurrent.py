@@ -347,6 +347,15 @@ def test_state_begins_at_zero(tmp_path, monkeypatch):
     assert seen == [t % 4 != 0 for t in range(9)] + [False]
 
 
+@pytest.mark.parametrize(("n_steps", "is_zero"), [(4, True), (6, False)])
+def test_what_follows_a_rollout_is_valued_from_its_own_state(n_steps, is_zero, tmp_path):
+    """The state that is kept after all steps is zero where the last one ended an episode, as in all of them or none."""
+    trainer = make_trainer(Recall(), {"shared": REMEMBERS}, n_steps=n_steps, basedir=tmp_path)
+    trainer.collect()
+    state = trainer.groups["shared"].buffer.states[-1]
+    assert state.any() != is_zero
+
+
 def test_saved_policies_remember(tmp_path):
     """What a checkpoint holds plays as its trainer's policies do."""
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, basedir=tmp_path)
