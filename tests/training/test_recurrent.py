@@ -31,12 +31,14 @@ from warpdrive_min.training.algorithms.sequences import RecurrentA2C, RecurrentP
 from warpdrive_min.training.autoscale import MemoryModel
 from warpdrive_min.training.config import PolicyConfig, RunConfig, TrainerConfig
 from warpdrive_min.training.evaluation import EvaluationEnvs
+from warpdrive_min.training.normalisation import normalisers
 from warpdrive_min.training.recurrent import GRU, Recurrent, create_recurrent
 from warpdrive_min.training.trained import load_policies
 
 SIZE = 7
 GRU_MODEL = {"type": "gru", "fc_dims": [8], "hidden_size": 6}
 REMEMBERS = {**PPO, "model": GRU_MODEL}
+NORMALISED = {**GRU_MODEL, "normalize_observations": True}
 N, L, AGENTS = 3, 5, 2
 
 
@@ -265,6 +267,7 @@ def test_minibatches_are_dealt_whole_sequences(monkeypatch):
 RUNS = {
     "choices": ("cartpole", CLASSIC, {"shared": REMEMBERS}),
     "continuous": ("pendulum", CLASSIC, {"shared": {**REMEMBERS, "model": {**GRU_MODEL, "sequence_length": 2}}}),
+    "normalised": ("pendulum", CLASSIC, {"shared": {**REMEMBERS, "normalize_rewards": True, "model": NORMALISED}}),
     "two policies": ("tag_continuous", TAG, {"runner": {**A2C, "model": GRU_MODEL}, "tagger": REMEMBERS}),
 }
 
@@ -287,6 +290,7 @@ def said_again(trainer):
     trainer.collect()
     for group in trainer.groups.values():
         replay_agrees(group)
+        assert all(layer.count > 1 for layer in normalisers(group.acting)), "moments must have been taken"
         assert group.buffer.states[0].any(), "the rollout before must be remembered"
         assert (group.buffer.terminated | group.buffer.truncated)[:-1].any(), "an episode must end on the way"
 

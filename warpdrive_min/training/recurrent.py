@@ -1,6 +1,7 @@
 """Recurrent models: what they say follows from a state, which each step makes of an observation and the state before.
 
-States, ``(..., state_size)`` float32, are zero where an episode begins. Nothing synchronises, so it can be captured.
+States, ``(..., state_size)`` float32, are zero where an episode begins: where its `_timestep_` is 0. Nothing
+synchronises, so it can be captured.
 """
 
 from __future__ import annotations
