@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import signal
 import sys
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from warpdrive_min.rendering import Episode
 from warpdrive_min.stopping import Stopped
 from warpdrive_min.training import autoscale, checkpoint
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.trained import find_checkpoint, load_policies
+from warpdrive_min.training.trained import find_checkpoint, find_policies, load_policies
 from warpdrive_min.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -243,7 +244,7 @@ def test_evaluate_scores_as_the_trainer_does(trained):
     result = run("evaluate", folder, "--backend", "cpu", "--episodes", "12", "--seed", "5", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
-    found = find_checkpoint(folder)
+    found = find_policies(folder)
     assert told["checkpoint"] == str(found)
     _, header = checkpoint.load(found)
     config = RunConfig.from_dict(header.run_config)
@@ -254,6 +255,23 @@ def test_evaluate_scores_as_the_trainer_does(trained):
     assert told["policies"] == {"shared": asdict(trainer.evaluate(12, seed=5)["shared"])}
     assert told["policies"] != {"shared": unlike}, "the weights must make a difference"
     assert told["policies"]["shared"]["mean_return"] == told["policies"]["shared"]["mean_steps"] <= 20
+
+
+def test_run_stands_for_its_best_checkpoint_but_goes_on_from_its_latest(trained, tmp_path):
+    """`evaluate` and `render` take `best` of iteration 10 though there is a later one, from which `train` resumes."""
+    folder = shutil.copytree(trained[0], tmp_path / "run")
+    more = ("--set", "trainer.num_episodes=100", "--set", "saving.keep_best=false", "--iterations", "1")
+    for latest in (N_ITERATIONS + 1, N_ITERATIONS + 2):
+        result = run("train", "--resume", folder, *more)
+        assert result.exit_code == 0, result.output
+        assert find_checkpoint(folder).name == f"checkpoint_{latest:09d}"
+    told = json.loads(run("evaluate", folder, "--backend", "cpu", "--episodes", "2", "--json").output)
+    assert (Path(told["checkpoint"]).name, told["iteration"]) == ("best", N_ITERATIONS)
+    wanted, _ = checkpoint.load(folder / "checkpoints" / "best")
+    assert torch.equal(
+        load_policies(folder / "checkpoints").models["shared"].state_dict()["policy_head.weight"],
+        wanted["policy/shared/model/policy_head.weight"],
+    )
 
 
 def test_evaluate_needs_a_checkpoint(tmp_path):

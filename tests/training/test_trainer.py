@@ -36,6 +36,9 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
 from warpdrive_min.training import checkpoint
+from warpdrive_min.training.build import BEST_SEED, derived_seed
+from warpdrive_min.training.evaluation import Score, evaluate
+from warpdrive_min.training.trained import find_policies, load_policies
 from warpdrive_min.training.trainer import Trainer
 
 # ------------------------------------------------------------------ schedules
@@ -137,25 +140,60 @@ def test_training_goes_on_below_the_return_asked_for(tmp_path):
     assert not trainer.has_reached_return
 
 
-def test_best_checkpoint_is_that_of_the_highest_return(tmp_path):
-    """After a worse row the best one stays, as it was, while the latest goes on."""
+def scored(mean_return):
+    return Score(mean_return, 0.0, mean_return, 1.0, 1)
+
+
+def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch):
+    """After a worse evaluation the best one stays, while the latest goes on; of equals the later one is best."""
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=1)
-    returns = [5.0, 8.0, 6.0, math.nan, 9.0, 8.5]
-    best = []
-    n_steps = trainer.wrapper.n_envs * trainer.wrapper.episode_length
-    for index, value in enumerate(returns, start=1):
+    returns = [5.0, 8.0, 6.0, math.nan, 9.0, 9.0, 8.5]
+    evaluated, best = [], []
+
+    def evaluate(n_episodes, *, seed):
+        evaluated.append((n_episodes, seed))
+        return {"shared": scored(returns[trainer.iteration - 1])}
+
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
+    for _ in returns:
         trainer.iteration += 1
-        n_ended = 0 if math.isnan(value) else 4
-        row = {"env_steps": index * n_steps, "shared/mean_episodic_return": value, "shared/episodes": n_ended}
-        trainer._judge(row)
         trainer.save_checkpoint()
         _, header = checkpoint.load(trainer.folder / "checkpoints" / "best")
         best.append((header.iteration, header.best_return))
-    assert best == [(1, 5), (2, 8), (2, 8), (2, 8), (5, 9), (5, 9)]
+    assert best == [(1, 5), (2, 8), (2, 8), (2, 8), (5, 9), (6, 9), (6, 9)]
     assert [path.name for path in sorted((trainer.folder / "checkpoints").iterdir())] == [
         "best",
-        *(f"checkpoint_00000000{number}" for number in (4, 5, 6)),
+        *(f"checkpoint_00000000{number}" for number in (5, 6, 7)),
     ]
+    assert len(set(evaluated)) == 1, "every checkpoint plays the same episodes"
+    assert evaluated[0][0] == trainer.wrapper.n_envs
+
+
+def test_best_return_is_what_its_weights_evaluate_to(tmp_path):
+    """Without a trainer the weights of `best` have the return in its header, which RUN alone stands for too."""
+    trainer = make_trainer(CartPole(**CLASSIC), {"shared": A2C}, basedir=tmp_path)
+    trainer.train(2)
+    trainer.save_checkpoint()
+    trained = load_policies(trainer.folder, CartPole(**CLASSIC))
+    assert (trained.path.name, trained.header.iteration) == ("best", 2)
+    seed = derived_seed(trainer.seed, BEST_SEED)
+    scores = evaluate(trained.wrapper("cpu"), trained.models, trained.policies, n_episodes=4, seed=seed)
+    assert scores["shared"].mean_return == trained.header.best_return
+
+
+@pytest.mark.parametrize("keeps_none", ["keep_best", "two learners"])
+def test_run_without_a_best_checkpoint_stands_for_its_latest(keeps_none, tmp_path, monkeypatch):
+    """With keep_best false, or several learners whose returns may be opposed, nothing is evaluated and none is best."""
+    monkeypatch.setattr(Trainer, "evaluate", lambda *_, **__: pytest.fail("nothing is to be judged"))
+    if keeps_none == "keep_best":
+        trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, keep_best=False)
+    else:
+        agents = {"even": [0], "odd": [1]}
+        trainer = make_trainer(Clock(), {"even": A2C, "odd": A2C}, agents=agents, basedir=tmp_path)
+    trainer.iteration = 3
+    trainer.save_checkpoint()
+    assert [path.name for path in (trainer.folder / "checkpoints").iterdir()] == ["checkpoint_000000003"]
+    assert find_policies(trainer.folder).name == "checkpoint_000000003"
 
 
 def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):

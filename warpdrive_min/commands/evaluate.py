@@ -18,7 +18,7 @@ Scores = dict[str, evaluation.Score]
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(help="Checkpoint, or the folder of a run, whose latest one counts.")],
+    path: Annotated[Path, typer.Argument(help="Checkpoint, or a run: its best one, if it keeps one, or the latest.")],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, each in an environment of its own.")] = 100,
     backend: Backend = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and draws.")] = 0,

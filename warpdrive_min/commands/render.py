@@ -27,7 +27,7 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering.recording import record
 from warpdrive_min.rendering.writing import FORMATS, require_format, scene_of, write
 from warpdrive_min.training import checkpoint
-from warpdrive_min.training.trained import find_checkpoint, load_policies
+from warpdrive_min.training.trained import find_policies, load_policies
 
 POLICIES: Final[dict[str, Callable[[EnvWrapper, int], Callable[[], None]]]] = {"random": random_policy}
 """Makes a policy from a started wrapper and a seed, by name."""
@@ -39,7 +39,7 @@ def render(
     out: Annotated[Path, typer.Option(help=f"File; its suffix is the format: {', '.join([*FORMATS, RECORD])}.")],
     env: Annotated[str | None, typer.Argument(help="Environment; by default that of the checkpoint.")] = None,
     policy: Annotated[
-        str, typer.Option(help=f"Who acts: {', '.join(POLICIES)}, or the path of a checkpoint or run.")
+        str, typer.Option(help=f"Who acts: {', '.join(POLICIES)}, or the path of a checkpoint or run; its best counts.")
     ] = "random",
     backend: Backend = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps at most; by default the whole episode.")] = None,
@@ -93,6 +93,6 @@ def _environment(policy: str, env: str | None, sampled: bool) -> tuple[str, dict
         return env, {}, None
     do = f"known are {known(POLICIES)}, and paths of checkpoints and runs"
     require(Path(policy).exists(), "render.policy", "unknown policy", policy, do)
-    found = find_checkpoint(policy)
+    found = find_policies(policy)
     _, header = checkpoint.load(found)
     return env or header.environment["name"], header.run_config["env"], found

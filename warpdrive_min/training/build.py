@@ -50,7 +50,7 @@ RECURRENT: Final[dict[str, str]] = {
 WARPDRIVE_WEIGHTS: Final = "warpdrive_min.dialect.weights:load_warpdrive_state_dict"
 """Loader of WarpDrive's files: module and function."""
 
-MODEL_SEED, SAMPLER_SEED, RESET_SEED, ALGORITHM_SEED = range(4)
+MODEL_SEED, SAMPLER_SEED, RESET_SEED, ALGORITHM_SEED, BEST_SEED = range(5)
 """Uses of a run's seed; see `derived_seed`."""
 
 

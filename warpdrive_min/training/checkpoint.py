@@ -64,7 +64,7 @@ class Header:
     """Name and sizes."""
     seed: int
     best_return: float | None
-    """Highest mean episodic return up to now, finite; None: no episode has ended."""
+    """Mean return of the best checkpoint up to now, finite; None: there is none."""
     versions: Mapping[str, str] = field(default_factory=lambda: _versions())
     """Versions of Python and the packages that wrote it."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -98,11 +98,10 @@ def save(
         _write(unfinished, tensors, header)
         if is_best:
             # First: were it killed between the two, a run that resumes would know of a best return that `best` has not.
-            best = folder / BEST
-            unfinished_best = _unfinished(best)
+            unfinished_best = _unfinished(folder / BEST)
             for file in (TENSORS, HEADER):
                 shutil.copy(unfinished / file, unfinished_best / file)
-            _put(unfinished_best, best)
+            _put(unfinished_best, folder / BEST)
         _put(unfinished, target)
     up_to_here = [path for iteration, path in _checkpoints(folder) if iteration <= header.iteration]
     for path in up_to_here[:-keep_last]:
@@ -158,6 +157,12 @@ def latest(folder: str | Path) -> Path | None:
     if damages:
         raise damages[0]
     return None
+
+
+def best(folder: str | Path) -> Path | None:
+    """Return the best checkpoint of a folder, whole or not; None: the folder has none."""
+    path = _standing(Path(folder, BEST))
+    return path if path.exists() else None
 
 
 def discard_after(folder: str | Path, iteration: int) -> None:

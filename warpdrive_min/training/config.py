@@ -462,7 +462,7 @@ class SavingConfig(_Section):
     keep_last: PositiveInt = 3
     """Checkpoints that are kept, the latest ones."""
     keep_best: bool = True
-    """Keep also the checkpoint of the best mean episodic return."""
+    """Keep also the best checkpoint, by greedy episodes played when it is saved; where one policy learns."""
     sinks: Annotated[tuple[Sink, ...], AS_TUPLE] = ("jsonl",)
     """Sinks of metrics."""
 

@@ -73,7 +73,7 @@ def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
     """Return the policies of a checkpoint.
 
     Args:
-        path: Path of a checkpoint, or of a folder of them or of a run, whose latest counts.
+        path: As of `find_policies`.
         env: The environment to play, of the same name and agents; None: made from the checkpoint's run config, whose
             environment must be in the registrar.
 
@@ -81,7 +81,7 @@ def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
         CheckpointError: There is none, it is damaged, or is not of that environment and of such models.
         ConfigError: The environment is not registered, or the run config breaks a rule.
     """
-    found = find_checkpoint(path)
+    found = find_policies(path)
     tensors, header = checkpoint.load(found)
     run = RunConfig.from_dict(header.run_config)
     name = header.environment["name"]
@@ -108,11 +108,26 @@ def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
     return TrainedPolicies(found, header, run, env, policies, models)
 
 
-def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint that a path means: its own, or else the latest of the folder of checkpoints or run.
+def find_policies(path: str | Path) -> Path:
+    """Return the checkpoint to look at: the path's own, or of a run the best one, where there is one, or the latest.
 
     Raises:
         CheckpointError: There is none.
     """
+    folder = _folder(path)
+    return checkpoint.best(folder) or checkpoint.find(folder)
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint to go on from: the path's own, or else the latest of the folder of checkpoints or run.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    return checkpoint.find(_folder(path))
+
+
+def _folder(path: str | Path) -> Path:
+    """Return the folder of a run's checkpoints; of what is no run, the path itself."""
     inside = Path(path, checkpoint.FOLDER)
-    return checkpoint.find(inside if inside.is_dir() else path)
+    return inside if inside.is_dir() else Path(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 WARPDRIVE_ARGUMENTS: Final = "warpdrive_min.dialect.layout:trainer_arguments"
 """Function that returns our arguments for WarpDrive's keywords."""
+BEST_EPISODES: Final = 100
+"""Episodes that a checkpoint is judged by, at most; fewer where there are fewer environments."""
 EPISODE_STATES: Final = "warpdrive_min.dialect.episodes:episode_states"
 
 
@@ -98,8 +101,7 @@ class Trainer:
         """Steps done, of all environments of all ranks together."""
         self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
         self.best_return: float | None = None
-        """Highest mean episodic reward that was saved, the mean over the policies that learn."""
-        self._last_return: float | None = None
+        """Mean return of the best checkpoint, as it was saved; None: there is none."""
         self._recent = metrics.RecentReturns(env_wrapper.n_envs * env_wrapper.episode_length * self.world.size)
         self.recent_return: dict[str, float | None] = {}
         """Mean return by policy, over the latest rows in which all environments had time for a whole episode."""
@@ -306,14 +308,10 @@ class Trainer:
     def _judge(self, row: Row) -> None:
         """Note how good the policies are, and whether that is good enough."""
         self.recent_return = self._recent.add(row, list(self.groups))
-        trained = [name for name, group in self.groups.items() if group.algorithm is not None]
-        known_returns = [got for name in trained if (got := self.recent_return[name]) is not None]
-        if trained and len(known_returns) == len(trained):
-            self._last_return = sum(known_returns) / len(trained)
         least_of_all = self.config.trainer.stop_return
         if least_of_all is None:
             return
-        wanted = least_of_all if isinstance(least_of_all, Mapping) else dict.fromkeys(trained, least_of_all)
+        wanted = least_of_all if isinstance(least_of_all, Mapping) else dict.fromkeys(self._learners, least_of_all)
         reached = [(got := self.recent_return[name]) is not None and got >= least for name, least in wanted.items()]
         self.has_reached_return = bool(reached) and all(reached)
 
@@ -334,17 +332,39 @@ class Trainer:
     def save_checkpoint(self) -> Path | None:
         """Write all of the run's state; returns where, on the first rank; synchronises.
 
+        Where one policy learns, greedy episodes tell whether it is the best one yet.
+
         Raises:
             ConfigError: safetensors is not installed.
         """
-        is_best = self._last_return is not None and (self.best_return is None or self._last_return > self.best_return)
-        if is_best:
-            self.best_return = self._last_return
+        is_best = self._is_best()
         state = self.state()
         if state is None:
             return None
         saving = self.config.saving
-        return checkpoint.save(self.folder / checkpoint.FOLDER, *state, saving.keep_last, is_best and saving.keep_best)
+        return checkpoint.save(self.folder / checkpoint.FOLDER, *state, saving.keep_last, is_best)
+
+    def _is_best(self) -> bool:
+        """Play greedy episodes and tell whether no checkpoint before was better; false where several policies learn.
+
+        Returns of training would tell of the policies before this one, and of drawn actions.
+        """
+        if not self.config.saving.keep_best or len(self._learners) != 1:
+            return False  # the returns of several may be opposed: one number cannot say which are better
+        mean_return = math.nan
+        if self.world.is_first:
+            seed = build.derived_seed(self.seed, build.BEST_SEED)  # the same episodes for every checkpoint
+            scores = self.evaluate(min(self.wrapper.n_envs, BEST_EPISODES), seed=seed)
+            mean_return = scores[self._learners[0]].mean_return
+        mean_return = self.world.agreed(mean_return)
+        if not math.isfinite(mean_return) or (self.best_return is not None and mean_return < self.best_return):
+            return False
+        self.best_return = mean_return
+        return True
+
+    @property
+    def _learners(self) -> list[str]:
+        return [name for name, group in self.groups.items() if group.algorithm is not None]
 
     def state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
         """Return all that the run goes on from, on the first rank: live tensors by name, and what they are of.
