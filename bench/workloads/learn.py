@@ -1,4 +1,4 @@
-"""Training from a seed until the policy is good enough, and its learning curve: `learn`."""
+"""Training from a seed until the policy is good enough, or to the end, and its learning curve: `learn`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import numpy as np
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.trained import load_policies
 
 from ..case import ON_CPU, Case, Check, Facts, Point, Preset
 from ..measure import Once
 from ..record import Curve, Measurement, Metric, Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from ..show.columns import Column, Table, axis_column, column_of
+from ..show.columns import NOTHING, Column, Table, axis_column, column_of
 from ..show.labels import backend_label, environment, number, plural
 from ..show.records import by, grouped, latest, metric
 from ..show.tables import point_order
@@ -28,6 +29,9 @@ from .shared import ON_GPU, available, counterpart, default_mode, torch_threads
 from .train import Settings, WatchedTrainer, shipped
 
 SEEDS: Final = range(5)
+"""Seeds of runs that end at the threshold."""
+WHOLE_SEEDS: Final = range(20)
+"""Seeds of runs that go on to the end of the run config."""
 EVALUATED: Final = 100
 """Episodes that the policy is judged by before and after."""
 CHECKED: Final = 20
@@ -45,7 +49,8 @@ class Task:
     threshold: float
     """Mean episodic return that counts as learned."""
     learner: str = "shared"
-    """Policy that learns; others play as they are at the start, which is close to uniformly at random."""
+    """Policy that is judged. Alone it learns too, until it reaches the threshold; others play as they are at the start,
+    which is close to uniformly at random. In a whole run every policy learns that the run config says."""
 
     @property
     def n_envs(self) -> int:
@@ -72,8 +77,18 @@ its tuned DDPG without noise. Of the Tag environments well beyond what play at r
 """
 
 
+WHOLE_TASKS: Final = (
+    *(task for task in TASKS if task.learner == "shared"),
+    Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=36.0),
+    Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
+)
+"""Every run config that is to learn; both kinds of agents learn in those of Tag, and the taggers are judged."""
+UNTIL_END: Final = {"until": "end"}
+"""Axis of a whole run; without it a run ends at the threshold."""
+
+
 class LearningRun(WatchedTrainer):
-    """A trainer that stops where one of its policies is good enough.
+    """A trainer that stops where one of its policies is good enough, unless it goes on to the end and keeps the best.
 
     What counts is `Trainer.recent_return`: the first episodes to end are the short ones, of which some environments
     have only good ones, and others only bad ones.
@@ -82,12 +97,12 @@ class LearningRun(WatchedTrainer):
         env: Name of the environment in `ENVS`.
         settings: The run.
         learner: Policy that is judged.
-        threshold: Least mean return.
+        threshold: Least mean return; None: train to the end.
     """
 
-    def __init__(self, env: str, settings: Settings, learner: str, threshold: float) -> None:
-        stop = {"stop_return": {learner: threshold}}
-        super().__init__(env, settings | {"trainer": settings["trainer"] | stop})
+    def __init__(self, env: str, settings: Settings, learner: str, threshold: float | None) -> None:
+        stop = {} if threshold is None else {"stop_return": {learner: threshold}}
+        super().__init__(env, settings | {"trainer": settings["trainer"] | stop}, saves=threshold is None)
         self.returns: list[dict[str, float | None]] = []
         """For each row the mean return of each policy; None: too few steps, or no episode ended."""
 
@@ -113,20 +128,20 @@ class LearningRun(WatchedTrainer):
 def learn(point: Point) -> Once:
     """Train until the learner reaches the threshold, or to the end of the run."""
     backend = available(point["backend"])
-    learner = point["learner"]
-    trainer = LearningRun(point["env"], settings(point), learner, point["threshold"])
-    is_greedy = len(trainer.groups) == 1  # who plays at random must go on to do so
+    learner, is_whole = point["learner"], is_to_the_end(point)
+    trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
+    is_greedy = is_whole or len(trainer.groups) == 1  # who plays at random must go on to do so
 
-    def score() -> evaluation.Score:
-        return trainer.evaluate(EVALUATED, greedy=is_greedy)[learner]
+    def scores() -> dict[str, evaluation.Score]:
+        return trainer.evaluate(EVALUATED, greedy=is_greedy)
 
-    untrained = score()
+    untrained = scores()
     warm_up_s = trainer.warm_up()
 
     def run() -> Measurement:
         began = time.perf_counter()
         trainer.train()
-        trained = score()
+        trained = scores()
         curve = Curve(
             env_steps=[int(row["env_steps"]) for _, row in trainer.rows],
             seconds=[round(when - began, 6) for when, _ in trainer.rows],
@@ -135,15 +150,17 @@ def learn(point: Point) -> Once:
         return Measurement(
             curve=curve,
             metrics={
-                **figures(curve, learner, point["threshold"]),
-                "return_before": _scored(untrained),
-                "return_after": _scored(trained),
+                **figures(curve, learner, point["threshold"], is_timed=not is_whole),
+                "return_before": _scored(untrained[learner]),
+                "return_after": _scored(trained[learner]),
+                **({"return_best": _scored(best_score(trainer))} if trainer.best_return is not None else {}),
+                **{f"return_after_{name}": _scored(trained[name]) for name in trained if is_whole and name != learner},
             },
             notes={
                 "evaluation": f"{EVALUATED} episodes, {'greedy' if is_greedy else 'drawn'}",
                 "warm_up_s": round(warm_up_s, 3),
             },
-            unread={} if trainer.has_reached_return else {"seconds_to_threshold": "not reached in all its episodes"},
+            unread={} if is_whole or trainer.has_reached_return else NOT_REACHED,
         )
 
     return Once(
@@ -153,8 +170,25 @@ def learn(point: Point) -> Once:
     )
 
 
+NOT_REACHED: Final = {"seconds_to_threshold": "not reached in all its episodes"}
+
+
+def is_to_the_end(point: Point) -> bool:
+    """Tell whether a run goes on to the end of its run config, whatever it reaches."""
+    return point.get("until") == UNTIL_END["until"]
+
+
+def best_score(trainer: LearningRun) -> evaluation.Score:
+    """Play the episodes that the last weights played with those of the best checkpoint."""
+    trained = load_policies(trainer.folder, type(trainer.wrapper.env)(**trainer.config.env))
+    (score,) = evaluation.evaluate(
+        trained.wrapper(trainer.wrapper.env_backend), trained.models, trained.policies, n_episodes=EVALUATED
+    ).values()
+    return score
+
+
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped one, in which one policy learns.
+    """Return the run of a point: the shipped one, in which one policy learns; of a whole run as it is shipped.
 
     More environments play as many steps each between updates, and as many episodes each in all.
     """
@@ -170,22 +204,27 @@ def settings(point: Point) -> Settings:
         "precision": point.get("precision", trainer.precision),
     }
     for name, policy in changed["policy"].items():
-        policy["to_train"] = name == point["learner"]
+        policy["to_train"] = policy["to_train"] if is_to_the_end(point) else name == point["learner"]
     return changed
 
 
-def figures(curve: Curve, learner: str, threshold: float) -> dict[str, Metric]:
-    """Return when a curve first reaches the threshold, unless it does not, and where it ends."""
+def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = True) -> dict[str, Metric]:
+    """Return when a curve first reaches the threshold, unless it does not, and where it ends.
+
+    Not timed it has no rates and seconds: those of a whole run have checkpoints and their evaluations in them.
+    """
     found = {}
     returns = curve.mean_return[learner]
     for index, value in enumerate(returns):
         if value is not None and value >= threshold:
             found["env_steps_to_threshold"] = Metric.exactly(curve.env_steps[index], "env_steps", "lower")
-            found["seconds_to_threshold"] = Metric.exactly(curve.seconds[index], "s", "lower")
+            if is_timed:
+                found["seconds_to_threshold"] = Metric.exactly(curve.seconds[index], "s", "lower")
             break
     if known := [value for value in returns if value is not None]:
         found["final_return"] = Metric.exactly(known[-1], "return", "higher")
-    found["env_steps_per_s"] = Metric.exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
+    if is_timed:
+        found["env_steps_per_s"] = Metric.exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
     return found
 
 
@@ -231,7 +270,8 @@ MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
 def learn_points(preset: Preset) -> list[Point]:
     """Return CartPole from one seed; from preset paper on every task from all seeds, also in more environments.
 
-    All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of environments.
+    All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of environments, or the
+    time for whole runs.
     """
     if preset == "smoke":
         easy = Task(env="cartpole", algorithm="PPO", threshold=40.0)
@@ -249,6 +289,7 @@ def learn_points(preset: Preset) -> list[Point]:
         for precision in ({}, {"precision": "tf32"})
     ]
     many += [(task, MANY_ENVS, {}) for task in TASKS if task.env == "acrobot"]
+    points += [task_point(task, "pycuda", seed) | UNTIL_END for task in WHOLE_TASKS for seed in WHOLE_SEEDS]
     return points + [
         task_point(task, backend, seed, n_envs) | precision
         for task, n_envs, precision in many
@@ -273,7 +314,7 @@ def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -
 # ------------------------------------------------------------------ tables and charts
 
 
-TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision")
+TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until")
 
 Seeds: TypeAlias = Sequence[Record]
 """Records of one task on one backend, each of a seed."""
@@ -303,7 +344,13 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         return ", ".join(part for part in (backend_label(seeds[0]), str(seeds[0].point.get("precision", ""))) if part)
 
     def reached(seeds: Seeds) -> str:
-        return f"{len(_values(seeds, 'seconds_to_threshold'))} of {len(seeds)}"
+        return f"{len(_values(seeds, 'env_steps_to_threshold'))} of {len(seeds)}"
+
+    def kept(seeds: Seeds) -> str:
+        if not is_to_the_end(seeds[0].point):
+            return NOTHING
+        threshold = seeds[0].point["threshold"]
+        return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
 
     def to_threshold(found: Sequence[float]) -> str:
         middle, (low, high) = median(found), median_interval(found)
@@ -312,9 +359,16 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
 
     def returns(found: Sequence[float]) -> str:
+        found = [value for value in found if not math.isinf(value)]
+        if not found:
+            return NOTHING
         low, high = interquartile_band(np.array(found))
         return f"{float(interquartile_mean(np.array(found))):.4g} ({low:.4g} to {high:.4g})"
 
+    whole = (
+        Column("above it at the end", kept, is_right=True),
+        _over_seeds("return of the best", "return_best", returns),
+    )
     return Table(
         caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
         "fewer than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap "
@@ -328,6 +382,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
             _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
             _over_seeds("s to it", "seconds_to_threshold", to_threshold),
             _over_seeds("return after", "return_after", returns),
+            *(whole if any(is_to_the_end(record.point) for record in records) else ()),
         ],
         n_grouping=5,
     )
@@ -344,21 +399,22 @@ def learning_over(name: str, axis: Axis, along: Callable[[Curve], Sequence[float
         shown = latest(records)
         panels = []
         for key, found in grouped(shown, *TASK).items():
-            env, algorithm, learner, n_envs, threshold, precision = key
-            series, counts = [], set()
-            for maker, style in BACKEND_STYLE.items():
-                seeds = [record for record in found if record.point["backend"] == maker]
-                points = _mean_curve([curve_of(record, str(learner), along) for record in seeds], axis.is_log)
-                if points:
-                    series.append(Series(backend_label(seeds[0]), style | {"marker": ""}, points))
-                    counts.add(len(seeds))
-            if series:
-                who = "" if learner == "shared" else f" ({learner})"
-                how = f", {precision}" if precision else ""
-                several = "" if min(counts) == max(counts) else f"{min(counts)} to "
-                n_seeds = f"{several}{plural(max(counts), 'seed')}"
-                title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} x, {n_seeds}"
-                panels.append(Panel(title, series, level=float(threshold)))
+            env, algorithm, learner, n_envs, threshold, precision, until = key
+            for policy in policies(found) if until else [str(learner)]:
+                series, counts = [], set()
+                for maker, style in BACKEND_STYLE.items():
+                    seeds = [record for record in found if record.point["backend"] == maker]
+                    points = _mean_curve([curve_of(record, policy, along) for record in seeds], axis.is_log)
+                    if points:
+                        series.append(Series(backend_label(seeds[0]), style | {"marker": ""}, points))
+                        counts.add(len(seeds))
+                if series:
+                    who = "" if policy == "shared" else f" ({policy})"
+                    how = "".join(f", {each}" for each in (precision, until and f"to the {until}") if each)
+                    several = "" if min(counts) == max(counts) else f"{min(counts)} to "
+                    n_seeds = f"{several}{plural(max(counts), 'seed')}"
+                    title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} x, {n_seeds}"
+                    panels.append(Panel(title, series, level=float(threshold) if policy == learner else None))
         return Chart(
             name=name,
             title=f"Learning over {axis.label}",
@@ -372,6 +428,11 @@ def learning_over(name: str, axis: Axis, along: Callable[[Curve], Sequence[float
         )
 
     return learning
+
+
+def policies(seeds: Seeds) -> list[str]:
+    """Return the policies whose returns some records have."""
+    return list(dict.fromkeys(name for record in seeds if record.curve for name in record.curve.mean_return))
 
 
 def curve_of(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:

@@ -100,18 +100,21 @@ def settings(point: Point) -> Settings:
 
 
 class WatchedTrainer(Trainer):
-    """A trainer that keeps its rows of metrics and leaves no file behind.
+    """A trainer that keeps its rows of metrics, and leaves no file behind when it is gone.
 
     Args:
         env: Name of the environment in `ENVS`.
         settings: The run.
         exact: Floats of the environment are bit-identical on every backend.
+        saves: Save checkpoints as the run says, not only one at the end.
     """
 
-    def __init__(self, env: str, settings: Mapping[str, Any], *, exact: bool = False) -> None:
+    def __init__(self, env: str, settings: Mapping[str, Any], *, exact: bool = False, saves: bool = False) -> None:
         folder = tempfile.mkdtemp(prefix="warpdrive-bench-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        saving = settings["saving"] | {"basedir": folder, "sinks": (), "model_params_save_freq": NO_CHECKPOINTS}
+        saving = settings["saving"] | {"basedir": folder, "sinks": ()}
+        if not saves:
+            saving |= {"model_params_save_freq": NO_CHECKPOINTS, "keep_best": False}
         config = RunConfig.from_dict({**settings, "saving": saving})
         wrapper = EnvWrapper(
             ENVS[env](**config.env),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from bench.record import Curve
+from bench.show import render
 from bench.workloads import learn
-from bench.workloads.learn import TASKS, LearningRun, Task, settings, task_point
+from bench.workloads.learn import TASKS, UNTIL_END, WHOLE_TASKS, LearningRun, Task, settings, task_point
 from bench.workloads.train import shipped
+from tests.bench.builders import seed_record
+from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.evaluation import Score
 
@@ -77,6 +82,57 @@ def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
     assert got.metrics["final_return"].value < 499
     assert got.unread.keys() == {"seconds_to_threshold"}
     assert got.curve.env_steps[-1] == 100 * 500 // 2048 * 2048
+
+
+def test_whole_run_goes_on_and_is_judged_by_its_best_weights_too(monkeypatch):
+    """Past the threshold it trains to the end; the last weights and the best of its checkpoints play greedily."""
+    config = shipped("cartpole", "_a2c")
+    trainer, saving = config.trainer.replace(num_episodes=400), config.saving.replace(model_params_save_freq=10)
+    short = config.replace(env={"episode_length": 100}, trainer=trainer, saving=saving)
+    monkeypatch.setattr(learn, "shipped", lambda *_: short)
+    made = learn.learn(task_point(replace(EASY, threshold=15.0), "host", 0, n_envs=64) | UNTIL_END)
+    got = made.run()
+    assert got.curve.env_steps[-1] == short.n_iterations(100) * 2048
+    assert got.metrics["env_steps_to_threshold"].value < got.curve.env_steps[-1]
+    assert not {"seconds_to_threshold", "env_steps_per_s"} & got.metrics.keys(), "evaluations are in its seconds"
+    assert got.metrics["return_best"].value > got.metrics["return_before"].value
+    assert got.unread == {}
+    assert made.check().passed
+
+
+def test_whole_run_of_several_policies_teaches_all_of_them():
+    """Both kinds of agents of Tag learn, as the run config says; to a threshold only the one that is judged does."""
+    task = next(task for task in WHOLE_TASKS if task.env == "tag_gridworld")
+    for more, learners in ((UNTIL_END, ["tagger", "runner"]), ({}, ["tagger"])):
+        own = RunConfig.from_dict(settings(task_point(task, "host", 0) | more))
+        assert [name for name, policy in own.policy.items() if policy.to_train] == learners
+
+
+def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
+    """Preset paper trains each shipped run config but WarpDrive's own to its end, on a GPU."""
+    whole = [point for point in learn.learn_points("paper") if learn.is_to_the_end(point)]
+    ran = [(point["env"], point["algorithm"].lower(), point["seed"]) for point in whole]
+    files = (file for env in ENVS.values() for file in Path(inspect.getfile(env)).parent.glob("run_config_*.yaml"))
+    names = [(file.parent.name, file.stem.removeprefix("run_config_")) for file in files]
+    learning = [(env, name) for env, name in names if name in ("a2c", "ppo", "ddpg")]
+    assert sorted(ran) == sorted((*config, seed) for config in learning for seed in range(20))
+    assert {point["backend"] for point in whole} == {"pycuda"}
+
+
+def test_table_and_curves_of_whole_runs_tell_the_end():
+    """Of three seeds two end above the threshold; each policy has a panel, the judged one with its level."""
+    task = next(task for task in WHOLE_TASKS if task.env == "tag_gridworld")
+    curve = Curve(env_steps=[100, 200], seconds=[1.0, 2.0], mean_return={"tagger": [1.0, 37], "runner": [0.5, -4]})
+    records = [
+        seed_record(seed, None, after, point=task_point(task, "host", seed) | UNTIL_END, curve=curve)
+        for seed, after in enumerate((37.0, 35.0, 38.0))
+    ]
+    assert "| 2 of 3 |" in render.markdown(learn.learning_table(records))
+    chart = learn.LEARN.charts[0](records)
+    assert [(panel.title, panel.level) for panel in chart.panels] == [
+        ("Tag GridWorld (tagger), PPO, to the end, 100 x, 3 seeds", 36.0),
+        ("Tag GridWorld (runner), PPO, to the end, 100 x, 3 seeds", None),
+    ]
 
 
 def test_first_episodes_to_end_do_not_count_alone():
