@@ -349,7 +349,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
     def kept(seeds: Seeds) -> str:
         if not is_to_the_end(seeds[0].point):
             return NOTHING
-        threshold = seeds[0].point["threshold"]
+        threshold = float(seeds[0].point["threshold"])
         return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
 
     def to_threshold(found: Sequence[float]) -> str:

@@ -27,8 +27,8 @@ SVG_ID = re.compile(r"\b[pm][0-9a-f]{10}\b")
 """What matplotlib names a path by, which depends on where it lay in memory."""
 TIMES = re.compile(r"(seconds|steps_per_s|_s)$")
 """Keys of metrics and headers that are never the same twice."""
-OF_A_RUN = ("seconds", "created", "versions", "sha256")
-"""Keys of a checkpoint's header that differ from run to run."""
+OF_A_RUN = ("seconds", "created", "versions", "sha256", "best_return")
+"""Keys of a checkpoint's header that differ from run to run, or by the rule that says which checkpoint is best."""
 NEW_SETTINGS = {"hidden_size": 64, "sequence_length": None, "centralised_critic": None}
 """Keys of run configs that the tag has not, with the values that leave a run as it was there."""
 IMPORT = re.compile(r"^\s*from ((?:warpdrive_min|envs)[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
@@ -468,10 +468,10 @@ def train(name: str, env: str, file: Path, backend: str, *more: str, is_simulate
 
 
 def of_run(folder: Path) -> Iterator[str]:
-    """Give lines for all that a run has left: metrics, and the header and every tensor of its checkpoints."""
+    """Give lines for all that a run has left: metrics, and the header and every tensor of its last checkpoints."""
     from safetensors.numpy import load_file
 
-    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+    for file in sorted(each for each in folder.rglob("*") if each.is_file() and each.parent.name != "best"):
         yield str(file.relative_to(folder))
         if file.suffix == ".jsonl":
             for row in map(json.loads, file.read_text().splitlines()):
@@ -537,7 +537,8 @@ def checkpoints(inputs: Path, out: Path, written: Path) -> None:
         words = ("warpdrive_min", "train", "--resume", str(copy), "--backend", backend, "--iterations", "2", "--quiet")
         lines = [run(*words), *of_run(copy)]
         policy = ("--env", configs[name][0], "--backend", backend)
-        lines.append(run("warpdrive_min", "evaluate", str(written / name), *policy[2:], "--episodes", "4"))
+        (last,) = (written / name / "checkpoints").glob("checkpoint_*")
+        lines.append(run("warpdrive_min", "evaluate", str(last), *policy[2:], "--episodes", "4"))
         write(out / f"{name}.txt", "\n".join(lines).replace(str(written), "WRITTEN") + "\n")
 
 
