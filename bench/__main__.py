@@ -1,5 +1,9 @@
 """`python -m bench`."""
 
-from .cli import app
+from .stopping import stoppable, tidy
 
-app(prog_name=f"python -m {__package__}")
+with stoppable():
+    from .cli import app
+
+    with tidy():
+        app(prog_name=f"python -m {__package__}")

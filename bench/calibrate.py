@@ -23,13 +23,14 @@ from .case import PresetName, point_name
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
-from .pairs import WORKING_TREE, Pair, measure_revisions
-from .record import RESULTS, Record, append
+from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
+from .record import RESULTS, Record
 from .schema import Model, fault
 from .show import render
 from .show.columns import Column, Table
 from .stats import median, smallest_detectable
-from .sweep import Names, Where, say
+from .stopping import keeps
+from .sweep import Names, Resume, Where, say
 from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
@@ -182,13 +183,16 @@ def calibrate(
     rounds: Annotated[int, typer.Option(min=2, help="A/A comparisons, each in new processes.")] = ROUNDS,
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
+    resume: Resume = None,
 ) -> None:
     """Compare the present code with itself and store the noise.
 
     Exits with 3 if nothing was measured, with 5 if a point fails.
     """
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
-    points, run_id = compare.chosen(choice), compare.new_run_id()
+    points, run_id = compare.chosen(choice), resume or compare.new_run_id()
+    kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
+    keeps(kept.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = [], dict[str, None](), dict[str, None]()
     with exiting(5, CompareError, WorkerError):
         if not points:
@@ -196,12 +200,10 @@ def calibrate(
         for index in range(rounds):
             say(f"round {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE
-            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say)
+            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept)
             pairs.append(seen.pairs)
             skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
             failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
-            for record in (side for pair in seen.pairs for side in (pair.a, pair.b)):
-                append(records / f"{run_id}.jsonl", record)
         found = noise(pairs)
         for each in skipped | failed:
             say(each)

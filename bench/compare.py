@@ -37,12 +37,13 @@ from .judge import (
 )
 from .machine import ROOT, git_state
 from .measure import Timed
-from .pairs import WORKING_TREE, Measured, Pair, measure_all, measure_revisions, sides_of, write
+from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
 from .record import RESULTS, Comparison, Record, read_all, selected
 from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, median
-from .sweep import Names, Where, say
+from .stopping import keeps
+from .sweep import Names, Resume, Where, say
 from .worker import WorkerError
 
 SAME: Final = 0.01
@@ -158,16 +159,19 @@ def compare(
     same: Annotated[float, typer.Option(help="Largest difference, in %, of what is called the same.")] = 100 * SAME,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
+    resume: Resume = None,
 ) -> None:
     """Measure two sides in turns, or take two files of records; say which is faster.
 
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.
     """
-    run_id = new_run_id()
+    run_id = resume or new_run_id()
+    kept = Kept.of(out, run_id)
+    keeps(kept.a, kept.b, words=("--resume", run_id))
     choice = Choice(preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [])
     with exiting(5, CompareError, WorkerError, ValueError, OSError):
-        found, refused = _sides(a, b, axis, choice, run_id)
+        found, refused = _sides(a, b, axis, choice, run_id, kept)
         _say_all("left out", [*found.skipped, *refused])
         _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in doubts(pair)])
         if not found.pairs and not found.failed:
@@ -179,20 +183,20 @@ def compare(
         _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
         result = {"a": first, "b": second, "allow_mismatch": choice.allowed, "rows": list(map(to_dict, rows))}
         write_atomically(out / f"{run_id}.json", json.dumps(result, indent=1) + "\n")
-        _say_all("written", map(str, [out / f"{run_id}.json", *write(found.pairs, out, run_id)]))
+        _say_all("written", map(str, [out / f"{run_id}.json", *kept.files]))
         if found.failed:
             raise CompareError("\n".join(found.failed))
 
 
 def _sides(
-    a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str
+    a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, kept: Kept
 ) -> tuple[Measured, Sequence[str]]:
-    """Return what there is of both sides, and which records do not pair."""
+    """Return what there is of both sides, in ``kept`` too, and which records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if axis is not None:
         sides = [sides_of(run_id, case, (one, other)) for case, one, other in along(axis, chosen(choice))]
-        return measure_all(sides, choice.preset, say), []
+        return measure_all(sides, choice.preset, say, kept), []
     assert a is not None
     assert b is not None
     files = [each for each in (a, b) if is_file(each)]
@@ -204,8 +208,10 @@ def _sides(
         first, second = Evidence.of(before), Evidence.of(now)
         pairs, refused = paired_up(first.kept, second.kept, choice.allowed)
         pairs = [by_run(pair, before, now) for pair in pairs]
+        for pair in pairs:
+            kept.add(pair)
         return Measured(pairs, [*first.left_out, *second.left_out], []), refused
-    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say), []
+    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, kept), []
 
 
 def is_file(side: str) -> bool:

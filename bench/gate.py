@@ -30,12 +30,13 @@ from .cases import CASES
 from .compare import paired_up
 from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from .pairs import WORKING_TREE, Pair, measure_revisions, write
+from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
 from .record import Context, Record
 from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, smallest_detectable
-from .sweep import Names, Where, say
+from .stopping import keeps
+from .sweep import Names, Resume, Where, say
 
 THRESHOLD: Final = 0.03
 INJECTED: Final = (0.0, 0.03, 0.05, 0.10)
@@ -163,6 +164,8 @@ class GateCommand(TyperCommand):
 class Choice(compare.Choice):
     """The points that are gated, and the folders."""
 
+    run_id: str
+    """Run of what is measured."""
     out: Path
     calibrations: Path
 
@@ -181,6 +184,7 @@ def gate(
     selftest: Annotated[bool, typer.Option("--selftest", help="Slow --records down on paper: what is caught?")] = False,
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
+    resume: Resume = None,
 ) -> None:
     """Say whether the time of an environment step grew over a baseline.
 
@@ -193,6 +197,7 @@ def gate(
         cases=case or [],
         where=where or [],
         allowed=allow_mismatch or [],
+        run_id=resume or compare.new_run_id(),
         out=out,
         calibrations=calibrations,
     )
@@ -266,7 +271,8 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
     if records is not None:
         now = choice.of(records)
     else:
-        file = choice.out / f"{compare.new_run_id()}.jsonl"
+        file = choice.out / f"{choice.run_id}.jsonl"
+        keeps(file, words=("--resume", choice.run_id))
         now = measure_again(before, file, choice.allowed)
         report.notes.append(f"records: {file}")
     return from_records(report, before, now, choice.calibrations, choice.allowed)
@@ -328,23 +334,21 @@ def from_revision(report: Report, choice: Choice) -> None:
             "`python -m bench list` shows cases, axes and backends"
         )
 
-    def measured(some: Sequence[Any]) -> list[Pair]:
-        run_id, sides = compare.new_run_id(), (report.baseline, WORKING_TREE)
-        seen = measure_revisions(some, sides, choice.preset, run_id, say)
-        write(seen.pairs, choice.out, run_id)
+    first, again = (Kept.of(choice.out, run_id) for run_id in (choice.run_id, f"{choice.run_id}-again"))
+    keeps(first.a, first.b, again.a, again.b, words=("--resume", choice.run_id))
+
+    def measured(some: Sequence[Any], run_id: str, kept: Kept) -> list[Pair]:
+        seen = measure_revisions(some, (report.baseline, WORKING_TREE), choice.preset, run_id, say, kept)
         report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
         report.add("broken", *seen.failed)
         return seen.pairs
 
-    judge_into(report, measured(points), choice.calibrations)
+    judge_into(report, measured(points, choice.run_id, first), choice.calibrations)
     if suspects := {row.subject for row in report.rows if row.verdict == "regression"}:
         say(f"{len(suspects)} look slower: again, in new processes")
         second = replace(report, rows=[], notes=[])
-        judge_into(
-            second,
-            measured([each for each in points if point_name(each[0].name, each[1]) in suspects]),
-            choice.calibrations,
-        )
+        doubtful = [each for each in points if point_name(each[0].name, each[1]) in suspects]
+        judge_into(second, measured(doubtful, f"{choice.run_id}-again", again), choice.calibrations)
         confirm(report, second)
 
 

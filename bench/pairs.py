@@ -22,7 +22,7 @@ from .case import Case, Check, Facts, Point, Preset, point_name
 from .errors import NotComparable
 from .machine import ROOT
 from .measure import PLANS, rates
-from .record import Comparison, Context, Host, Measurement, Record, append
+from .record import Comparison, Context, Host, Measurement, Record, append, read_all, read_comparisons
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError
 
@@ -65,6 +65,11 @@ class Pair:
     mismatched: tuple[str, ...] = ()
     """Fields that should be the same and were allowed not to be."""
 
+    @classmethod
+    def of(cls, a: Record, b: Record, comparison: Comparison) -> Pair:
+        """Return two records that were compared, by the name of the first point and where the second one differs."""
+        return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
+
     @property
     def in_turns(self) -> bool:
         """The two were measured in turns, or in rounds."""
@@ -85,15 +90,36 @@ class Pair:
         return self.ratio.p_below() if self.comparison else unpaired_p(self.b.unit_ns, self.a.unit_ns)
 
 
-def write(pairs: Sequence[Pair], folder: Path, run_id: str) -> list[Path]:
-    """Write the records of either side and the comparisons into a file each; returns the files."""
-    written = {}
-    for pair in pairs:
-        for name, line in (("a", pair.a), ("b", pair.b), ("comparisons", pair.comparison)):
-            if line is not None:
-                written[name] = folder / f"{run_id}-{name}.jsonl"
-                append(written[name], line)
-    return list(written.values())
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Files that pairs are kept in as they are measured; what is stopped goes on with those that are there."""
+
+    a: Path
+    b: Path
+    comparisons: Path
+
+    @classmethod
+    def of(cls, folder: Path, run_id: str) -> Kept:
+        """Return the files of a run: the records of either side, and the comparisons."""
+        return cls(*(folder / f"{run_id}-{name}.jsonl" for name in ("a", "b", "comparisons")))
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that there are, each once."""
+        return [file for file in dict.fromkeys((self.a, self.b, self.comparisons)) if file.exists()]
+
+    def add(self, pair: Pair) -> None:
+        """Keep both records, and then their comparison, so that there is none without them."""
+        append(self.a, pair.a)
+        append(self.b, pair.b)
+        if pair.comparison:
+            append(self.comparisons, pair.comparison)
+
+    def pairs(self) -> list[Pair]:
+        """Return the pairs that were compared."""
+        records = {record.id: record for record in read_all(self.files, cut=[])}
+        comparisons = read_comparisons(self.files, cut=[])
+        return [Pair.of(records[each.a], records[each.b], each) for each in comparisons]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +137,51 @@ def measure_all(
     todo: Sequence[tuple[Side, Side]],
     preset: Preset,
     say: Callable[[str], None] = lambda text: None,
+    kept: Kept | None = None,
 ) -> Measured:
     """Measure pairs of sides; one that fails does not end the others.
 
+    Args:
+        todo: The sides.
+        preset: How much is measured.
+        say: Gets a line for each pair.
+        kept: Files that get each pair; those that are there are not measured again.
+
     Raises:
-        NotComparable: The sides of a pair have different versions of the case, or other cards.
+        NotComparable: The sides of a pair have different versions of the case, or other cards; or those that are kept
+            are of other code.
     """
     found = Measured()
+    there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
     for index, sides in enumerate(todo, start=1):
-        name = point_name(sides[0].case.name, sides[0].point)
+        a, b = sides
+        name = point_name(a.case.name, a.point)
+        if pair := there.get((a.run_id, b.run_id, _name(a.case.name, a.point, b.point))):
+            say(f"{index}/{len(todo)} {name}: kept")
+            found.pairs.append(pair)
+            continue
         say(f"{index}/{len(todo)} {name}")
         try:
-            found.pairs.append(measure(sides, preset))
+            pair = measure(sides, preset)
         except WorkerError as error:
             (found.skipped if error.kind == "Skip" else found.failed).append(f"{name}: {error}")
+            continue
+        for before in there.values():
+            _require_one_code(before, pair)
+        if kept:
+            kept.add(pair)
+        found.pairs.append(pair)
     return found
+
+
+def _require_one_code(before: Pair, now: Pair) -> None:
+    """Make sure that what goes on is what was begun; raises NotComparable."""
+    for old, new in ((before.a, now.a), (before.b, now.b)):
+        differ = [(old.git.get(name), new.git.get(name)) for name in ("sha", "diff_hash")]
+        if old.run_id == new.run_id and any(was != is_ for was, is_ in differ):
+            (sha, changes), (sha_now, changes_now) = zip(*differ, strict=True)
+            got = f"then {sha} with changes {changes}, now {sha_now} with {changes_now}"
+            raise NotComparable(f"compare: {old.run_id} must go on with the code it began with (got {got}); begin anew")
 
 
 def measure_revisions(
@@ -134,8 +190,9 @@ def measure_revisions(
     preset: Preset,
     run_id: str,
     say: Callable[[str], None] = lambda text: None,
+    kept: Kept | None = None,
 ) -> Measured:
-    """Measure points on the code of two revisions.
+    """Measure points on the code of two revisions; see `measure_all`.
 
     Raises:
         NotComparable: git does not know a revision, or the sides have different versions of a case.
@@ -143,7 +200,7 @@ def measure_revisions(
     """
     with revisions(*names) as starts:
         sides = [sides_of(run_id, case, (point, point), starts) for case, point in todo]
-        return measure_all(sides, preset, say)
+        return measure_all(sides, preset, say, kept)
 
 
 def sides_of(
@@ -171,10 +228,14 @@ def measure(sides: tuple[Side, Side], preset: Preset) -> Pair:
     )
     logs = log_ratios(a.turn_ns, b.turn_ns)
     by_round = [logs[first : first + TURNS] for first in range(0, len(logs), TURNS)]
-    name = point_name(a.case, a.point)
-    if sides[0].point != sides[1].point:
-        name += " : " + ", ".join(f"{axis}={value}" for axis, value in b.point.items() if a.point.get(axis) != value)
-    return Pair(name=name, a=a, b=b, comparison=Comparison.of(a, b, by_round))
+    return Pair.of(a, b, Comparison.of(a, b, by_round))
+
+
+def _name(case: str, a: Point, b: Point) -> str:
+    name = point_name(case, a)
+    if a != b:
+        name += " : " + ", ".join(f"{axis}={value}" for axis, value in b.items() if a.get(axis) != value)
+    return name
 
 
 # ------------------------------------------------------------------ one round
@@ -291,24 +352,33 @@ def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
     Raises:
         NotComparable: git does not know a revision.
     """
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        starts: list[Start] = []
-        for index, name in enumerate(names):
-            tree = root
+    with tempfile.TemporaryDirectory(prefix="revisions-") as folder:
+        trees = [root if name == WORKING_TREE else Path(folder, str(index)) for index, name in enumerate(names)]
+        for name, tree in zip(names, trees, strict=True):
             if name != WORKING_TREE:
-                tree = folder / f"{index}"
-                _git(root, "worktree", "add", "--quiet", "--detach", str(tree), name)
-                stack.callback(_git, root, "worktree", "remove", "--force", str(tree))
-            starts.append(partial(Worker.on, tree))
-        yield starts
+                _check_out(root, name, tree)
+        yield [partial(Worker.on, tree) for tree in trees]
 
 
-def _git(root: Path, *arguments: str) -> None:
-    # --end-of-options is not known to `worktree`: a revision that looks like an option is refused here.
-    if arguments[-1].startswith("-"):
-        raise NotComparable(f"compare: a revision cannot start with a dash (got {arguments[-1]!r}); name a commit")
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        got = done.stderr.strip()
-        raise NotComparable(f"compare: git must have {arguments[-1]!r} (got: {got}); name a commit, or a file there is")
+def _check_out(root: Path, name: str, tree: Path) -> None:
+    """Check a revision out into a repository of its own, which only borrows the objects of the one that has it.
+
+    Unlike a worktree it leaves nothing in that one, whatever becomes of this process.
+    """
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            got = done.stderr.strip()
+            raise NotComparable(f"compare: git must have {name!r} (got: {got}); name a commit, or a file there is")
+        return done.stdout.strip()
+
+    if name.startswith("-"):
+        raise NotComparable(f"compare: a revision cannot start with a dash (got {name!r}); name a commit")
+    commit = git("rev-parse", "--verify", f"{name}^{{commit}}")
+    objects = root / git("rev-parse", "--git-path", "objects")
+    git("init", "--quiet", "--template=", str(tree))
+    alternates = tree / ".git" / "objects" / "info" / "alternates"
+    alternates.parent.mkdir(exist_ok=True)
+    alternates.write_text(f"{objects.resolve()}\n")
+    git("-C", str(tree), "checkout", "--quiet", "--detach", commit)

@@ -29,6 +29,7 @@ from .peers import sides
 from .peers.command import chosen, interpreters
 from .record import Comparison, Context, Record, append, read, read_comparisons
 from .sets import COMPARISONS, RECORDS, Manifest
+from .stopping import keeps
 from .sweep import say
 from .worker import run_points
 
@@ -133,6 +134,7 @@ def publish(
             return
         manifest = manifest.model_copy(update={"finished_at": None})
         manifest.write(publication.folder)
+        keeps(publication.folder / RECORDS, folders=[publication.folder / "figures"])
         publication.skipped.update({f"step {name}": "left out by --skip" for name in left_out})
         for name, step in (STEPS_OF_SHARDS if publication.is_shard else STEPS).items():
             for line in step(publication) if name not in left_out else ():

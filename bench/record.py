@@ -21,6 +21,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import torch
 from pydantic import Field, ValidationError, model_validator
 
+from warpdrive_min.files import lock_of
+
 from . import machine, nvml
 from .case import Case, Check, Facts, Mode, Point, Preset, Scope, passes
 from .schema import Model, fault
@@ -412,26 +414,37 @@ def append(path: Path, record: Record | Comparison) -> None:
     """Add one line and wait until it is on the disk.
 
     A line is one write to a file that is only ever appended to, so sweeps that write to one file at once do not mix
-    lines, and a kill leaves at most one line cut, the last one, which `read` reports and leaves out.
+    lines, and a kill leaves at most one line cut, the last one, which `read` reports and leaves out. It goes when the
+    next line is added.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = record.to_line().encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    lock = lock_of(path, wait=True)
     try:
-        if _ends_within_a_line(path):
-            line = b"\n" + line  # a sweep died here; its half line must not swallow this one
+        if cut := _cut(path):
+            if lock is None:  # others may write here
+                line = b"\n" + line
+            else:
+                os.ftruncate(descriptor, path.stat().st_size - cut)
         os.write(descriptor, line)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+        if lock is not None:
+            os.close(lock)
 
 
-def _ends_within_a_line(path: Path) -> bool:
+def _cut(path: Path) -> int:
+    """Return the length of the line without an end that a file ends with, bytes: a sweep died there."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
-            return False
+            return 0
         file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+        if file.read(1) == b"\n":
+            return 0
+    content = path.read_bytes()
+    return len(content) - 1 - content.rfind(b"\n")
 
 
 def read(path: Path, cut: list[str] | None = None) -> list[Record]:

@@ -17,6 +17,7 @@ from .cases import CASES
 from .judge import disturbed, name_of, position
 from .machine import CODE
 from .record import SWEEPS, Context, Metric, Record, RecordError, append, read_all
+from .stopping import keeps
 from .worker import run_point
 
 TOLERANCE: Final = 0.1
@@ -68,6 +69,7 @@ def reproduce(
         raise typer.Exit(EXIT[BROKEN]) from error
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
+    keeps(*([out] if out else []), words=None)
     for record in chosen:
         repetitions.append(repeat(record, contexts[record.preset], tolerance, out))
         if not as_json:

@@ -22,6 +22,7 @@ from .judge import key, name_of, point_key
 from .record import RESULTS, SWEEPS, Context, Record, append, read, read_all
 from .show import render
 from .show.records import by_machine
+from .stopping import keeps
 from .worker import run_points
 
 Filters = Mapping[str, Sequence[Any] | None]
@@ -66,13 +67,12 @@ def missing(todo: Sequence[Job], file: Path) -> list[Job]:
 
 
 def measured(todo: Sequence[Job], context: Context, file: Path, tell: Callable[[str], None]) -> list[Record]:
-    """Run points on this machine and return their records; ``tell`` gets a line for each."""
-    records: list[Record] = []
-    for record in run(todo, context, file, run_points):
-        records.append(record)
+    """Run points on this machine that do not stand in a file yet, and return all that do; ``tell`` gets a line each."""
+    todo = missing(todo, file)
+    for index, record in enumerate(run(todo, context, file, run_points), start=1):
         reason = f": {record.reason}" if record.reason else ""
-        tell(f"{len(records)}/{len(todo)} {name_of(record)}: {record.status}{reason}")
-    return records
+        tell(f"{index}/{len(todo)} {name_of(record)}: {record.status}{reason}")
+    return read(file, cut=[]) if file.exists() else []
 
 
 # ------------------------------------------------------------------ the command
@@ -82,6 +82,7 @@ console = render.console()
 Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
 Counts = Annotated[list[int] | None, typer.Option(help="Keep only these; may be given several times.")]
 Where = Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")]
+Resume = Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")]
 
 
 def command(
@@ -94,7 +95,7 @@ def command(
     where: Where = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
     figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
-    resume: Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")] = None,
+    resume: Resume = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
     note: Annotated[str | None, typer.Option(help="Kept in every record, say what else ran meanwhile.")] = None,
     ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
@@ -107,6 +108,7 @@ def command(
         raise typer.Exit(3)
     context = Context.here(preset.value, resume, note)
     file = out / f"{context.run_id}.jsonl"
+    keeps(file, words=("--resume", context.run_id), folders=[figures])
     with _place(ray) as (states, runner):
         todo = missing(_say_what_is_skipped(todo, states), file)
         records = _with_progress(todo, context, file, runner)

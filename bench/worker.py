@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
@@ -219,7 +220,8 @@ class Worker:
         """Start a process on the code of this checkout."""
         ours, theirs = PROCESSES.Pipe()
         process = PROCESSES.Process(target=serve, args=(theirs,))
-        process.start()
+        with _without_ctrl_c():
+            process.start()
         theirs.close()
 
         def wait(seconds: float) -> int | None:
@@ -243,8 +245,8 @@ class Worker:
             found = worker.ask("describe")["root"]
             if Path(found) != root:
                 raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
-        except BaseException:
-            worker.__exit__()
+        except BaseException as error:
+            worker.__exit__(type(error))
             raise
         return worker
 
@@ -269,11 +271,13 @@ class Worker:
             timeout_s: Longest wait for an answer, s; None: any.
             is_quiet: Keep what it prints; its last line is told if it dies.
         """
+        from warpdrive_min.processes import tied  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
+
         with contextlib.ExitStack() as opened:
             noise = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
             ours, theirs = (opened.enter_context(each) for each in socket.socketpair())
             process = subprocess.Popen(
-                [*words, str(theirs.fileno())],
+                tied([*words, str(theirs.fileno())]),
                 cwd=cwd,
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
@@ -300,9 +304,12 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.send_bytes(b"null")
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            with contextlib.suppress(OSError):
+                self._connection.send_bytes(b"null")
+        else:  # who asked is stopped, and waits for no point to end
+            self._kill()
         if self._wait(ENDING_S) is None:
             self._kill()
             self._wait(ENDING_S)
@@ -344,6 +351,17 @@ class Worker:
             why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
             why += f"; its last words: {_last_line(self._noise):.200}" if self._noise else "; see the error output"
         return WorkerError("Died", f"{self._name}: {why}")
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Let what is started within never get SIGINT, which a terminal sends to all: its end is its starter's affair."""
+    resource_tracker.ensure_running()  # `multiprocessing` would start it within, and let SIGINT through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _last_line(noise: IO[bytes]) -> str:

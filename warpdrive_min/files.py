@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders that end with the process that works in them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from warpdrive_min.errors import DiskFullError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the system's errors where there is no room: on the disk, of the user's share, in a file."""
+UNFINISHED: Final = ".unfinished-"
+"""Beginning of the names of folders in which a file is written that takes the place of another one."""
 
 
 @contextmanager
@@ -39,8 +42,8 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".unfinished-") as scratch:
-        unfinished = Path(scratch) / path.name
+    with own_folder(path.parent, UNFINISHED) as scratch:
+        unfinished = scratch / path.name
         yield unfinished
         # On the disk before it is renamed, or a crash of the machine could leave an empty file.
         with unfinished.open("r+b") as file:
@@ -86,3 +89,66 @@ def _system_error(error: Exception) -> int | None:
     """Return the number of the system's error; libraries in Rust leave it in the text."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+
+
+@contextmanager
+def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Lend a new folder, which is removed at the end, as those are before that killed processes have left.
+
+    A process holds the lock of its folder as long as it lives, so that of nobody who works is taken away.
+
+    Args:
+        parent: Folder that it is made in.
+        prefix: Beginning of its name, of no other files but such folders.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    remove_left(parent, prefix)
+    folder, lock = Path(tempfile.mkdtemp(dir=parent, prefix=prefix)), None
+    try:
+        lock = lock_of(folder, wait=True)
+        while not folder.exists():  # before it was locked, another process took it for one that was left
+            if lock is not None:
+                os.close(lock)
+            folder.mkdir(mode=0o700)
+            lock = lock_of(folder, wait=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def remove_left(parent: Path, prefix: str = UNFINISHED) -> None:
+    """Remove what processes that were killed have left of their `own_folder`."""
+    for left in parent.glob(f"{prefix}????????"):
+        if (lock := lock_of(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+
+
+def lock_of(path: Path, *, wait: bool = False) -> int | None:
+    """Take the lock of a file or folder, which is let go by closing the descriptor that is returned, or by death.
+
+    None: another process has it, the path is gone or a link, or this system has no such locks (Windows, and of folders
+    some network file systems).
+
+    Args:
+        path: File or folder.
+        wait: Wait for who has it.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl  # noqa: PLC0415  (not on Windows)
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

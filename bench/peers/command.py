@@ -13,9 +13,11 @@ from warpdrive_min import BACKENDS
 
 from .. import documents
 from ..case import Preset, PresetName, passes, point_name
-from ..record import PEER_RECORDS, Context, Record, append
+from ..judge import key, point_key
+from ..record import PEER_RECORDS, Context, append, read, read_comparisons
 from ..show import render
-from ..sweep import Where, say
+from ..stopping import keeps
+from ..sweep import Resume, Where, say
 from .catalogue import PEERS, PeerJob
 from .sides import CASE, Run, measure
 
@@ -31,6 +33,7 @@ def peers(
     backend: Annotated[str | None, typer.Option(help="Ours; else the first on the same kind of device.")] = None,
     timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
+    resume: Resume = None,
 ) -> None:
     """Measure other people's software in turns with ours, on the same work; exits with 1 if a point failed.
 
@@ -42,16 +45,21 @@ def peers(
     if not todo:
         say("no point of a peer passes the filters")
         raise typer.Exit(3)
-    context = Context.here(preset.value)
+    context = Context.here(preset.value, resume)
     run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend)
     file = out / f"{context.run_id}.jsonl"
-    records: list[Record] = []
+    comparisons = out / f"{context.run_id}-comparisons.jsonl"
+    keeps(file, words=("--resume", context.run_id))
+    records = read(file, cut=[]) if file.exists() else []
+    compared = {each.b for each in read_comparisons([comparisons], [])} if comparisons.exists() else set()
+    finished = {key(record) for record in records if record.id in compared}
+    todo = [job for job in todo if point_key(CASE, job.point) not in finished]
     for index, job in enumerate(todo, start=1):
         found, comparison = measure(job, run)
         for record in found:
             append(file, record)
         if comparison:
-            append(out / f"{context.run_id}-comparisons.jsonl", comparison)
+            append(comparisons, comparison)
         records += found
         why = f": {found[0].reason}" if found[0].reason else ""
         say(f"{index}/{len(todo)} {point_name(CASE, job.point)}: {found[0].status}{why}")

@@ -7,12 +7,16 @@ point, how much is measured, and how many threads of the CPU a rank has; the fir
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
+
+if __name__ == "__main__":  # before anything that takes seconds to import
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a word: who has launched it has said all
 
 import torch
 from pydantic import TypeAdapter

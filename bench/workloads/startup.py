@@ -18,6 +18,7 @@ import torch
 
 from warpdrive_min import BACKENDS
 from warpdrive_min.policies import random_policy
+from warpdrive_min.processes import tied
 
 from ..case import Case, Check, Facts, Point, Preset
 from ..measure import ColdStart
@@ -88,7 +89,7 @@ class Starter:
         # By its path: as a module it would bring its package, and all that the cases need, before the clock starts.
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
-            [sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)],
+            tied([sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)]),
             cwd=ROOT,
             env={**os.environ, **folders, "OMP_NUM_THREADS": str(self._threads), "PYTHONPATH": path},
             capture_output=True,

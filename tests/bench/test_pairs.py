@@ -12,9 +12,10 @@ import pytest
 from bench import machine, pairs, worker
 from bench.case import Check, Skip
 from bench.errors import NotComparable
-from bench.pairs import ROUNDS, TURNS, abba_turns, measure, measure_all, revisions, sides_of
+from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, measure, measure_all, revisions, sides_of
 from bench.worker import Server, Worker, WorkerError
 from tests.bench.builders import FakeWatch, case, git, timed
+from warpdrive_min.stopping import Stopped
 
 POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}
 FAKE = case(lambda point: timed(), 1)
@@ -175,6 +176,46 @@ def test_sides_share_a_card(card, shared):
         pairs._require_one_card(reply("one"), reply(card))
 
 
+def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
+    """Pairs that were finished are not measured again; one whose comparison a kill has cut off is."""
+    started, fake = [], Machine().case()
+    points = [POINT | {"index": index} for index in range(3)]
+    todo = [sides_of("run", fake, (point, point), [serving(fake, started, "a")] * 2) for point in points]
+    kept = Kept.of(tmp_path, "run")
+
+    def stop_at_third(text):
+        if text.startswith("3/"):
+            raise Stopped(2)
+
+    with pytest.raises(Stopped):
+        measure_all(todo, "smoke", stop_at_third, kept)
+    first, second = kept.pairs()
+    assert kept.files == [kept.a, kept.b, kept.comparisons]
+    whole = kept.comparisons.read_bytes()
+    kept.comparisons.write_bytes(whole[:-100])
+    started.clear()
+    got = measure_all(todo, "smoke", kept=kept)
+    assert len(started) == 2 * 2
+    assert [pair.a.point["index"] for pair in got.pairs] == [0, 1, 2]
+    assert got.pairs[0] == first
+    assert got.pairs[1] != second
+    assert kept.pairs() == got.pairs
+
+
+def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
+    """Pairs of two states of the code would be one table otherwise."""
+    fake = Machine().case()
+    points = [POINT | {"index": index} for index in range(2)]
+    todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in points]
+    kept = Kept.of(tmp_path, "run")
+    (pair,) = measure_all(todo[:1], "smoke").pairs
+    of_another = [each.model_copy(update={"git": {"sha": "0", "diff_hash": None}}) for each in (pair.a, pair.b)]
+    kept.add(replace(pair, a=of_another[0], b=of_another[1]))
+    with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
+        measure_all(todo, "smoke", kept=kept)
+    assert len(kept.pairs()) == 1
+
+
 # ------------------------------------------------------------------ revisions
 
 
@@ -215,7 +256,8 @@ def checkout(tmp_path):
 
 
 def test_revisions_are_measured_on_their_own_code(checkout):
-    """Each side runs the code of its commit in processes of its own and leaves a record of it; no worktree stays."""
+    """Each side runs the code of its commit in processes of its own and leaves a record of it; git stays as it is."""
+    before = {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")}
     with revisions("first", "second", root=checkout) as starts:
         got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")
     assert [got.a.notes["code"], got.b.notes["code"]] == ["first", "second"]
@@ -223,7 +265,7 @@ def test_revisions_are_measured_on_their_own_code(checkout):
         assert side.git["sha"] == git(checkout, "rev-parse", tag).strip()
     assert min(*got.a.unit_ns, *got.b.unit_ns) > 0
     assert "two processes take turns" in got.a.unread["telemetry"]
-    assert len(git(checkout, "worktree", "list").splitlines()) == 1
+    assert {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")} == before
 
 
 def test_code_from_elsewhere_is_refused(tmp_path):

@@ -65,16 +65,29 @@ def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message)
 
 
 def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
-    """A sweep killed within a line costs that line alone; what is appended later stands on its own."""
+    """A sweep killed within a line costs that line alone, which is reported, and gone with what is appended next."""
     file = tmp_path / "cut.jsonl"
     append(file, record)
     whole = file.read_bytes()
     file.write_bytes(whole + whole[: len(whole) // 2])
-    append(file, record)
     with pytest.raises(RecordError, match="line 2: is cut short"):
         read(file)
     cut: list[str] = []
-    assert read_all([tmp_path], cut) == [record, record]
+    assert read_all([tmp_path], cut) == [record]
+    assert len(cut) == 1
+    append(file, record)
+    assert file.read_bytes() == 2 * whole
+
+
+def test_cut_line_stays_where_files_cannot_be_locked(record, tmp_path, monkeypatch):
+    """Somebody else may be writing it; what is appended stands on its own."""
+    file = tmp_path / "cut.jsonl"
+    append(file, record)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[: len(whole) // 2])
+    monkeypatch.setattr("bench.record.lock_of", lambda path, wait: None)
+    append(file, record)
+    assert read_all([file], cut := []) == [record, record]
     assert len(cut) == 1
 
 

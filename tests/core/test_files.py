@@ -1,10 +1,14 @@
 """Files are written whole or not at all."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from warpdrive_min.files import replacing, write_atomically
+from warpdrive_min import files
+from warpdrive_min.files import own_folder, replacing, write_atomically
 
 
 def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -34,3 +38,41 @@ def test_written_file_has_the_suffix_and_usual_mode(tmp_path: Path) -> None:
         assert unfinished.suffix == ".png"
         unfinished.touch()
     assert (tmp_path / "picture.png").stat().st_mode == usual.stat().st_mode
+
+
+def test_own_folder_takes_away_what_killed_processes_left(tmp_path: Path) -> None:
+    """That of a process that lives stays, whoever else makes one; what only looks like one stays too."""
+    (tmp_path / ".own-abcdefgh").mkdir()
+    (tmp_path / ".own-abcdefgh" / "half").touch()
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(1, flush=True)"
+    words = [sys.executable, "-S", "-c", f"{code}; sys.stdin.read()", str(tmp_path / ".own-abcdefgh")]
+    (tmp_path / ".own-longer-than-theirs").mkdir()
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "1\n"
+        theirs = tmp_path / ".own-abcdefgh"
+        with own_folder(tmp_path, ".own-") as ours:
+            assert {theirs, ours} <= set(tmp_path.iterdir())
+        assert not ours.exists()
+        other.kill()
+        other.wait()
+        assert (theirs / "half").exists()
+        with own_folder(tmp_path, ".own-"):
+            assert not theirs.exists()
+    assert [each.name for each in tmp_path.iterdir()] == [".own-longer-than-theirs"]
+
+
+def test_own_folder_comes_back_that_another_process_took_away_as_it_was_made(tmp_path: Path, monkeypatch) -> None:
+    """Between its making and its lock another one may take it for one that was left."""
+    locks = iter([shutil.rmtree])
+
+    def lock_of(path: Path, *, wait: bool = False) -> int | None:
+        for take_away in locks:
+            take_away(path)
+        return real(path, wait=wait)
+
+    real = files.lock_of
+    monkeypatch.setattr(files, "lock_of", lock_of)
+    with own_folder(tmp_path, ".own-") as folder:
+        assert folder.is_dir()
+        assert real(folder) is None, "it is locked"
+    assert not list(tmp_path.iterdir())
