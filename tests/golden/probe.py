@@ -29,7 +29,13 @@ TIMES = re.compile(r"(seconds|steps_per_s|_s)$")
 """Keys of metrics and headers that are never the same twice."""
 OF_A_RUN = ("seconds", "created", "versions", "sha256", "best_return")
 """Keys of a checkpoint's header that differ from run to run, or by the rule that says which checkpoint is best."""
-NEW_SETTINGS = {"hidden_size": 64, "sequence_length": None, "centralised_critic": None}
+NEW_SETTINGS = {
+    "hidden_size": 64,
+    "sequence_length": None,
+    "normalize_observations": False,
+    "normalize_rewards": False,
+    "centralised_critic": None,
+}
 """Keys of run configs that the tag has not, with the values that leave a run as it was there."""
 IMPORT = re.compile(r"^\s*from ((?:warpdrive_min|envs)[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 COMMAND = re.compile(r"^│ ([a-z][a-z-]*) ", re.MULTILINE)

@@ -36,6 +36,7 @@ from warpdrive_min.training.central import CentralisedCritic, GlobalStates, crea
 from warpdrive_min.training.config import CentralisedCriticConfig, ModelConfig, PolicyConfig, RunConfig, TrainerConfig
 from warpdrive_min.training.evaluation import evaluate
 from warpdrive_min.training.fused import missing
+from warpdrive_min.training.normalisation import normalisers
 from warpdrive_min.training.rollout import RolloutRecorder
 from warpdrive_min.training.trained import load_policies
 
@@ -212,6 +213,20 @@ def test_policies_act_without_their_critics(tmp_path):
     trained = load_policies(trainer.folder, env)
     assert not any("vf_head" in name for model in trained.models.values() for name in model.state_dict())
     assert evaluate(trained.wrapper("cpu"), trained.models, trained.policies, n_episodes=3) == trainer.evaluate(3)
+
+
+@pytest.mark.parametrize("policies", [["shared"], ["runner", "tagger"]])
+def test_state_is_normalised_by_its_own_moments(policies, tmp_path):
+    """After an iteration a critic has noted each number of the states, whether a view or gathered."""
+    critic = {"centralised_critic": {**SMALL, "normalize_observations": True}}
+    env = ENVS["tag_continuous"](**TAG)
+    trainer = make_trainer(env, {name: {**PPO, **critic} for name in policies}, basedir=tmp_path)
+    trainer.iterate()
+    for group in trainer.groups.values():
+        (layer,) = normalisers(group.models["critic"])
+        states = group.buffer.global_states[:-1].flatten(0, 1).double()
+        torch.testing.assert_close(layer.mean, states.mean(0), rtol=1e-4, atol=1e-5)  # the start weighs 1e-4 of a row
+        assert not normalisers(group.models["model"])
 
 
 def test_weights_of_a_critic_come_from_a_checkpoint(tmp_path):

@@ -15,6 +15,7 @@ from tests.training.builders import (
     ON_GPU,
     PPO,
     RUNS,
+    SMALL,
     TAG,
     differences,
     everything,
@@ -34,7 +35,10 @@ ALL_RUNS = {name: (name, {}) for name in RUNS} | {
     "DDPG, WarpDrive": (("pendulum", {"episode_length": 9}, {"shared": DDPG}), WARPDRIVE),
     "PPO, bfloat16": ("PPO", {"trainer": {"precision": "bf16"}}),
     "PPO, GRU": (("tag_continuous", TAG, {"runner": {**PPO, "model": GRU}, "tagger": A2C}), {}),
-    "PPO, centralised critic": (("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}}), {}),
+    "PPO, centralised critic": (
+        ("tag_continuous", TAG, {"shared": {**PPO, "centralised_critic": {**SMALL, "normalize_observations": True}}}),
+        {},
+    ),
     "two policies, centralised critics": (
         ("tag_continuous", TAG, {"runner": {**A2C, **CENTRAL}, "tagger": {**PPO, "model": GRU, **CENTRAL}}),
         {"trainer": {"max_rows": 10}},
