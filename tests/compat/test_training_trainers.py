@@ -330,6 +330,14 @@ def test_centralised_critic_is_refused(tmp_path):
         run_config(config)
 
 
+def test_recurrent_model_is_refused(tmp_path):
+    """WarpDrive's trainers show models that know no states, and say who trains others."""
+    policies = {"shared": policy(model={"type": "gru", "fc_dims": [8]})}
+    with pytest.raises(ConfigError, match=r"policy\.shared\.model\.type: .* no recurrent .*gru.* use warpdrive_min"):
+        cartpole(tmp_path, policies=policies)
+    assert not list(tmp_path.iterdir())
+
+
 def test_wrapper_and_config_must_be_given():
     """WarpDrive's arguments all have defaults; two of them must be given."""
     with pytest.raises(ConfigError, match="needs env_wrapper and config"):

@@ -30,6 +30,7 @@ from warpdrive_min.training.build import derived_seed, load_weights
 from warpdrive_min.training.config import ModelConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.evaluation import EvaluationEnvs
 from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.policies import acting_part
 
 KINDS: Final = {
     "model": "fully_connected",
@@ -115,6 +116,10 @@ class TrainerBase(trainer.Trainer):
         models = Building(self.wrapper, self.policy_map, self.layout.saved, self.config.policy, self._given)
         with building(models):
             super()._build()
+        for name, group in self.groups.items():
+            what, rule = f"run config policy.{name}.model.type", "WarpDrive's trainers have no recurrent models"
+            got, do = group.config.models[acting_part(group.models)].type, "use warpdrive_min.training.trainer.Trainer"
+            require(group.memory is None, what, rule, got, do)
         self.trainers = {name: group.algorithm for name, group in self.groups.items() if group.algorithm}
         """The algorithms, by policy."""
         self._seen = {

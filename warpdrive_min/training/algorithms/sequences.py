@@ -124,8 +124,8 @@ class _Cuts:
         order = is_cut.cumsum(0)
         numbers = torch.arange(1, n_cuts + 1, device=is_cut.device)[:, None, None]
         step = ((order == numbers) & is_cut).int().argmax(1)  # 0 where there are not so many
-        self._step, self._envs = step % length, torch.arange(n_envs, device=is_cut.device)
-        self._sequence = step // length * n_envs + self._envs
+        self._step = step % length
+        self._sequence = step // length * n_envs + torch.arange(n_envs, device=is_cut.device)
         self.states = buffer.states.new_zeros(n_cuts, n_envs, n_agents, buffer.states.shape[-1])
         """(n_cuts, n_envs, n_agents, state_size), those of an environment in the order of time."""
 
