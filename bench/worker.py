@@ -61,7 +61,7 @@ PROCESSES: Final[ForkServerContext | SpawnContext] = (
 )
 """Starts processes, where it can as copies of one that has imported all this and has not touched a GPU."""
 if CAN_COPY:
-    PROCESSES.set_forkserver_preload([__name__])
+    PROCESSES.set_forkserver_preload([f"{__package__}.tie", __name__])
 
 
 class WorkerError(RuntimeError):
