@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -191,7 +191,8 @@ def best_score(trainer: LearningRun) -> evaluation.Score:
 def settings(point: Point) -> Settings:
     """Return the run of a point: the shipped one, in which one policy learns; of a whole run as it is shipped.
 
-    More environments play as many steps each between updates, and as many episodes each in all.
+    More environments play as many steps each between updates, and as many episodes each in all; schedules, which count
+    the steps of all, are stretched.
     """
     config = shipped(point["env"], f"_{point['algorithm'].lower()}")
     changed = config.to_dict()
@@ -205,8 +206,17 @@ def settings(point: Point) -> Settings:
         "precision": point.get("precision", trainer.precision),
     }
     for name, policy in changed["policy"].items():
+        for key in ("lr", "vf_loss_coeff", "entropy_coeff"):
+            policy[key] = stretched(policy[key], n_envs / trainer.num_envs)
         policy["to_train"] = policy["to_train"] if is_to_the_end(point) else name == point["learner"]
     return changed
+
+
+def stretched(schedule: Any, times: float) -> Any:
+    """Return a schedule, or a mapping of them, whose points lie so many times as late."""
+    if isinstance(schedule, Mapping):
+        return {part: stretched(each, times) for part, each in schedule.items()}
+    return [[step * times, value] for step, value in schedule] if isinstance(schedule, list) else schedule
 
 
 def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = True) -> dict[str, Metric]:

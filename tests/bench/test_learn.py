@@ -193,6 +193,25 @@ def test_settings_are_the_shipped_ones_with_one_learner(task):
     assert double.num_episodes == 2 * config.trainer.num_episodes
 
 
+def test_schedules_are_stretched_over_more_environments():
+    """Twice the environments take twice the steps, so the points of a schedule lie twice as late; numbers stay."""
+    assert learn.stretched([[0, 1e-3], [100, 0.0]], 2) == [[0, 1e-3], [200, 0.0]]
+    assert learn.stretched({"actor": 1e-3, "critic": [[5, 0.1]]}, 2) == {"actor": 1e-3, "critic": [[10, 0.1]]}
+
+
+@pytest.mark.parametrize("task", WHOLE_TASKS, ids=lambda task: f"{task.env}-{task.algorithm}")
+def test_shipped_schedules_end_with_their_run(task):
+    """No schedule has a point after the last step of the run, and whole runs are saved at least five times."""
+    config = shipped(task.env, f"_{task.algorithm.lower()}")
+    length = ENVS[task.env](**config.env).episode_length
+    n_iterations = config.n_iterations(length)
+    for policy in config.policy.values():
+        for schedule in (policy.lr, policy.entropy_coeff):
+            if isinstance(schedule, list):
+                assert schedule[-1][0] <= config.trainer.num_episodes * length
+    assert n_iterations // config.saving.model_params_save_freq >= 5
+
+
 def test_every_task_is_learned_from_five_seeds_on_every_compiled_backend():
     """Presets paper and full have them all, and CartPole on NumPy; many environments are in claims."""
     points = learn.learn_points("paper")
