@@ -1,60 +1,147 @@
 """Trains small runs in processes that are killed at random moments, each going on where the last one got to.
 
-``python -m tests.training.killed_run FOLDER N_ITERATIONS N_KILLS RUN...`` prints how far each of them had come.
+``python -m tests.training.killed_run FOLDER N_ITERATIONS N_KILLS RUN...`` prints how far each of them had come. With
+``--ranks 2`` each run has two ranks, and what launched them is killed; with ``--fresh`` processes are not forked but
+start as programs do, and ranks by `launch`. After each kill no process may be left for more than `ENDING_S`, and the
+newest checkpoint must load; in the end all is as in a run that was never killed, and no temporary file is left. With
+``--fresh --ranks 2 FOLDER 200 50 PPO`` it takes a quarter of an hour.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 import json
 import os
 import random
+import select
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from tests.training.builders import make_run
+from tests.training.builders import differences, make_run, rows_in
+from warpdrive_min.processes import STARTED_BY
 from warpdrive_min.training import checkpoint
+from warpdrive_min.training.distributed import joined, launch
+
+PROGRAM = "tests.training.killed_run"
+ENDING_S = 10.0
+"""Longest life of any process after the one that started it was killed, s."""
+AS_ONE_PROCESS = "go-on"
+"""First argument of a process that goes on with a run, and is killed."""
+
+Start = Callable[[int, bool], int]
+"""Starts a process that goes on up to an iteration, and then may wait to be killed; returns its number."""
 
 
-def go_on(folder: Path, name: str, n_iterations: int) -> None:
-    """Train to the end, from the latest checkpoint if there is one."""
-    trainer = make_run(name, basedir=folder, model_params_save_freq=1)
-    if checkpoint.latest(trainer.folder / "checkpoints") is not None:
-        trainer.load_checkpoint()
+def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> None:
+    """Train up to an iteration, from the latest checkpoint if there is one; then wait to be killed, if asked for."""
+    with joined("cpu") as world:
+        trainer = make_run(name, basedir=folder, model_params_save_freq=1)
+        if world.agreed(checkpoint.latest(trainer.folder / "checkpoints") is not None):
+            trainer.load_checkpoint()
+        elif world.is_first:
+            shutil.rmtree(trainer.folder, ignore_errors=True)  # what was killed before its first checkpoint
+        trainer.train(n_iterations - trainer.iteration)
+        trainer.graceful_close()
+        while waits:  # however late the kill comes on a busy machine, some of the run is left to go on with
+            signal.pause()
+
+
+# ------------------------------------------------------------------ how processes start
+
+
+def forked(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool) -> int:
+    """Go on in a copy of this process, or in several that this copy starts."""
+    child = os.fork()
+    if child == 0:
+        if n_ranks > 1:
+            fork_ranks(n_ranks, lambda: go_on(folder, name, n_iterations, waits))
+        else:
+            go_on(folder, name, n_iterations, waits)
+        os._exit(0)
+    return child
+
+
+def fork_ranks(n: int, work: Callable[[], None]) -> None:
+    """Do work in ranks that are copies of this process, and end when they have; as well as they did."""
+    with socket.socket() as unused:
+        unused.bind(("localhost", 0))
+        port = unused.getsockname()[1]
+    ranks = []
+    for rank in range(n):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            os.environ.update(zip(STARTED_BY, map(str, (rank, rank, n, n, "localhost", port)), strict=True))
+            work()
+            os._exit(0)
+    ends = [os.waitpid(rank, 0)[1] for rank in ranks]
+    if any(ends):
+        os._exit(1)
+
+
+def fresh(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool) -> int:
+    """Go on in a new process."""
+    words = [AS_ONE_PROCESS, str(folder), name, str(n_iterations), str(int(waits)), str(n_ranks)]
+    return subprocess.Popen([sys.executable, "-m", PROGRAM, *words]).pid
+
+
+def as_one_process(folder: str, name: str, n_iterations: str, waits: str, n_ranks: str = "1") -> None:
+    """Be a process that `fresh` has started, or one of its ranks."""
+    if int(n_ranks) > 1:
+        launch(int(n_ranks), [AS_ONE_PROCESS, folder, name, n_iterations, waits], "cpu", PROGRAM)
     else:
-        shutil.rmtree(trainer.folder, ignore_errors=True)  # what was killed before its first checkpoint
-    trainer.train(n_iterations - trainer.iteration)
-    trainer.graceful_close()
+        torch.set_num_threads(1)
+        go_on(Path(folder), name, int(n_iterations), bool(int(waits)))
 
 
-def kill_and_go_on(folder: Path, name: str, n_iterations: int, n_kills: int) -> list[int]:
-    """Return how many iterations were saved when each process was killed."""
+# ------------------------------------------------------------------ the attack
+
+
+def kill_and_go_on(folder: Path, start: Start, n_iterations: int, n_kills: int, most_s: float) -> list[int]:
+    """Return how many iterations were saved when each process was killed, ``most_s`` after a checkpoint at most."""
     chance = random.Random(0)
     killed_at: list[int] = []
     for part in range(1, n_kills + 2):
         is_killed = part <= n_kills
-        child = os.fork()
-        if child == 0:
-            go_on(folder, name, n_iterations * part // (n_kills + 1))
-            while is_killed:  # however late the kill comes on a busy machine, some of the run is left to go on with
-                signal.pause()
-            os._exit(0)
+        process, ended = start_with_pipe(start, n_iterations * part // (n_kills + 1), is_killed)
         if is_killed:
             if part % 2:  # now and then at once, while it starts
                 wait_for_more_than(n_saved(folder), folder)
-            time.sleep(chance.uniform(0.0, 0.1))
-            os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
+            time.sleep(chance.uniform(0.0, most_s))
+            os.kill(process, signal.SIGKILL)
+        _, status = os.waitpid(process, 0)
         if status != (signal.SIGKILL if is_killed else 0):
-            raise SystemExit(f"{name}: process {part} ended with status {status}")
+            raise SystemExit(f"{folder.name}: process {part} ended with status {status}")
+        if not select.select([ended], [], [], ENDING_S)[0]:
+            raise SystemExit(f"{folder.name}: process {part} left processes that live for {ENDING_S} s and more")
+        os.close(ended)
         if is_killed:
             killed_at.append(n_saved(folder))
+        if n_saved(folder):
+            checkpoint.load(next(folder.glob("**/checkpoints")))
     return killed_at
+
+
+def start_with_pipe(start: Start, n_iterations: int, waits: bool) -> tuple[int, int]:
+    """Return a process, and the end of a pipe that can be read as soon as it and all that it started have ended."""
+    ended, held = os.pipe()
+    own = os.dup(1)
+    os.dup2(held, 1)  # all inherit the standard output
+    os.close(held)
+    try:
+        return start(n_iterations, waits), ended
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def n_saved(folder: Path) -> int:
@@ -64,21 +151,56 @@ def n_saved(folder: Path) -> int:
     return max((int(name[1]) for name in names if name), default=0)
 
 
-def wait_for_more_than(n_before: int, folder: Path, limit_s: float = 20.0) -> None:
+def wait_for_more_than(n_before: int, folder: Path, limit_s: float = 60.0) -> None:
     """Wait until there is a later checkpoint, or for as long as one could ever take."""
     end_s = time.monotonic() + limit_s
     while n_saved(folder) <= n_before and time.monotonic() < end_s:
         time.sleep(0.005)
 
 
-def main(folder: Path, n_iterations: int, n_kills: int, names: list[str]) -> dict[str, list[int]]:
-    """Train the named runs, each in a folder of its own."""
-    with tempfile.TemporaryDirectory() as warm:  # what loads late is loaded before the forks
-        for name in names:
-            go_on(Path(warm, name), name, 2)
-    return {name: kill_and_go_on(folder / name, name, n_iterations, n_kills) for name in names}
+def check_equal(folder: Path, want_folder: Path, n_iterations: int) -> None:
+    """Make sure that two runs have ended with the same bits and rows of metrics, and that nothing else is left."""
+    runs = [next(each.glob("**/checkpoints")).parent for each in (folder, want_folder)]
+    (got, header), (want, _) = (checkpoint.load(run / "checkpoints") for run in runs)
+    rows, want_rows = map(rows_in, runs)
+    assert header.iteration == n_iterations
+    assert not differences(got, want)
+    assert [row["iteration"] for row in rows] == list(range(1, n_iterations + 1))
+    assert rows == want_rows
+    left = [path for place in (folder, Path(tempfile.gettempdir())) for path in place.rglob(".*") if path.is_dir()]
+    assert not left, left
+
+
+def main() -> None:
+    """Train the named runs, each in a folder of its own, and again without a kill."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("n_iterations", type=int)
+    parser.add_argument("n_kills", type=int)
+    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true")
+    given = parser.parse_args()
+    how, most_s = (fresh, 5.0 * given.ranks) if given.fresh else (forked, 0.1 * given.ranks)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(given.folder / "temporary")
+    Path(tempfile.tempdir).mkdir(parents=True)
+    if not given.fresh:
+        with tempfile.TemporaryDirectory() as warm:  # what loads late is loaded before the forks
+            for name in given.runs:
+                go_on(Path(warm, name), name, 2)
+    killed_at = {}
+    for name in given.runs:
+        killed, whole = (given.folder / kind / name for kind in ("killed", "whole"))
+        starts = [functools.partial(how, folder, name, given.ranks) for folder in (killed, whole)]
+        killed_at[name] = kill_and_go_on(killed, starts[0], given.n_iterations, given.n_kills, most_s)
+        kill_and_go_on(whole, starts[1], given.n_iterations, 0, most_s)
+        check_equal(killed, whole, given.n_iterations)
+    print(json.dumps(killed_at))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # threads do not live through a fork
-    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])))
+    if sys.argv[1] == AS_ONE_PROCESS:
+        as_one_process(*sys.argv[2:])
+    else:
+        torch.set_num_threads(1)  # threads do not live through a fork
+        main()
