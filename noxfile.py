@@ -28,7 +28,7 @@ def install(session: nox.Session, *extras: str) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """`pytest`, on each Python; `-p 3.12` chooses one. On a machine without a GPU everything but the marker gpu, with Numba in its simulator."""
+    """`pytest`, on each Python: without a GPU everything but the marker gpu, with Numba in its simulator."""
     install(session, "dev")
     session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 

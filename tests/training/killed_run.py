@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from tests.training.builders import differences, make_run, rows_in
-from warpdrive_min.processes import STARTED_BY
+from warpdrive_min.processes import STARTED_BY, end_with_parent
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.distributed import joined, launch
 
@@ -76,10 +76,11 @@ def fork_ranks(n: int, work: Callable[[], None]) -> None:
     with socket.socket() as unused:
         unused.bind(("localhost", 0))
         port = unused.getsockname()[1]
-    ranks = []
+    ranks, parent = [], os.getpid()
     for rank in range(n):
         ranks.append(os.fork())
         if ranks[-1] == 0:
+            end_with_parent(parent)
             os.environ.update(zip(STARTED_BY, map(str, (rank, rank, n, n, "localhost", port)), strict=True))
             work()
             os._exit(0)
@@ -167,7 +168,8 @@ def check_equal(folder: Path, want_folder: Path, n_iterations: int) -> None:
     assert not differences(got, want)
     assert [row["iteration"] for row in rows] == list(range(1, n_iterations + 1))
     assert rows == want_rows
-    left = [path for place in (folder, Path(tempfile.gettempdir())) for path in place.rglob(".*") if path.is_dir()]
+    left = [path for path in folder.rglob(".*") if path.is_dir()]
+    left += Path(tempfile.gettempdir()).glob("warpdrive*")
     assert not left, left
 
 

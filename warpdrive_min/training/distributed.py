@@ -31,7 +31,7 @@ from torch import distributed
 
 from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import own_folder, write_atomically
 from warpdrive_min.stopping import SIGNALS, Stopped
 from warpdrive_min.training.captured import forget_graphs
 from warpdrive_min.training.ranks import World
@@ -156,7 +156,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="warpdrive-launch-") as folder:
+    with own_folder(Path(tempfile.gettempdir()), "warpdrive-launch-") as folder:
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -167,7 +167,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             local_addr="localhost",
             max_restarts=0,
             monitor_interval=0.1,
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         )
         if hasattr(config, LEFT_TO_IT):  # torch 2.9 and later; before, SIGTERM ends the ranks without saving
             setattr(config, LEFT_TO_IT, "SIGHUP,SIGQUIT")

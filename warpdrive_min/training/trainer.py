@@ -18,7 +18,7 @@ from warpdrive_min.backends.base import Launch
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import CheckpointError, known, require
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import remove_left, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
 from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
@@ -318,6 +318,7 @@ class Trainer:
     def _open_sinks(self) -> list[metrics.Sink]:
         if self._sinks is None:
             saving, settings = self.config.saving, self.config.to_dict() | {"seed": self.seed}
+            remove_left(self.folder)
             write_atomically(self.folder / "run_config.json", json.dumps(settings, indent=1) + "\n")
             self._sinks = metrics.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
         return self._sinks
