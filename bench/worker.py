@@ -55,6 +55,8 @@ ENDING_S: Final = 10.0
 """Time that a process may take to end that was asked to, s."""
 LONGEST: Final = 1 << 24
 """Bytes of the longest answer; what claims to be longer is none."""
+STARTER: Final = "BENCH_STARTER"
+"""Variable of the environment that names the process which starts copies, for `tie`."""
 CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
 PROCESSES: Final[ForkServerContext | SpawnContext] = (
     multiprocessing.get_context("forkserver") if CAN_COPY else multiprocessing.get_context("spawn")
@@ -220,6 +222,7 @@ class Worker:
         """Start a process on the code of this checkout."""
         ours, theirs = PROCESSES.Pipe()
         process = PROCESSES.Process(target=serve, args=(theirs,))
+        os.environ[STARTER] = str(os.getpid())
         with _without_ctrl_c():
             process.start()
         theirs.close()
