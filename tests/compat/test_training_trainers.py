@@ -323,10 +323,18 @@ def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
     assert made.saving.sinks == ("wandb",)
 
 
-def test_centralised_critic_is_refused(tmp_path):
-    """WarpDrive's trainers know no such network, and say who does."""
-    config = settings(tmp_path, {"shared": policy(centralised_critic={})})
-    with pytest.raises(ConfigError, match=r"policy\.shared\.centralised_critic: is not there .* use warpdrive_min"):
+@pytest.mark.parametrize(
+    ("key", "more"),
+    [
+        ("centralised_critic", {"centralised_critic": {}}),
+        ("normalize_rewards", {"normalize_rewards": True}),
+        ("model.normalize_observations", {"model": {"normalize_observations": True}}),
+    ],
+)
+def test_what_warpdrive_has_not_is_refused(key, more, tmp_path):
+    """WarpDrive's trainers know no such network and no running moments, and say who does."""
+    config = settings(tmp_path, {"shared": policy(**more)})
+    with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: is not there .* use warpdrive_min"):
         run_config(config)
 
 

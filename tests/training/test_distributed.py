@@ -31,6 +31,7 @@ from warpdrive_min.stopping import Stopped, stoppable
 from warpdrive_min.training import captured, checkpoint
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.distributed import joined, launch
+from warpdrive_min.training.normalisation import Moments, RunningMoments
 from warpdrive_min.training.ranks import World, checksum
 from warpdrive_min.training.trainer import Trainer
 
@@ -40,6 +41,7 @@ N_ENVS, N_STEPS, EPISODE_LENGTH, N_ITERATIONS = 4, 8, 16, 6
 PPO = {"algorithm": "PPO", "n_epochs": 2, "n_minibatches": 2, "target_kl": 3e-4, "lr": 1e-2}
 A2C = {"algorithm": "A2C", "clip_grad_norm": False}
 CENTRAL = {**PPO, "centralised_critic": {"fc_dims": [8]}}
+NORMALISED = {**A2C, "normalize_rewards": True, "model": {"fc_dims": [8], "normalize_observations": True}}
 GRU = {**PPO, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 
 
@@ -122,6 +124,14 @@ def work(world: World, folder: Path, backend: str) -> dict:
     with training(folder, "centralised", CENTRAL) as trainer:
         trainer.train(2)
         found["centralised"] = weights(trainer)
+
+    with training(folder, "normalised", NORMALISED) as trainer:
+        group, found["seen"], found["returns"] = trainer.groups["shared"], [], []
+        for _ in range(3):
+            trainer.iterate()
+            found["seen"].append(group.buffer.observations[:-1].flatten(0, 2).clone())
+            found["returns"].append(group.algorithm._reward_scale._returns.flatten().clone())
+        found["moments"] = {name: tensor.clone() for name, tensor in group.state().items()}
 
     with training(folder, "stopped", PPO, stop_return=11.0) as trainer:
         found["judged"] = []
@@ -369,6 +379,21 @@ def test_ranks_share_a_centralised_critic(worked):
     assert torch.equal(first["centralised"], second["centralised"])
     actor, critic = (4 * 16 + 16) + (16 * 2 + 2), (4 * 8 + 8) + (8 + 1)
     assert first["centralised"].numel() == actor + critic
+
+
+@pytest.mark.parametrize(("rows", "moments"), [("seen", "model/fc.normaliser."), ("returns", "algorithm/rewards/")])
+def test_ranks_normalise_by_the_rows_of_all(worked, rows, moments):
+    """Moments are those of one process that sees what both ranks see, and the same on both to the bit."""
+    first, second = worked
+    alone = RunningMoments(*first[rows][0].shape[1:])
+    rollouts = list(zip(first[rows], second[rows], strict=True))
+    assert any(not torch.equal(*of_each) for of_each in rollouts)
+    for of_each in rollouts:
+        alone.merge(Moments.of(torch.cat(of_each)))
+    for name in ("mean", "variance", "count"):
+        key = f"policy/shared/{moments}{name}"
+        assert torch.equal(first["moments"][key], second["moments"][key])
+        torch.testing.assert_close(first["moments"][key], getattr(alone, name), rtol=1e-6, atol=1e-8)
 
 
 def test_ranks_remember_what_is_theirs(worked):

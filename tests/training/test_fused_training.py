@@ -33,6 +33,7 @@ def trained(name, backend, folder, mode="eager", n_iterations=2, **model):
 NETWORKS = [
     *((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "DDPG", "two policies", "centralised critic")),
     ("PPO", {"type": "gru", "hidden_size": 4, "sequence_length": 3}),
+    ("A2C", {"normalize_observations": True}),
 ]
 """Names of runs, and what differs in their networks."""
 

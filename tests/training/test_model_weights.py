@@ -129,3 +129,10 @@ def test_two_trunks_have_no_place_in_warpdrives_weights(convert):
     """WarpDrive's models have one, so neither way is lossless."""
     with pytest.raises(ConfigError, match=r"share one trunk there; set model.shared to true"):
         convert(FullyConnected(N_FEATURES, DISCRETE, config(shared=False)))
+
+
+@pytest.mark.parametrize("convert", [to_warpdrive_state_dict, lambda model: load_warpdrive_state_dict(model, {})])
+def test_moments_have_no_place_in_warpdrives_weights(convert):
+    """WarpDrive's models see observations as they are: the weights alone would make another policy."""
+    with pytest.raises(ConfigError, match=r"as they are there; set model.normalize_observations to false"):
+        convert(FullyConnected(N_FEATURES, DISCRETE, config(normalize_observations=True)))

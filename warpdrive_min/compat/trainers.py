@@ -391,8 +391,8 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
     to Weights & Biases with ``saving.use_wandb``; keys of a user's own model are for that model.
 
     Raises:
-        ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken; or a policy has a centralised
-            critic.
+        ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken; or a policy has what
+            WarpDrive's have not: a centralised critic, or running normalisation.
     """
     config = copy.deepcopy(dict(given))
     saving = config["saving"] = {"sinks": [], **(config.get("saving") or {})}
@@ -422,9 +422,13 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
         config["policy"][name] = policy
     read = RunConfig.from_dict(config)
     for name, policy in read.policy.items():
-        what, rule = f"run config policy.{name}.centralised_critic", "is not there in WarpDrive's trainers"
-        got, do = policy.centralised_critic, "use warpdrive_min.training.trainer.Trainer"
-        require(got is None, what, rule, got, do)
+        extra = {f"policy.{key}": getattr(policy, key) for key in ("centralised_critic", "normalize_rewards")}
+        for network in policy.models.values():
+            extra[f"{network.PLACE}.normalize_observations"] = network.normalize_observations
+        for key, got in extra.items():
+            what = f"run config {key.replace('policy', f'policy.{name}')}"
+            rule, do = "is not there in WarpDrive's trainers", "use warpdrive_min.training.trainer.Trainer"
+            require(not got, what, rule, got, do)
     return read
 
 

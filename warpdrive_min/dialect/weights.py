@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from warpdrive_min.errors import DataError, known, require
 from warpdrive_min.training.models import ActorCritic, Adapted, PolicyHead
+from warpdrive_min.training.normalisation import normalisers
 
 
 def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -23,7 +24,7 @@ def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> 
 
     Raises:
         DataError: A key is missing or left over, or a tensor has another shape; the model is unchanged then.
-        ConfigError: The model has two trunks, and WarpDrive's have one.
+        ConfigError: The model has two trunks, or normalises what it sees; WarpDrive's have one, and do not.
     """
     given = {key.removeprefix("module."): tensor for key, tensor in state.items()}
     views = _warpdrive_views(model)
@@ -42,7 +43,7 @@ def to_warpdrive_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """Return a copy of a model's weights under WarpDrive's names, without `log_std`; on the model's device.
 
     Raises:
-        ConfigError: The model has two trunks, and WarpDrive's have one.
+        ConfigError: The model has two trunks, or normalises what it sees; WarpDrive's have one, and do not.
     """
     return {key: view.clone() for key, view in _warpdrive_views(model).items()}
 
@@ -53,6 +54,8 @@ def _warpdrive_views(model: nn.Module) -> dict[str, Tensor]:
     model = model.module if isinstance(model, Adapted) else model
     has_two = any(key.startswith("value_fc.") for key in model.state_dict())
     require(not has_two, "WarpDrive's weights", "policy and value share one trunk there", do="set model.shared to true")
+    rule, do = "networks see observations as they are there", "set model.normalize_observations to false"
+    require(not normalisers(model), "WarpDrive's weights", rule, do=do)
     for key, tensor in model.state_dict().items():
         owner, _, kind = key.rpartition(".")
         module = model.get_submodule(owner)

@@ -86,13 +86,27 @@ class Normaliser(RunningMoments):
         n_features: Features that are normalised; further ones pass as they are.
     """
 
+    centre: Tensor
+    """``mean`` in float32: each pass through the network takes few launches."""
+    factor: Tensor
+    """``scale``, likewise."""
+
     def __init__(self, n_features: int) -> None:
         super().__init__(n_features)
+        self.register_buffer("centre", self.mean.float())
+        self.register_buffer("factor", self.scale)
+
+    @torch.no_grad()
+    def merge(self, new: Moments) -> None:
+        """Take further rows into account; enqueues."""
+        super().merge(new)
+        self.centre.copy_(self.mean)
+        self.factor.copy_(self.scale)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return inputs ``(..., n_features)`` normalised."""
         n = len(self.mean)
-        scaled = ((inputs[..., :n] - self.mean.float()) * self.scale).clamp(-LARGEST, LARGEST)
+        scaled = ((inputs[..., :n] - self.centre) * self.factor).clamp(-LARGEST, LARGEST)
         return scaled if inputs.shape[-1] == n else torch.cat([scaled, inputs[..., n:]], -1)
 
 
@@ -104,7 +118,8 @@ def normalisers(model: nn.Module) -> list[Normaliser]:
 def share_moments(model: nn.Module, source: nn.Module) -> None:
     """Have the normalisers of a copy of a network use the live moments of its source."""
     for mine, theirs in zip(normalisers(model), normalisers(source), strict=True):
-        mine.mean, mine.variance, mine.count = theirs.mean, theirs.variance, theirs.count
+        for name, buffer in theirs.named_buffers():
+            setattr(mine, name, buffer)
 
 
 @torch.no_grad()
