@@ -91,6 +91,9 @@ def stoppable() -> Iterator[None]:
                 sys.stdout.flush()
             _end_at_once(end.code - 128)  # all is tidy, and libraries take seconds to take leave
         raise
+    finally:
+        for each in SIGNALS:  # nothing is left to stop, and what an interpreter that ends makes of a signal is its own
+            signal.signal(each, signal.SIG_IGN)
 
 
 @contextmanager
