@@ -31,7 +31,6 @@ COMMANDS = {
     "publish-points": ["publish", "--preset", "smoke", "--skip", "pairs", "--out", "{out}"],
     "compare": ["compare", "--axis", "backend=cpu,host", *CARTPOLE, "--out", "{out}"],
     "revisions": ["compare", "HEAD", ".", *CARTPOLE, "--where", "backend=cpu", "--out", "{out}"],
-    "gate": ["gate", "--baseline", "HEAD", *CARTPOLE, "--where", "backend=cpu", "--out", "{out}", "--threshold", "99%"],
     "calibrate": ["calibrate", *CARTPOLE, "--rounds", "2", "--out", "{out}", "--records", "{out}"],
     "peers": ["peers", "--preset", "smoke", "--peer", "gymnasium-sync", "--out", "{out}"],
     "startup": ["run", "--preset", "smoke", "--case", "startup", "--out", "{out}", "--figures", "{out}/figures"],
