@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 
 import nox
 
 PYTHONS = ["3.11", "3.12", "3.13"]
 """Versions of Python that are tested; one that is not installed is skipped, and nox says so."""
-OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-nox.options.sessions = ["lint", f"tests-{OWN}"]
+nox.options.sessions = ["lint", "tests"]
 nox.options.error_on_missing_interpreters = False  # as it is elsewhere too, also where CI=true
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
@@ -26,11 +24,17 @@ def install(session: nox.Session, *extras: str) -> None:
     session.install("-c", "constraints.txt", "-e", f".[{','.join(extras)}]")
 
 
-@nox.session(python=PYTHONS)
+@nox.session
 def tests(session: nox.Session) -> None:
-    """`pytest`, on each Python: without a GPU everything but the marker gpu, with Numba in its simulator."""
+    """`pytest`: on a machine without a GPU everything but the marker gpu, with Numba in its simulator."""
     install(session, "dev")
     session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def pythons(session: nox.Session) -> None:
+    """`tests` on each Python that is installed."""
+    tests(session)
 
 
 @nox.session

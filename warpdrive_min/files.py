@@ -17,7 +17,7 @@ from warpdrive_min.errors import DiskFullError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the system's errors where there is no room: on the disk, of the user's share, in a file."""
-UNFINISHED: Final = ".unfinished-"
+UNFINISHED: Final = ".partial-"
 """Beginning of the names of folders in which a file is written that takes the place of another one."""
 
 

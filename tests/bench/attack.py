@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.stopping import PREFIX, stoppable, tidy
+from warpdrive_min.files import UNFINISHED
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--preset", "smoke", "--case", "env_step", "--where", "env=cartpole")
@@ -205,7 +206,7 @@ class Attack:
 
     def unfinished(self) -> set[Path]:
         """Return what was being written."""
-        return set(self.out.rglob(".unfinished*"))
+        return set(self.out.rglob(f"{UNFINISHED}*"))
 
     def processes(self) -> list[str]:
         """Return the processes of the command that there are."""
