@@ -167,12 +167,13 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
 
 
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
-    """With several GPUs the command starts itself as often, and trains in none of its own."""
+    """With several GPUs the command starts itself as often, into a folder that it names, and trains in none itself."""
     started = []
     monkeypatch.setattr(train_command, "launch", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(train_command, "unused_number", lambda runs: 12)
     monkeypatch.setattr(sys, "argv", ["warpdrive_min", "train", "-n", "2"])
     assert train(tmp_path, "-n", "2").exit_code == 0
-    assert started == [(2, ["train", "-n", "2"], "cpu")]
+    assert started == [(2, ["train", "-n", "2", "--results-dir", "12"], "cpu")]
     assert not list(tmp_path.iterdir())
 
 
