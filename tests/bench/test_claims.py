@@ -15,7 +15,7 @@ from bench.cases import CASES
 from bench.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
 from bench.judge import Filter
 from bench.ledger import CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
-from bench.record import Comparison
+from bench.record import Comparison, append, read
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
 from envs import ENVS
@@ -424,7 +424,9 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     def sweep(todo, context, file, runner):
         seen.extend(todo)
         version = CASES["published"].version
-        return iter([record(1e6, case=job.case.name, case_version=version, point=dict(job.point)) for job in todo])
+        for job in todo:
+            append(file, record(1e6, case=job.case.name, case_version=version, point=dict(job.point)))
+            yield read(file)[-1]
 
     monkeypatch.setattr("bench.claims.sweep.run", sweep)
     said, _, printed = bench("claims", "--run", "--source", "README", "--json", "--out", tmp_path).rpartition("\n[")

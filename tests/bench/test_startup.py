@@ -25,9 +25,9 @@ def processes(monkeypatch):
     real = subprocess.run
 
     def run(words, **options):
-        if words[1:3] != ["-P", str(startup.FRESH)]:
+        if str(startup.FRESH) not in words:
             return real(words, **options)  # a compiler
-        point, out = json.loads(words[3]), Path(words[4])
+        point, out = json.loads(words[-2]), Path(words[-1])
         arrays, _ = startup.first_step(point)
         np.savez(out / "arrays.npz", **arrays)
         (out / "parts.json").write_text(json.dumps({"import_s": 1.0, "build_s": 0.5 * len(started)}))
