@@ -181,7 +181,7 @@ def fail(world: World, folder: Path, backend: str) -> dict:
 
 def wait(world: World, folder: Path, backend: str) -> dict:
     """Wait for a rank that never comes, in a collective."""
-    print(os.getpid(), flush=True)
+    tell_process()
     if world.is_first:
         time.sleep(60)
     world.wait()
@@ -191,13 +191,18 @@ def wait(world: World, folder: Path, backend: str) -> dict:
 def stop(world: World, folder: Path, backend: str) -> dict:
     """Wait for a signal, and clean up."""
     with stoppable():
-        print(os.getpid(), flush=True)
+        tell_process()
         try:
             time.sleep(60)
         except Stopped as stopped:
             (folder / f"stopped_{world.rank}").write_text(str(stopped.number))
             raise
     return {}
+
+
+def tell_process() -> None:
+    """Write a line with this process's number, at once: ``print`` may write the end of a line by itself."""
+    os.write(1, f"{os.getpid()}\n".encode())
 
 
 def capture(world: World, folder: Path, backend: str) -> dict:
@@ -418,19 +423,22 @@ def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def launched(task: str, folder: Path) -> tuple[subprocess.Popen, list[int]]:
-    """Return a process that has launched two ranks, and these, once they do their task."""
+@contextlib.contextmanager
+def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[int]]]:
+    """Give a process that has launched two ranks, and these, once they do their task; it is killed at the end."""
     words = [sys.executable, "-m", PROGRAM, "launch", task, str(folder)]
     environment = {**os.environ, "TMPDIR": str(folder)}
-    launcher = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True)
-    assert launcher.stdout is not None
-    return launcher, [int(launcher.stdout.readline()) for _ in range(2)]
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True) as launcher:
+        assert launcher.stdout is not None
+        try:
+            yield launcher, [int(launcher.stdout.readline()) for _ in range(2)]
+        finally:
+            launcher.kill()
 
 
 def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     """Killed as one waits for the other in a collective and that one for time, it leaves no rank for 10 seconds."""
-    launcher, ranks = launched("wait", tmp_path)
-    with launcher:
+    with launched("wait", tmp_path) as (launcher, ranks):
         for rank in ranks:
             os.kill(rank, 0)
         launcher.kill()
@@ -441,9 +449,9 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
 
 def test_ranks_are_stopped_together(tmp_path):
     """SIGTERM comes to all ranks as the signal upon which they save; one line is said, and nothing is left."""
-    launcher, ranks = launched("stop", tmp_path)
-    launcher.terminate()
-    _, said = launcher.communicate(timeout=60)
+    with launched("stop", tmp_path) as (launcher, ranks):
+        launcher.terminate()
+        _, said = launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + signal.SIGTERM
     assert said == "stopped by SIGTERM: nothing is kept of this command; the same one starts again\n"
     for rank in ranks:
