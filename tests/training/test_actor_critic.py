@@ -270,28 +270,6 @@ def test_update_equals_plain_float64(case, max_rows):
         assert got["clip_fraction"] > 0
 
 
-# ------------------------------------------------------------------ epochs and minibatches
-
-
-def test_minibatches_of_an_epoch_cover_each_row_once(monkeypatch):
-    """Every epoch deals all rows to its minibatches, in another order than the epoch before."""
-    model = make_model(DISCRETE)
-    batch = make_batch(DISCRETE, model)
-    seen = []
-
-    def watched(self, rows):
-        seen.append(rows.tolist())
-        return parts(self, rows)
-
-    parts = PPO._parts
-    monkeypatch.setattr(PPO, "_parts", watched)
-    make_algorithm("PPO", batch, model, n_epochs=3, n_minibatches=4).iterate()
-    assert [len(part) for part in seen] == [6] * 12
-    epochs = [[row for part in seen[first : first + 4] for row in part] for first in (0, 4, 8)]
-    assert all(sorted(epoch) == list(range(T * E)) for epoch in epochs)
-    assert epochs[0] != epochs[1] != epochs[2]
-
-
 # ------------------------------------------------------------------ WarpDrive's rule
 
 
@@ -318,9 +296,6 @@ def known_batch(values, rewards, n_envs=1):
     batch.observations.copy_(torch.tensor(values).view(-1, 1, 1, 1))
     batch.rewards.copy_(torch.tensor(rewards).view(-1, 1, 1))
     return replace(batch, actions=batch.actions.int())
-
-
-# ------------------------------------------------------------------ time limits
 
 
 # ------------------------------------------------------------------ which environments count

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.environments.clock import Clock
-from tests.training.builders import A2C, make_run, make_trainer, refused
+from tests.training.builders import make_run, refused
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.episodes import episode_states, of_all
 from warpdrive_min.dialect.layout import WarpDriveLayout
@@ -191,10 +191,3 @@ def test_continuous_probabilities_are_the_mean(tmp_path):
     assert len(means) == len(actions)
     for step, each in means.items():
         np.testing.assert_allclose(each["shared"], actions[step], rtol=1e-6)
-
-
-def test_fetching_needs_no_training(tmp_path):
-    """A trainer that has done nothing yet can be looked at."""
-    trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path)
-    assert fetch(trainer)["observations"].shape == (4, 2, 2)
-    assert trainer.evaluate(2)["shared"].n_episodes == 2

@@ -193,42 +193,6 @@ def test_columns_of_one_array_have_gradients_that_are(name):
     assert_close(sums, want[1])
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_rows_without_weights_count_once(name):
-    """No weights are weights of 1."""
-    given = arrays(SPACES[name])
-    ones = given | {"weights": torch.ones(ROWS)}
-    without = differentiate(in_one, SPACES[name], given | {"weights": None}, is_clipped=True, value_clip=0.2)
-    for got, want in zip(without, compare(SPACES[name], ones, is_clipped=True, value_clip=0.2), strict=True):
-        assert_close(got, want.float(), rtol=5e-6, atol=1e-6)
-
-
-def test_rows_that_do_not_count_have_no_gradient():
-    """A weight of 0 leaves a row out of every gradient."""
-    space = SPACES["three types"]
-    given = arrays(space, masks=True)
-    _, _, d_head, d_values = differentiate(in_one, space, given, is_clipped=True, value_clip=0.2)
-    out = given["weights"] == 0
-    assert out.any()
-    assert not out.all()
-    assert not d_head[out].any()
-    assert not d_values[out].any()
-    assert d_head[~out].any(-1).any(-1).sum() > ROWS // 3
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_first_epoch_has_the_whole_gradient(name):
-    """While the policy is the one that played, the clipped ratio ties with the free one; the gradient is A2C's."""
-    space = SPACES[name]
-    given = arrays(space)
-    given["log_probs"] = log_probs(space, given)
-    ppo = compare(space, given, is_clipped=True, value_clip=None)
-    a2c = compare(space, given, is_clipped=False, value_clip=None)
-    assert_close(ppo[1][3:], torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
-    assert_close(ppo[2], a2c[2], rtol=1e-5, atol=1e-8)
-    assert ppo[2].abs().sum() > 0
-
-
 @pytest.mark.parametrize("advantage", [-1.5, 0.0, 1.5])
 @pytest.mark.parametrize("ratio", [0.5, 0.75, 1.0, 1.25, 1.5])
 def test_edges_of_the_clip_are_those_of_torch(ratio, advantage):

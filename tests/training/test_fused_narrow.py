@@ -64,14 +64,6 @@ def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
     assert kept == [0, 3, 0, 0]
 
 
-def test_narrow_streams_what_would_stay(monkeypatch):
-    """Whether a first layer is streamed does not decide what comes out."""
-    for most in (module.MOST_RESIDENT, 0):
-        monkeypatch.setattr(module, "MOST_RESIDENT", most)
-        assert module._is_streamed(16, 40) == (most == 0)
-        check(rows(70, 40), network(40, 16, 8, 3), "relu", rows(70, 3, seed=3), 2e-6)
-
-
 def test_narrow_fits_up_to_its_limits():
     """Up to 512 features and 64 units or outputs, and not one more."""
     assert fits(512, (64, 64), 64)
@@ -131,12 +123,6 @@ def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, messag
     assert fused.perceptron(**call, is_forced=False) is None
     with pytest.raises(ConfigError, match=message):
         fused.perceptron(**call, is_forced=True)
-
-
-def test_a_cpu_has_no_kernels():
-    """On a CPU a forced kernel is an error, and nothing is fused by itself."""
-    with pytest.raises(ConfigError, match="needs a GPU, Triton and a C compiler"):
-        fused.perceptron(torch.zeros(5, 4), network(4, 8, 8, 2), "relu", is_forced=True)
 
 
 @pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])

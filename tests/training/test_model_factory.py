@@ -155,19 +155,6 @@ def test_model_of_the_wrong_shape_is_refused(factory, outputs, match):
         create_actor_critic(N_FEATURES, DISCRETE, config(type="wrong"))
 
 
-def test_value_with_an_axis_too_many_is_refused(factory):
-    """A value is (...), not (..., 1): it would broadcast against returns."""
-
-    class Column(Bare):
-        def forward(self, observations):
-            head, value = super().forward(observations)
-            return head, value[..., None]
-
-    factory.add("column", Column)
-    with pytest.raises(ConfigError, match=r"'column': must return a value of shape \(2, 3\) .*\(got \(2, 3, 1\)\)"):
-        create_actor_critic(N_FEATURES, DISCRETE, config(type="column"))
-
-
 def test_actor_and_critic_are_built_and_tried(factory):
     """DDPG's two models come by name; one that cannot act, or whose shape is wrong, is refused."""
     actor = create_actor(N_FEATURES, BOX, config(type="fully_connected_actor"))

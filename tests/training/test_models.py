@@ -24,23 +24,6 @@ from warpdrive_min.training.models import (
 # ------------------------------------------------------------------ what they compute
 
 
-def test_fully_connected_computes_what_its_weights_say():
-    """With one unit: hidden = max(0, 2 x - 1), logits = (hidden, -hidden), value = 3 hidden + 1."""
-    model = FullyConnected(1, ActionSpace((2,), 1), config(fc_dims=(1,)))
-    weights = {
-        "fc.0.0.weight": [[2.0]],
-        "fc.0.0.bias": [-1.0],
-        "policy_head.weight": [[1.0], [-1.0]],
-        "policy_head.bias": [0.0, 0.0],
-        "vf_head.weight": [[3.0]],
-        "vf_head.bias": [1.0],
-    }
-    model.load_state_dict({key: torch.tensor(value) for key, value in weights.items()})
-    head, value = model(torch.tensor([[2.0], [0.0]]))
-    assert head.tolist() == [[3.0, -3.0], [0.0, 0.0]]
-    assert value.tolist() == [10.0, 1.0]
-
-
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 @pytest.mark.parametrize("leading", [(7,), LEADING])

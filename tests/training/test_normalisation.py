@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import RunningMeanStd
-from gymnasium.wrappers.vector import NormalizeReward
 from torch import nn
 
 from tests.support import BACKENDS_HERE
@@ -80,42 +77,6 @@ def test_rewards_are_scaled_as_gymnasium_scales_them(backend):
         np.testing.assert_allclose(got, want, **CLOSE)
         np.testing.assert_allclose(scale.own_state()["returns"].cpu(), running, rtol=1e-4)
         torch.testing.assert_close(buffer.rewards.cpu(), rewards, rtol=0, atol=0)
-
-
-class Tape(gymnasium.vector.VectorEnv):
-    """Plays rewards and time limits, (n_steps, n_envs), that are given."""
-
-    def __init__(self, rewards, truncated):
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs, self._rows = rewards.shape[1], iter(zip(rewards, truncated, strict=True))
-
-    def step(self, actions):
-        """Return the next row."""
-        rewards, truncated = next(self._rows)
-        return None, rewards, np.zeros_like(truncated), truncated, {}
-
-
-def test_moments_of_returns_are_those_of_gymnasiums_wrapper():
-    """Its `NormalizeReward` over three rollouts with time limits: the same running returns, and moments of them.
-
-    With the step that terminates an episode it leaves out the rewards before, as Stable-Baselines3 and ours do not.
-    """
-    n_steps, n_envs, gamma = 6, 5, 0.9
-    generator = np.random.default_rng(0)
-    rewards = generator.normal(1, 3, (3, n_steps, n_envs)).astype(np.float32)
-    truncated = generator.random(rewards.shape) < 0.2
-    buffer = make_buffer(n_steps, n_envs, 1)
-    ours = RewardScale(backends.get("cpu"), buffer, gamma)
-    theirs = NormalizeReward(Tape(rewards.reshape(-1, n_envs), truncated.reshape(-1, n_envs)), gamma)
-    for rows, ends in zip(rewards, truncated, strict=True):
-        buffer.rewards.copy_(torch.from_numpy(rows)[..., None])
-        buffer.truncated.copy_(torch.from_numpy(ends))
-        ours.scaled(buffer)
-        for _ in range(n_steps):
-            theirs.step(None)
-        np.testing.assert_allclose(ours.own_state()["returns"][:, 0], theirs.accumulated_reward, **CLOSE)
-        np.testing.assert_allclose(ours.moments.mean, theirs.return_rms.mean, **CLOSE)
-        np.testing.assert_allclose(ours.moments.variance, theirs.return_rms.var, **CLOSE)
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)

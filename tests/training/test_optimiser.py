@@ -110,19 +110,6 @@ def test_flat_adam_skips_where_told():
     assert adams[0].state()["step"].item() == 1
 
 
-def test_flat_adam_adds_up_parts():
-    """Losses of rows in three parts give the gradient of them all, and forget what was there before."""
-    whole, parts = network(), network()
-    first, second = optimiser(whole)[0], optimiser(parts)[0]
-    for _ in range(3):
-        first.step(loss_of(whole))
-        for index, rows in enumerate((slice(0, 1), slice(1, 4), slice(4, 6))):
-            second.accumulate(loss_of(parts, rows=rows), first=index == 0)
-        second.apply()
-        torch.testing.assert_close(second.norm, first.norm, rtol=1e-5, atol=0)
-        torch.testing.assert_close(second.vector, first.vector, rtol=1e-5, atol=1e-6)
-
-
 def test_flat_adam_leaves_what_no_loss_reaches():
     """A parameter without a part in the loss has the gradient 0 and keeps its value."""
     model = network()

@@ -145,41 +145,6 @@ def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
-def test_statistics_sum_up_finished_episodes(backend: str) -> None:
-    """Counters that count to 3: an episode pays 1 + 2 + 3 times the weights .5 and 1, and takes three steps.
-
-    They tell of their end by ``_done_`` alone, which is no success, and there is nothing to cut.
-    """
-    wrapper = EnvWrapper(
-        Counter(num_agents=2, episode_length=3, limit=99, env_backend=backend), num_envs=2, env_backend=backend
-    )
-    wrapper.reset_all_envs()
-    wrapper.cuda_data_manager.tensor("sampled_actions").fill_(1)
-    recorder = make_recorder(wrapper, 4)
-    assert recorder.truncated_observations is None
-    for _ in range(2):
-        recorder.begin()
-        for step in range(4):
-            wrapper.step()
-            recorder.record(step)
-            wrapper.reset_only_done_envs()
-    # Eight steps: two episodes, and two steps of a third.
-    statistics = recorder.statistics()
-    assert statistics["finished_return"].tolist() == [2 * 2 * 3.0, 2 * 2 * 6.0]
-    assert statistics["finished_return"].dtype == torch.float64
-    assert int(statistics["finished_steps"]) == 2 * 2 * 3
-    assert int(statistics["finished_episodes"]) == 2 * 2
-    assert recorder.state()["running_return"].tolist() == [[1.5, 3.0]] * 2
-    assert recorder.rewards[:, 0, 1].tolist() == [2, 3, 1, 2]
-    assert recorder.terminated.tolist() == [[0, 0], [1, 1], [0, 0], [0, 0]]
-    assert not recorder.truncated.any()
-    assert not recorder.successes.any()
-    recorder.clear_statistics()
-    assert not any(each.any() for each in recorder.statistics().values())
-    assert recorder.state()["running_steps"].tolist() == [2, 2]
-
-
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_a_done_flag_of_two_is_a_success(backend: str) -> None:
     """WarpDrive's environments tell a success by ``_done_ == 2``."""
     wrapper = EnvWrapper(Counter(env_backend=backend), num_envs=3, env_backend=backend)

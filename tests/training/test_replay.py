@@ -30,65 +30,6 @@ def stored(buffer, batch):
 # ------------------------------------------------------------------ transitions
 
 
-CUT_0, CUT_1 = -1, -2
-WINDOWS = {
-    "goes on": ([], [], [2.75, 4.5, 6.25, 6.5, 5], [1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 2], [3, 4, 5, 5, 5]),
-    "terminated": ([2], [], [2.75, 3.5, 3, 6.5, 5], [0, 0, 0, 1 / 4, 1 / 2], [3, 3, 3, 5, 5]),
-    "cut twice": (
-        [],
-        [1, 3],
-        [2, 2, 5, 4, 5],
-        [1 / 4, 1 / 2, 1 / 4, 1 / 2, 1 / 2],
-        [CUT_0, CUT_0, CUT_1, CUT_1, 5],
-    ),
-    "terminated last": ([4], [], [2.75, 4.5, 6.25, 6.5, 5], [1 / 8, 1 / 8, 0, 0, 0], [3, 4, 5, 5, 5]),
-    "cut last": (
-        [],
-        [4],
-        [2.75, 4.5, 6.25, 6.5, 5],
-        [1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 2],
-        [3, 4, CUT_0, CUT_0, CUT_0],
-    ),
-    "cut, then terminated": (
-        [2],
-        [0],
-        [1, 3.5, 3, 6.5, 5],
-        [1 / 2, 0, 0, 1 / 4, 1 / 2],
-        [CUT_0, 3, 3, 5, 5],
-    ),
-}
-"""By case: steps of terminations and truncations; then by step, of windows of 3 with rewards 1 to 5 and gamma 1/2, the
-sum of rewards, the discount and the step of the observation that follows."""
-
-
-def test_windows_stop_at_ends_cuts_and_the_rollouts_end():
-    """Worked by hand for two agents in six environments: sums, discounts, and what is bootstrapped from."""
-    batch = make_buffer(5, len(WINDOWS), 2, n_truncated=2)
-    envs, agents = torch.arange(len(WINDOWS))[:, None, None], torch.arange(2)[:, None]
-
-    def mark(step):  # which step, environment and agent an observation is of
-        return 100 * step + 10 * envs + agents
-
-    batch.observations.copy_(torch.stack([mark(step) for step in range(6)]))
-    batch.truncated_observations.copy_(torch.stack([mark(CUT_0), mark(CUT_1)]))
-    batch.rewards.copy_(torch.arange(1.0, 6)[:, None, None] * torch.tensor([1, 10]))
-    for env, (terminations, truncations, *_) in enumerate(WINDOWS.values()):
-        batch.terminated[terminations, env] = 1
-        batch.truncated[truncations, env] = 1
-    buffer = make(batch, 5 * len(WINDOWS) * 2, n_step=3)
-    buffer.add(batch)
-    got = stored(buffer, batch)
-    np.testing.assert_array_equal(got["observations"], batch.observations[:-1])
-    for env, (name, (_, _, rewards, discounts, steps)) in enumerate(WINDOWS.items()):
-        want = np.array(rewards)[:, None] * [1, 10]
-        np.testing.assert_array_equal(got["rewards"][:, env], want, err_msg=name)
-        np.testing.assert_array_equal(got["discounts"][:, env], np.array(discounts)[:, None] * [1, 1], err_msg=name)
-        for step, following in enumerate(steps):
-            np.testing.assert_array_equal(
-                got["following"][step, env], mark(following)[env], err_msg=f"{name}, step {step}"
-            )
-
-
 def test_stored_actions_are_clipped():
     """Each type is clipped to its own bounds, as the environment does; the batch keeps what was drawn."""
     batch = make_buffer(1, 1, 3)

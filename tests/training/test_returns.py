@@ -104,25 +104,6 @@ def _in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, n
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
-def test_advantages_follow_the_recurrence_worked_by_hand(backend: str) -> None:
-    """The last value follows the rollout, nothing an end, and the value of the cut a time limit."""
-    arrays = _column([1, 2, 3, 4], [1, 1, 1, 1], 2, terminated=[0, 1, 0, 0], truncated=[0, 0, 1, 0], cuts=[8])
-    advantages, returns = _scan(backend, arrays, gamma=0.5, lam=0.5)
-    # Step 3: 4 + .5 * 2 - 1. Step 2: 3 + .5 * 8 - 1. Step 1: 2 - 1. Step 0: 1 + .5 * 1 - 1 + .25 * 1.
-    assert advantages.ravel().tolist() == [0.75, 1, 6, 4]
-    assert returns.ravel().tolist() == [1.75, 2, 7, 5]
-
-
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
-def test_returns_without_values_sum_up_discounted_rewards(backend: str) -> None:
-    """1 + .5 (2 + .5 (4 + .5 * 8)) from the start; a time limit goes on with the value of its cut."""
-    arrays = _column([1, 2, 4], None, 8)
-    assert _scan(backend, arrays, gamma=0.5)[1].ravel().tolist() == [4, 6, 8]
-    arrays = _column([1, 2, 4], None, 8, truncated=[0, 1, 0], cuts=[16])
-    assert _scan(backend, arrays, gamma=0.5)[1].ravel().tolist() == [6, 10, 8]
-
-
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_warp_drives_rule_gives_its_golden_numbers(backend: str) -> None:
     """The last return is the value there, undiscounted, or the reward of an end; every end is by the dynamics."""
     golden = {"rewards": [1, 2, 3], "values": [0.5, 0.6, 0.7], "last": 99}

@@ -227,16 +227,6 @@ def test_centralised_critics_see_all_agents(arrangement, auto_reset, tmp_path):
     assert is_view == (len(batches) == 1)
 
 
-def test_last_observations_are_kept_anew_by_each_rollout(tmp_path):
-    """With room for one cut an environment, a second rollout's takes the place of the first one's."""
-    trainer = clock(tmp_path, n_steps=3)
-    batch = play(trainer)["shared"]
-    assert batch.truncated_observations.shape == (1, 4, 2, 2)
-    batch.truncated_observations.zero_()
-    play(trainer)
-    assert (batch.truncated_observations[..., 0] == 3).all()
-
-
 def test_masks_are_stored_with_each_step(tmp_path):
     """The mask of a step is that under which its action was drawn, and is what the log-probability is of."""
     trainer = clock(tmp_path, {"even": [0, 2], "odd": [1, 3]}, num_agents=4, is_masked=True, n_steps=7)
