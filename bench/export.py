@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Annotated, Any, Final
 
 import typer
@@ -283,12 +283,10 @@ def asv_machine(name: str, record: Record) -> dict[str, str]:
 
 def commit_date(sha: str, record: Record) -> int:
     """Return when a commit was made, or when it was measured if this checkout does not know it; ms."""
-    done = subprocess.run(
-        ["git", "-C", str(machine.ROOT), "show", "-s", "--format=%ct", sha], capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0:
-        return int(done.stdout.split()[-1]) * 1000
-    return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)
+    try:
+        return int(machine.git("show", "-s", "--format=%ct", sha).split()[-1]) * 1000
+    except (OSError, CalledProcessError):
+        return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)
 
 
 def _grouped(shown: Iterable[Cost], key: Callable[[Cost], str]) -> dict[str, list[Cost]]:

@@ -169,21 +169,27 @@ def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
 # ------------------------------------------------------------------ the code
 
 
+def git(*arguments: str, root: Path = ROOT) -> str:
+    """Return what git prints of a checkout; killed on the way, it leaves no lock there.
+
+    Raises:
+        OSError: There is no git.
+        CalledProcessError: It refuses; ``stderr`` says why.
+    """
+    words = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.rstrip("\n")
+
+
 def git_state(root: Path) -> dict[str, Any]:
     """Return commit, whether there are changes, and a hash of them; nulls with the reason outside a checkout.
 
     A copy whose own git does not know its commit, as in a container, may name it in $BENCH_GIT_SHA.
     """
     given = os.environ.get("BENCH_GIT_SHA")
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
-        return done.stdout
-
     sha: str | None
     try:
-        sha, changes = git("rev-parse", "HEAD").strip(), git("status", "--porcelain", "--", *CODE)
-        diff = git("diff", "HEAD", "--", *CODE) if changes else ""
+        sha, changes = git("rev-parse", "HEAD", root=root), git("status", "--porcelain", "--", *CODE, root=root)
+        diff = git("diff", "HEAD", "--", *CODE, root=root) if changes else ""
         reason = f"git is at {sha}"
     except (OSError, subprocess.CalledProcessError) as error:
         sha, reason = None, f"{type(error).__name__}: no git checkout"

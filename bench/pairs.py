@@ -6,7 +6,6 @@ cannot show. So each side of each round is a process of its own, and what a rati
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Final
 
 import torch
 
 from .case import Case, Check, Facts, Point, Preset, point_name
 from .errors import NotComparable
-from .machine import ROOT
+from .machine import ROOT, git
 from .measure import PLANS, rates
 from .record import Comparison, Context, Host, Measurement, Record, append, read_all, read_comparisons
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
@@ -365,20 +365,18 @@ def _check_out(root: Path, name: str, tree: Path) -> None:
 
     Unlike a worktree it leaves nothing in that one, whatever becomes of this process.
     """
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-        if done.returncode:
-            got = done.stderr.strip()
-            raise NotComparable(f"compare: git must have {name!r} (got: {got}); name a commit, or a file there is")
-        return done.stdout.strip()
-
     if name.startswith("-"):
         raise NotComparable(f"compare: a revision cannot start with a dash (got {name!r}); name a commit")
-    commit = git("rev-parse", "--verify", f"{name}^{{commit}}")
-    objects = root / git("rev-parse", "--git-path", "objects")
-    git("init", "--quiet", "--template=", str(tree))
+    try:
+        commit = git("rev-parse", "--verify", f"{name}^{{commit}}", root=root)
+        objects = root / git("rev-parse", "--git-path", "objects", root=root)
+    except CalledProcessError as error:
+        got = error.stderr.strip()
+        raise NotComparable(
+            f"compare: git must have {name!r} (got: {got}); name a commit, or a file there is"
+        ) from error
+    git("init", "--quiet", "--template=", str(tree), root=root)
     alternates = tree / ".git" / "objects" / "info" / "alternates"
     alternates.parent.mkdir(exist_ok=True)
     alternates.write_text(f"{objects.resolve()}\n")
-    git("-C", str(tree), "checkout", "--quiet", "--detach", commit)
+    git("checkout", "--quiet", "--detach", commit, root=tree)

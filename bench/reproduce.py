@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Annotated, Any, Final
 
 import typer
@@ -236,12 +236,10 @@ def changed_files(sha: str | None, root: Path = machine.ROOT) -> int | None:
     """Return in how many files the code here differs from a commit; None: git does not know it."""
     if sha is None:
         return None
-    command = ["git", "-C", str(root), "diff", "--name-only", sha, "--", *CODE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        return len(machine.git("diff", "--name-only", sha, "--", *CODE, root=root).splitlines())
+    except (OSError, CalledProcessError):
         return None
-    return len(done.stdout.splitlines())
 
 
 def lines(repetition: Repetition) -> list[str]:

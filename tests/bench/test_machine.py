@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import platform
 
 import numpy as np
@@ -66,6 +67,21 @@ def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
     assert first["dirty"] is True
     (tmp_path / "bench" / "a.py").write_text("3\n")
     assert machine.git_state(tmp_path)["diff_hash"] != first["diff_hash"]
+
+
+def test_git_state_takes_no_lock(tmp_path):
+    """A file that looks changed and is not would have git write its index again; killed meanwhile, it leaves a lock."""
+    (tmp_path / "bench").mkdir()
+    (file := tmp_path / "bench" / "a.py").write_text("1\n")
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    os.utime(file, (1, 1))
+    index = (tmp_path / ".git" / "index").read_bytes()
+    assert machine.git_state(tmp_path)["dirty"] is False
+    assert (tmp_path / ".git" / "index").read_bytes() == index
+    git(tmp_path, "status")
+    assert (tmp_path / ".git" / "index").read_bytes() != index, "otherwise it would have"
 
 
 def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
