@@ -1,0 +1,77 @@
+"""Base of the plain baselines: many environments in NumPy arrays, stepped in place, restarted where they end."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+
+
+class Batch(abc.ABC):
+    """Environments that are stepped together on one thread, and restart within the step that ends them.
+
+    A subclass makes `observations`, `final_observations` and `rewards`, in the layout that suits it, and starts all
+    environments. A step overwrites its results.
+
+    Args:
+        config: Config of the environment.
+        n_envs: Number of environments.
+        seed: Seed of starts and of random actions, which are others than those of the backends.
+    """
+
+    observations: Floats
+    final_observations: Floats
+    """Last observations of the episodes that ended with the last step, else stale."""
+    rewards: Floats
+
+    def __init__(self, config: Any, n_envs: int, seed: int) -> None:
+        self.n_envs = n_envs
+        self.episode_length: int = config.episode_length
+        self.generator = np.random.Generator(np.random.SFC64(seed))
+        self.timestep = np.zeros(n_envs, np.int32)
+        self.terminated, self.truncated, self.done = np.zeros((3, n_envs), bool)
+
+    @abc.abstractmethod
+    def draw(self) -> Array:
+        """Return a random action for every agent, uniform, by one call of the generator."""
+
+    @abc.abstractmethod
+    def advance(self, actions: Array) -> None:
+        """Move all environments by a step; writes state, `observations`, `rewards` and `terminated`."""
+
+    @abc.abstractmethod
+    def restart(self, envs: Indices) -> None:
+        """Put the named environments at the start of an episode; writes their state and `observations`."""
+
+    @abc.abstractmethod
+    def keep_last(self, envs: Indices) -> None:
+        """Copy the observations of the named environments to `final_observations`."""
+
+    @abc.abstractmethod
+    def arrays(self) -> Mapping[str, Array]:
+        """Return state, observations and rewards by their names in the oracle, environments first as there."""
+
+    @abc.abstractmethod
+    def as_sampled(self, actions: Array) -> Array:
+        """Return actions as the oracle has them, ``(n_envs, n_agents, n_types)``."""
+
+    def step(self, actions: Array) -> None:
+        """Step every environment, and restart those that ended."""
+        np.add(self.timestep, 1, out=self.timestep)
+        self.advance(actions)
+        np.greater_equal(self.timestep, self.episode_length, out=self.truncated)
+        np.greater(self.truncated, self.terminated, out=self.truncated)
+        np.logical_or(self.truncated, self.terminated, out=self.done)
+        ended = np.flatnonzero(self.done)
+        if ended.size:
+            self.keep_last(ended)
+            self.timestep[ended] = 0
+            self.restart(ended)
