@@ -12,7 +12,8 @@ class DataFeed(dict[str, dict[str, Any]]):
     """A dict ``name -> {"data": value, "attributes": {...}}`` that is filled by its methods.
 
     Values are Python or NumPy scalars, lists and arrays. Shapes are without the axis of environments
-    wherever the core replicates a row for each (attributes ``save_copy_and_apply_at_reset`` and ``per_env``).
+    wherever the core replicates a row for each (attributes ``save_copy_and_apply_at_reset`` and ``per_env``); a number
+    that it replicates is an array ``(n_envs,)`` for kernels.
     """
 
     def add_data(

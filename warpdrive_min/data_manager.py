@@ -142,6 +142,8 @@ class CUDADataManager:
     def push_data_to_device(self, data: DataFeed, torch_accessible: bool = False) -> None:
         """Put every entry of a feed on the device; scalars stay on the host and reach kernels by value.
 
+        A scalar of which each environment has one (attribute ``n_copies``) is an array ``(n_envs,)``.
+
         float64 and int64 become 32 bits wide; other dtypes stay. ``torch_accessible`` is kept for
         `is_data_on_device_via_torch`; here every array is a torch tensor.
 
@@ -155,11 +157,14 @@ class CUDADataManager:
 
     def _push(self, name: str, value: Any, attributes: Mapping[str, Any], torch_accessible: bool) -> None:
         self._require_new(name)
-        if not isinstance(value, list | tuple | np.ndarray | torch.Tensor):
-            self._scalars[name] = _scalar(name, value)
-            return
-        array = _array(name, value)
         n_copies = attributes.get("n_copies")
+        if not isinstance(value, list | tuple | np.ndarray | torch.Tensor):
+            number = _scalar(name, value)
+            if not n_copies:
+                self._scalars[name] = number
+                return
+            value = np.asarray(number)
+        array = _array(name, value)
         shape = (n_copies, *array.shape) if n_copies else array.shape
         save = bool(attributes.get("save_copy_and_apply_at_reset"))
         is_pool = bool(attributes.get("is_reset_pool"))

@@ -12,7 +12,7 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Language, Launch, Source
-from warpdrive_min.backends.cuda_c import warp_drive_sizes
+from warpdrive_min.backends.cuda_c import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import (
@@ -184,7 +184,7 @@ class EnvWrapper:
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
         constants = environment_constants(self.env, auto_reset=self.auto_reset, exact=self.exact)
         if self.backend.language == "cuda_c":
-            text = Path(sources["cuda_c"]).read_text()
+            text = whole_text(Path(sources["cuda_c"]))
             constants |= warp_drive_sizes(text, self.n_envs, self.n_agents, self.blocks_per_env)
         if binary is not None:
             self.cuda_function_manager.load_binary(Path(binary), Path(sources["cuda_c"]), constants)

@@ -285,8 +285,7 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
     for feed in feeds:
         for name, entry in feed.items():
             attributes = entry["attributes"]
-            replicate = attributes.get("per_env") or attributes.get("save_copy_and_apply_at_reset") or name in targets
-            if replicate and isinstance(entry["data"], list | tuple | np.ndarray):
+            if attributes.get("per_env") or attributes.get("save_copy_and_apply_at_reset") or name in targets:
                 attributes["n_copies"] = data_manager.n_envs
     check_memory(feeds, data_manager)
     data_feed, tensor_feed, pool_feed = feeds

@@ -40,6 +40,10 @@ class BindingError(WarpDriveError, TypeError):
     """A kernel's parameter and the data that should be bound to it disagree."""
 
 
+class TypeMismatch(BindingError):  # noqa: N818  (of kernels with a thread for each agent it is a warning)
+    """The data that should be bound to a parameter are of another type than it declares, and could be passed."""
+
+
 class BackendUnavailable(WarpDriveError, RuntimeError):  # noqa: N818  (a state, not a mistake)
     """A backend is unknown or cannot run on this machine."""
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Constant, Kernel, Language, Launch, Source
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, known, require
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 
@@ -103,6 +105,7 @@ class CUDAFunctionManager:
         self.shape = LaunchShape.of(num_agents, blocks_per_env if spread else None)
         self._kernels: dict[str, Kernel] = {}
         self._sequences: dict[str, Sequence[KernelCall]] = {}
+        self._warned: set[str] = set()
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -245,6 +248,10 @@ class CUDAFunctionManager:
     def prepare(self, kernel: Kernel, arguments: Sequence[Argument], grid: Any = None, block: Any = None) -> Launch:
         """Check the arguments, which are in order, and return what enqueues the launch.
 
+        A kernel with a thread for each agent may get data of another type than it declares, as in WarpDrive: CUDA C
+        takes the bits of an array for the declared type, and a float is cut to a declared integer. The first time it
+        is a warning.
+
         Args:
             kernel: Compiled kernel.
             arguments: One for each of its parameters.
@@ -252,10 +259,20 @@ class CUDAFunctionManager:
             block: Threads of a block, likewise.
 
         Raises:
-            BindingError: Dtype, rank, sizes or device differ from the declaration.
+            BindingError: The device differs, or one of an array and a scalar is declared and the other given.
+            TypeMismatch: Dtype, rank or sizes differ from the declaration of a kernel that owns environments.
         """
-        for parameter, argument in zip(kernel.parameters, arguments, strict=True):
-            parameter.check(kernel.name, argument)
+        arguments = [each.item() if isinstance(each, np.generic | np.ndarray) else each for each in arguments]
+        for index, (parameter, argument) in enumerate(zip(kernel.parameters, arguments, strict=True)):
+            is_array = isinstance(argument, torch.Tensor)
+            try:
+                parameter.check(kernel.name, argument)
+            except TypeMismatch as error:
+                if kernel.owns_environments or (self.backend.language == "numba" and is_array):
+                    raise
+                self._warn(error)
+                if isinstance(argument, float):
+                    arguments[index] = int(argument)
             if isinstance(argument, torch.Tensor) and argument.device != self.backend.device:
                 raise BindingError(
                     f"kernel {kernel.name!r}, parameter {parameter.name!r}: must be on {self.backend.device} "
@@ -268,6 +285,13 @@ class CUDAFunctionManager:
         if not (kernel.owns_environments and self.backend.language == "cuda_c"):
             blocks, threads = _first(grid or blocks), _first(block or threads)
         return kernel.prepare(arguments, blocks, threads)
+
+    def _warn(self, mismatch: TypeMismatch) -> None:
+        """Warn of a type that a kernel does not declare, once."""
+        text = str(mismatch)
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 class KernelFunction:
@@ -321,8 +345,7 @@ class KernelFunction:
                 f"kernel {self.name!r}: takes {len(parameters)} arguments "
                 f"({', '.join(parameter.name for parameter in parameters)}) (got {len(arguments)})"
             )
-        plain = [a if isinstance(a, torch.Tensor) or not hasattr(a, "item") else a.item() for a in arguments]
-        self._manager.prepare(self._kernel, plain, grid, block)()
+        self._manager.prepare(self._kernel, arguments, grid, block)()
 
 
 class CUDAFunctionFeed:
@@ -368,7 +391,6 @@ def _first(size: Any) -> int:
 
 def _copy_to_symbol(module: Any, name: str, value: Any) -> bool:
     """Copy a value into a symbol of a PyCUDA module; False if it has none of that name."""
-    import numpy as np  # noqa: PLC0415
     from pycuda import driver  # noqa: PLC0415  (a module exists, so PyCUDA does)
 
     try:

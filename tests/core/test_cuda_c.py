@@ -69,7 +69,7 @@ def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after
         "constexpr float HALF = 0.5f;",
         "constexpr int N = 3;",
         "constexpr float RATE = 0.10000000149011612f;",
-        '#include "core.cuh"',
+        f'#include "{cuda_c.HEADERS}/core.cuh"',
         "WD_TABLE float ANGLES[2] = {0.5f, 2.0f};",
         "WD_TABLE int TABLE[2] = {1, 2};",
     ]

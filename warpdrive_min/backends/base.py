@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 import torch
 
 from warpdrive_min.constants import DONE, EPISODE, LOG_MASK, RESET_SEED, TIMESTEP
-from warpdrive_min.errors import BackendUnavailable, BindingError
+from warpdrive_min.errors import BackendUnavailable, BindingError, TypeMismatch
 
 Language = Literal["numpy", "cuda_c", "numba"]
 """The three languages a kernel is written in."""
@@ -54,7 +54,10 @@ class Parameter:
     """Declared sizes, None where the source leaves one open (always the axis of environments)."""
 
     def check(self, kernel: str, argument: Argument) -> None:
-        """Raise `BindingError` unless ``argument`` has the declared dtype, rank and sizes."""
+        """Raise `BindingError` unless ``argument`` has the declared dtype, rank and sizes.
+
+        It is a `TypeMismatch` where the argument can be passed, and the kernel takes its bits for the declared type.
+        """
         is_array = isinstance(argument, torch.Tensor)
         got_rank = argument.dim() if isinstance(argument, torch.Tensor) else 0
         what = f"kernel {kernel!r}, parameter {self.name!r}"
@@ -67,19 +70,19 @@ class Parameter:
             raise BindingError(f"{what}: is declared {declared} (got a scalar); declare it by value")
         if not isinstance(argument, torch.Tensor):
             if isinstance(argument, float) and self.dtype is not None and not self.dtype.startswith("float"):
-                raise BindingError(f"{what}: is declared {self.dtype} (got the float {argument!r}); declare it float")
+                raise TypeMismatch(f"{what}: is declared {self.dtype} (got the float {argument!r}); declare it float")
             return
-        dtype = dtype_name(argument.dtype)
-        if self.dtype is not None and self.dtype != dtype:
-            raise BindingError(f"{what}: is declared {self.dtype} (got {dtype}); change the declaration or the data")
-        shape = tuple(argument.shape)
-        if self.rank not in (None, ANY_RANK, got_rank):
-            raise BindingError(f"{what}: is declared with rank {self.rank} (got rank {got_rank}, shape {shape})")
-        if self.shape and any(want not in (None, got) for want, got in zip(self.shape, shape, strict=True)):
-            declared = ", ".join("?" if size is None else str(size) for size in self.shape)
-            raise BindingError(f"{what}: is declared with shape ({declared}) (got {shape})")
         if not argument.is_contiguous():
             raise BindingError(f"{what}: must be contiguous (got strides {argument.stride()}); call .contiguous()")
+        dtype = dtype_name(argument.dtype)
+        if self.dtype is not None and self.dtype != dtype:
+            raise TypeMismatch(f"{what}: is declared {self.dtype} (got {dtype}); change the declaration or the data")
+        shape = tuple(argument.shape)
+        if self.rank not in (None, ANY_RANK, got_rank):
+            raise TypeMismatch(f"{what}: is declared with rank {self.rank} (got rank {got_rank}, shape {shape})")
+        if self.shape and any(want not in (None, got) for want, got in zip(self.shape, shape, strict=True)):
+            declared = ", ".join("?" if size is None else str(size) for size in self.shape)
+            raise TypeMismatch(f"{what}: is declared with shape ({declared}) (got {shape})")
 
 
 ANY_RANK = -1

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +32,21 @@ DTYPES = {
     "bool": "bool",
 }
 """C element types that a parameter may have, and NumPy's names of them."""
+AGENT_DTYPES = {
+    **DTYPES,
+    "signed": "int32",
+    "signed int": "int32",
+    "char": "int8",
+    "signed char": "int8",
+    "short": "int16",
+    "unsigned short": "uint16",
+    "long": "int64",
+    "unsigned long": "uint64",
+    "unsigned long long": "uint64",
+    "size_t": "uint64",
+    **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+"""More of them, for kernels with a thread for each agent: those that other people's sources for nvcc have."""
 
 
 class Signature(NamedTuple):
@@ -48,7 +65,12 @@ def prelude(constants: Mapping[str, Constant]) -> str:
     lines = [_definition(name, value) for name, value in sorted(constants.items())]
     scalars = [line for line in lines if line.startswith("constexpr")]
     tables = [line for line in lines if not line.startswith("constexpr")]
-    return "\n".join([*scalars, '#include "core.cuh"', *tables, ""])
+    return "\n".join([*scalars, *_own_headers("core.cuh"), *tables, ""])
+
+
+def _own_headers(*names: str) -> list[str]:
+    """Return the lines that include headers of the core's by whole paths: a source may have its own of such a name."""
+    return [f'#include "{HEADERS / name}"' for name in names]
 
 
 def _definition(name: str, value: Constant) -> str:
@@ -68,35 +90,98 @@ def _float(value: float) -> str:
     return f"{float(np.float32(value))!r}f"  # the shortest decimal of the rounded value reads back as the same float
 
 
+# ------------------------------------------------------------------ what a source includes
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
+
+
+def whole_text(source: Path) -> str:
+    """Return a source without comments, and in the place of each ``#include`` the file that it names.
+
+    Files are looked up where the compiler looks: beside the file that includes them, then beside the source. Those of
+    `HEADERS` and of the system stay out, and a file that is included again is there once.
+    """
+    seen: set[Path] = set()
+
+    def text_of(path: Path) -> str:
+        seen.add(path)
+
+        def included(match: re.Match[str]) -> str:
+            found = _included(match[1], path.parent, source.parent)
+            return "" if found is None or found in seen else text_of(found)
+
+        return _INCLUDE.sub(included, _COMMENT.sub(" ", path.read_text()))
+
+    return text_of(source.resolve())
+
+
+def headers(text: str, folder: Path) -> list[Path]:
+    """Return the files that a text includes by name, and those that they include, each once."""
+    found: set[Path] = set()
+    pending = [(name, folder) for name in _INCLUDE.findall(text)]
+    while pending:
+        name, beside = pending.pop()
+        path = _included(name, beside, folder, HEADERS)
+        if path is not None and path not in found:  # a missing one is the compiler's to report
+            found.add(path)
+            pending += [(inner, path.parent) for inner in _INCLUDE.findall(path.read_text())]
+    return sorted(found)
+
+
+def _included(name: str, *folders: Path) -> Path | None:
+    return next((path for folder in folders if (path := (folder / name).resolve()).is_file()), None)
+
+
 # ------------------------------------------------------------------ signatures
 
 _KERNEL = re.compile(
     r"(?:WD_KERNEL\s*\(\s*(?P<own>\w+)\s*\)"
-    r"|__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<plain>\w+))\s*\("
+    r"|(?P<template>template\s*<[^;{}]*>\s*)?"
+    r"__global__\s+(?:__\w+__\s*\([^)]*\)\s*|\w+\s+)*?(?!__)(?P<plain>\w+))\s*\("
 )
+_QUALIFIER = re.compile(r"\b(?:const|volatile|struct|restrict|__restrict(?:__)?)\b|\bstd\s*::")
 _PARAMETER = re.compile(
-    r"(?:const\s+)?(?P<type>unsigned\s+int|unsigned\s+char|long\s+long|unsigned|float|int|double|bool)\s*(?:const\s*)?"
-    r"(?:\(\s*\*\s*(?:__restrict__\s*)?(?P<array>\w+)\s*\)\s*(?P<sizes>(?:\[[^\]]+\]\s*)+)"
-    r"|\*\s*(?:(?:__restrict__|const)\b\s*)*(?P<pointer>\w+)"
-    r"|\s(?P<scalar>\w+))$"
+    r"(?P<type>[A-Za-z_][\w ]*?) ?"
+    r"(?:\( ?\* ?(?P<array>\w+) ?\) ?(?P<sizes>(?:\[[^\]]+\] ?)+)"
+    r"|\* ?(?P<pointer>\w+)"
+    r"|(?<= )(?P<open>\w+) ?(?:\[[^\]]*\] ?)+"
+    r"|(?<= )(?P<scalar>\w+))"
+)
+_ALIAS = re.compile(
+    r"\btypedef\s+(?P<old>\w[\w\s*]*?)(?P<new>\w+)\s*;"
+    r"|\busing\s+(?P<name>\w+)\s*=(?P<meaning>[\w\s*]+);"
+    r"|^[ \t]*#[ \t]*define[ \t]+(?P<macro>\w+)(?P<text>(?:[ \t]+[A-Za-z_][\w \t*]*)?)$",
+    re.MULTILINE,
 )
 
 
 def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict[str, Signature]:
-    """Read the kernels that a source declares, by name.
+    """Read the kernels that a source defines, by name.
+
+    Args:
+        text: The source with what it includes (`whole_text`).
+        constants: Sizes by name, for parameters that are arrays of known size.
+        where: The source's name in messages.
 
     Raises:
         CompileError: A parameter has a type that cannot be bound.
     """
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    code = _COMMENT.sub(" ", text)
+    aliases: dict[str, str] = {}
+    for alias in _ALIAS.finditer(code):
+        new, old = (each for each in alias.group("new", "old", "name", "meaning", "macro", "text") if each is not None)
+        aliases[new] = old
     found = {}
     for match in _KERNEL.finditer(code):
-        name = match["own"] or match["plain"]
-        inside = code[match.end() : _closing(code, match.end())]
-        parameters = tuple(
-            _parameter(part, constants, f"{where}: kernel {name!r}") for part in inside.split(",") if part.strip()
-        )
-        found[name] = Signature(name, parameters, owns_environments=match["own"] is not None)
+        end = _closing(code, match.end())
+        if match["template"] or not code[end + 1 :].lstrip().startswith("{"):  # no name to launch, or no kernel yet
+            continue
+        name, is_own = match["own"] or match["plain"], match["own"] is not None
+        parts = [part for part in code[match.end() : end].split(",") if part.split() not in ([], ["void"])]
+        what = f"{where}: kernel {name!r}"
+        parameters = (_parameter(part, constants, what, is_own, {} if is_own else aliases) for part in parts)
+        found[name] = Signature(name, tuple(parameters), owns_environments=is_own)
     return found
 
 
@@ -109,18 +194,28 @@ def _closing(code: str, start: int) -> int:
     return len(code)
 
 
-def _parameter(declaration: str, constants: Mapping[str, Constant], where: str) -> Parameter:
-    text = " ".join(declaration.split())
-    match = _PARAMETER.fullmatch(text)
-    if match is None:
-        raise CompileError(f"{where}: cannot bind the parameter {text!r}; element types are {', '.join(DTYPES)}")
-    dtype = DTYPES[" ".join(match["type"].split())]
+def _parameter(
+    declaration: str, constants: Mapping[str, Constant], where: str, is_own: bool, aliases: Mapping[str, str]
+) -> Parameter:
+    """Read a parameter; a pointer to what NumPy has no name of is an array of any dtype, but not in a `WD_KERNEL`."""
+    declared = " ".join(declaration.split())
+    match = _PARAMETER.fullmatch(" ".join(_QUALIFIER.sub(" ", _expanded(declared, aliases)).split()))
+    dtypes = DTYPES if is_own else AGENT_DTYPES
+    dtype = match and (dtypes.get(match["type"]) or dtypes.get(match["type"].removesuffix(" int")))
+    if match is None or (dtype is None and (is_own or match["scalar"])):
+        raise CompileError(f"{where}: cannot bind the parameter {declared!r}; element types are {', '.join(dtypes)}")
     if match["array"]:
         sizes = tuple(_size(size, constants) for size in re.findall(r"\[([^\]]+)\]", match["sizes"]))
         return Parameter(match["array"], dtype, 1 + len(sizes), (None, *sizes))
-    if match["pointer"]:
-        return Parameter(match["pointer"], dtype, ANY_RANK)
-    return Parameter(match["scalar"], dtype, 0)
+    if match["scalar"]:
+        return Parameter(match["scalar"], dtype, 0)
+    return Parameter(match["pointer"] or match["open"], dtype, ANY_RANK)
+
+
+def _expanded(declaration: str, aliases: Mapping[str, str], depth: int = 8) -> str:
+    """Put what names of types and macros stand for in their places."""
+    expanded = re.sub(r"\w+", lambda word: aliases.get(word[0], word[0]), declaration)
+    return expanded if expanded == declaration or depth == 0 else _expanded(expanded, aliases, depth - 1)
 
 
 def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
@@ -130,7 +225,9 @@ def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
 
 # ------------------------------------------------------------------ WarpDrive's vocabulary
 
-_WARP_DRIVE = re.compile(r"\b(?:wk[A-Z]\w*|getEnvID|getAgentID|get_flattened_array_index|__sync_env_threads)\b")
+WORDS = ("getEnvID", "getAgentID", "get_flattened_array_index", "__sync_env_threads")
+"""Functions of `warp_drive.cuh`."""
+_WARP_DRIVE = re.compile(rf"\b(?:wk[A-Z]\w*|{'|'.join(WORDS)})\b")
 
 MAX_CLUSTER = 8
 """Blocks of the largest thread block cluster that every GPU with clusters can run."""
@@ -142,13 +239,26 @@ def speaks_warp_drive(text: str) -> bool:
 
 
 def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int) -> dict[str, Constant]:
-    """Return WarpDrive's constants that a source needs, by name; none where it uses no word of its vocabulary."""
+    """Return WarpDrive's constants that a source needs, by name; none where it uses no word of its vocabulary.
+
+    Args:
+        text: The source with what it includes (`whole_text`).
+        n_envs: Environments.
+        n_agents: Agents in each.
+        blocks_per_env: Blocks that share an environment.
+    """
     if not speaks_warp_drive(text):
         return {}
     sizes: dict[str, Constant] = {"wkNumberAgents": n_agents, "wkBlocksPerEnv": blocks_per_env}
     if "wkNumberEnvs" in text:  # else every number of environments would compile anew
         sizes["wkNumberEnvs"] = n_envs
     return sizes
+
+
+def _defines(text: str, name: str) -> bool:
+    """Tell whether a source defines a constant, a macro or a function of a name itself."""
+    pattern = rf"#\s*define\s+{name}\b|\b\w+\s+{name}\s*(?:=(?!=)|\{{|\([^()]*\)\s*\{{)"
+    return re.search(pattern, text) is not None
 
 
 def _blocks_per_env(constants: Mapping[str, Constant]) -> int:
@@ -169,35 +279,26 @@ def _check_cluster(source: Path, blocks: int, architecture: str) -> None:
 
 
 def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> str:
-    """Return the whole text of one translation unit; messages name the lines of ``source``."""
-    text = source.read_text()
-    before = prelude(constants)
-    if speaks_warp_drive(text):
-        if _blocks_per_env(constants) > 1:
-            before += "#define WD_CLUSTER\n"
-        before += '#include "warp_drive.cuh"\n'
-    return f'{before}#line 1 "{source}"\n{text}\n{after}'
+    """Return the whole text of one translation unit; messages name the lines of ``source``.
+
+    A source with a thread for each agent was written for nvcc and WarpDrive: it gets their names, but those that it
+    defines itself.
+    """
+    whole, given = whole_text(source), constants
+    before: list[str] = []
+    if "__global__" in whole:
+        constants = {name: value for name, value in given.items() if not _defines(whole, name)}
+        before += _own_headers("nvcc.cuh")
+    if speaks_warp_drive(whole):
+        before += [f"#define WD_BLOCKS {_blocks_per_env(given)}"]
+        before += [f"#define WD_OWN_{word}" for word in WORDS if _defines(whole, word)]
+        before += _own_headers("warp_drive.cuh")
+    return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), after])
 
 
 def key(text: str, source: Path, **more: object) -> dict[str, object]:
     """Return the cache key of a unit: its text, the headers that it includes, and what else may change the code."""
     return {"text": text, "headers": [(path.name, path.read_text()) for path in headers(text, source.parent)], **more}
-
-
-def headers(text: str, folder: Path) -> list[Path]:
-    """Return the files that a text includes by ``"name"``, and those that they include, each once."""
-    found: dict[Path, None] = {}
-    pending = [(name, folder) for name in _INCLUDE.findall(text)]
-    while pending:
-        name, folder = pending.pop()
-        path = next((path for at in (folder, HEADERS) if (path := (at / name).resolve()).is_file()), None)
-        if path is not None and path not in found:  # a missing one is the compiler's to report
-            found[path] = None
-            pending += [(inner, path.parent) for inner in _INCLUDE.findall(path.read_text())]
-    return sorted(found)
-
-
-_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture: str) -> Path:
@@ -244,24 +345,44 @@ def gpu_compiler() -> str | None:
 def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
     from cuda.core import Program, ProgramOptions  # noqa: PLC0415  (optional)
 
-    options = ProgramOptions(
-        std="c++17",
-        arch=architecture,
-        fma=not exact,
-        include_path=[str(HEADERS), str(source.parent)],
-        device_as_default_execution_space=True,  # constexpr functions need no annotation, as with nvcc
-        name=str(source),
-    )
-    try:
-        path.write_bytes(bytes(Program(text, "c++", options).compile("cubin").code))
-    except Exception as error:
-        raise CompileError(f"{source}: does not compile (NVRTC, {architecture}):\n{error}") from error
+    with tempfile.TemporaryDirectory() as folder:
+        for name in HOST_HEADERS:
+            (Path(folder) / name).touch()
+        options = ProgramOptions(
+            std="c++17",
+            arch=architecture,
+            fma=not exact,
+            include_path=[*map(str, (source.parent, HEADERS, folder, *_toolkit_headers()))],
+            device_as_default_execution_space=True,  # constexpr functions need no annotation, as with nvcc
+            name=str(source),
+        )
+        try:
+            path.write_bytes(bytes(Program(text, "c++", options).compile("cubin").code))
+        except Exception as error:
+            raise CompileError(f"{source}: does not compile (NVRTC, {architecture}):\n{error}") from error
+
+
+HOST_HEADERS = (
+    *(f"{name}.h" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
+    *(f"c{name}" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
+    *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h"),
+)
+"""Headers that nvcc finds and NVRTC takes empty; what kernels need of them is in `nvcc.cuh`."""
+
+
+def _toolkit_headers() -> list[Path]:
+    """Return the folders that hold the CUDA toolkit's headers for kernels, such as cuRAND's."""
+    roots = [Path(root) for name in ("CUDA_HOME", "CUDA_PATH") if (root := os.environ.get(name))]
+    roots += [Path(nvcc).resolve().parents[1]] if (nvcc := shutil.which("nvcc")) else []
+    roots += [Path(site) / "nvidia" / "cu13" for site in sys.path]
+    folders = [root / "include" for root in roots if (root / "include" / "curand_kernel.h").is_file()]
+    return [each for folder in folders for each in (folder, folder / "cccl")]
 
 
 def _nvcc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
     unit_path = path.with_suffix(".cu")
     unit_path.write_text(text)
-    command = ["nvcc", "-cubin", f"-arch={architecture}", "-std=c++17", f"-I{HEADERS}", f"-I{source.parent}"]
+    command = ["nvcc", "-cubin", f"-arch={architecture}", "-std=c++17", f"-I{source.parent}", f"-I{HEADERS}"]
     command += [f"--fmad={str(not exact).lower()}", "-o", str(path), str(unit_path)]
     _run(command, f"{source}: does not compile (nvcc, {architecture})")
 

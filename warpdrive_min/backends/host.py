@@ -51,7 +51,7 @@ class HostBackend(Backend):
         compiler = cuda_c.cpu_compiler()
         assert compiler is not None
         path = Path(source)
-        declared = cuda_c.signatures(path.read_text(), constants, str(path))
+        declared = cuda_c.signatures(cuda_c.whole_text(path), constants, str(path))
         for signature in declared.values():
             rule = f"kernel {signature.name!r} is declared __global__, with a thread for each agent"
             do = "backend 'host' runs kernels declared WD_KERNEL(name), whose loops stride over the agents"
@@ -59,7 +59,7 @@ class HostBackend(Backend):
         text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
-        flags += [*openmp_flags(compiler), f"-I{cuda_c.HEADERS}", f"-I{path.parent}"]
+        flags += [*openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
         key = cuda_c.key(text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=_processor())
         library = cached(
             key, ".so", lambda target: cuda_c.compile_shared_library(text, target, compiler, flags, str(path))

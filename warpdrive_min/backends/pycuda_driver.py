@@ -57,10 +57,21 @@ class PyCudaBackend(GpuBackend):
         return self.load(cuda_c.compile_cubin(path, constants, f"sm_{major}{minor}"), path, constants)
 
     def load(self, binary: Path, source: Path, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares."""
+        """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares.
+
+        Kernels with a thread for each agent that the file has under no such name stay out: they are launched by another
+        kernel, or left out by the preprocessor.
+        """
         module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()))
-        declared = cuda_c.signatures(source.read_text(), constants, str(source))
-        return {name: PyCudaKernel(signature, module) for name, signature in declared.items()}
+        declared = cuda_c.signatures(cuda_c.whole_text(source), constants, str(source))
+        kernels: dict[str, Kernel] = {}
+        for name, signature in declared.items():
+            try:
+                kernels[name] = PyCudaKernel(signature, module)
+            except loaded_driver().LogicError:
+                if signature.owns_environments:
+                    raise
+        return kernels
 
 
 class LoadedModule:

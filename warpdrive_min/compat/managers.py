@@ -12,7 +12,7 @@ import torch
 
 from warpdrive_min.backends.base import ANY_RANK, Parameter, dtype_name
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.backends.cuda_c import Signature, warp_drive_sizes
+from warpdrive_min.backends.cuda_c import Signature, warp_drive_sizes, whole_text
 from warpdrive_min.backends.pycuda_driver import LoadedModule, PyCudaKernel, loaded_driver
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.data_manager import CUDADataManager
@@ -172,7 +172,7 @@ class PyCUDAFunctionManager(_FunctionManager):
     compile_and_load_cuda = _FunctionManager.load_registered
 
     def _load_source(self, source: str) -> None:
-        sizes = warp_drive_sizes(Path(source).read_text(), self.n_envs, self.n_agents, self.blocks_per_env)
+        sizes = warp_drive_sizes(whole_text(Path(source)), self.n_envs, self.n_agents, self.blocks_per_env)
         self.load({"cuda_c": Path(source)}, sizes)
 
     def initialize_functions(self, names: Sequence[str]) -> None:

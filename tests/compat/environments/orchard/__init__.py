@@ -1,0 +1,1 @@
+"""An orchard whose CUDA C lies in several files; see `orchard.py`."""

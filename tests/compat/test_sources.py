@@ -1,0 +1,286 @@
+"""Sources and data as WarpDrive's users write them: in several files, in whatever types, for nvcc.
+
+`orchard` is an environment of that kind; see its folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+if importlib.util.find_spec("gymnasium") is None:
+    pytest.skip("the environments take their action spaces from gymnasium", allow_module_level=True)
+
+from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU
+
+from tests.compat.builders import FOLDER, THREADED, start
+from tests.compat.environments.orchard.orchard import GROWTH, Orchard
+from warpdrive_min.backends import cuda_c, pycuda_driver
+from warpdrive_min.backends.base import ANY_RANK, Parameter
+from warpdrive_min.errors import BindingError, CompileError, TypeMismatch
+from warpdrive_min.function_manager import CUDAFunctionManager, LaunchShape
+
+ORCHARD = FOLDER / "orchard" / "orchard_step.cu"
+SHAPE = {"EXACT": False, "N_AGENTS": 3, **LaunchShape.of(3).constants()}
+
+needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+
+
+def compiled(source: Path, blocks: int = 1) -> bytes:
+    """Compile a source for 2 copies of 3 agents."""
+    sizes = cuda_c.warp_drive_sizes(cuda_c.whole_text(source), n_envs=2, n_agents=3, blocks_per_env=blocks)
+    return cuda_c.compile_cubin(source, {**SHAPE, **sizes}, "sm_90").read_bytes()
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Write files, whose names have __ for a slash and end in .cu, and return the first one's path."""
+    paths = [folder / f"{name.replace('__', '/')}.cu" for name in files]
+    for path, text in zip(paths, files.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return paths[0]
+
+
+def kernel(body: str = "", parameters: str = "float* x") -> str:
+    """Return a kernel in CUDA C."""
+    return f'extern "C" __global__ void f({parameters}) {{ {body} }}\n'
+
+
+# ------------------------------------------------------------------ includes
+
+
+def test_kernels_words_and_types_are_found_through_includes():
+    """The file that is registered has none of them; a template or a mere declaration is no kernel to launch."""
+    whole = cuda_c.whole_text(ORCHARD)
+    assert cuda_c.warp_drive_sizes(whole, 2, 3, 1) == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1, "wkNumberEnvs": 2}
+    declared = cuda_c.signatures(whole, {}, ORCHARD.name)
+    assert list(declared) == ["CudaOrchardStep"]
+    assert [(each.dtype, each.rank) for each in declared["CudaOrchardStep"].parameters] == [
+        ("float32", ANY_RANK),
+        ("int32", ANY_RANK),
+        *[("float32", ANY_RANK)] * 2,
+        ("int32", 0),
+        ("float32", ANY_RANK),
+        ("int32", ANY_RANK),
+        ("float32", ANY_RANK),
+        *[("int32", ANY_RANK)] * 2,
+        ("int32", 0),
+    ]
+
+
+@needs_cuda_compiler
+def test_source_of_several_files_compiles_for_the_gpu():
+    """It is machine code with the kernel's name, though it includes headers that only nvcc finds."""
+    assert b"CudaOrchardStep" in compiled(ORCHARD)
+
+
+@needs_cuda_compiler
+def test_error_names_file_and_line_of_what_is_included(tmp_path):
+    """The message is the compiler's, of the file where the mistake stands."""
+    source = write(
+        tmp_path, build='#include "a/part.cu"\n', a__part='#include "b/deep.cu"\n', a__b__deep="\n\nwrong f;\n"
+    )
+    with pytest.raises(CompileError, match=r"a/b/deep\.cu\(3\): error"):
+        compiled(source)
+
+
+def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
+    """A name in two places is the nearer one's, and files that include each other end."""
+    source = write(
+        tmp_path,
+        build='#include "a/part.cu"\n/*\n#include "absent.cu"\n*/\n',
+        near="wrong\n",
+        far="from_far\n#include <near.cu>\n",
+        a__part='#include "near.cu"\n  #  include "far.cu"\n#include <stdio.h>\n',
+        a__near='from_near\n#include "part.cu"\n',
+    )
+    assert cuda_c.whole_text(source).split() == ["from_near", "from_far", "wrong"]
+    read = [path.name for path in cuda_c.headers(source.read_text(), tmp_path)]
+    assert read == ["near.cu", "part.cu", "far.cu", "near.cu"]
+
+
+@needs_cuda_compiler
+def test_files_of_the_users_may_be_named_as_the_cores(tmp_path):
+    """Both are found: the core's own by its path, the user's beside the source."""
+    parts = {name: f"__device__ int own_{name}() {{ return 1; }}\n" for name in ("reset", "sample")}
+    (tmp_path / "core.cuh").write_text("__device__ int own_core() { return 1; }\n")
+    text = '#include "core.cuh"\n#include "reset.cu"\n#include "sample.cu"\n'
+    text += kernel("x[getEnvID(blockIdx.x)] = own_core() + own_reset() + own_sample();")
+    assert b"f" in compiled(write(tmp_path, step=text, **parts))
+
+
+@needs_cuda_compiler
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_source_may_bring_words_of_warp_drives_itself(tmp_path, blocks):
+    """Its own constants and functions go before ours, which it may mix with them."""
+    own = f"const int wkNumberAgents = 3;\n#define wkBlocksPerEnv {blocks}\nconst int N_AGENTS = wkNumberAgents;\n"
+    own += "__device__ int getEnvID(const int block) { return block / wkBlocksPerEnv; }\n"
+    body = "x[getEnvID(blockIdx.x) + getAgentID(threadIdx.x, blockIdx.x, blockDim.x)] = N_AGENTS; __sync_env_threads();"
+    source = write(tmp_path, step='#include "own.cu"\n' + kernel(body), own=own)
+    assert compiled(source, blocks)[:4] == b"\x7fELF"
+
+
+@needs_cuda_compiler
+def test_what_nvcc_accepts_compiles(tmp_path):
+    """Headers of the host, numbers of their names, and functions of mixed types; NVRTC knows none of them itself."""
+    text = "#include <math.h>\n#include <cstdio>\n#include <cfloat>\n#include <stdint.h>\n#include <cuda_runtime.h>\n"
+    body = "uint8_t small = 3; int64_t n = INT_MAX; x[0] = pow(2, x[1]) + pow(small, 2) + pow(x[1], 2.0) + M_PI_2;"
+    body += 'x[1] = std::sqrt(x[0]) + std::pow(x[0], 2) + FLT_MAX + NAN; assert(n > 0); if (n < 0) printf("%f", x[0]);'
+    assert compiled(write(tmp_path, step=text + kernel(body)))[:4] == b"\x7fELF"
+
+
+# ------------------------------------------------------------------ types
+
+
+@pytest.mark.parametrize(
+    ("declaration", "want"),
+    [
+        ("std::size_t n", Parameter("n", "uint64", 0)),
+        ("unsigned short int n", Parameter("n", "uint16", 0)),
+        ("long int n", Parameter("n", "int64", 0)),
+        ("volatile uint8_t* mask", Parameter("mask", "uint8", ANY_RANK)),
+        ("const float x[]", Parameter("x", "float32", ANY_RANK)),
+        ("int x[3][4]", Parameter("x", "int32", ANY_RANK)),
+        ("real* x", Parameter("x", "float32", ANY_RANK)),
+        ("MASK RESTRICT mask", Parameter("mask", "int32", ANY_RANK)),
+        ("float4* x", Parameter("x", None, ANY_RANK)),
+    ],
+)
+def test_parameter_of_an_agent_kernel(declaration, want):
+    """Names of types are looked up in the source; a pointer to an unknown one takes any array."""
+    text = "typedef\n  float number;\nusing real = number;\n#define MASK const int*\n#define RESTRICT __restrict__\n"
+    got = cuda_c.signatures(text + kernel(parameters=declaration), {}, "f.cu")
+    assert got["f"].parameters == (want,)
+
+
+class Taken:
+    """Stands in for a compiled kernel; keeps what it is launched with."""
+
+    name = "f"
+
+    def __init__(self, owns_environments: bool, *parameters: Parameter) -> None:
+        self.owns_environments = owns_environments
+        self.parameters = parameters
+        self.arguments: list[Any] = []
+
+    def prepare(self, arguments, blocks, threads):
+        self.arguments = arguments
+        return lambda: None
+
+
+class CudaC(type(CUDAFunctionManager().backend)):
+    """The CPU, which says that it runs CUDA C."""
+
+    language = "cuda_c"
+
+
+def launch(kernel: Taken, *arguments: Any) -> list[str]:
+    """Launch a kernel twice and return the warnings."""
+    functions = CUDAFunctionManager(backend=CudaC())
+    functions.keep({"f": kernel})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            functions.get_function("f")(*arguments, block=functions.block, grid=functions.grid)
+    return [str(each.message) for each in caught]
+
+
+def test_agent_kernel_takes_data_of_other_types_with_a_warning():
+    """The array stays as it is, a float is cut; each is said once with kernel, parameter and both types."""
+    x, n, y = Parameter("x", "float32", ANY_RANK), Parameter("n", "int32", 0), Parameter("y", None, 2, (None, 3))
+    kernel = Taken(False, x, n, y)
+    array = torch.zeros(4, dtype=torch.int32)
+    said = launch(kernel, array, np.float32(2.5), torch.zeros(6))
+    assert kernel.arguments[0] is array
+    assert kernel.arguments[1] == 2
+    assert [each.partition(";")[0] for each in said] == [
+        "kernel 'f', parameter 'x': is declared float32 (got int32)",
+        "kernel 'f', parameter 'n': is declared int32 (got the float 2.5)",
+        "kernel 'f', parameter 'y': is declared with rank 2 (got rank 1, shape (6,))",
+    ]
+
+
+def test_numbers_of_numpy_are_launch_arguments():
+    """They are what WarpDrive's data managers give; an int is good for a float."""
+    kernel = Taken(False, Parameter("n", "int32", 0), Parameter("rate", "float32", 0), Parameter("flag", "bool", 0))
+    assert launch(kernel, np.int64(3), np.int32(2), np.bool_(True)) == []
+    assert kernel.arguments == [3, 2, True]
+
+
+def test_other_mismatches_stay_errors():
+    """A kernel that owns environments gets what it declares, and no kernel a scalar for an array."""
+    parameter = Parameter("x", "float32", ANY_RANK)
+    with pytest.raises(TypeMismatch, match=r"is declared float32 \(got int32"):
+        launch(Taken(True, parameter), torch.zeros(4, dtype=torch.int32))
+    with pytest.raises(BindingError, match="got a scalar"):
+        launch(Taken(False, parameter), 1)
+    with pytest.raises(BindingError, match="must be contiguous"):
+        launch(Taken(False, parameter), torch.zeros(2, 2, dtype=torch.int32).T)
+
+
+def test_kernels_that_a_module_lacks_are_left_out(monkeypatch, tmp_path):
+    """The preprocessor may have taken them; one that owns environments must be there."""
+
+    class Driver:
+        LogicError = KeyError
+
+        def module_from_buffer(self, binary):
+            return self
+
+        def get_function(self, name):
+            return {"f": "found"}[name]
+
+    monkeypatch.setattr(pycuda_driver, "loaded_driver", Driver)
+    source = write(tmp_path, step=f"{kernel()}#if 0\n__global__ void g() {{}}\n#endif\n")
+    assert list(pycuda_driver.PyCudaBackend().load(source, source, {})) == ["f"]
+    with pytest.raises(KeyError):
+        pycuda_driver.PyCudaBackend().load(source, write(tmp_path, own="WD_KERNEL(g)() {}"), {})
+
+
+# ------------------------------------------------------------------ an environment
+
+
+@pytest.fixture
+def orchards(registrar):
+    """Register the orchard's sources."""
+    registrar.add_cuda_env_src_path("Orchard", str(ORCHARD))
+    registrar.add_cuda_env_src_path("Orchard", "tests.compat.environments.orchard.orchard_step_numba", "numba")
+    return registrar
+
+
+@pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
+@pytest.mark.parametrize("backend", THREADED)
+def test_orchard_agrees_with_python(backend, orchards):
+    """Two episodes, so that what changed is restored, and the numbers of all types arrive."""
+    checker = EnvironmentCPUvsGPU(
+        dual_mode_env_class=Orchard,
+        env_configs={"three": {"num_trees": 3, "episode_length": 3}},
+        num_envs=2,
+        num_episodes=2,
+        gpu_env_backend=backend,
+        env_registrar=orchards,
+    )
+    assert checker.test_env_reset_and_step(seed=0) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
+@pytest.mark.parametrize("backend", THREADED)
+def test_numbers_that_resets_restore_are_one_for_each_environment(backend, orchards):
+    """A copy that is done starts from the first number, and the others go on."""
+    wrapper = start(Orchard(), backend)
+    data = wrapper.cuda_data_manager
+    assert data.get_shape("season") == data.get_shape("price") == (2,)
+    assert data.reset_data_list[:3] == ["fruit", "season", "price"]
+    wrapper.step()
+    data.data_on_device_via_torch("_done_").copy_(torch.tensor([0, 1]))
+    wrapper.reset_only_done_envs()
+    assert data.pull_data_from_device("season").tolist() == [1, 0]
+    assert data.pull_data_from_device("price").tolist() == [1.5 * GROWTH, 1.5]
+    data.reset_device("season")
+    assert data.pull_data_from_device("season").tolist() == [0, 0]
