@@ -1,6 +1,6 @@
 """Sources and data as WarpDrive's users write them: in several files, in whatever types, for nvcc.
 
-`orchard` is an environment of that kind; see its folder.
+`orchard` is an environment of that kind, which nobody registers; see its folder.
 """
 
 from __future__ import annotations
@@ -246,17 +246,9 @@ def test_kernels_that_a_module_lacks_are_left_out(monkeypatch, tmp_path):
 # ------------------------------------------------------------------ an environment
 
 
-@pytest.fixture
-def orchards(registrar):
-    """Register the orchard's sources."""
-    registrar.add_cuda_env_src_path("Orchard", str(ORCHARD))
-    registrar.add_cuda_env_src_path("Orchard", "tests.compat.environments.orchard.orchard_step_numba", "numba")
-    return registrar
-
-
 @pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
 @pytest.mark.parametrize("backend", THREADED)
-def test_orchard_agrees_with_python(backend, orchards):
+def test_orchard_agrees_with_python(backend):
     """Two episodes, so that what changed is restored, and the numbers of all types arrive."""
     checker = EnvironmentCPUvsGPU(
         dual_mode_env_class=Orchard,
@@ -264,14 +256,13 @@ def test_orchard_agrees_with_python(backend, orchards):
         num_envs=2,
         num_episodes=2,
         gpu_env_backend=backend,
-        env_registrar=orchards,
     )
     assert checker.test_env_reset_and_step(seed=0) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
 @pytest.mark.parametrize("backend", THREADED)
-def test_numbers_that_resets_restore_are_one_for_each_environment(backend, orchards):
+def test_numbers_that_resets_restore_are_one_for_each_environment(backend):
     """A copy that is done starts from the first number, and the others go on."""
     wrapper = start(Orchard(), backend)
     data = wrapper.cuda_data_manager

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
 
 import warpdrive_min.compat  # noqa: F401  (installs WarpDrive's module paths)
+from warpdrive_min.compat.modules import CHOICE
+from warpdrive_min.compat.project import root_around
 from warpdrive_min.errors import ConfigError
 
 
 def main() -> None:
     """Run the script of the command line as Python would, with WarpDrive's module paths in place.
 
+    ``-m module`` runs a module instead. In a checkout of WarpDrive its top folder is on the path, so that the script
+    finds its own `example_envs` and data, and ours takes the place of its `warp_drive`.
+
     Raises:
         ConfigError: No script is given, or there is no such file.
     """
-    if len(sys.argv) < 2 or not Path(sys.argv[1]).is_file():
-        got = sys.argv[1] if len(sys.argv) > 1 else "nothing"
+    os.environ[CHOICE] = "replace"  # for processes that the script spawns
+    del sys.argv[0]
+    is_module = sys.argv[:1] == ["-m"] and len(sys.argv) > 1
+    if not is_module and not (sys.argv and Path(sys.argv[0]).is_file()):
         raise ConfigError(
-            f"warpdrive_min.compat: needs the path of a Python script (got {got}); "
+            f"warpdrive_min.compat: needs the path of a Python script (got {sys.argv[0] if sys.argv else 'nothing'}); "
             "python -m warpdrive_min.compat script.py arguments..."
         )
-    del sys.argv[0]
-    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    folder = Path.cwd() if is_module else Path(sys.argv[0]).resolve().parent
+    sys.path[0] = str(folder)
+    root = root_around(folder) or root_around(Path.cwd())
+    if root is not None:
+        sys.path.insert(1, str(root))
+    if is_module:
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any, Self
 from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
+from warpdrive_min.compat.project import binary_path, default_source, source_of_binary
 from warpdrive_min.dialect.layout import create_and_push_data_placeholders
 from warpdrive_min.environment import Observations
 
@@ -19,7 +20,16 @@ class EnvWrapper(env_wrapper.EnvWrapper):
     first_observations: Observations
     """Observations by agent of the reset whose state every copy started from."""
 
+    def _sources(self) -> dict[Language, Source]:
+        sources, language = super()._sources(), self.backend.language
+        default = None if language in sources else default_source(self.name, language, type(self.env))
+        return sources if default is None else {**sources, language: default}
+
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
+        if binary is not None and self.backend.language == "cuda_c":
+            binary = binary_path(binary)
+            if source := source_of_binary(binary):
+                sources, binary = {**sources, "cuda_c": source}, None
         own = getattr(self.env, "kernel_sources", {}).get("numba")
         if self.backend.language == "numba" and sources["numba"] != own:
             module = numba_modules.execute(self.cuda_function_manager, str(sources["numba"]))

@@ -1,4 +1,4 @@
-"""WarpDrive's small functions: launch limits, the device context, renamed arguments, the project's folder."""
+"""WarpDrive's small functions: launch limits, the device context, renamed arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,11 +17,6 @@ from warpdrive_min.function_manager import MAX_THREADS
 log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def get_project_root() -> Path:
-    """Return the folder that holds the packages of this project."""
-    return Path(__file__).parents[2]
 
 
 def calculate_blocks_per_env(num_agents: int) -> int:

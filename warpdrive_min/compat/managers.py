@@ -15,6 +15,7 @@ from warpdrive_min.backends.cache import cached
 from warpdrive_min.backends.cuda_c import Signature, warp_drive_sizes, whole_text
 from warpdrive_min.backends.pycuda_driver import LoadedModule, PyCudaKernel, loaded_driver
 from warpdrive_min.compat import numba_modules
+from warpdrive_min.compat.project import default_source, source_of_binary
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, ConfigError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
@@ -113,6 +114,7 @@ class _FunctionManager(CUDAFunctionManager, abc.ABC):
             CompileError: With the compiler's message, or a name is taken.
         """
         source = (customized_env_registrar or env_registrar).get_cuda_env_src_path(env_name, self.of_backend)
+        source = source or default_source(env_name, self.backend.language)
         if source is None:
             raise ConfigError(
                 f"environment {env_name!r}: has no source for {self.of_backend!r} in the registrar; add it with "
@@ -157,6 +159,8 @@ class PyCUDAFunctionManager(_FunctionManager):
     def load_cuda_from_binary_file(self, cubin: str | Path, default_functions_included: bool = True) -> None:
         """Load compiled code (cubin, fatbin); `initialize_functions` names its kernels.
 
+        A file in a folder `cuda_bin` need not be there: it is built from the source of its name in `cuda_includes`.
+
         Args:
             cubin: The file.
             default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
@@ -165,6 +169,9 @@ class PyCUDAFunctionManager(_FunctionManager):
             ConfigError: There is no such file.
         """
         path = Path(cubin)
+        if source := source_of_binary(path):
+            self._load_source(str(source))
+            return
         do = "build it with nvcc, or load the source"
         require(path.is_file(), "load_cuda_from_binary_file", "must get a file", path, do)
         self._binary = LoadedModule(loaded_driver().module_from_buffer(path.read_bytes()))

@@ -52,18 +52,23 @@ class _Finder(MetaPathFinder, Loader):
 
     def refuse_to_shadow(self) -> None:
         """Raise `ConfigError` if another finder knows the top-level name, unless the user has chosen ours."""
-        if os.environ.get(CHOICE) == "replace":
+        is_asked_for = sys.argv[:1] == ["-m"] and "warpdrive_min.compat" in sys.orig_argv  # while Python looks it up
+        if is_asked_for or os.environ.get(CHOICE) == "replace":
             return
-        self._is_looking_elsewhere = True
-        try:
-            specs = [finder.find_spec(self.top, None) for finder in sys.meta_path if finder is not self]
-        finally:
-            self._is_looking_elsewhere = False
-        for spec in filter(None, specs):
+        if spec := self.hidden():
             raise ConfigError(
                 f"warpdrive_min.compat: would hide the {self.top} that is installed here (got {_place(spec)}); "
-                f"uninstall it, or set {CHOICE}=replace"
+                f"uninstall it, set {CHOICE}=replace, or start with python -m warpdrive_min.compat"
             )
+
+    def hidden(self) -> ModuleSpec | None:
+        """Return what would be imported under the top-level name without this finder; None: nothing."""
+        self._is_looking_elsewhere = True
+        try:
+            specs = (finder.find_spec(self.top, None) for finder in sys.meta_path if finder is not self)
+            return next(filter(None, specs), None)
+        finally:
+            self._is_looking_elsewhere = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Leave it to the import system."""
@@ -88,6 +93,12 @@ def _resolve(module: str, name: str, names: Mapping[str, str]) -> Any:
         raise AttributeError(f"module {module!r}: has no {name!r}; known are {known(names)}", name=name)
     source, _, attribute = names[name].partition(":")
     return getattr(importlib.import_module(source), attribute)
+
+
+def hidden(top: str) -> ModuleSpec | None:
+    """Return what would be imported under a top-level name without ours; None: nothing."""
+    finders = (finder for finder in sys.meta_path if isinstance(finder, _Finder) and finder.top == top)
+    return next(finders).hidden()
 
 
 def install() -> None:

@@ -1,0 +1,142 @@
+"""Folders and files where scripts look for them: a checkout's, or those that stand for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
+from warp_drive.utils.common import get_project_root
+
+from tests.compat.builders import needs_numba
+from warpdrive_min import BACKENDS
+from warpdrive_min.backends import cache
+from warpdrive_min.backends.base import Availability
+from warpdrive_min.compat import project
+from warpdrive_min.compat.words import ENVIRONMENTS
+
+ROOT = Path(__file__).parents[2]
+
+ENVIRONMENT = """
+import numpy as np
+from warp_drive.utils.data_feed import DataFeed
+from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
+
+class DummyEnv(CUDAEnvironmentContext):
+    name, num_agents, episode_length, action_space = "DummyEnv", 2, 3, {0: None, 1: None}
+
+    def reset(self):
+        return {0: np.zeros(1), 1: np.zeros(1)}
+
+    def step(self, actions=None):
+        self.cuda_step[self.cuda_function_manager.grid, self.cuda_function_manager.block](
+            *self.cuda_step_function_feed(["_timestep_"]))
+"""
+KERNEL = """
+import numba.cuda as numba_driver
+from warp_drive.numba_includes.env_config import wkNumberAgents
+
+@numba_driver.jit
+def NumbaDummyEnvStep(timestep):
+    if numba_driver.threadIdx.x == 0:
+        timestep[numba_driver.blockIdx.x] += wkNumberAgents
+"""
+SCRIPT = """
+import sys, yaml
+from example_envs.dummy_env.tutorial_basics import DummyEnv
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.utils.common import get_project_root
+
+name = sys.argv[sys.argv.index("-e") + 1]
+with open(get_project_root() / "warp_drive" / "training" / "run_configs" / f"{name}.yaml") as file:
+    config = yaml.safe_load(file)
+wrapper = EnvWrapper(DummyEnv(), num_envs=config["num_envs"], env_backend="numba")
+wrapper.reset()
+wrapper.step()
+print(wrapper.cuda_data_manager.pull_data_from_device("_timestep_").tolist())
+"""
+
+
+def write(folder: Path, **files: str) -> None:
+    """Write files, whose names have __ for a slash; the last _ begins the suffix."""
+    for name, text in files.items():
+        path = folder / ".".join(name.replace("__", "/").rsplit("_", 1))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@needs_numba
+def test_script_of_a_checkout_runs(tmp_path):
+    """It finds the checkout's run config and environment, whose kernels the table of names knows, and our package."""
+    write(
+        tmp_path,
+        warp_drive__wrong_py="raise ImportError('the other one')",
+        warp_drive__training__scripts__train_py=SCRIPT,
+        warp_drive__training__run_configs__tiny_yaml="num_envs: 3",
+        example_envs__dummy_env__tutorial_basics_py=ENVIRONMENT,
+        example_envs__dummy_env__test_step_numba_py=KERNEL,
+    )
+    (tmp_path / "warp_drive" / "__init__.py").write_text("raise ImportError('the other one')")
+    environment = {name: value for name, value in os.environ.items() if name != "WARPDRIVE_MIN_COMPAT"}
+    command = [sys.executable, "-m", "warpdrive_min.compat", "warp_drive/training/scripts/train.py", "-e", "tiny"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout == "[2, 2, 2]\n", ran.stderr
+
+
+def test_run_configs_have_warp_drives_names(tmp_path, monkeypatch):
+    """Without a checkout, they are ours in a folder that is filled when it is asked for."""
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
+    folder = get_project_root() / "warp_drive" / "training" / "run_configs"
+    assert sorted(path.stem for path in folder.iterdir()) == sorted(ENVIRONMENTS)
+    for path in folder.iterdir():
+        assert yaml.safe_load(path.read_text())["name"] == path.stem
+    (folder / "tag_gridworld.yaml").write_text("changed")
+    assert get_project_root() == cache.folder() / "project"
+    assert yaml.safe_load((folder / "tag_gridworld.yaml").read_text())["env"]["num_taggers"] == 4
+
+
+def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):
+    """A `warp_drive` further back on the path tells where its data are."""
+    write(tmp_path, warp_drive__training__x_yaml="")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert get_project_root() == tmp_path.resolve()
+    assert project.root_around(tmp_path / "warp_drive" / "training") == tmp_path
+    assert project.binary_path("test_build.fatbin") == tmp_path.resolve() / "warp_drive/cuda_bin/test_build.fatbin"
+
+
+def test_compiled_file_is_built_from_its_source(tmp_path, monkeypatch):
+    """A source in `cuda_includes` stands for the file of its name in `cuda_bin`, which need not be there."""
+    built = []
+    kind = type(BACKENDS["pycuda"])
+    monkeypatch.setattr(kind, "availability", lambda self: Availability(True))
+    monkeypatch.setattr(kind, "compile", lambda self, source, constants: built.append((source, constants)) or {})
+    write(tmp_path, cuda_includes__test_build_cu='#include "step.cu"', cuda_includes__step_cu="getEnvID wkNumberEnvs")
+    functions = PyCUDAFunctionManager(num_agents=5, num_envs=2)
+    functions.load_cuda_from_binary_file(f"{tmp_path}/cuda_bin/test_build.fatbin")
+    (source, constants) = built[0]
+    assert source == tmp_path / "cuda_includes" / "test_build.cu"
+    assert (constants["wkNumberEnvs"], constants["wkNumberAgents"]) == (2, 5)
+
+
+def test_source_lies_beside_the_class_or_its_base(tmp_path, monkeypatch):
+    """A file of the module's name is taken where neither the registrar nor the class names one."""
+    write(
+        tmp_path,
+        meadow_py="class Meadow:\n    pass\n",
+        meadow_step_cu="",
+        garden_py="from meadow import Meadow\nclass Garden(Meadow):\n    pass\n",
+        garden_step_numba_py="",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    garden = __import__("garden").Garden
+    assert project.default_source("Garden", "cuda_c", garden) == tmp_path / "meadow_step.cu"
+    write(tmp_path, garden_step_pycuda_cu="")
+    assert project.default_source("Garden", "cuda_c", garden) == tmp_path / "garden_step_pycuda.cu"
+    assert project.default_source("Garden", "numba", garden) == "garden_step_numba"
+    assert project.default_source("Garden", "numpy", garden) is None
+    assert project.default_source("Nowhere", "cuda_c") is None
