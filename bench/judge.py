@@ -148,6 +148,18 @@ def disturbed(record: Record) -> list[str]:
     return contended + slowed
 
 
+MOST_OTHERS: Final = 0.1
+"""Share of the host's cores from which on a record says that others kept them busy."""
+
+
+def remarks(record: Record) -> list[str]:
+    """Return what disturbed the measuring of a record, in words; it is evidence all the same."""
+    warm_up = record.warm_up or {}
+    unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
+    others = (record.host and record.host.others_busy) or 0.0
+    return unsettled + ([f"others kept {others:.0%} of the host busy"] if others > MOST_OTHERS else [])
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The records of one side, sorted by whether they may be compared; by point."""

@@ -34,7 +34,7 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
     """Describe the machine; a field that cannot be read is None, and `unread` says why."""
     readers: dict[str, Callable[[], Any]] = {
         "gpu": lambda: _gpu(device).name,
-        "gpu_uuid_hash": lambda: _hash(str(_gpu(device).uuid))[:16],
+        "gpu_uuid_hash": lambda: card_hash(str(_gpu(device).uuid)),
         "gpu_count": torch.cuda.device_count,
         "driver": _driver,
         "cuda": lambda: torch.version.cuda,
@@ -58,6 +58,11 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         except (OSError, RuntimeError, ValueError, metadata.PackageNotFoundError) as error:
             fields[name], unread[name] = None, f"{type(error).__name__}: {error}"
     return {**fields, "unread": unread}
+
+
+def card_hash(uuid: str) -> str:
+    """Return what a record has in place of a card's UUID, with or without the driver's "GPU-" before it."""
+    return _hash(uuid.removeprefix("GPU-"))[:16]
 
 
 def kind(fingerprint: Mapping[str, Any]) -> str:
@@ -128,6 +133,53 @@ def pinned_cores() -> list[int] | None:
     if n_cores() == os.cpu_count() or not hasattr(os, "sched_getaffinity"):
         return None
     return sorted(os.sched_getaffinity(0))
+
+
+class Bystanders:
+    """Processes of others: those that neither are a process nor descend from it.
+
+    Args:
+        root: That process; None: this one.
+        proc: Folder of the system's figures.
+    """
+
+    def __init__(self, root: int | None = None, proc: Path = Path("/proc")) -> None:
+        self._root, self._proc = root or os.getpid(), proc
+        self._start = self._read()
+
+    def busy(self) -> float | None:
+        """Return the share of all cores of the host that they have kept busy since this was made; None: unknown.
+
+        What a hypervisor took for other machines counts.
+        """
+        end = self._read()
+        if self._start is None or end is None:
+            return None
+        used, spent, ours = (after - before for before, after in zip(self._start, end, strict=True))
+        return min(1.0, max(0.0, (used - ours) / spent)) if spent else None
+
+    def _read(self) -> tuple[int, int, int] | None:
+        """Return the ticks of all cores that were used, those that went by, and those of our own processes."""
+        try:
+            ticks = [int(word) for word in (self._proc / "stat").read_text().splitlines()[0].split()[1:9]]
+        except (OSError, ValueError, IndexError):  # another system
+            return None
+        parents: dict[int, int] = {}
+        used: dict[int, int] = {}
+        for file in self._proc.glob("[0-9]*/stat"):
+            try:  # behind the program's name, which may have blanks and brackets
+                words = file.read_text().rpartition(")")[2].split()
+            except (OSError, UnicodeDecodeError):  # it has ended
+                continue
+            pid = int(file.parent.name)
+            parents[pid], used[pid] = int(words[1]), sum(map(int, words[11:15]))  # with children that have ended
+        idle = ticks[3] + ticks[4]
+        return sum(ticks) - idle, sum(ticks), sum(used[pid] for pid in used if self._is_ours(pid, parents))
+
+    def _is_ours(self, pid: int, parents: Mapping[int, int]) -> bool:
+        while pid in parents and pid != self._root:
+            pid = parents[pid]
+        return pid == self._root
 
 
 # ------------------------------------------------------------------ limits

@@ -20,7 +20,7 @@ import torch
 
 from .case import Case, Check, Facts, Point, Preset, point_name
 from .errors import NotComparable
-from .machine import ROOT, git
+from .machine import ROOT, Bystanders, git
 from .measure import PLANS, rates
 from .record import Comparison, Context, Host, Measurement, Record, append, read_all, read_comparisons
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
@@ -250,6 +250,8 @@ class Half:
     samples: list[Message]
     end: Message
     """Its last check, and the host."""
+    others_busy: float | None
+    """Share of the host's cores that others kept busy while both sides were timed."""
 
 
 def _round(sides: tuple[Side, Side], preset: Preset, *, is_swapped: bool) -> tuple[Half, Half]:
@@ -270,9 +272,11 @@ def _round(sides: tuple[Side, Side], preset: Preset, *, is_swapped: bool) -> tup
         if order[0].case.name == order[1].case.name:  # a peer has another one, with versions of its own
             _require_one_version(*replies)
         _require_one_card(*replies)
+        others = Bystanders()
         samples = abba_turns(there[0], there[1], TURNS)
+        busy = others.busy()
         ends = [each.ask("finish") for each in there]
-    first, second = (Half(*each) for each in zip(replies, samples, ends, strict=True))
+    first, second = (Half(*each, busy) for each in zip(replies, samples, ends, strict=True))
     return (second, first) if is_swapped else (first, second)
 
 
@@ -336,10 +340,16 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
         started=started,
         facts=facts,
         seen=replace(seen, metrics=rates(seen, facts.work)),
-        host=Host(**halves[-1].end["host"]),
+        host=_host(halves),
         taken=side.taken,
         command=side.command,
     )
+
+
+def _host(halves: Sequence[Half]) -> Host:
+    """Return the host of the round in which others kept it busiest."""
+    busiest = max(halves, key=lambda half: (half.others_busy or 0.0, half.end["host"]["load_before"] or 0.0))
+    return Host(**busiest.end["host"] | {"others_busy": busiest.others_busy})
 
 
 # ------------------------------------------------------------------ revisions

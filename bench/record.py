@@ -102,6 +102,9 @@ class Host(Model):
     """Cores that the process is kept on; null: it may use all."""
     gpu_users: int | None = None
     """Other processes on the GPU at the end; null: the work is on the CPU, or NVML does not say."""
+    others_busy: float | None = None
+    """Share of all cores of the host that processes of others kept busy meanwhile, in the round in which it was most;
+    null: the system does not say, or the point was not measured in turns."""
 
     @classmethod
     def before(cls) -> Host:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ RANDOM_SLOTS: Final = 170_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peer:
-    """Other people's software, in one way of running it."""
+    """Other people's software."""
 
     name: str
     package: str
@@ -33,8 +33,8 @@ class Peer:
     """The line that installs it."""
     rows: Mapping[str, Any]
     """Rows of its points in each preset."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the adapter beside the point."""
+    variants: Mapping[str, Mapping[str, Any]]
+    """Ways of running it, each with the arguments of the adapter beside the point."""
 
     def points(self, preset: Preset) -> list[Point]:
         """Return the points of a preset, without the axis `peer`; some have fewer on a CPU."""
@@ -43,7 +43,8 @@ class Peer:
             rows = self.rows["smoke"]
         elif not torch.cuda.is_available():
             rows = self.rows.get("on_cpu", rows)
-        return list(itertools.chain(*((_anchored if "anchors" in row else _product)(**row) for row in rows)))
+        each = ({"variant": list(self.variants), **row} for row in rows)
+        return list(itertools.chain(*((_anchored if "anchors" in row else _product)(**row) for row in each)))
 
 
 def _product(env: Any, n_envs: Any, n_agents: Any = 1, **more: Any) -> Iterator[Point]:
@@ -61,7 +62,7 @@ def _anchored(anchors: str, backend: str = "", algorithm: str = "", **axes: Any)
         runs = each.env_steps_per_s is not None and each.n_envs * each.n_agents < RANDOM_SLOTS
         return runs and (each.by, each.backend) == (anchors, backend) and algorithm in ("", each.algorithm)
 
-    return ({**each.axes, "work": "train", **axes} for each in filter(fits, ANCHORS))
+    return itertools.chain(*(_product(**{**each.axes, "work": "train", **axes}) for each in filter(fits, ANCHORS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,11 @@ class PeerJob:
     def given(self) -> dict[str, Any]:
         """Arguments of the adapter."""
         seen = {"full_observation": self.axes["n_agents"] <= FULLY_OBSERVED_AGENTS}
-        return {**self.axes, **seen, "options": dict(self.peer.options)}
+        return {**self.axes, **seen, "options": dict(self.peer.variants[self.axes["variant"]])}
 
     def ours(self, backend: str) -> tuple[str, dict[str, Any]]:
         """Return the name of our case and its point that do the same work."""
-        axes = {name: value for name, value in self.axes.items() if name != "work"}
+        axes = {name: value for name, value in self.axes.items() if name not in ("work", "variant")}
         if self.axes["work"] == "simulate":
             return "env_step", {**axes, "backend": backend, "exact": False}
         mode = "graph" if backend in ("numba", "pycuda") else "eager"

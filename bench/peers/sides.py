@@ -19,7 +19,10 @@ from warpdrive_min.backends import availability
 from .. import pairs
 from ..case import Case, Facts, Point
 from ..cases import CASES
-from ..measure import Timed
+from ..errors import NotComparable
+from ..judge import remarks
+from ..machine import card_hash, fingerprint
+from ..measure import MeasureError, Timed
 from ..pairs import Pair, Side
 from ..record import Comparison, Context, Metric, Record, Status
 from ..worker import Answering, Message, Server, Worker, WorkerError
@@ -27,7 +30,7 @@ from .catalogue import PeerJob
 from .check import correctness
 
 CASE: Final = "peer"
-VERSION: Final = 1
+VERSION: Final = 2
 PROGRAM: Final = Path(__file__).with_name("worker.py")
 ALONE: Final = {
     "PYTHONSAFEPATH": "1",
@@ -83,13 +86,14 @@ def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
 
 
 def _beside_ours(pair: Pair) -> Record:
-    """Return the peer's record with our rate and how many times as fast ours is."""
+    """Return the peer's record with our rate, how many times as fast ours is, and what disturbed either."""
     ours, theirs, faster = pair.a, pair.b, pair.ratio
     assert ours.metrics is not None, "evidence has metrics"
     assert theirs.metrics is not None, "evidence has metrics"
     times = Metric(value=faster.value, unit="x", direction="higher", low=faster.low, high=faster.high)
     beside = {"ours_env_steps_per_s": ours.metrics["env_steps_per_s"], "ours_over_peer": times}
-    notes = theirs.notes | {"ours": {"case": ours.case, "point": ours.point}}
+    said = [f"{who}: {each}" for who, record in (("ours", ours), ("theirs", theirs)) for each in remarks(record)]
+    notes = theirs.notes | {"ours": {"case": ours.case, "point": ours.point}, "remarks": said}
     return theirs.model_copy(update={"metrics": theirs.metrics | beside, "notes": notes})
 
 
@@ -146,14 +150,22 @@ class Watch:
         """Return the wall time of a block, ns."""
         self._runs = 0
         block()
-        return int(ask(self._job, self._peer, "time", runs=self._runs)["wall_ns"]), None
+        said = ask(self._job, self._peer, "time", runs=self._runs)
+        if said["compiled"]:
+            what = (
+                f"{self._job.peer.name}: a block that is timed must compile nothing (got {said['compiled']} programs)"
+            )
+            raise MeasureError(f"measure: {what}; run it until it has compiled before")
+        return int(said["wall_ns"]), None
 
 
 def _setup(job: PeerJob, peer: Worker | None, point: Point) -> Timed:
     assert peer is not None, "a peer is set up in a process of its own"
     said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), Watch(job, peer)
     env_steps, versions = said["env_steps"], said["versions"]
+    _require_our_card(job, said["card"])
     named = {"version": versions.get(job.peer.package), "versions": versions, "counts": said["counts"]}
+    compiling = {} if said["compiling"] is None else {"compiling": said["compiling"]}
     return Timed(
         run=watch.run,
         synchronize=lambda: None,  # its process has waited
@@ -163,10 +175,20 @@ def _setup(job: PeerJob, peer: Worker | None, point: Point) -> Timed:
             device=torch.device(said["device"]),
             threads=said["threads"],
             work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
-            notes={**said["notes"], **named},
+            notes={**said["notes"], **named, **compiling},
         ),
         stopwatch=watch,
     )
+
+
+def _require_our_card(job: PeerJob, uuid: str | None) -> None:
+    """Make sure that a peer's process sees the card that ours does; raises NotComparable."""
+    if uuid is None or not torch.cuda.is_available():  # on a CPU, or its driver does not say
+        return
+    ours, theirs = fingerprint(torch.device("cuda"))["gpu_uuid_hash"], card_hash(uuid)
+    if ours != theirs:
+        got = f"got {ours} and {theirs}"
+        raise NotComparable(f"peers: {job.peer.name} must share our card ({got}); show both one: CUDA_VISIBLE_DEVICES")
 
 
 def _case(job: PeerJob, peer: Worker | None = None) -> Case:

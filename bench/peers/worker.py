@@ -18,6 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+MOST_RUNS = 8
+"""Runs after which nothing may be compiled any more."""
+
 
 class Peer:
     """A point of a peer in this process."""
@@ -30,27 +33,55 @@ class Peer:
         """Import the peer and make a point ready; returns what the work is, and the versions that do it."""
         module = _adapter(adapter)
         work = self._work = module.prepare(point)
-        work.run()  # whatever compiles at the first call does so before anything is timed
-        work.wait()
+        n_runs = _until_nothing_compiles(work)
         names = ("env_steps", "counts", "mode", "device", "threads", "notes")
         return {
             **{name: getattr(work, name) for name in names},
+            "card": importlib.import_module("theirs.work").card() if work.device == "cuda" else None,
+            "compiling": None if work.compiled is None else {"programs": work.compiled(), "runs": n_runs - 1},
             "versions": {"python": platform.python_version(), **{name: _version(name) for name in module.PACKAGES}},
         }
 
     def time(self, runs: int) -> dict[str, Any]:
-        """Time so many runs and wait for them, ns."""
+        """Time so many runs and wait for them, ns; ``compiled`` is how many programs that compiled."""
         work = self._work
         work.wait()
+        compiled = work.compiled or _nothing
+        before = compiled()
         start = time.perf_counter_ns()
         for _ in range(runs):
             work.run()
         work.wait()
-        return {"wall_ns": time.perf_counter_ns() - start}
+        wall_ns = time.perf_counter_ns() - start
+        return {"wall_ns": wall_ns, "compiled": compiled() - before}
 
     def trace(self) -> dict[str, Any]:
         """Return what the point can be checked by."""
         return dict(self._work.trace())
+
+
+def _until_nothing_compiles(work: Any) -> int:
+    """Run a work until a run of it compiles nothing; returns how many runs that took.
+
+    The first one may not be enough: JAX compiles again for results whose types are other than those of what it began
+    with, of weak types above all.
+
+    Raises:
+        RuntimeError: It goes on compiling.
+    """
+    compiled = work.compiled or _nothing
+    for n in range(1, MOST_RUNS + 1):
+        before = compiled()
+        work.run()
+        work.wait()
+        if n > 1 and compiled() == before:  # what does not count compiles at its first run, too
+            return n
+    raise RuntimeError(f"each of its first {MOST_RUNS} runs must not compile (got {compiled()} programs)")
+
+
+def _nothing() -> int:
+    """Return how much is compiled by what compiles nothing, or does not tell."""
+    return 0
 
 
 def _adapter(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from ..record import Metric, Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
@@ -14,7 +14,12 @@ from .tables import point_order
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return the rates of each peer and of ours in the same turns, and how many times as fast ours is."""
+    """Return the rates of each variant of a peer and of ours in the same turns, and how many times as fast ours is.
+
+    Of the variants of a point the opponent is told; and where ours or theirs was not measured in peace, that is.
+    """
+    variants = {record.point["variant"] for record in records if "variant" in record.point}
+    best = {record.id for record in opponents(records)}
 
     def work(record: Record) -> str:
         return " ".join(str(record.point[axis]) for axis in ("work", "algorithm", "precision") if axis in record.point)
@@ -25,29 +30,54 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
     def axes(*names: str) -> list[Column[Record]]:
         return [axis_column(name, records) for name in names]
 
+    def opponent(record: Record) -> str:
+        return "yes" if record.id in best else "no"
+
+    def remarks(record: Record) -> str:
+        return "; ".join(record.notes.get("remarks", ()))
+
+    ways = [axis_column("variant", records), Column("opponent", opponent, is_choice=True)] if variants else []
+    said = [Column("remarks", remarks, is_long=True)] if any(map(remarks, records)) else []
+    more = " The opponent is the fastest variant of each." if variants else ""
+    axes_of_rows = ("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer", "variant")
     return Table(
         caption="Environment steps per second of other people's software and of ours, medians in turns, with their "
-        "ratio.",
-        rows=sorted(records, key=point_order(("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer"))),
+        f"ratio.{more}",
+        rows=sorted(records, key=point_order(axes_of_rows)),
         columns=[
-            *(*axes("env"), Column("work", work), *axes("n_agents", "n_envs", "peer")),
+            *(*axes("env"), Column("work", work), *axes("n_agents", "n_envs", "peer"), *ways),
             Column("version", lambda record: record.notes["version"] or "unnamed"),
             Column("on", lambda record: device_label(record.threads)),
             Column("counts as a step", lambda record: record.notes["counts"]),
             metric_column("env_steps_per_s", "theirs"),
             metric_column("ours_env_steps_per_s", "ours"),
             interval_column("ours_over_peer", "ours over theirs", ratio),
+            *said,
         ],
         n_grouping=4,
     )
+
+
+def opponents(records: Sequence[Record]) -> list[Record]:
+    """Return of each peer's variants of a point the one that ours is ahead of by least, or behind by most."""
+    best: dict[tuple[Any, ...], tuple[float, Record]] = {}
+    for record in records:
+        times = rate_of(record, "ours_over_peer")
+        key = tuple(sorted((axis, value) for axis, value in record.point.items() if axis != "variant"))
+        if times and (key not in best or times < best[key][0]):
+            best[key] = times, record
+    return [record for _, record in best.values()]
 
 
 WORKS: Final = {"simulate": "random actions", "train": "training"}
 
 
 def peers(records: Sequence[Record]) -> Chart:
-    """Return the throughput of each peer and of ours, in a row for each point, with how many times as fast ours is."""
-    shown = [record for record in latest(records) if rate_of(record, "ours_over_peer")]
+    """Return the throughput of each peer and of ours, in a row for each point, with how many times as fast ours is.
+
+    A peer is shown in its fastest variant.
+    """
+    shown = opponents(latest(records))
     order = by("algorithm", "n_agents", "n_envs", "precision", "peer")
     panels = []
     for (work, env), found in grouped(sorted(shown, key=order), "work", "env").items():
@@ -75,7 +105,8 @@ def _row(record: Record) -> str:
     point = record.point
     agents = f" x {plural(int(point['n_agents']), 'agent')}" if int(point["n_agents"]) > 1 else " environments"
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
-    size = ", ".join([str(point["peer"]), *how, f"{point['n_envs']:,}{agents}"])
+    peer = " ".join(str(point[axis]) for axis in ("peer", "variant") if axis in point)
+    size = ", ".join([peer, *how, f"{point['n_envs']:,}{agents}"])
     return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))} x"
 
 

@@ -33,7 +33,7 @@ COMMANDS = {
     "compare": ["compare", "--axis", "backend=cpu,host", *CARTPOLE, "--out", "{out}"],
     "revisions": ["compare", "HEAD", ".", *CARTPOLE, "--where", "backend=cpu", "--out", "{out}"],
     "calibrate": ["calibrate", *CARTPOLE, "--rounds", "2", "--out", "{out}", "--records", "{out}"],
-    "peers": ["peers", "--preset", "smoke", "--peer", "gymnasium-sync", "--out", "{out}"],
+    "peers": ["peers", "--preset", "smoke", "--peer", "gymnasium", "--out", "{out}"],
     "startup": ["run", "--preset", "smoke", "--case", "startup", "--out", "{out}", "--figures", "{out}/figures"],
     "scaling": ["run", "--preset", "smoke", "--case", "scaling", "--out", "{out}", "--figures", "{out}/figures"],
     "learn": ["run", "--preset", "smoke", "--case", "learn", "--out", "{out}", "--figures", "{out}/figures"],

@@ -10,6 +10,7 @@ from bench import plots, report
 from bench.record import Record
 from bench.show.charts import Chart
 from bench.show.labels import number
+from bench.show.peers import beside_ours
 from tests.bench import shown
 from tests.bench.builders import metric, point, record
 
@@ -46,6 +47,26 @@ def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:
     assert report.commands(chart(found, "peers").records) == [
         "python -m bench peers --preset default --where env=cartpole"
     ]
+
+
+def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
+    """The table has all of them and says which one it is, and what disturbed it; the figure has that one alone."""
+    found = []
+    for variant, times, remarks in (("sync", 9.0, []), ("async", 2.0, ["theirs: it was loud"]), ("other", 3.0, [])):
+        rates = {"env_steps_per_s": metric(1e6), "ours_env_steps_per_s": metric(2e6), "ours_over_peer": metric(times)}
+        notes = {
+            "ours": {"case": "env_step", "point": point("pycuda", 1000)},
+            **{"version": "1", "counts": "all", "remarks": remarks},
+        }
+        where = {"peer": "slow", "env": "cartpole", "n_envs": 1000, "n_agents": 1, "work": "simulate"}
+        found.append(record(case="peer", point=where | {"variant": variant}, metrics=rates, notes=notes, threads=None))
+    table = beside_ours(found)
+    names = [column.name for column in table.columns]
+    cells = [dict(zip(names, row, strict=True)) for row in table.cells]
+    shown = {row["variant"]: (row["opponent"], row["remarks"]) for row in cells}
+    assert shown == {"sync": ("no", ""), "async": ("yes", "theirs: it was loud"), "other": ("no", "")}
+    (panel,) = chart(found, "peers").panels
+    assert panel.ticks == ["slow async, 1,000 environments: 2 x"]
 
 
 def test_both_painters_draw_the_same_values() -> None:

@@ -113,3 +113,29 @@ def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
     installed = list(machine.metadata.distributions())
     monkeypatch.setattr(machine.metadata, "distributions", lambda: installed[1:])
     assert dependencies_hash() != everything
+
+
+def ticks(proc, idle, **processes):
+    """Write a system's figures: 100 ticks a second of one core have gone by, and those of processes by their number."""
+    proc.mkdir(exist_ok=True)
+    (proc / "stat").write_text(f"cpu  {100 - idle} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1\n")
+    for name, (parent, used) in processes.items():
+        folder = proc / name.removeprefix("p")
+        folder.mkdir(exist_ok=True)
+        (folder / "stat").write_text(f"{folder.name} (a) b) S {parent} {'0 ' * 9}{used} 0 0 0 20 0\n")
+
+
+def test_bystanders_are_who_descends_from_another_process(tmp_path):
+    """Of 90 ticks in use 30 are ours and 10 our grandchild's; it has begun meanwhile, and another one has ended."""
+    proc = tmp_path / "proc"
+    ticks(proc, 100, p1=(0, 0), p7=(1, 0), p8=(1, 0))
+    (proc / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
+    others = machine.Bystanders(7, proc)
+    (proc / "8" / "stat").unlink()
+    ticks(proc, 10, p7=(1, 30), p9=(7, 0), p10=(9, 10), p11=(1, 50))
+    np.testing.assert_allclose(others.busy(), 0.5)
+
+
+def test_bystanders_of_a_system_that_does_not_tell_are_unknown(tmp_path):
+    """Without the system's figures there is no share."""
+    assert machine.Bystanders(7, tmp_path).busy() is None

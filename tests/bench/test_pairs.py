@@ -6,12 +6,14 @@ import contextlib
 import os
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bench import machine, pairs, worker
 from bench.case import Check, Skip
 from bench.errors import NotComparable
+from bench.judge import remarks
 from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, measure, measure_all, revisions, sides_of
 from bench.worker import Server, Worker, WorkerError
 from tests.bench.builders import FakeWatch, case, git, timed
@@ -108,6 +110,17 @@ def test_pair_has_a_record_of_each_side():
         assert side.metrics["ns_per_env_step"].value == ns
         assert side.stop_reason == "6 rounds of 3 turns A B B A"
     assert (got.comparison.a, got.comparison.b) == (got.a.id, got.b.id)
+
+
+def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
+    """Of four rounds the second was disturbed; both records say so, and in words that a reader sees."""
+    shares = iter([0.01, 0.4, 0.02, None])
+    monkeypatch.setattr(pairs, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
+    fake = Machine()
+    got = measured(fake.side(), fake.side())
+    for record in (got.a, got.b):
+        assert record.host.others_busy == 0.4
+        assert remarks(record) == ["others kept 40% of the host busy"]
 
 
 def test_one_round_says_that_processes_were_not_compared():

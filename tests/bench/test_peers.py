@@ -14,11 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.cases import CASES
+from bench.errors import NotComparable
+from bench.machine import card_hash
 from bench.measure import PLANS
 from bench.pairs import TURNS
+from bench.peers import sides
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
@@ -43,7 +47,24 @@ class Keys:
 
 random = Keys
 config = types.SimpleNamespace(update=lambda name, value: None)
-jit = lambda f: f
+listeners = []
+monitoring = types.SimpleNamespace(register_event_duration_secs_listener=listeners.append)
+compiling = [1]  # calls of a jitted function that compile it
+
+def jit(f):
+    calls = 0
+    def jitted(*args):
+        nonlocal calls
+        calls += 1
+        for each in listeners if calls in compiling else ():
+            each("/jax/core/compile/backend_compile_duration", 0.1)
+        return f(*args)
+    return jitted
+
+def leaves(tree):
+    return [leaf for each in tree.values() for leaf in leaves(each)] if isinstance(tree, dict) else [tree]
+
+tree = types.SimpleNamespace(leaves=leaves)
 block_until_ready = lambda value: value
 default_backend = lambda: "cpu"
 devices = lambda: [types.SimpleNamespace(device_kind="fake")]
@@ -51,13 +72,21 @@ devices = lambda: [types.SimpleNamespace(device_kind="fake")]
 def vmap(f, axes=0):
     def mapped(*args):
         kept = axes if isinstance(axes, tuple) else (axes,) * len(args)
-        rows = [f(*(a if axis is None else a[i] for a, axis in zip(args, kept))) for i in range(len(args[0]))]
-        if not isinstance(rows[0], tuple):
-            return np.stack(rows)
-        return tuple(np.stack([row[j] for row in rows]) for j in range(len(rows[0])))
+        rows = [f(*(a if axis is None else row(a, i) for a, axis in zip(args, kept))) for i in range(len(args[0]))]
+        return stacked(rows)
     return mapped
 
-def scan(f, carry, xs, length):
+def row(values, i):
+    return {name: row(each, i) for name, each in values.items()} if isinstance(values, dict) else values[i]
+
+def stacked(rows):
+    if isinstance(rows[0], tuple):
+        return tuple(stacked([row[j] for row in rows]) for j in range(len(rows[0])))
+    if isinstance(rows[0], dict):
+        return {name: stacked([row[name] for row in rows]) for name in rows[0]}
+    return np.stack(rows).view(type(np.asanyarray(rows[0])))
+
+def scan(f, carry, xs, length, unroll):
     for _ in range(length):
         carry, _ = f(carry, None)
     return carry, None
@@ -90,28 +119,95 @@ def make(name):
     assert name == "CartPole-v1", name
     return Env(), None
 """
+JAXMARL_FAKE = """
+import types
+import numpy as np
+
+class Clocks(np.ndarray):
+    step = property(np.asarray)
+
+class Env:
+    agents = ["adversary_0", "adversary_1", "adversary_2", "agent_0"]
+    def action_space(self, agent):
+        return types.SimpleNamespace(sample=lambda key: np.int64(1))
+    def reset(self, key):
+        return {agent: np.zeros(16) for agent in self.agents}, np.array(0).view(Clocks)
+    def step(self, key, state, actions):
+        assert list(actions) == self.agents, actions
+        each = {agent: np.ones(2) for agent in self.agents}
+        return each, np.array(state + STEP).view(Clocks), each, each, {}
+
+def make(name, num_adversaries, num_good_agents):
+    assert (name, num_adversaries, num_good_agents) == ("MPE_simple_tag_v3", 3, 1)
+    return Env()
+"""
 PPO_FAKE = """
+import types
 import beside
 import numpy as np
 
+class LogWrapper:
+    def __init__(self, env):
+        self.is_logged = True
+
 def make_train(config):
     assert config["TOTAL_TIMESTEPS"] == 10 * config["NUM_ENVS"] * config["NUM_STEPS"]
-    return lambda key: {"metrics": {"returned_episode_returns": np.array([beside.RETURN])}}
+    is_logged = hasattr(LogWrapper(object()), "is_logged")
+    metrics = {"returned_episode_returns": np.array([beside.RETURN])} if is_logged else {}
+    state = types.SimpleNamespace(params={"w": np.array([0.5, -2.0])})
+    return lambda key: {"runner_state": (state,), "metrics": metrics}
 """
 ENVPOOL_FAKE = """
 import gymnasium
 
 class Pool:
-    def __init__(self, envs, seed):
+    def __init__(self, envs, seed, n_batch):
         self.envs, self.seed, self.action_space = envs, seed, envs.single_action_space
+        self.close, self.n_batch, self.waiting = envs.close, n_batch, list(range(envs.num_envs))
     def reset(self):
         return self.envs.reset(seed=self.seed)
     def step(self, actions):
         return self.envs.step(actions)
 
-def make_gymnasium(name, num_envs, num_threads, seed):
-    return Pool(gymnasium.make_vec(name, num_envs=num_envs), seed)
+    def async_reset(self):
+        self.reset()
+    def recv(self):
+        ids, self.waiting = self.waiting[:self.n_batch], self.waiting[self.n_batch:]
+        return None, None, None, None, {"env_id": ids}
+    def send(self, actions, env_id):
+        assert len(actions) == len(env_id) == self.n_batch
+        self.waiting += env_id
+
+def make_gymnasium(name, num_envs, num_threads, seed, batch_size=None):
+    return Pool(gymnasium.make_vec(name, num_envs=num_envs), seed, batch_size)
 """
+CARTPOLE_IN_C_FAKE = """
+import gymnasium
+
+class Cartpole:
+    def __init__(self, num_envs, report_interval):
+        self.envs = gymnasium.make_vec("CartPole-v1", num_envs=num_envs)
+        self.single_action_space, self.close = self.envs.single_action_space, self.envs.close
+    def reset(self, seed):
+        self.seen = self.envs.reset(seed=seed)[0].copy()
+        return self.seen, []
+    def step(self, actions):
+        self.seen[:], rewards, *_ = self.envs.step(actions)  # what it has shown before is written over
+        return self.seen, rewards, None, None, []
+"""
+EMULATION_FAKE = """
+class GymnasiumPufferEnv:
+    def __init__(self, env, buf=None, seed=0):
+        self.env = env
+"""
+VECTOR_FAKE = """
+import gymnasium
+
+def make(create, backend, num_envs, num_workers=None):
+    assert backend in ("Serial", "Multiprocessing") and num_envs % (num_workers or 1) == 0
+    return gymnasium.vector.SyncVectorEnv([lambda: create(buf=None, seed=0).env] * num_envs)
+"""
+PSUTIL_FAKE = "cpu_count = lambda logical: 3"
 TORCH_FAKE = """
 import types
 cuda = types.SimpleNamespace(is_available=lambda: False)
@@ -210,9 +306,10 @@ def script(path: Path, body: str) -> str:
     return str(path)
 
 
-def smoke(name: str) -> PeerJob:
-    """Return the first point of a peer."""
-    return chosen("smoke", [name], [])[0]
+def smoke(name: str, variant: str = "", work: str = "") -> PeerJob:
+    """Return the first point of a peer, of a variant and of a kind of work."""
+    where = [f"{axis}={value}" for axis, value in (("variant", variant), ("work", work)) if value]
+    return chosen("smoke", [name], where)[0]
 
 
 def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
@@ -232,6 +329,7 @@ def our_setup(point):
 
 
 OURS = case(our_setup, name="env_step")
+OF_ENV_STEP = {"backend": "cpu", "exact": False}
 
 
 def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
@@ -245,7 +343,8 @@ def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
 def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_dies(tmp_path):
     """The dead peer is named and recorded; Gymnasium's record has its version, both rates and their ratio."""
     dying = script(tmp_path / "dying", "print('out of luck')\nsys.exit(3)")
-    words = ["peers", "--preset", "smoke", "--peer", "gymnasium-vectorised", "--peer", "envpool", "--backend", "cpu"]
+    words = ["peers", "--preset", "smoke", "--peer", "gymnasium", "--peer", "envpool", "--backend", "cpu"]
+    words += ["--where", "variant=sync"]
     said = bench(*words, "--python", f"envpool={dying}", "--out", tmp_path / "out", exits=1)
     theirs, mine, dead = read_all([tmp_path / "out"])
     (comparison,) = read_comparisons([tmp_path / "out"])
@@ -309,7 +408,7 @@ def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fa
     assert "No module named 'purejaxrl'" in record.reason
     assert "luchris429/purejaxrl" in record.reason
     fakes("rl-warp-drive", {"torch/__init__.py": TORCH_FAKE, "warp_drive/__init__.py": ""})
-    (record,) = records_of(smoke("rl-warp-drive-numba"))
+    (record,) = records_of(smoke("rl-warp-drive", "numba"))
     assert record.status == "skipped"
     assert "it needs an NVIDIA GPU, and its torch" in record.reason
 
@@ -335,14 +434,54 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
 # ------------------------------------------------------------------ adapters
 
 
-def test_gymnax_is_scanned_and_its_steps_are_held_against_ours(fakes):
-    """A run is 50 steps of all environments in one program; versions are those of its process."""
+@pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
+def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
+    """A run is 50 steps of all environments, in one program or each its own; versions are those of its process."""
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
-    theirs, _ = records_of(smoke("gymnax"))
+    theirs, _ = records_of(smoke("gymnax", variant))
     assert theirs.is_evidence
     assert 0 < theirs.correctness.max_error < 1e-6
     assert theirs.work_per_run == {"env_steps": 50 * 4, "agent_steps": 50 * 4}
-    assert (theirs.mode, theirs.notes["version"], theirs.notes["versions"]["jaxlib"]) == ("fused", "9.9", None)
+    assert (theirs.mode, theirs.notes["version"], theirs.notes["versions"]["jaxlib"]) == (mode, "9.9", None)
+    assert (theirs.point["variant"], theirs.notes["compiling"]) == (variant, {"programs": 1, "runs": 1})
+
+
+@pytest.mark.parametrize(
+    ("calls", "status", "reason"),
+    [
+        ([1, 2, 3], "ok", None),
+        (range(99), "failed", "gymnax: RuntimeError at set_up: each of its first 8 runs must not compile"),
+        ([1, 4], "failed", "measure: gymnax: a block that is timed must compile nothing (got 1 programs)"),
+    ],
+)
+def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason):
+    """A point is ready once a run compiles nothing, however many have compiled; later on none may."""
+    jax = JAX_FAKE.replace("compiling = [1]", f"compiling = {list(calls)}")
+    fakes("gymnax", {"jax/__init__.py": jax, "gymnax/__init__.py": GYMNAX_FAKE})
+    theirs, *_ = records_of(smoke("gymnax", "scan"))
+    assert theirs.status == status
+    if reason:
+        assert reason in theirs.reason
+    else:
+        assert theirs.notes["compiling"] == {"programs": 3, "runs": 3}
+
+
+def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
+    """Each agent gets its action; a game whose clock stands still is wrong."""
+    files = {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "1")}
+    fakes("jaxmarl", files, version="0.2")
+    theirs, mine = records_of(smoke("jaxmarl", "scan-8"))
+    assert theirs.is_evidence, theirs.reason
+    assert theirs.work_per_run == {"env_steps": 50 * 4, "agent_steps": 50 * 16}
+    assert mine.point == {"env": "tag_continuous", "n_envs": 4, "n_agents": 4, "n_taggers": 3, **OF_ENV_STEP}
+    assert theirs.correctness.before.detail.startswith("another game: all 4 environments moved on")
+
+
+def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
+    """Environments whose clocks stand still did no work."""
+    fakes("jaxmarl", {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "0")})
+    (record,) = records_of(smoke("jaxmarl", "scan"))
+    assert "jaxmarl: ArithmeticError at trace: of 4 environments 0 moved on by a step" in record.reason
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
@@ -355,14 +494,17 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
             "purejaxrl/beside.py": "RETURN = 21.0",
         },
     )
-    theirs, mine = records_of(smoke("purejaxrl"))
-    assert theirs.is_evidence
+    theirs, mine = records_of(smoke("purejaxrl", "logged"))
+    assert theirs.is_evidence, theirs.reason
     assert theirs.point["precision"] == mine.point["precision"] == "fp32"
     assert (theirs.scope, mine.case) == ("train", "train")
     assert theirs.work_per_run["env_steps"] == 10 * 4 * 8
     assert theirs.correctness.before.detail == "its mean return is finite, 21"
     digest = hashlib.sha256(b"RETURN = 21.0" + PPO_FAKE.encode()).hexdigest()
     assert theirs.notes["version"] == f"sources {digest[:12]}"
+    theirs, _ = records_of(smoke("purejaxrl", "unlogged"))
+    assert theirs.is_evidence, theirs.reason
+    assert theirs.correctness.before.detail == "its largest weight is finite, 2"
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):
@@ -370,17 +512,61 @@ def test_envpool_steps_with_gymnasiums_interface(fakes):
     fakes("envpool", {"envpool/__init__.py": ENVPOOL_FAKE}, version="1.2")
     with started(smoke("envpool"), a_run()) as peer:
         assert peer.ask("device", adapter="envpool") == {"device": "cpu"}
-        said = peer.ask("set_up", adapter="envpool", point=smoke("envpool").given)
-        assert said["versions"]["envpool"] == "1.2"
-        assert said["threads"] == len(os.sched_getaffinity(0))
-        assert peer.ask("time", runs=3)["wall_ns"] > 0
+        for variant in ("sync", "async"):
+            said = peer.ask("set_up", adapter="envpool", point=smoke("envpool", variant).given)
+            assert said["versions"]["envpool"] == "1.2"
+            assert (said["threads"], said["env_steps"]) == (len(os.sched_getaffinity(0)), 4)
+            assert said["notes"] == ({} if variant == "sync" else {"batch_size": 1})
+            assert peer.ask("time", runs=3)["wall_ns"] > 0
+            assert correctness("cartpole", peer.ask("trace")).passed
+
+
+PUFFERLIB_FAKE = {
+    "psutil.py": PSUTIL_FAKE,
+    "pufferlib/__init__.py": "",
+    "pufferlib/emulation.py": EMULATION_FAKE,
+    "pufferlib/vector.py": VECTOR_FAKE,
+    "pufferlib/ocean/cartpole/cartpole.py": CARTPOLE_IN_C_FAKE,
+}
+
+
+def test_pufferlib_steps_in_c_or_around_gymnasium(fakes):
+    """It has as many processes as share environments evenly; without its environments in C that variant is skipped."""
+    fakes("pufferlib", PUFFERLIB_FAKE, version="3.0")
+    with started(smoke("pufferlib"), a_run()) as peer:
+        for variant in ("native", "serial", "multiprocessing"):
+            said = peer.ask("set_up", adapter="pufferlib", point=smoke("pufferlib", variant).given | {"n_envs": 6})
+            workers = max(n for n in (1, 2, 3) if n <= len(os.sched_getaffinity(0)))
+            assert said["threads"] == (workers if variant == "multiprocessing" else 1)
+            assert said["counts"].endswith("within it" if variant == "native" else "takes a step")
+            assert correctness("cartpole", peer.ask("trace")).passed
+    Path(os.environ["PYTHONPATH"], "pufferlib/ocean/cartpole/cartpole.py").unlink()
+    (record,) = records_of(smoke("pufferlib", "native"))
+    assert record.status == "skipped"
+    assert "No module named 'pufferlib.ocean" in record.reason
+
+
+def test_gymnasium_steps_in_processes_of_their_own():
+    """Its asynchronous environments have a process each; the ones that a step is shown of are closed."""
+    with started(smoke("gymnasium"), a_run()) as peer:
+        said = peer.ask("set_up", adapter="gymnasium", point=smoke("gymnasium", "async").given | {"n_envs": 2})
+        assert (said["threads"], said["compiling"]) == (min(2, len(os.sched_getaffinity(0))), None)
         assert correctness("cartpole", peer.ask("trace")).passed
+
+
+def test_peer_on_another_card_is_refused(fakes, monkeypatch):
+    """What its driver says decides; both cards are named, as records have them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(sides, "fingerprint", lambda device: {"gpu_uuid_hash": card_hash("mine")})
+    with pytest.raises(NotComparable, match=rf"must share our card \(got {card_hash('mine')} and {card_hash('else')}"):
+        sides._require_our_card(smoke("gymnax"), "GPU-else")
+    sides._require_our_card(smoke("gymnax"), "GPU-mine")
 
 
 def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
     """Its sampler gets even probabilities, its trainer the sizes of the point; both are paired with ours."""
     fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
-    jobs = chosen("smoke", ["rl-warp-drive-pycuda"], [])
+    jobs = chosen("smoke", ["rl-warp-drive"], ["variant=pycuda"])
     (stepped, _), (trained, _) = (records_of(job) for job in jobs)
     assert (stepped.status, trained.status) == ("ok", "ok"), (stepped.reason, trained.reason)
     assert (stepped.scope, trained.scope) == ("env", "train")
@@ -395,9 +581,9 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
 def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
     """Environments whose clocks stand still did no work."""
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
-    (record,) = records_of(smoke("rl-warp-drive-pycuda"))
+    (record,) = records_of(smoke("rl-warp-drive", "pycuda"))
     assert record.status == "failed"
-    assert "rl-warp-drive-pycuda: ArithmeticError at trace: of 4 environments" in record.reason
+    assert "rl-warp-drive: ArithmeticError at trace: of 4 environments" in record.reason
 
 
 @pytest.mark.parametrize("env", IDS)
@@ -433,6 +619,8 @@ def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
         assert jobs
         for job in jobs:
             case, point = job.ours("cpu")
+            assert job.given["options"] == job.peer.variants[job.point["variant"]]
+            assert "variant" not in point
             assert case in CASES
             assert point["env"] in ENVS
             if case == "train":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
-from .gymnasium import IDS, device, stepping
+from .gymnasium import IDS, device, drawing, stepping
 from .work import Point, Work
 
 __all__ = ["PACKAGES", "device", "prepare"]
@@ -14,15 +15,34 @@ PACKAGES = ("envpool", "numpy")
 
 
 def prepare(point: Point) -> Work:
-    """Return the stepping of a pool, in its synchronous mode, with uniform random actions."""
+    """Return the stepping of a pool with uniform random actions.
+
+    With one batch, all environments step and are waited for. With more, a batch of those that are done first gets its
+    actions while the others step.
+    """
     import envpool  # noqa: PLC0415  (the peer: whether it is there is found out here)
+    import numpy as np  # noqa: PLC0415
 
-    n_threads = len(os.sched_getaffinity(0))
+    n_threads, n_batches = len(os.sched_getaffinity(0)), point["options"]["batches"]
 
-    def make(n_envs: int) -> Any:
-        return Seedless(envpool.make_gymnasium(IDS[point["env"]], num_envs=n_envs, num_threads=n_threads, seed=1))
+    def pool(n_envs: int, **options: Any) -> Any:
+        name = IDS[point["env"]]
+        return envpool.make_gymnasium(name, num_envs=n_envs, num_threads=n_threads, seed=1, **options)
 
-    return stepping(make, point["n_envs"], n_threads)
+    waiting = stepping(lambda n_envs: Seedless(pool(n_envs)), point["n_envs"], n_threads)
+    if n_batches == 1:
+        return waiting
+    n_batch = max(1, point["n_envs"] // n_batches)
+    envs = pool(point["n_envs"], batch_size=n_batch)
+    draw = drawing(envs, n_batch, np.random.default_rng(0))
+    envs.async_reset()
+
+    def run() -> None:
+        for _ in range(n_batches):
+            information = envs.recv()[-1]
+            envs.send(draw(), information["env_id"])
+
+    return replace(waiting, run=run, env_steps=n_batches * n_batch, notes={"batch_size": n_batch})
 
 
 class Seedless:
@@ -30,7 +50,7 @@ class Seedless:
 
     def __init__(self, pool: Any) -> None:
         self.action_space = pool.action_space
-        self.step = pool.step
+        self.step, self.close = pool.step, pool.close
         self._reset = pool.reset
 
     def reset(self, seed: int) -> Any:

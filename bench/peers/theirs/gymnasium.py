@@ -1,7 +1,8 @@
-"""Gymnasium's vector environments: one Python object an environment, or CartPole's own vectorised class."""
+"""Gymnasium's vector environments: an object for each, here or in a process, or CartPole's own vectorised class."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from .work import TRACED, Point, Work, nothing, shown
@@ -29,16 +30,20 @@ def prepare(point: Point) -> Work:
     def make(n_envs: int) -> Any:
         return gymnasium.make_vec(IDS[point["env"]], num_envs=n_envs, **point["options"])
 
-    return stepping(make, point["n_envs"], threads=1)
+    is_alone = point["options"]["vectorization_mode"] != "async"
+    threads = 1 if is_alone else min(point["n_envs"], len(os.sched_getaffinity(0)))
+    return stepping(make, point["n_envs"], threads)
 
 
-def stepping(make: Any, n_envs: int, threads: int) -> Work:
+def stepping(make: Any, n_envs: int, threads: int, counts: str = COUNTS, **fields: Any) -> Work:
     """Return the work of whatever has Gymnasium's vector interface.
 
     Args:
         make: Returns so many environments.
         n_envs: How many are timed.
         threads: That step them.
+        counts: That of the work.
+        fields: More fields of the work.
     """
     import numpy as np  # noqa: PLC0415  (theirs)
 
@@ -53,15 +58,18 @@ def stepping(make: Any, n_envs: int, threads: int) -> Work:
         before = np.array(few.reset(seed=1)[0])
         actions = drawing(few, rows, generator)()
         after, rewards, *_ = few.step(actions)
-        return shown(rows, before=before, actions=actions, after=np.asarray(after), rewards=np.asarray(rewards))
+        traced = shown(rows, before=before, actions=actions, after=np.asarray(after), rewards=np.asarray(rewards))
+        few.close()
+        return traced
 
     return Work(
         run=lambda: (envs.step(draw()), None)[1],
         wait=nothing,
         env_steps=n_envs,
         trace=trace,
-        counts=COUNTS,
+        counts=counts,
         threads=threads,
+        **fields,
     )
 
 
@@ -69,7 +77,7 @@ def drawing(envs: Any, n_envs: int, generator: Any) -> Any:
     """Return what draws an action for each environment, uniformly."""
     import numpy as np  # noqa: PLC0415
 
-    space = getattr(envs, "single_action_space", envs.action_space)
+    space = getattr(envs, "single_action_space", None) or envs.action_space
     if hasattr(space, "n"):
         return lambda: generator.integers(space.n, size=n_envs, dtype=np.int32)
     low, high = float(space.low[0]), float(space.high[0])

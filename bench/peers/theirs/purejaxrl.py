@@ -8,8 +8,12 @@ import math
 import sys
 from typing import Any
 
+from . import on_jax
 from .gymnasium import IDS
-from .work import Point, Work, jax_device, jax_work
+from .on_jax import device
+from .work import Point, Work
+
+__all__ = ["PACKAGES", "device", "prepare"]
 
 PACKAGES = ("purejaxrl", "gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
 UPDATES = 10
@@ -18,17 +22,16 @@ PRECISIONS = {"tf32": "tensorfloat32", "fp32": "highest"}
 """JAX's names for how matrices are multiplied on a GPU."""
 
 
-device = jax_device
-"""Returns the kind of device that it runs on."""
-
-
 def prepare(point: Point) -> Work:
-    """Return training runs of `UPDATES` iterations, compiled into one program."""
+    """Return training runs of `UPDATES` iterations, compiled into one program.
+
+    Unlogged, environments lack the wrapper that sums up their episodes, and the program returns no metrics.
+    """
     spec = importlib.util.find_spec("purejaxrl")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'purejaxrl'")
     sys.path.append(spec.submodule_search_locations[0])  # its files import each other as scripts do
-    make_train = importlib.import_module("purejaxrl.ppo").make_train
+    ppo: Any = importlib.import_module("purejaxrl.ppo")
     import jax  # noqa: PLC0415  (theirs)
 
     jax.config.update("jax_default_matmul_precision", PRECISIONS[point["precision"]])
@@ -52,7 +55,11 @@ def prepare(point: Point) -> Work:
         "ACTIVATION": "tanh",
         "DEBUG": False,
     }
-    train = jax.jit(make_train(config))
+    is_logged = point["options"]["is_logged"]
+    if not is_logged:
+        ppo.LogWrapper = lambda env: env
+    learn = ppo.make_train(config)
+    train = jax.jit(learn if is_logged else lambda key: {"runner_state": learn(key)["runner_state"]})
     made: Any = None
     runs = 0
 
@@ -63,12 +70,14 @@ def prepare(point: Point) -> Work:
 
     def trace() -> dict[str, Any]:
         run()
-        mean = float(made["metrics"]["returned_episode_returns"].mean())
-        if not math.isfinite(mean):
-            raise ArithmeticError(f"its mean return is {mean}")
-        return {"says": f"its mean return is finite, {mean:.4g}"}
+        name, found = "largest weight", max(float(abs(each).max()) for each in jax.tree.leaves(_weights(made)))
+        if is_logged:
+            name, found = "mean return", float(made["metrics"]["returned_episode_returns"].mean())
+        if not math.isfinite(found):
+            raise ArithmeticError(f"its {name} is {found}")
+        return {"says": f"its {name} is finite, {found:.4g}"}
 
-    return jax_work(
+    return on_jax.work(
         lambda: made,
         {"updates_per_run": UPDATES, "config": config},
         run=run,
@@ -76,3 +85,7 @@ def prepare(point: Point) -> Work:
         trace=trace,
         counts="rollout + update, and 1/10 of a start",
     )
+
+
+def _weights(made: Any) -> Any:
+    return made["runner_state"][0].params

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,9 @@ class Work:
     """``cpu`` or ``cuda``."""
     threads: int | None = 1
     """Threads of the CPU that do the work; None on a GPU."""
+    compiled: Callable[[], int] | None = None
+    """Returns how many programs have been compiled since the point was made ready; None: it compiles nothing, or does
+    not tell."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -50,27 +54,17 @@ def shown(rows: int, **arrays: Any) -> dict[str, Any]:
     return {name: values.reshape(rows, -1).tolist() for name, values in arrays.items()}
 
 
-def jax_work(arrays: Callable[[], Any], notes: Mapping[str, Any], **fields: Any) -> Work:
-    """Return work that JAX has compiled into one program, whose results are ``arrays``."""
-    import jax  # noqa: PLC0415  (theirs)
-
-    device = jax_device()
-    return Work(
-        wait=lambda: (jax.block_until_ready(arrays()), None)[1],
-        mode="fused",
-        device=device,
-        threads=None if device == "cuda" else len(os.sched_getaffinity(0)),
-        notes={"device": str(jax.devices()[0].device_kind), **notes},
-        **fields,
-    )
-
-
-def jax_device() -> str:
-    """Return the kind of device that JAX computes on."""
-    import jax  # noqa: PLC0415  (theirs)
-
-    return "cuda" if jax.default_backend() == "gpu" else "cpu"
-
-
 def nothing() -> None:
     """Wait for nothing: the work is done when its call returns."""
+
+
+def card() -> str | None:
+    """Return the UUID of the first NVIDIA GPU that this process may use, as its driver says; None: there is none."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, found = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0) or driver.cuDeviceGetUuid(found, device):
+        return None
+    return str(uuid.UUID(bytes=bytes(found)))

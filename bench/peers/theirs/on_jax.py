@@ -1,0 +1,98 @@
+"""Work that JAX compiles: one program for many steps, or one for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .work import RUN_STEPS, Point, Work
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+"""JAX's event of a program that it has compiled."""
+
+
+def device() -> str:
+    """Return the kind of device that JAX computes on."""
+    import jax  # noqa: PLC0415  (theirs)
+
+    return "cuda" if jax.default_backend() == "gpu" else "cpu"
+
+
+def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fused", **fields: Any) -> Work:
+    """Return work that JAX has compiled, whose results are ``arrays``; its programs are counted."""
+    import jax  # noqa: PLC0415  (theirs)
+
+    programs = 0
+
+    def count(event: str, *_: Any, **__: Any) -> None:
+        nonlocal programs
+        programs += event == COMPILED
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    kind = device()
+    return Work(
+        wait=lambda: (jax.block_until_ready(arrays()), None)[1],
+        mode=mode,
+        device=kind,
+        threads=None if kind == "cuda" else len(os.sched_getaffinity(0)),
+        compiled=lambda: programs,
+        notes={"device": str(jax.devices()[0].device_kind), **notes},
+        **fields,
+    )
+
+
+def stepping(
+    point: Point,
+    start: Callable[[Any, int], Any],
+    draw: Callable[[Any, int], Any],
+    step: Callable[[Any, Any, Any], tuple[Any, Any]],
+    trace: Callable[[], dict[str, Any]],
+    counts: str,
+) -> Work:
+    """Return the stepping of environments that restart within their step.
+
+    A run is `RUN_STEPS` of them: a scan of which the option ``unroll`` says how many steps are written out, or, where
+    that is 0, as many calls of one compiled step.
+
+    Args:
+        point: The point.
+        start: Returns the state of so many environments that start, from a key.
+        draw: Returns a random action for each of so many environments, from a key.
+        step: Returns, from a key, a state and actions, the next state and all that ours writes, too. That is carried
+            on, or the compiler would leave out what nobody reads.
+        trace: That of the work.
+        counts: That of the work.
+    """
+    import jax  # noqa: PLC0415  (theirs)
+
+    n_envs, unroll = point["n_envs"], point["options"]["unroll"]
+
+    def advance(carried: Any) -> Any:
+        key, state, _ = carried
+        key, of_draw, of_step = jax.random.split(key, 3)
+        return key, *step(of_step, state, draw(of_draw, n_envs))
+
+    def scanned(carried: Any) -> Any:
+        return jax.lax.scan(lambda each, _: (advance(each), None), carried, None, RUN_STEPS, unroll=unroll)[0]
+
+    def first(key: Any) -> Any:
+        return advance((key, start(key, n_envs), None))
+
+    program = jax.jit(scanned if unroll else advance)
+    carried = jax.jit(first)(jax.random.key(0))
+
+    def run() -> None:
+        nonlocal carried
+        for _ in range(1 if unroll else RUN_STEPS):
+            carried = program(carried)
+
+    return work(
+        lambda: carried,
+        {"steps_per_run": RUN_STEPS},
+        mode="fused" if unroll else "eager",
+        run=run,
+        env_steps=RUN_STEPS * n_envs,
+        trace=trace,
+        counts=counts,
+    )

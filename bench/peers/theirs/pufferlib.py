@@ -1,0 +1,58 @@
+"""PufferLib: CartPole in C, or Gymnasium's objects behind its vectorisation, one after the other or in processes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import partial
+from typing import Any
+
+from .gymnasium import COUNTS, IDS, device, stepping
+from .work import Point, Work
+
+__all__ = ["PACKAGES", "device", "prepare"]
+
+PACKAGES = ("pufferlib", "pufferlib-core", "gymnasium", "numpy")
+REPORTED_EVERY = 1_000
+"""Steps after which its environments in C sum up their episodes."""
+
+
+def prepare(point: Point) -> Work:
+    """Return the stepping of its environments with uniform random actions."""
+    backend = point["options"].get("backend")
+    if backend is None:
+        from pufferlib.ocean.cartpole.cartpole import Cartpole  # noqa: PLC0415  (the peer)
+
+        counts = "NumPy draws + step + restart within it"
+        return stepping(partial(_native, Cartpole), point["n_envs"], threads=1, counts=counts)
+    n_workers = _workers(point["n_envs"]) if backend == "Multiprocessing" else 1
+    make = partial(_emulated, IDS[point["env"]], backend)
+    return stepping(make, point["n_envs"], threads=n_workers, counts=COUNTS, notes={"workers": n_workers})
+
+
+def _native(cls: Any, n_envs: int) -> Any:
+    return cls(num_envs=n_envs, report_interval=REPORTED_EVERY)
+
+
+def _emulated(name: str, backend: str, n_envs: int) -> Any:
+    """Return so many of Gymnasium's environments; processes end with this one."""
+    import gymnasium  # noqa: PLC0415
+    import pufferlib.emulation  # noqa: PLC0415  (the peer: whether it is there is found out here)
+    import pufferlib.vector  # noqa: PLC0415
+
+    def create(**given: Any) -> Any:
+        env = gymnasium.make(name, disable_env_checker=True)
+        return pufferlib.emulation.GymnasiumPufferEnv(env=env, **given)
+
+    more = {"num_workers": _workers(n_envs)} if backend == "Multiprocessing" else {}
+    envs = pufferlib.vector.make(create, backend=backend, num_envs=n_envs, **more)
+    atexit.register(envs.close)
+    return envs
+
+
+def _workers(n_envs: int) -> int:
+    """Return the most processes that share environments evenly and have a core each, as it asks for."""
+    import psutil  # noqa: PLC0415  (theirs)
+
+    most = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1)
+    return max(n for n in range(1, most + 1) if n_envs % n == 0)
