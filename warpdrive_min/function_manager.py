@@ -103,6 +103,8 @@ class CUDAFunctionManager:
         self.blocks_per_env = blocks_per_env
         self.process_id = process_id
         self.shape = LaunchShape.of(num_agents, blocks_per_env if spread else None)
+        self.compiled_in: Sequence[str] = ()
+        """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
         self._kernels: dict[str, Kernel] = {}
         self._sequences: dict[str, Sequence[KernelCall]] = {}
         self._warned: set[str] = set()
@@ -190,7 +192,8 @@ class CUDAFunctionManager:
             }
             n_copied = sum(_copy_to_symbol(module, name, value) for module in modules.values())
             rule = "no loaded CUDA C source has a __constant__ of this name"
-            require(n_copied or not modules, f"shared constant {name!r}", rule, error=DataError)
+            is_there = n_copied or not modules or name in self.compiled_in
+            require(is_there, f"shared constant {name!r}", rule, error=DataError)
 
     # -------------------------------------------------------------- launch
 

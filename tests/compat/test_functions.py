@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
+from example_envs.tag_continuous.generate_rollout_animation import generate_tag_env_rollout_animation
+from warp_drive.training.models.factory import default_models, dynamic_import
+from warp_drive.training.models.fully_connected import FullyConnected
+from warp_drive.training.trainers.trainer_base import all_equal, recursive_merge_config_dicts, verbose_print
+from warp_drive.training.trainers.trainer_ddpg import hard_update, soft_update
 from warp_drive.training.utils.param_scheduler import LRScheduler, ParamScheduler
-from warp_drive.utils.architecture_validate import calculate_blocks_per_env, validate_device_setup
+from warp_drive.utils.architecture_validate import DeviceArchitectures, calculate_blocks_per_env, validate_device_setup
 from warp_drive.utils.argument_fix import Argfix
-from warp_drive.utils.common import get_project_root
 from warp_drive.utils.device_context import make_current_context
 
 from warpdrive_min.errors import BackendUnavailable, ConfigError
@@ -97,13 +104,58 @@ def test_old_argument_name_warns_and_works():
     assert build.__name__ == "build"
 
 
-def test_project_root_holds_the_packages():
-    """Paths below it reach the environments."""
-    assert (get_project_root() / "envs" / "tag_continuous").is_dir()
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_context_needs_a_gpu():
     """Without PyCUDA or a GPU the error says what is missing."""
     with pytest.raises(BackendUnavailable, match="backend 'pycuda'"):
         make_current_context()
+
+
+def test_config_is_filled_up_with_defaults():
+    """What is there stays, at every depth, and the config itself is returned."""
+    config = {"trainer": {"num_envs": 2}, "policy": 3}
+    defaults = {"trainer": {"num_envs": 10, "seed": 1}, "policy": {"lr": 1}, "saving": {"tag": "x"}}
+    assert recursive_merge_config_dicts(config, defaults) is config
+    assert config == {"trainer": {"num_envs": 2, "seed": 1}, "policy": 3, "saving": {"tag": "x"}}
+
+
+def test_target_follows_softly_or_at_once():
+    """A tenth of the way, then all of it."""
+    source, target = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(source.weight, 10)
+    torch.nn.init.constant_(target.weight, 0)
+    soft_update(target, source, 0.1)
+    assert target.weight.item() == pytest.approx(1)
+    hard_update(target, source)
+    assert target.weight.item() == 10
+
+
+def test_small_functions_are_warpdrives(capsys):
+    """Equality of all, a message of a device, limits of a multiprocessor, models by name."""
+    assert [all_equal(values) for values in ([], [1, 1], [1, 2])] == [True, True, False]
+    verbose_print("hello", 3)
+    assert capsys.readouterr().out == "[Device 3]: hello \n"
+    assert (DeviceArchitectures.MaxBlocksPerSM["sm_86"], DeviceArchitectures.MaxThreadsPerSM["sm_86"]) == (16, 1536)
+    assert dynamic_import("fully_connected", default_models) is FullyConnected
+    with pytest.raises(ConfigError, match="known are fully_connected, "):
+        dynamic_import("nothing", default_models)
+
+
+def test_film_of_an_episode_shows_who_is_left():
+    """A frame for each state of the episode, in the colours of taggers, runners and who is out."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.colors import to_hex
+
+    x = np.array([[0.0, 1.0, 2.0], [1.0, 1.0, 2.0], [np.nan] * 3])
+    states = {"loc_x": x, "loc_y": x, "still_in_the_game": np.array([[1, 1, 1], [1, 1, 0], [np.nan] * 3])}
+    env = SimpleNamespace(taggers={0: True}, num_agents=3, grid_length=3.0)
+    trainer = SimpleNamespace(fetch_episode_states=lambda names: states, cuda_envs=SimpleNamespace(env=env))
+    film = generate_tag_env_rollout_animation(trainer, tagger_color="red", runner_color="blue", fps=10)
+    agents, title = film._func(1)
+    assert title.get_text() == "step 1, runners left: 1"
+    assert [to_hex(each) for each in agents.get_facecolors()] == ["#ff0000", "#0000ff", "#666666"]
+    assert film._interval == 100
+    assert len(list(film.new_frame_seq())) == 2
+    film._draw_was_started = True  # nothing is to be shown
+    with pytest.raises(ConfigError, match="needs a trainer"):
+        generate_tag_env_rollout_animation(None)

@@ -18,6 +18,7 @@ from warp_drive.managers.numba_managers.numba_function_manager import (
 from warp_drive.managers.pycuda_managers.pycuda_data_manager import CudaTensorHolder, PyCUDADataManager
 from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
 from warp_drive.utils.data_feed import DataFeed
+from warp_drive.utils.pycuda_utils.misc import check_env_header, update_env_header
 
 from tests.compat.builders import BLOCKS, needs_numba
 from tests.compat.walkers import CUDA_SOURCE, Walkers
@@ -270,3 +271,52 @@ def test_scalars_are_32_bits_wide():
     for value, dtype, want in ((1, None, "int32"), (True, None, "int32"), (0.5, None, "float32"), (1, "bool", "bool")):
         assert scalar(value, dtype).dtype == want
     assert scalar(2, "float32").dtype == "float32"
+
+
+# ------------------------------------------------------------------ what only WarpDrive has
+
+
+@needs_numba
+def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
+    """Saved copies of finished environments, or of all; where there is the other part too, it is an error."""
+    data = NumbaDataManager(num_agents=2, num_envs=2, episode_length=3)
+    data.push_data_to_device(feed(x=[[1.0, 2.0], [3.0, 4.0]]), torch_accessible=True)
+    reset = NumbaEnvironmentReset(NumbaFunctionManager(num_agents=2, num_envs=2))
+    data.tensor("x").zero_()
+    data.tensor("_done_")[1] = 1
+    reset.reset_when_done_from_pool(data, 1)
+    assert not data.tensor("x").any()
+    reset.reset_when_done_deterministic(data, 0)
+    assert data.tensor("x").tolist() == [[0, 0], [3, 4]]
+    reset.reset_when_done_deterministic(data, 1)
+    assert data.tensor("x").tolist() == [[1, 2], [3, 4]]
+    assert data.tensor("_done_").tolist() == [0, 1]
+    assert list(data.device_data_via_torch) == ["_done_", "x"]
+    drawn = DataFeed()
+    drawn.add_data("y", [0.0, 0.0], per_env=True)
+    drawn["y"]["attributes"]["n_copies"] = 2
+    drawn.add_pool_for_reset("y_pool", [[5.0, 6.0], [5.0, 6.0]], reset_target="y")
+    data.push_data_to_device(drawn)
+    with pytest.raises(ConfigError, match="is but a part of this environment's reset; call reset_when_done"):
+        reset.reset_when_done_deterministic(data, 1)
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+def test_source_is_compiled_into_a_file(tmp_path):
+    """The file is machine code with the kernel for the sizes that were told, in a folder that is made."""
+    update_env_header("template_env_config.h", num_envs=2, num_agents=5)
+    check_env_header(num_envs=2, num_agents=5)
+    with pytest.raises(ConfigError, match="must have the sizes"):
+        check_env_header(num_envs=2, num_agents=4)
+    PyCUDAFunctionManager._compile(DOUBLE, tmp_path / "bin" / "double.cubin", arch="sm_90")
+    assert b"halve_and_double" in (tmp_path / "bin" / "double.cubin").read_bytes()
+
+
+def test_registrar_takes_old_names_of_arguments(registrar):
+    """``device`` and ``use_cuda`` of WarpDrive 1 say the backend, with a warning."""
+    with pytest.warns(DeprecationWarning, match="device is the old name of env_backend"):
+        registrar.add(device="cuda")(Walkers)
+    with pytest.warns(DeprecationWarning, match="use_cuda is the old name of env_backend"):
+        assert registrar.get("Walkers", use_cuda=True) is Walkers
+    with pytest.warns(DeprecationWarning, match="device"):
+        assert not registrar.has_env("Walkers", device="cpu")

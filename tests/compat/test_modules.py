@@ -10,14 +10,23 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.compat import warp_drive_names
 from warpdrive_min.compat import NAMES, install
-from warpdrive_min.compat.modules import CHOICE
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.compat.modules import CHOICE, EARLIER, why_left_out
+from warpdrive_min.compat.trainers import TrainerA2C
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.errors import BackendUnavailable, ConfigError
+from warpdrive_min.function_manager import CUDAFunctionManager
 
 ROOT = Path(__file__).parents[2]
 
-OFFERED = [(module, name) for module, names in NAMES.items() for name in names]
+OFFERED = [
+    (module, name) for table in (NAMES, EARLIER) for module, names in table.items() for name in names if name != "*"
+]
+NEEDS_A_GPU = "warp_drive.utils.autoinit_pycuda"
+"""Module that makes a context when it is imported."""
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -40,31 +49,76 @@ def test_name_resolves(module, name):
     assert getattr(importlib.import_module(module), name) is value
 
 
+@pytest.mark.parametrize("module", warp_drive_names.kept())
+def test_module_of_warp_drive_has_its_public_names(module):
+    """Each public name of the module is there, or its absence has a reason, which the error says."""
+    names = warp_drive_names.kept()[module]
+    missing = {name: why_left_out(f"{module}.{name}") for name in names}
+    if module == NEEDS_A_GPU and not torch.cuda.is_available():
+        with pytest.raises(BackendUnavailable):
+            importlib.import_module(module)
+    elif names and all(missing.values()):
+        return
+    elif not why_left_out(f"{module}."):
+        there = importlib.import_module(module)
+        assert [name for name, why in missing.items() if not (why or has(there, name))] == []
+
+
+def has(module, name):
+    """Tell whether a module has a name, or its class or the objects of that an attribute."""
+    first, _, inner = name.partition(".")
+    known = hasattr(module, first)
+    return known and (not inner or hasattr(getattr(module, first), inner) or inner in OF_OBJECTS.get(first, ()))
+
+
+OF_OBJECTS = {
+    "CUDADataManager": ("log_data_list", "reset_data_list", "reset_target_to_pool"),
+    "CUDAFunctionManager": ("blocks_per_env",),
+    "WarpDriveModule": ("fetch_episode_states", "graceful_close", "load_model_checkpoint", "save_model_checkpoint"),
+}
+"""Attributes that objects have from when they are made; those of the module are its run's."""
+
+
+def test_attributes_of_objects_are_there():
+    """What is listed of objects is there, of the module in the trainer that is its run."""
+    pytest.importorskip("pytorch_lightning")
+    from warpdrive_min.compat.lightning import OF_RUN
+
+    made = {
+        "CUDADataManager": CUDADataManager(2, 3, episode_length=4),
+        "CUDAFunctionManager": CUDAFunctionManager(2, 3),
+    }
+    for name, attributes in OF_OBJECTS.items():
+        assert all(hasattr(made.get(name, TrainerA2C), each) for each in attributes)
+    assert set(OF_OBJECTS["WarpDriveModule"]) <= set(OF_RUN)
+
+
+def test_names_are_those_of_a_checkout():
+    """The names that are kept are all that a checkout has."""
+    checkout = os.environ.get(warp_drive_names.CHECKOUT)
+    if checkout is None:
+        pytest.skip(f"there is no checkout of WarpDrive 2.7.1; name one by {warp_drive_names.CHECKOUT}")
+    assert warp_drive_names.found(Path(checkout)) == warp_drive_names.kept()
+
+
+def test_left_out_name_says_why():
+    """The error of a name that is left out has the reason."""
+    random = importlib.import_module("warp_drive.numba_includes.core.random")
+    with pytest.raises(AttributeError, match="has no 'sample_actions'; sampler, resetter and logger bring kernels"):
+        _ = random.sample_actions
+
+
 def test_classes_are_this_projects():
-    """Both spellings are one class, so that isinstance and the registrar's table agree."""
+    """Both spellings are one class, or one's child, so that isinstance and the registrar's table agree."""
     from warp_drive.managers.function_manager import CUDASampler
     from warp_drive.managers.numba_managers.numba_function_manager import NumbaSampler
-    from warp_drive.utils.env_registrar import env_registrar
+    from warp_drive.utils.env_registrar import EnvironmentRegistrar, env_registrar
 
     import warpdrive_min
 
     assert NumbaSampler is CUDASampler is warpdrive_min.CUDASampler
-    assert env_registrar is warpdrive_min.env_registrar
-
-
-def test_example_environments_are_this_projects():
-    """WarpDrive's two classes of an environment are our one, and the pool has WarpDrive's five rows."""
-    from example_envs.single_agent.classic_control.cartpole.cartpole import (
-        ClassicControlCartPoleEnv,
-        CUDAClassicControlCartPoleEnv,
-    )
-    from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorldWithResetPool, TagGridWorld
-
-    assert ClassicControlCartPoleEnv is CUDAClassicControlCartPoleEnv
-    assert ClassicControlCartPoleEnv(episode_length=7, reset_pool_size=3, seed=1).episode_length == 7
-    env = CUDATagGridWorldWithResetPool(num_taggers=4, grid_length=5)
-    assert isinstance(env, TagGridWorld)
-    assert env.config.reset_pool_size == 5
+    assert isinstance(env_registrar, EnvironmentRegistrar)
+    assert isinstance(env_registrar, type(warpdrive_min.env_registrar))
 
 
 def test_module_knows_its_names_only():

@@ -56,6 +56,8 @@ def test_fully_connected_sees_the_policys_agents(tag):
     seen = model.process_one_step_obs()
     everyone = wrapper.cuda_data_manager.tensor("observations")
     assert torch.equal(seen, everyone[:, policies["tagger"]])
+    assert torch.equal(model.get_flattened_obs(), everyone)
+    assert torch.equal(model.reshape_and_flatten_obs(everyone[..., None]), everyone)
     assert seen.abs().sum() > 0
     probabilities, value = model(seen)
     assert [each.shape[-1] for each in probabilities] == model.output_dims

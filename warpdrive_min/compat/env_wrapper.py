@@ -26,6 +26,7 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         return sources if default is None else {**sources, language: default}
 
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
+        self.cuda_function_manager.compiled_in = getattr(self.env, "compiled_in", ())
         if binary is not None and self.backend.language == "cuda_c":
             binary = binary_path(binary)
             if source := source_of_binary(binary):

@@ -1,17 +1,20 @@
-"""WarpDrive's small functions: launch limits, the device context, renamed arguments."""
+"""WarpDrive's small functions: launch limits, the device context, renamed arguments, configs, sizes."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.cuda_c import MAX_CLUSTER
+from warpdrive_min.errors import known, require
 from warpdrive_min.function_manager import MAX_THREADS
 
 log = logging.getLogger(__name__)
@@ -86,3 +89,113 @@ class Argfix:
             return function(*arguments, **named)
 
         return cast(Function, renamed)
+
+
+# ------------------------------------------------------------------ what WarpDrive's trainers are made of
+
+BIG_NUMBER: Final = 1e20
+"""Bound of WarpDrive's observation spaces."""
+
+
+class DeviceArchitectures:
+    """Limits of a multiprocessor, by architecture; source: the CUDA C++ Programming Guide, compute capabilities."""
+
+    _BLOCKS_AND_THREADS: ClassVar = {
+        (16, 2048): "sm_35 sm_37",
+        (32, 2048): "sm_50 sm_52 sm_53 sm_60 sm_61 sm_62 sm_70 sm_72 sm_80 sm_90 sm_100",
+        (16, 1024): "sm_75",
+        (16, 1536): "sm_86 sm_87",
+        (24, 1536): "sm_89",
+    }
+    MaxBlocksPerSM: ClassVar = {arch: n for (n, _), names in _BLOCKS_AND_THREADS.items() for arch in names.split()}
+    MaxThreadsPerSM: ClassVar = {arch: n for (_, n), names in _BLOCKS_AND_THREADS.items() for arch in names.split()}
+
+
+def all_equal(values: Iterable[Hashable]) -> bool:
+    """Tell whether all values are the same; true of none."""
+    return len(set(values)) <= 1
+
+
+def recursive_merge_config_dicts(config: dict[str, Any], default_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill a config up in place with what the defaults have besides, at every depth, and return it."""
+    for key, value in default_config.items():
+        if isinstance(config.setdefault(key, value), dict) and isinstance(value, Mapping):
+            recursive_merge_config_dicts(config[key], value)
+    return config
+
+
+def verbose_print(message: str, device_id: int | None = None) -> None:
+    """Print a message with the number of its device."""
+    print(f"[Device {device_id or 0}]: {message} ")
+
+
+def soft_update(target: torch.nn.Module, source: torch.nn.Module, tau: float) -> None:
+    """Move a network's parameters by a share ``tau`` towards another one's; enqueues."""
+    with torch.no_grad():
+        for to, towards in zip(target.parameters(), source.parameters(), strict=True):
+            to.lerp_(towards, tau)
+
+
+def hard_update(target: torch.nn.Module, source: torch.nn.Module) -> None:
+    """Copy a network's parameters into another one of the same shape; enqueues."""
+    with torch.no_grad():
+        for to, value in zip(target.parameters(), source.parameters(), strict=True):
+            to.copy_(value)
+
+
+_MODELS: Final = "warp_drive.training.models"
+default_models: Final = {
+    "fully_connected": f"{_MODELS}.fully_connected:FullyConnected",
+    "fully_connected_actor": f"{_MODELS}.fully_connected_actor_critic:FullyConnectedActor",
+    "fully_connected_action_value_critic": f"{_MODELS}.fully_connected_actor_critic:FullyConnectedActionValueCritic",
+}
+"""Class of each built-in model, ``module:attribute``, by its name."""
+
+
+def dynamic_import(model_name: str, model_pool: Mapping[str, str]) -> Any:
+    """Import the class of a model, which the pool names ``module:attribute``.
+
+    Raises:
+        ConfigError: The pool has no such model.
+    """
+    require(model_name in model_pool, "model", "unknown", model_name, f"known are {known(model_pool)}")
+    module, _, attribute = model_pool[model_name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+# ------------------------------------------------------------------ sizes of a build by hand
+
+header_sizes: dict[str, int] = {"n_envs": 1, "n_agents": 1, "blocks_per_env": 1}
+"""Sizes for which ``PyCUDAFunctionManager.compile`` builds, as `update_env_header` said last."""
+
+
+def update_env_header(
+    template_header_file: str,
+    path: str | Path | None = None,
+    num_envs: int = 1,
+    num_agents: int = 1,
+    blocks_per_env: int = 1,
+) -> None:
+    """Keep the sizes for the next build by hand; the template, which others get by a header, is accepted."""
+    header_sizes.update(n_envs=num_envs, n_agents=num_agents, blocks_per_env=blocks_per_env)
+
+
+def check_env_header(
+    header_file: str = "env_config.h",
+    path: str | Path | None = None,
+    num_envs: int = 1,
+    num_agents: int = 1,
+    blocks_per_env: int = 1,
+) -> None:
+    """Raise `ConfigError` unless the sizes that are kept are these; the file, which is not needed, is accepted."""
+    want = {"n_envs": num_envs, "n_agents": num_agents, "blocks_per_env": blocks_per_env}
+    require(header_sizes == want, header_file, f"must have the sizes {want}", header_sizes, "call update_env_header")
+
+
+def update_env_runner(
+    template_runner_file: str,
+    path: str | Path | None = None,
+    env_name: str | None = None,
+    customized_env_registrar: Any = None,
+) -> None:
+    """Do nothing: a build gets its source directly; all arguments are accepted."""

@@ -10,24 +10,27 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from warpdrive_min import backends, data_manager, resetter
 from warpdrive_min.backends.base import ANY_RANK, Parameter, dtype_name
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.backends.cuda_c import Signature, warp_drive_sizes, whole_text
+from warpdrive_min.backends.cuda_c import Signature, compile_cubin, warp_drive_sizes, whole_text
 from warpdrive_min.backends.pycuda_driver import LoadedModule, PyCudaKernel, loaded_driver
 from warpdrive_min.compat import numba_modules
+from warpdrive_min.compat.functions import header_sizes
 from warpdrive_min.compat.project import default_source, source_of_binary
-from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, ConfigError, require
+from warpdrive_min.files import replacing
 from warpdrive_min.function_manager import CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
+from warpdrive_min.sampler import CUDASampler
 
 # ------------------------------------------------------------------ data
 
 
-class _DataManager(CUDADataManager):
-    """Methods of WarpDrive's data managers that the core's has not, on one backend."""
+class CUDADataManager(data_manager.CUDADataManager):
+    """WarpDrive's data manager, on PyCUDA as in its first versions; arguments as of the core's."""
 
-    of_backend: ClassVar[str]
+    of_backend: ClassVar[str] = "pycuda"
 
     def __init__(
         self,
@@ -48,15 +51,18 @@ class _DataManager(CUDADataManager):
         """Arrays as they were pushed, by name."""
         return {**self._scalars, **self._host}
 
+    @property
+    def device_data_via_torch(self) -> Mapping[str, torch.Tensor]:
+        """Tensors of the arrays that torch may read and write, by name."""
+        return {name: self.tensor(name) for name in self._tensors if self.is_data_on_device_via_torch(name)}
 
-class PyCUDADataManager(_DataManager):
-    """The data manager of backend `pycuda`; arguments as for `CUDADataManager`."""
 
-    of_backend = "pycuda"
+class PyCUDADataManager(CUDADataManager):
+    """The data manager of backend `pycuda`; arguments as of the core's."""
 
 
-class NumbaDataManager(_DataManager):
-    """The data manager of backend `numba`; arguments as for `CUDADataManager`."""
+class NumbaDataManager(CUDADataManager):
+    """The data manager of backend `numba`; arguments as of the core's."""
 
     of_backend = "numba"
 
@@ -126,6 +132,14 @@ class _FunctionManager(CUDAFunctionManager, abc.ABC):
     def _load_source(self, source: str) -> None:
         """Build a source and keep its kernels."""
 
+    def initialize_default_functions(self) -> None:
+        """Do nothing: sampler, resetter and logger bring their own kernels."""
+
+    @property
+    def function_names(self) -> list[str]:
+        """Names of the loaded kernels."""
+        return list(self._kernels)
+
 
 class PyCUDAFunctionManager(_FunctionManager):
     """Compiles CUDA C with a thread for each agent, and launches it.
@@ -177,6 +191,30 @@ class PyCUDAFunctionManager(_FunctionManager):
         self._binary = LoadedModule(loaded_driver().module_from_buffer(path.read_bytes()))
 
     compile_and_load_cuda = _FunctionManager.load_registered
+    cuda_function_names = _FunctionManager.function_names
+
+    @staticmethod
+    def compile(main_file: str | Path, cubin_file: str | Path, arch: str | None = None) -> None:
+        """Compile a CUDA C source, for the sizes of `update_env_header`, for `load_cuda_from_binary_file`.
+
+        Args:
+            main_file: Source.
+            cubin_file: Where the compiled code goes; its folder is made.
+            arch: Architecture, ``"sm_90"``; None: that of the current GPU, for which one is needed.
+
+        Raises:
+            CompileError: With the compiler's message, or because there is no compiler.
+        """
+        if arch is None:
+            backends.get("pycuda")
+            arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+        source = Path(main_file)
+        sizes = warp_drive_sizes(whole_text(source), **header_sizes)
+        constants = CUDAFunctionManager(header_sizes["n_agents"]).with_defaults(sizes)
+        with replacing(Path(cubin_file)) as unfinished:
+            unfinished.write_bytes(compile_cubin(source, constants, arch).read_bytes())
+
+    _compile = compile
 
     def _load_source(self, source: str) -> None:
         sizes = warp_drive_sizes(whole_text(Path(source)), self.n_envs, self.n_agents, self.blocks_per_env)
@@ -212,6 +250,7 @@ class NumbaFunctionManager(_FunctionManager):
 
     of_backend = "numba"
     dynamic_import_numba = _FunctionManager.load_registered
+    numba_function_names = _FunctionManager.function_names
 
     def import_numba_from_source_code(self, numba_path: str, default_functions_included: bool = True) -> None:
         """Execute a module for this manager's sizes and keep its kernels.
@@ -237,6 +276,46 @@ class NumbaFunctionManager(_FunctionManager):
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text)
+
+
+# ------------------------------------------------------------------ resets and draws
+
+
+class CUDAEnvironmentReset(resetter.CUDAEnvironmentReset):
+    """The core's resetter, with the parts of a reset that WarpDrive's offers by themselves."""
+
+    def reset_when_done_deterministic(self, data_manager: data_manager.CUDADataManager, force_reset: int) -> None:
+        """Enqueue the restore of arrays with a saved copy, and leave ``_done_`` and ``_timestep_`` as they are.
+
+        Args:
+            data_manager: With the environment's arrays.
+            force_reset: 1: of all environments, 0: of the finished ones.
+
+        Raises:
+            ConfigError: There are pools too, or a kernel ``reset``, which restore all that there is: call
+                `reset_when_done`.
+        """
+        is_all = not (data_manager.reset_target_to_pool or self._functions.has_function(resetter.OWN_KERNEL))
+        self._reset("reset_when_done_deterministic", data_manager, force_reset, is_all)
+
+    def reset_when_done_from_pool(self, data_manager: data_manager.CUDADataManager, force_reset: int) -> None:
+        """Enqueue the draw of a row of each pool, otherwise as `reset_when_done_deterministic`; without pools nothing.
+
+        Raises:
+            ConfigError: There are arrays with a saved copy too: call `reset_when_done`.
+        """
+        if data_manager.reset_target_to_pool:
+            self._reset("reset_when_done_from_pool", data_manager, force_reset, not data_manager.reset_data_list)
+
+    def _reset(self, who: str, data: data_manager.CUDADataManager, force_reset: int, is_all: bool) -> None:
+        require(is_all, who, "is but a part of this environment's reset", do="call reset_when_done")
+        self.reset_when_done(data, "force_reset" if force_reset else "if_done", undo_done_after_reset=False)
+
+
+class NumbaOUProcess(CUDASampler):
+    """The core's sampler of continuous actions."""
+
+    reset_state = CUDASampler.reset_noise
 
 
 # ------------------------------------------------------------------ kernels of a compiled file

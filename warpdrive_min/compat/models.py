@@ -24,7 +24,7 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import models
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.arrays import AgentArrays, get_flattened_obs_size
+from warpdrive_min.training.arrays import AgentArrays, flat_entries, get_flattened_obs_size
 from warpdrive_min.training.config import ActorModelConfig, CriticModelConfig, ModelConfig, PolicyConfig
 from warpdrive_min.training.rollout import empty_observation
 
@@ -110,6 +110,16 @@ class ModelBaseFullyConnected(nn.Module):
         self.action_mask = self.action_mask if mask is None else mask
         return observations
 
+    def get_flattened_obs(self) -> Tensor:
+        """Return what all agents see that share the policy's arrays, (n_envs, agents of the arrays, size); enqueues."""
+        return torch.cat([flat_entries(part).float() for part in self._arrays().observations], -1)
+
+    def reshape_and_flatten_obs(self, obs: Tensor) -> Tensor:
+        """Return an array of observations, as it lies, as (n_envs, agents of the array, size)."""
+        members = self.policy_tag_to_agent_id_map[self.policy]
+        layout = self._layout()
+        return flat_entries(layout.by_agent(obs, len(members) if layout.saved[0] else self.env.n_agents))
+
     def push_processed_obs_to_batch(self, batch_index: int, processed_obs: Tensor, ring_buffer: Any = None) -> None:
         """Keep what `process_one_step_obs` gave, as a row of the policy's batch; enqueues.
 
@@ -133,9 +143,12 @@ class ModelBaseFullyConnected(nn.Module):
         parts = torch.split(apply_logit_mask(head, self.action_mask), self.output_dims, -1)
         return [part.softmax(-1) for part in parts]
 
-    def _arrays(self) -> AgentArrays:
+    def _layout(self) -> WarpDriveLayout:
         separate, axis = self.create_separate_placeholders_for_each_policy, self.obs_dim_corresponding_to_num_agents
-        return WarpDriveLayout(separate, axis).arrays(self.env, self.policy_tag_to_agent_id_map)[self.policy]
+        return WarpDriveLayout(separate, axis)
+
+    def _arrays(self) -> AgentArrays:
+        return self._layout().arrays(self.env, self.policy_tag_to_agent_id_map)[self.policy]
 
 
 class _BuiltIn(ModelBaseFullyConnected):
@@ -228,6 +241,7 @@ class ModelFactory(models.ModelFactory):
     """Models that are built as WarpDrive builds them, by the name that a run config gives as ``model.type``."""
 
     _classes: ClassVar[dict[str, Callable[..., nn.Module] | str]] = dict(BUILT_IN)
+    model_pool = _classes
 
     @classmethod
     def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:

@@ -1,7 +1,8 @@
-"""WarpDrive's module paths, served to ``import`` by a finder; ``names.toml`` is the one table of them."""
+"""WarpDrive's module paths, served to ``import`` by a finder; ``names.toml`` and its neighbours are the tables."""
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
 import os
 import sys
@@ -19,8 +20,26 @@ CHOICE: Final = "WARPDRIVE_MIN_COMPAT"
 """Environment variable; ``replace`` goes before a `warp_drive` that is really installed."""
 
 
-NAMES: Final[dict[str, dict[str, str]]] = tomllib.loads(Path(__file__).with_name("names.toml").read_text())
-"""Source of each name of each module, ``module:attribute``, imported when it is first asked for."""
+def _table(name: str) -> Any:
+    return tomllib.loads(Path(__file__).with_name(name).read_text())
+
+
+NAMES: Final[dict[str, dict[str, str]]] = _table("names.toml")
+"""Source of each name of each module of 2.7, ``module:attribute``, imported when it is first asked for."""
+EARLIER: Final[dict[str, dict[str, str]]] = _table("names_before.toml")
+"""Likewise of versions 1.0 to 2.6, of what 2.7 has no more."""
+LEFT_OUT: Final[dict[str, str]] = _table("left_out.toml")
+"""Reason why a name is not there, by a pattern of ``module.name`` or ``module.Class.name``."""
+
+
+def offered(module: str) -> dict[str, str]:
+    """Return the source of each name that a module has, of all versions."""
+    return {**EARLIER.get(module, {}), **NAMES.get(module, {})}
+
+
+def why_left_out(name: str) -> str | None:
+    """Return why a dotted name of WarpDrive is not there; None: no reason is known."""
+    return next((reason for pattern, reason in LEFT_OUT.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 # ------------------------------------------------------------------ import
@@ -33,7 +52,7 @@ class _Finder(MetaPathFinder, Loader):
         self.top = top
         self.hides = hides
         """It stands before the other finders, whose module of the name it would hide."""
-        self._modules = {name for name in NAMES if name.split(".")[0] == top}
+        self._modules = {name for name in (*NAMES, *EARLIER) if name.split(".")[0] == top}
         parts = [name.split(".") for name in self._modules]
         self._packages = {".".join(part[:length]) for part in parts for length in range(1, len(part))}
         self._is_looking_elsewhere = False
@@ -76,7 +95,10 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its names, each of which is imported when it is first asked for."""
-        names = NAMES.get(module.__name__, {})
+        names = offered(module.__name__)
+        if (whole := names.pop("*", None)) is not None:
+            names |= {name: f"{whole}:{name}" for name in importlib.import_module(whole).__all__}
+            vars(module).update({name: _resolve(module.__name__, name, names) for name in names})
         module.__doc__ = f"WarpDrive's module {module.__name__}, by warpdrive_min."
         vars(module)["__all__"] = list(names)
 
@@ -90,7 +112,8 @@ class _Finder(MetaPathFinder, Loader):
 
 def _resolve(module: str, name: str, names: Mapping[str, str]) -> Any:
     if name not in names:
-        raise AttributeError(f"module {module!r}: has no {name!r}; known are {known(names)}", name=name)
+        reason = why_left_out(f"{module}.{name}") or f"known are {known(names)}"
+        raise AttributeError(f"module {module!r}: has no {name!r}; {reason}", name=name)
     source, _, attribute = names[name].partition(":")
     return getattr(importlib.import_module(source), attribute)
 

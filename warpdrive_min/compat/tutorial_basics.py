@@ -1,0 +1,17 @@
+"""The kernel of WarpDrive's first tutorial in Numba."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda
+
+__all__ = ["cuda_increment"]
+
+
+@cuda.jit  # type: ignore[untyped-decorator]
+def cuda_increment(data: Any, num_agents: Any) -> None:
+    """Add the numbers of environment and agent to each element of (n_envs, num_agents)."""
+    env, agent = cuda.blockIdx.x, cuda.threadIdx.x
+    if agent < num_agents:
+        data[env, agent] += env + agent
