@@ -32,6 +32,7 @@ from .workloads.learn import SEEDS
 ABOUT: Final = 0.1
 """Share by which a figure may miss a claim of "about" so much, or one of ours in another run."""
 OURS: Final = "this project"
+TWO_CARDS: Final = "its sides were measured on two cards, whose ratio decides nothing"
 
 Verdict = Literal[
     "holds",
@@ -105,7 +106,8 @@ def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Compari
         return judged("not measurable here", claim.cannot)
     assert claim.query is not None, "a claim has what measures it, or why nothing can"
     if estimate is None:
-        return judged("not repeated yet" if claim.made_by else "not measured yet", _missing(claim, claim.query))
+        why = TWO_CARDS if claim.query.is_on_two_cards(shown) else ""
+        return judged("not repeated yet" if claim.made_by else "not measured yet", why, _missing(claim, claim.query))
     if not claim.query.is_portable and claim.hardware not in estimate.on:
         theirs = "a machine that the source does not name" if claim.hardware == UNNAMED else claim.hardware
         why = f"claimed on {theirs}, measured on {estimate.on}"

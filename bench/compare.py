@@ -38,7 +38,7 @@ from .judge import (
 from .machine import ROOT, git_state
 from .measure import Timed
 from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
-from .record import RESULTS, Comparison, Record, read_all, selected
+from .record import RESULTS, Comparison, Record, are_on_two_cards, read_all, selected
 from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, median
@@ -225,7 +225,7 @@ def new_run_id() -> str:
 
 
 def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
-    """Return the pairs of records of the same point, and why others do not pair."""
+    """Return the pairs of records of the same point, and why others do not pair; two cards pair, and it is said."""
     check_allowed(allowed)
     others = [field for field in COMPARABLE_FIELDS if field not in allowed]
     pairs, refused = [], []
@@ -233,8 +233,10 @@ def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequenc
         if differ := mismatches(a[each], b[each], allowed):
             refused.append(f"{name_of(a[each])}: {'; '.join(differ)}")
             continue
-        mismatched = tuple(mismatches(a[each], b[each], others))
-        pairs.append(Pair(name=name_of(a[each]), a=a[each], b=b[each], mismatched=mismatched))
+        mismatched = mismatches(a[each], b[each], others)
+        if are_on_two_cards(a[each], b[each]):
+            mismatched.append(f"card: {a[each].card!r} against {b[each].card!r}")
+        pairs.append(Pair(name=name_of(a[each]), a=a[each], b=b[each], mismatched=tuple(mismatched)))
     return pairs, refused
 
 

@@ -18,7 +18,7 @@ from . import anchors
 from .case import Point
 from .judge import Estimate, Filter
 from .nvml import pcie_bytes_per_s
-from .record import Comparison, Record
+from .record import Comparison, Record, are_on_two_cards
 from .schema import Model, fault
 from .show.records import metric
 from .stats import median, median_interval
@@ -64,17 +64,15 @@ class Query(Model):
     def estimate(self, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Estimate | None:
         """Return what the newest comparison of its points shows, else the newest run that has all it needs.
 
-        For seeds that reach it is the run with most of them.
+        For seeds that reach it is the run with most of them. A run that has the two sides of a ratio on two cards does
+        not have what it needs.
         """
         if self.quantity == "Ratio" and (compared := self._compared(records, comparisons)):
             return compared.over(self.per)
         bases = self.over.by_run(records) if self.over else {}
         shown = []
         for run_id, of_run in self.of.by_run(records).items():
-            estimate = self._figure(of_run)
-            if estimate and self.over:
-                base = self._figure(bases.get(run_id, []))
-                estimate = base and self._ratio(estimate, base)
+            estimate = self._over_base(of_run, bases.get(run_id, [])) if self.over else self._figure(of_run)
             if estimate:
                 shown.append(estimate)
         if self.quantity == "Reached":
@@ -88,7 +86,7 @@ class Query(Model):
         estimates = []
         for each in comparisons:
             a, b = by_id.get(each.a), by_id.get(each.b)
-            if a is None or b is None:
+            if a is None or b is None or are_on_two_cards(a, b):
                 continue
             ratio, n_rounds = each.ratio(), len(each.log_ratios)
             value, low, high = ratio.value, ratio.low, ratio.high
@@ -98,6 +96,26 @@ class Query(Model):
                 note = f"in turns, {n_rounds} rounds of new processes" if n_rounds > 1 else "in turns, one round"
                 estimates.append(Estimate(value=value, low=low, high=high, records=(a, b), note=note))
         return max(estimates, key=lambda estimate: estimate.records[0].started_at, default=None)
+
+    def _over_base(self, of_run: Sequence[Record], bases: Sequence[Record]) -> Estimate | None:
+        """Return the ratio of two points in one run; that of rates is of one card, the one that was used last."""
+        if self.quantity != "Ratio":
+            of, base = self._figure(of_run), self._figure(bases)
+            return of and base and self._ratio(of, base)
+        for record in of_run:
+            of, base = self._rate(record), self._figure([each for each in bases if not are_on_two_cards(record, each)])
+            if of and base:
+                return self._ratio(of, base)
+        return None
+
+    def is_on_two_cards(self, records: Sequence[Record]) -> bool:
+        """Return whether a run has both sides of a ratio, and only on two cards."""
+        if self.quantity != "Ratio" or self.over is None:
+            return False
+        bases = self.over.by_run(records)
+        return any(
+            run_id in bases and not self._over_base(of, bases[run_id]) for run_id, of in self.of.by_run(records).items()
+        )
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
         top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)

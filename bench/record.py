@@ -336,6 +336,11 @@ class Record(_Line):
         return self.status == "ok" and self.correctness is not None and self.correctness.passed
 
     @property
+    def card(self) -> str | None:
+        """Hash of the card that did the work; None: a CPU did, or it is unknown."""
+        return self.machine.get("gpu_uuid_hash") if self.threads is None else None
+
+    @property
     def unit_ns(self) -> tuple[float, ...]:
         """Time of one unit of work in each sample, ns."""
         assert self.samples_ns, "evidence of work that is repeated has samples"
@@ -402,6 +407,11 @@ class Comparison(_Line):
         rounds = [fmean(turns) for turns in self.log_ratios]
         between = len(rounds) > 1
         return Ratio.of_logs(rounds if between else self.log_ratios[0], between_processes=between)
+
+
+def are_on_two_cards(a: Record, b: Record) -> bool:
+    """Return whether two records are of two cards, whose ratio says as much of them as of what they ran."""
+    return a.card is not None and b.card is not None and a.card != b.card
 
 
 def sweep_command(case: Case, point: Point, preset: Preset) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from ..case import shared_axes
-from ..record import Metric, Record
+from ..record import Metric, Record, are_on_two_cards
 from .labels import (
     BACKEND_NAME,
     ENV_NAME,
@@ -149,6 +149,8 @@ def value_column(header: str, value: Callable[[Record], float | None], write: Ca
 def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) -> Column[Record]:
     """Return the column of how many times as fast a point is as its baseline; see `shared_axes`.
 
+    Two cards make no ratio.
+
     Args:
         records: Records with the baselines among them.
         axis: Axis that tells a baseline.
@@ -162,7 +164,10 @@ def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) 
     bases = {key(record): record for record in records if record.point[axis] == base}
 
     def value(record: Record) -> float | None:
-        own, of_base = (first_metric(each) if each else None for each in (record, bases.get(key(record))))
+        base_record = bases.get(key(record))
+        if base_record is None or are_on_two_cards(record, base_record):
+            return None
+        own, of_base = first_metric(record), first_metric(base_record)
         return own.value / of_base.value if own and of_base else None
 
     return value_column(f"x {BACKEND_NAME.get(base, base)}".replace("_", " "), value, ratio_text)

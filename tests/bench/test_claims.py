@@ -16,6 +16,7 @@ from bench.claims import ABOUT, counts, evidence, for_report, jobs, judge, own_c
 from bench.judge import Filter
 from bench.ledger import CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
 from bench.record import Comparison, append, read
+from bench.show.columns import NOTHING, over_column
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
 from envs import ENVS
@@ -140,6 +141,37 @@ def test_ratio_is_of_one_run_and_names_its_baseline():
     assert (seen.value, seen.low, seen.high) == pytest.approx((10, 9 / 1.1, 11 / 0.9))
     assert judged.verdict == "holds"
     assert "cpu, 1 thread of some CPU" in judged.why
+
+
+def on_card(card: str, rate: float, backend: str, day: int, **changes):
+    """Return a record of a card, of a run that is named by its day."""
+    when = {"run_id": f"day {day}", "started_at": f"2026-01-0{day}"}
+    machine = {"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card}
+    return record(rate, point=point(backend, 100), threads=None, machine=machine, **when, **changes)
+
+
+def test_ratio_of_two_cards_decides_nothing():
+    """Of two runs the older one has both sides on one card; where none has, the reason is said."""
+    over_numba = Query(quantity="Ratio", of=FAST, over=Filter(case="env_step", axes={"backend": "numba"}))
+    two = [on_card("first", 9e6, "pycuda", 2), on_card("second", 1e6, "numba", 2)]
+    one = [on_card("first", 4e6, "pycuda", 1), on_card("first", 2e6, "numba", 1)]
+    judged = judge(claim(over_numba, low=1.5), two + one)
+    assert (judged.estimate.run_id, judged.estimate.value) == ("day 1", 2)
+    judged = judge(claim(over_numba, low=1.5), two)
+    assert (judged.verdict, judged.estimate) == ("not measured yet", None)
+    assert judged.why.startswith("its sides were measured on two cards")
+    again = on_card("second", 3e6, "pycuda", 2)
+    assert judge(claim(over_numba), [*two, again]).estimate.value == 3, "the other card has both sides"
+    turned = [each.model_copy(update={"work_per_run": {"env_steps": 1_000}}) for each in two]
+    assert over_numba.estimate(turned, [Comparison.of(*turned, [[math.log(9)] * 3] * 4)]) is None
+
+
+def test_table_has_no_ratio_of_two_cards():
+    """Beside a base on its own card a point has one, and none beside another."""
+    near, far = on_card("first", 4e6, "pycuda", 1), on_card("second", 4e6, "pycuda", 1)
+    base = on_card("first", 2e6, "numba", 1)
+    for found, text in ((near, "2"), (far, NOTHING)):
+        assert over_column([base, found], "backend", "numba").text(found) == text
 
 
 @pytest.mark.parametrize("is_turned", [False, True])

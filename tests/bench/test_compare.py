@@ -67,6 +67,15 @@ def test_records_that_differ_in_what_matters_do_not_pair(field):
     assert pairs[0].mismatched[0].startswith(f"{field}: ")
 
 
+def test_pair_of_two_cards_says_so():
+    """Two cards of one kind differ by as much as what is looked for, so it stands beside what else is let through."""
+    cards = [{"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card} for card in ("one", "two")]
+    first, second = (record(machine=each, threads=None) for each in cards)
+    sides = [Evidence.of([each]).kept for each in (first, second)]
+    assert paired_up(*sides, [])[0][0].mismatched == ("card: 'one' against 'two'",)
+    assert paired_up(sides[0], sides[0], [])[0][0].mismatched == ()
+
+
 def test_command_compares_two_files(tmp_path):
     """The table, the result and the records of both sides are written; what is allowed to differ is printed."""
     samples = [100.0 + each for each in range(20)]
