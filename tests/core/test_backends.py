@@ -27,17 +27,6 @@ needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, r
 # ------------------------------------------------------------------ availability
 
 
-def test_four_backends_run_three_languages():
-    """The table of backends is complete."""
-    assert {name: backend.language for name, backend in BACKENDS.items()} == {
-        "cpu": "numpy",
-        "host": "cuda_c",
-        "numba": "numba",
-        "pycuda": "cuda_c",
-    }
-    assert all(backend.name == name for name, backend in BACKENDS.items())
-
-
 def test_unknown_backend_raises_and_lists_those_known():
     """A misspelt name never falls back to another backend."""
     with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'pycdua'.; known are cpu, host, numba, pycuda"):
@@ -111,23 +100,6 @@ def test_backend_tells_where_it_runs(backend):
 
 
 # ------------------------------------------------------------------ declared parameters
-
-
-@pytest.mark.parametrize(
-    ("parameter", "argument"),
-    [
-        (Parameter("x"), torch.zeros(2)),
-        (Parameter("x"), 1),
-        (Parameter("x", "float32", 0), 1.5),
-        (Parameter("x", "float32", 0), 2),
-        (Parameter("x", "int32", 0), 2),
-        (Parameter("x", "int32", ANY_RANK), torch.zeros(2, 3, 4, dtype=torch.int32)),
-        (Parameter("x", "float32", 2, (None, 3)), torch.zeros(5, 3)),
-    ],
-)
-def test_parameter_accepts_what_is_declared(parameter, argument):
-    """An argument of the declared kind passes; an int is a float too."""
-    parameter.check("step", argument)
 
 
 @pytest.mark.parametrize(
@@ -238,19 +210,6 @@ def test_host_passes_scalars_of_every_width(tmp_path, c_type, value):
     out = torch.zeros(1, dtype=torch.float64)
     functions.bind("scalar", data, out=out, value=value)()
     assert out.item() == (float(np.float32(value)) if c_type == "float" else value)
-
-
-@needs_host
-def test_host_shares_blocks_among_threads(tmp_path):
-    """Every block runs exactly once, on whichever thread."""
-    n_envs = 5000
-    data, functions = managers("host", 2, n_envs)
-    push(data, "target", np.zeros((n_envs, 2), np.float32))
-    push(data, "offset", [1])
-    push(data, "scale", 0.0)
-    functions.load(FILL)
-    functions.bind("fill", data)()
-    assert (data.pull_data_from_device("target") == 1).all()
 
 
 @needs_host

@@ -11,8 +11,6 @@ import torch
 from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, mean_of, sampler_of
 from tests.support import is_simulated, on_every_backend, on_every_fast_backend, on_every_other_backend, push
 from warpdrive_min import BACKENDS, capture, rng
-from warpdrive_min.backends import cuda_c
-from warpdrive_min.function_manager import LaunchShape, core_sources
 from warpdrive_min.kernels import noise_numpy
 
 NORMAL = {"damping": 1.0, "stddev": 1.0}
@@ -139,17 +137,6 @@ def test_silent_draw_is_the_mean_and_leaves_no_trace(backend, silence):
     assert_same_bits(np.concatenate([first, draw(data, sampler, 1)]), want)
 
 
-def test_numbers_may_change_from_draw_to_draw():
-    """Annealed noise: each draw uses the numbers it is given, on the same mean."""
-    data, sampler = sampler_of("cpu")
-    mean = mean_of(data)
-    normals = draw(data, sampler, 3, **NORMAL)
-    sampler.init_random(0)
-    for normal, stddev in zip(normals, (1.0, 0.5, 0.25), strict=True):
-        sampler.sample(data, mean, damping=1, stddev=stddev)
-        assert_same_bits(data.pull_data_from_device("sampled_actions"), np.float32(stddev) * normal)
-
-
 @on_every_backend
 @pytest.mark.parametrize("names", [("damping", "stddev", "scale"), ("scale",), ("damping", "stddev")])
 def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
@@ -228,16 +215,6 @@ def test_noise_is_bit_identical_on_every_backend_and_for_any_number_of_environme
     assert len(np.unique(ends[0])) > 0.99 * ends[0].size
 
 
-@on_every_backend
-def test_counters_on_the_device_decide_which_draw_comes(backend):
-    """Enqueued again, the same launch draws on; with the counters set back it repeats itself."""
-    data, sampler = sampler_of(backend)
-    first, second = draw(data, sampler, 1, **NORMAL), draw(data, sampler, 1, **NORMAL)
-    assert (first != second).all()
-    data.tensor("sampled_actions_draws").sub_(1)
-    assert_same_bits(draw(data, sampler, 1, **NORMAL), second)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_goes_on_drawing(backend):
@@ -308,15 +285,3 @@ def test_discrete_and_continuous_arrays_share_a_sampler(backend):
     assert data.pull_data_from_device("sampled_actions_draws").tolist() == [2, 2]
     assert data.pull_data_from_device("more_draws").tolist() == [1, 1]
     assert_same_bits(np.concatenate([first, second]), draw(*sampler_of(backend), 2))
-
-
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-@pytest.mark.parametrize("flags", [{"ARGMAX": False, "LOG_PROB": True, "ENTROPY": True}, {"ARGMAX": True}])
-def test_noise_compiles_for_the_gpu(flags):
-    """All kernels give machine code, with every flag on and off."""
-    constants = {"N_AGENTS": 110, "N_TYPES": 3, "EXACT": True, **LaunchShape.of(110).constants()}
-    constants |= {"LOG_PROB": False, "ENTROPY": False, **flags}
-    cubin = cuda_c.compile_cubin(core_sources("noise")["cuda_c"], constants, "sm_90").read_bytes()
-    assert cubin[:4] == b"\x7fELF"
-    for name in (b"noise", b"gaussian", b"uniform_actions"):
-        assert name in cubin

@@ -151,17 +151,6 @@ def test_signature_with_a_type_that_cannot_be_bound_raises(declaration):
 # ------------------------------------------------------------------ compile errors
 
 
-@needs_compiler
-def test_host_error_is_the_compilers_with_file_and_line(tmp_path, cache_folder):
-    """A wrong source raises with what the compiler says of it, by the source's own name and line."""
-    source = write(tmp_path, WRONG)
-    with pytest.raises(CompileError) as caught:
-        BACKENDS["host"].compile(source, CONSTANTS)
-    assert f"{source}: does not compile" in str(caught.value)
-    assert f"{source}:3:" in str(caught.value)
-    assert "undeclared_name" in str(caught.value)
-
-
 @needs_cuda_compiler
 def test_cuda_error_is_the_compilers_with_file_and_line(tmp_path, cache_folder):
     """The same for the CUDA compiler, which needs no GPU."""

@@ -295,10 +295,11 @@ def test_without_debug_mode_actions_are_not_checked():
 
 
 def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
-    """The error says how many do."""
+    """The error says how many do, before anything is pushed."""
     wrapper = EnvWrapper(CartPole(), num_envs=1000)
     monkeypatch.setattr(wrapper.cuda_data_manager, "free_bytes", lambda: 10_000)
     with pytest.raises(
         DeviceMemoryError, match=r"1,000 need [\d,]+ bytes on cpu .free are 10,000.; at most \d+ environments fit"
     ):
         wrapper.reset()
+    assert not wrapper.cuda_data_manager.is_data_on_device("state")

@@ -123,18 +123,6 @@ def test_memory_error_tells_how_many_environments_fit(monkeypatch):
         check_memory([feed], data)
 
 
-def test_memory_is_checked_before_anything_is_pushed(monkeypatch):
-    """An environment that does not fit leaves the device as it was."""
-    data, _ = managers("cpu", episode_length=6)
-    env = Counter()
-    env.cuda_data_manager = data
-    env.reset()
-    monkeypatch.setattr(data, "free_bytes", lambda: 0)
-    with pytest.raises(DeviceMemoryError, match="environments: 2 need"):
-        push_environment(env, data)
-    assert not data.is_data_on_device("count")
-
-
 def test_seed_of_resets_keeps_64_bits():
     """Both words of a seed arrive, as the bits of int32; other integers raise."""
     data, _ = managers("cpu")

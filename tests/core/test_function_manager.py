@@ -139,28 +139,6 @@ def test_bind_names_the_parameter_that_is_missing(backend):
         functions.bind("fill", data)
 
 
-@on_every_other_backend
-@pytest.mark.parametrize(
-    ("replaced", "message"),
-    [
-        ({"offset": [7.0]}, "'offset': is declared int32 .got float32"),
-        ({"target": np.zeros((2, 3), np.int32)}, "'target': is declared float32 .got int32"),
-        (
-            {"target": np.zeros((2, 3, 1), np.float32)},
-            r"'target': is declared with rank 2 .got rank 3, shape \(2, 3, 1\)",
-        ),
-        ({"scale": [0.5]}, "'scale': is declared a scalar by value .got an array"),
-        ({"target": 0.5}, "'target': is declared an array of rank 2 .got a scalar"),
-        ({"offset": 7}, "'offset': is declared an array.* .got a scalar"),
-    ],
-)
-def test_bind_checks_dtype_rank_and_kind(backend, replaced, message):
-    """What is bound must be what the kernel declares."""
-    data, functions = filled(backend, **replaced)
-    with pytest.raises(BindingError, match=f"kernel 'fill', parameter {message}"):
-        functions.bind("fill", data)
-
-
 @pytest.mark.parametrize("backend", [each for each in OTHER_BACKENDS if each.values[0] != "numba"])
 def test_bind_checks_sizes(backend):
     """CUDA C declares sizes too, so an array for other agents raises instead of being read past its end."""
@@ -346,24 +324,3 @@ WD_KERNEL(twice)(int (*value)[N_AGENTS], int n_envs) { WD_EACH_AGENT(local, env,
         functions.define_sequence("step", [("twice", {})])
     with pytest.raises(CompileError, match="kernel 'thrice': is not loaded"):
         functions.define_sequence("other", [("thrice", {})])
-
-
-@pytest.mark.parametrize("n_agents", [7, 64, 300])
-@pytest.mark.parametrize("blocks", [1, 2, 5])
-def test_blocks_that_share_an_environment_cover_every_agent_once(tmp_path, n_agents, blocks):
-    """Each agent is visited by one block; the environment itself by the first block alone."""
-    source = tmp_path / "visits.cu"
-    source.write_text("""
-WD_KERNEL(visit)(int (*visits)[N_AGENTS], int* n_blocks, int n_envs) {
-  WD_EACH_AGENT(local, env, agent) WD_ATOMIC_ADD(&visits[env][agent], 1);
-  WD_EACH_ENV(local, env) n_blocks[env] += BLOCKS_PER_ENV;
-}
-""")
-    data = CUDADataManager(n_agents, 3, episode_length=1, backend="host")
-    functions = CUDAFunctionManager(n_agents, 3, blocks, backend="host", spread=True)
-    push(data, "visits", np.zeros((3, n_agents), np.int32))
-    push(data, "n_blocks", np.zeros(3, np.int32))
-    functions.load({"cuda_c": source})
-    functions.bind("visit", data)()
-    assert (data.pull_data_from_device("visits") == 1).all()
-    assert data.pull_data_from_device("n_blocks").tolist() == [blocks] * 3

@@ -22,8 +22,6 @@ from warpdrive_min import (
     EnvWrapper,
 )
 
-alone_and_shared = pytest.mark.parametrize("blocks", [1, 2])
-
 LEVEL = 1e-5
 """Probability with which a correct sampler fails one chi-square; the seeds are fixed, so none does by chance."""
 

@@ -196,12 +196,3 @@ def test_draws_are_bit_identical_to_numpy(
         assert here.log_prob.view(np.int32).tolist() == there.log_prob.view(np.int32).tolist()
         assert here.entropy.view(np.int32).tolist() == there.entropy.view(np.int32).tolist()
     assert here.draws.tolist() == there.draws.tolist() == [8, *[3] * (n_envs - 1)]
-
-
-@on_every_backend
-def test_draws_do_not_depend_on_the_number_of_environments(backend: str) -> None:
-    """The first environments draw the same whether others follow or not."""
-    distribution = np.random.default_rng(4).uniform(0, 1, (5, 6, 8))
-    few, many = Sampler(backend, distribution[:2]), Sampler(backend, distribution)
-    for _ in range(3):
-        assert (few.draw() == many.draw()[:2]).all()

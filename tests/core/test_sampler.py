@@ -99,6 +99,9 @@ def test_seed_from_the_clock_differs_each_time():
     assert (runs[0] != runs[1]).any()
 
 
+# ------------------------------------------------------------------ assign
+
+
 def test_sample_reads_the_tensor_it_is_given_each_time():
     """Another tensor, or new values in the same one, is what is drawn from."""
     data, sampler = sampler_of("cpu")
