@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from warpdrive_min import DataFeed, Environment
 from warpdrive_min.spaces import Discrete
 
+if TYPE_CHECKING:
+    from numba import float32, int32
+
 N_CHOICES = 3
+
+
+class Parts(NamedTuple):
+    """Observations as kernels take them, in the order of `seen`."""
+
+    observations_numbers: float32[:, :, :]
+    observations_hour: float32[:, :]
+    observations_map: int32[:, :, :, :]
+    observations_action_mask: int32[:, :, :]
+
+
+class LastParts(NamedTuple):
+    """Those of the last step of an episode."""
+
+    final_observations_numbers: float32[:, :, :]
+    final_observations_hour: float32[:, :]
+    final_observations_map: int32[:, :, :, :]
+    final_observations_action_mask: int32[:, :, :]
 
 
 class Lookout(Environment):

@@ -6,6 +6,9 @@ from typing import Any
 
 from numba import cuda, float32, int32
 
+from tests.environments.lookout import LastParts, Parts
+from warpdrive_min.kernels.arrays import Clock
+
 
 def build(c: Any) -> dict[str, Any]:
     """Return step and reset."""
@@ -13,7 +16,8 @@ def build(c: Any) -> dict[str, Any]:
     episode_length, auto_reset = c.EPISODE_LENGTH, c.AUTO_RESET
 
     @cuda.jit(device=True)
-    def show(agent, time, total, numbers, hour, plan, mask, env):
+    def show(agent, time, total, parts, env):
+        numbers, hour, plan, mask = parts[0], parts[1], parts[2], parts[3]
         numbers[env, agent, 0] = time
         numbers[env, agent, 1] = total
         hour[env, agent] = float32(time) / float32(2)
@@ -27,18 +31,11 @@ def build(c: Any) -> dict[str, Any]:
         total: int32[:, :],
         sampled_actions: int32[:, :, :],
         rewards: float32[:, :],
-        observations_numbers: float32[:, :, :],
-        observations_hour: float32[:, :],
-        observations_map: int32[:, :, :, :],
-        observations_action_mask: int32[:, :, :],
-        final_observations_numbers: float32[:, :, :],
-        final_observations_hour: float32[:, :],
-        final_observations_map: int32[:, :, :, :],
-        final_observations_action_mask: int32[:, :, :],
+        parts: Parts,
+        last: LastParts,
         terminated: int32[:],
         truncated: int32[:],
-        _timestep_: int32[:],
-        _done_: int32[:],
+        clock: Clock,
         n_envs: int32,
     ):
         first = cuda.blockIdx.x * envs_per_block
@@ -46,74 +43,36 @@ def build(c: Any) -> dict[str, Any]:
             env, agent = first + item // n_agents, item % n_agents
             if env < n_envs:
                 action = sampled_actions[env, agent, 0]
-                time, value = _timestep_[env] + 1, total[env, agent] + action
-                is_allowed = observations_action_mask[env, agent, action] != 0
+                time, value = clock.timestep[env] + 1, total[env, agent] + action
+                is_allowed = parts.observations_action_mask[env, agent, action] != 0
                 rewards[env, agent] = float32(action) if is_allowed else float32(-100)
                 if auto_reset and time >= episode_length:
-                    show(
-                        agent,
-                        time,
-                        value,
-                        final_observations_numbers,
-                        final_observations_hour,
-                        final_observations_map,
-                        final_observations_action_mask,
-                        env,
-                    )
+                    show(agent, time, value, last, env)
                     time, value = 0, 0
                 total[env, agent] = value
-                show(
-                    agent,
-                    time,
-                    value,
-                    observations_numbers,
-                    observations_hour,
-                    observations_map,
-                    observations_action_mask,
-                    env,
-                )
+                show(agent, time, value, parts, env)
         cuda.syncthreads()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = first + local
             if env < n_envs:
-                time = _timestep_[env] + 1
+                time = clock.timestep[env] + 1
                 is_done = time >= episode_length
-                _done_[env] = truncated[env] = is_done
+                clock.done[env] = truncated[env] = is_done
                 terminated[env] = 0
-                _timestep_[env] = 0 if auto_reset and is_done else time
+                clock.timestep[env] = 0 if auto_reset and is_done else time
 
     @cuda.jit
-    def reset(
-        total: int32[:, :],
-        observations_numbers: float32[:, :, :],
-        observations_hour: float32[:, :],
-        observations_map: int32[:, :, :, :],
-        observations_action_mask: int32[:, :, :],
-        _timestep_: int32[:],
-        _done_: int32[:],
-        force: int32,
-        n_envs: int32,
-    ):
+    def reset(total: int32[:, :], parts: Parts, clock: Clock, force: int32, n_envs: int32):
         first = cuda.blockIdx.x * envs_per_block
         for item in range(cuda.threadIdx.x, envs_per_block * n_agents, threads):
             env, agent = first + item // n_agents, item % n_agents
-            if env < n_envs and (force != 0 or _done_[env] != 0):
+            if env < n_envs and (force != 0 or clock.done[env] != 0):
                 total[env, agent] = 0
-                show(
-                    agent,
-                    0,
-                    0,
-                    observations_numbers,
-                    observations_hour,
-                    observations_map,
-                    observations_action_mask,
-                    env,
-                )
+                show(agent, 0, 0, parts, env)
         cuda.syncthreads()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = first + local
-            if env < n_envs and (force != 0 or _done_[env] != 0):
-                _timestep_[env] = 0
-                _done_[env] = 0
+            if env < n_envs and (force != 0 or clock.done[env] != 0):
+                clock.timestep[env] = clock.done[env] = 0
 
     return {"step": step, "reset": reset}

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.environments.lookout import LastParts, Parts
+from warpdrive_min.kernels.arrays import Clock
+
 
 def build(c: Any) -> dict[str, Any]:
     """Return step and reset."""
@@ -22,54 +25,29 @@ def build(c: Any) -> dict[str, Any]:
         total: Any,
         sampled_actions: Any,
         rewards: Any,
-        observations_numbers: Any,
-        observations_hour: Any,
-        observations_map: Any,
-        observations_action_mask: Any,
-        final_observations_numbers: Any,
-        final_observations_hour: Any,
-        final_observations_map: Any,
-        final_observations_action_mask: Any,
+        parts: Parts,
+        last: LastParts,
         terminated: Any,
         truncated: Any,
-        _timestep_: Any,
-        _done_: Any,
+        clock: Clock,
     ) -> None:
-        seen = observations_numbers, observations_hour, observations_map, observations_action_mask
-        last = (
-            final_observations_numbers,
-            final_observations_hour,
-            final_observations_map,
-            final_observations_action_mask,
-        )
         action = sampled_actions[..., 0]
-        is_allowed = np.take_along_axis(observations_action_mask, sampled_actions, -1)[..., 0] != 0
+        is_allowed = np.take_along_axis(parts.observations_action_mask, sampled_actions, -1)[..., 0] != 0
         rewards[:] = np.where(is_allowed, action, -100)
         total += action
-        _timestep_ += 1
+        clock.timestep[:] += 1
         terminated[:] = 0
-        truncated[:] = _timestep_ >= c.EPISODE_LENGTH
-        _done_[:] = truncated
+        truncated[:] = clock.done[:] = clock.timestep >= c.EPISODE_LENGTH
         if c.AUTO_RESET:
-            show(_done_ != 0, _timestep_, total, *last)
-            total[_done_ != 0] = 0
-            _timestep_[_done_ != 0] = 0
-        show(slice(None), _timestep_, total, *seen)
+            show(clock.done != 0, clock.timestep, total, *last)
+            total[clock.done != 0] = 0
+            clock.timestep[clock.done != 0] = 0
+        show(slice(None), clock.timestep, total, *parts)
 
-    def reset(
-        total: Any,
-        observations_numbers: Any,
-        observations_hour: Any,
-        observations_map: Any,
-        observations_action_mask: Any,
-        _timestep_: Any,
-        _done_: Any,
-        force: int,
-    ) -> None:
-        rows = (_done_ != 0) | (force != 0)
-        total[rows] = _timestep_[rows] = 0
-        _done_[rows] = 0
-        seen = observations_numbers, observations_hour, observations_map, observations_action_mask
-        show(rows, _timestep_, total, *seen)
+    def reset(total: Any, parts: Parts, clock: Clock, force: int) -> None:
+        rows = (clock.done != 0) | (force != 0)
+        total[rows] = clock.timestep[rows] = 0
+        clock.done[:] = 0
+        show(rows, clock.timestep, total, *parts)
 
     return {"step": step, "reset": reset}

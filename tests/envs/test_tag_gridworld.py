@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from envs.tag_gridworld import TagGridWorld, TagGridWorldConfig
 from tests.envs.builders import got, put, started
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import EnvWrapper
-
-ROOT = Path(__file__).parents[2]
 
 here = pytest.mark.parametrize("backend", BACKENDS_HERE)
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
@@ -126,17 +123,6 @@ def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
 
 
 # ------------------------------------------------------------------ worked by hand
-
-
-@here
-def test_two_taggers_on_the_runner_tag_it_once(backend):
-    """However many taggers reach the runner's cell, each earns one reward and the runner pays one penalty."""
-    start = {"starting_location_x": [1, 2, 0, 1], "starting_location_y": [2, 1, 0, 1]}
-    wrapper = grid_of(backend, num_taggers=3, grid_length=4, **start)
-    act(wrapper, [4, 2, 0, 0])
-    assert cells(wrapper) == ([1, 1, 0, 1], [1, 1, 0, 1])
-    rewarded(wrapper, [10, 10, 10, -2])
-    assert why(wrapper) == (1, 0, 1)
 
 
 @here

@@ -10,10 +10,9 @@ import torch
 
 from envs import CartPole, TagContinuous, TagGridWorld
 from tests.agreement import assert_same_bits, free_run, start
-from tests.envs.builders import crowd
+from tests.envs.builders import crowd, read
 from tests.support import OTHER_BACKENDS, is_simulated
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.policies import random_policy
 
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
 
@@ -37,50 +36,23 @@ def test_cells_and_all_pairs_give_the_same_bits(changes, backend):
     assert_same_bits(run(backend, crowd(n_agents, **many, **changes), n_envs, n_steps, blocks_per_env=2), cells)
 
 
-@others
-def test_agents_in_one_place_are_ordered_by_id(backend):
-    """Everybody stands in one corner: all distances are 0, and the neighbours are the lowest ids."""
-    settings = crowd(
-        12,
-        starting_location_x=[0.0] * 12,
-        starting_location_y=[10.0] * 12,
-        starting_directions=[0.0] * 12,
-        num_other_agents_observed=3,
-        num_acceleration_levels=0,
-    )
-    wrapper = start("tag_continuous", settings, backend, 1, exact=True)
-    is_tagger = wrapper.env.agent_types == 1
-    types = wrapper.cuda_data_manager.pull_data_from_device("observations")[0, :, 5 * 3 : 6 * 3]
-    for agent in range(12):
-        nearest = [other for other in range(12) if other != agent][:3]
-        np.testing.assert_array_equal(types[agent], is_tagger[nearest])
-    random_policy(wrapper, 0)()
-    wrapper.step()
-    rewards = wrapper.cuda_data_manager.pull_data_from_device("rewards")[0]
-    assert rewards[is_tagger].tolist() == [10.0 * 11], "one tagger catches all"
+ONE_PLACE = {"starting_directions": 0.0, "starting_location_x": 0.0, "starting_location_y": 10.0}
+"""Start of each agent: one corner."""
 
 
 @others
-def test_fewer_neighbours_than_observed_are_padded(backend):
-    """When the last runner is out, the tagger sees nobody."""
-    settings = crowd(
-        3,
-        num_other_agents_observed=2,
-        starting_location_x=[5.0, 5.0, 5.0],
-        starting_location_y=[5.0, 5.0, 5.0],
-        starting_directions=[0.0] * 3,
-        num_acceleration_levels=0,
-    )
-    wrapper = start("tag_continuous", settings, backend, 1)
-    draw, data = random_policy(wrapper, 0), wrapper.cuda_data_manager
-    for _ in range(2):
-        draw()
-        wrapper.step()
-    tagger = int(np.flatnonzero(wrapper.env.agent_types == 1)[0])
-    observation = data.pull_data_from_device("observations")[0, tagger]
-    assert observation[:-1].tolist() == [0.0] * 14
-    assert observation[-1] == np.float32(2 / 6)
-    assert data.pull_data_from_device("terminated").tolist() == [1]
+@pytest.mark.parametrize(("n_agents", "n_observed"), [(12, 3), (3, 2)], ids=["ties", "too few"])
+def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, backend):
+    """All distances are 0; one tagger catches all, and then nobody is left to be seen."""
+    starts = {key: [value] * n_agents for key, value in ONE_PLACE.items()}
+    settings = crowd(n_agents, num_other_agents_observed=n_observed, num_acceleration_levels=0, **starts)
+    pair = [start("tag_continuous", settings, each, 1, exact=True) for each in (backend, "cpu")]
+    for n_runners in (n_agents - 1, 0, 0):
+        got, want = ({key: read(each, key) for key in ("observations", "rewards", "num_runners")} for each in pair)
+        assert_same_bits(got, want)
+        assert want["num_runners"].item() == n_runners
+        for wrapper in pair:
+            wrapper.step()
 
 
 # ------------------------------------------------------------------ how the kernels are chosen
