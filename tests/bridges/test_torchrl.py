@@ -44,14 +44,6 @@ def test_specs_pass_torchrls_checker(name):
     check_env_specs(TorchRLEnv(environments()[name], num_envs=5), break_when_any_done="both", seed=3)
 
 
-@on_every_backend
-def test_env_runs_on_every_backend(backend):
-    """The data lie on the backend's device, as the specs say."""
-    env = TorchRLEnv(environments()["cartpole"], num_envs=2, env_backend=backend)
-    assert env.device == env.wrapper.cuda_data_manager.device
-    check_env_specs(env)
-
-
 def test_specs_say_shapes_and_kinds():
     """By hand: flat entries of one agent, a group of several."""
     flat, group = (TorchRLEnv(environments()[name], num_envs=3) for name in ("pendulum", "tag_continuous"))
