@@ -12,41 +12,12 @@ from warp_drive.training.models.factory import default_models, dynamic_import
 from warp_drive.training.models.fully_connected import FullyConnected
 from warp_drive.training.trainers.trainer_base import all_equal, recursive_merge_config_dicts, verbose_print
 from warp_drive.training.trainers.trainer_ddpg import hard_update, soft_update
-from warp_drive.training.utils.param_scheduler import LRScheduler, ParamScheduler
+from warp_drive.training.utils.param_scheduler import LRScheduler
 from warp_drive.utils.architecture_validate import DeviceArchitectures, calculate_blocks_per_env, validate_device_setup
 from warp_drive.utils.argument_fix import Argfix
 from warp_drive.utils.device_context import make_current_context
 
 from warpdrive_min.errors import BackendUnavailable, ConfigError
-
-
-def test_constant_schedule_is_constant():
-    """A number at any time."""
-    schedule = ParamScheduler(3)
-    assert schedule.type == "constant"
-    assert [schedule.get_param_value(timestep) for timestep in (0, 10**9)] == [3, 3]
-
-
-def test_schedule_is_linear_between_its_points():
-    """0.1 until 1,000, 0.05 from 2,000 on, 0.075 half-way; two points at one time are a step."""
-    schedule = ParamScheduler([[1000, 0.1], [2000, 0.05]])
-    got = [schedule.get_param_value(timestep) for timestep in (0, 1000, 1500, 1900, 2000, 5000)]
-    assert got == pytest.approx([0.1, 0.1, 0.075, 0.055, 0.05, 0.05])
-    jump = ParamScheduler([[0, 1.0], [10, 1.0], [10, 0.0], [20, 0.0]])
-    assert [jump.get_param_value(timestep) for timestep in (9, 11)] == [1, 0]
-
-
-@pytest.mark.parametrize("schedule", [[[2, 0.1], [1, 0.2]], [(1, 0.1)], [[1]], [], "0.1", None, ((0, 1),)])
-def test_malformed_schedule_is_an_error(schedule):
-    """Neither a number nor a list of [timestep, value] in the order of time."""
-    with pytest.raises(ConfigError, match=r"list of \[timestep, value\] in the order of time"):
-        ParamScheduler(schedule)
-
-
-def test_time_is_not_negative():
-    """A negative timestep is a mistake of the caller."""
-    with pytest.raises(ConfigError, match="must not be negative"):
-        ParamScheduler(1.0).get_param_value(-1)
 
 
 def test_learning_rate_follows_the_schedule():

@@ -101,14 +101,6 @@ def test_checkpoint_returns_header(tmp_path):
     assert (path / "state.safetensors").stat().st_mode == (path / "state.json").stat().st_mode
 
 
-def test_checkpoint_is_a_copy(tmp_path):
-    """What happens to a tensor after the save does not reach the checkpoint."""
-    tensors = state(4)
-    path = save(tmp_path, tensors, header(4))
-    tensors["model/weights"].zero_()
-    assert iteration_of(path) == 4
-
-
 def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
     """Without safetensors the error names the install line, and nothing that looks like a checkpoint is left."""
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
@@ -121,20 +113,13 @@ def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
 
 
 def test_checkpoint_keeps_the_last_ones(tmp_path):
-    """Of 1, 2, ..., 6 with keep_last 3 there stay the last three, at every moment."""
+    """Of 1, 2, ..., 6 with keep_last 3 there stay the last three, at every moment; 0 is refused."""
     for iteration in range(1, 7):
         save(tmp_path, state(iteration), header(iteration), keep_last=3)
         assert saved(tmp_path) == list(range(max(1, iteration - 2), iteration + 1))
-    assert leftovers(tmp_path) == []
-
-
-def test_checkpoint_keeps_fewer_than_allowed(tmp_path):
-    """With keep_last above their number, all stay; 0 is refused."""
-    for iteration in (10, 20, 30):
-        save(tmp_path, state(iteration), header(iteration), keep_last=5)
-    assert saved(tmp_path) == [10, 20, 30]
     with pytest.raises(ConfigError, match=r"keep_last: must be at least 1 \(got 0\)"):
-        save(tmp_path, state(40), header(40), keep_last=0)
+        save(tmp_path, state(7), header(7), keep_last=0)
+    assert leftovers(tmp_path) == []
 
 
 def test_checkpoint_of_other_names_is_left_alone(tmp_path):

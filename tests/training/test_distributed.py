@@ -29,7 +29,6 @@ from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import Stopped, stoppable
 from warpdrive_min.training import captured, checkpoint
-from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.normalisation import Moments, RunningMoments
 from warpdrive_min.training.ranks import World, checksum
@@ -40,7 +39,6 @@ PROGRAM = "tests.training.test_distributed"
 N_ENVS, N_STEPS, EPISODE_LENGTH, N_ITERATIONS = 4, 8, 16, 6
 PPO = {"algorithm": "PPO", "n_epochs": 2, "n_minibatches": 2, "target_kl": 3e-4, "lr": 1e-2}
 A2C = {"algorithm": "A2C", "clip_grad_norm": False}
-CENTRAL = {**PPO, "centralised_critic": {"fc_dims": [8]}}
 NORMALISED = {**A2C, "normalize_rewards": True, "model": {"fc_dims": [8], "normalize_observations": True}}
 GRU = {**PPO, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 
@@ -90,11 +88,6 @@ def work(world: World, folder: Path, backend: str) -> dict:
     """Go on with what a dead rank has left, train without trouble, stop at a return, and drift apart."""
     found: dict = {"world": world, "of": World.of(), "is_rank": is_rank(), "within": threads_of_gloo()}
 
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimiser = FlatAdam([weight], torch.tensor(0.1))
-    optimiser.step((weight * torch.tensor([1.0, 10.0]) * (world.rank + 1)).sum())
-    found["mean_gradient"] = optimiser.gradient.clone()
-
     with training(folder, "gradient", A2C) as trainer:
         trainer.train(1)
         found["gradient"] = trainer.groups["shared"].algorithm.optimiser.gradient.clone()
@@ -120,10 +113,6 @@ def work(world: World, folder: Path, backend: str) -> dict:
                 trainer.load_checkpoint()
             trainer.train(n_iterations)
             found[task] = weights(trainer), trainer.groups["shared"].memory.state.clone()
-
-    with training(folder, "centralised", CENTRAL) as trainer:
-        trainer.train(2)
-        found["centralised"] = weights(trainer)
 
     with training(folder, "normalised", NORMALISED) as trainer:
         group, found["seen"], found["returns"] = trainer.groups["shared"], [], []
@@ -284,12 +273,6 @@ def test_closed_group_leaves_no_thread_that_could_crash_the_end(worked):
         assert found["left"] == []
 
 
-def test_gradient_is_the_mean_over_ranks(worked):
-    """Gradients (1, 10) and (2, 20) make (1.5, 15), on both."""
-    for found in worked:
-        torch.testing.assert_close(found["mean_gradient"], torch.tensor([1.5, 15.0]), rtol=0, atol=0)
-
-
 def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, tmp_path, monkeypatch):
     """An update of two ranks goes along the mean of what each rank's environments alone would give."""
     alone = []
@@ -376,14 +359,6 @@ def test_run_goes_on_after_a_rank_was_killed(killed, worked):
     for found in worked:
         assert found["resumed_at"] == 2, "the latest checkpoint"
         assert torch.equal(found["resumed"], found["weights"])
-
-
-def test_ranks_share_a_centralised_critic(worked):
-    """What each rank's environments teach the critic goes into the weights of both, which are of actor and critic."""
-    first, second = worked
-    assert torch.equal(first["centralised"], second["centralised"])
-    actor, critic = (4 * 16 + 16) + (16 * 2 + 2), (4 * 8 + 8) + (8 + 1)
-    assert first["centralised"].numel() == actor + critic
 
 
 @pytest.mark.parametrize(("rows", "moments"), [("seen", "model/fc.normaliser."), ("returns", "algorithm/rewards/")])

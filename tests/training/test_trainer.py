@@ -360,17 +360,6 @@ def test_trainer_refuses_a_checkpoint_of_another_run(env, policies, more, messag
     assert not differences(before, everything(trainer))
 
 
-def test_trainer_refuses_a_damaged_checkpoint(tmp_path):
-    """A file that lacks its end is refused by name; without any checkpoint that is said."""
-    trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path)
-    with pytest.raises(CheckpointError, match="nothing there"):
-        trainer.load_checkpoint()
-    file = trainer.save_checkpoint() / checkpoint.TENSORS
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match="is cut or altered"):
-        trainer.load_checkpoint(file.parent)
-
-
 # ------------------------------------------------------------------ CUDA graphs
 
 
