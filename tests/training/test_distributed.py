@@ -180,8 +180,8 @@ def wait(world: World, folder: Path, backend: str) -> dict:
 def stop(world: World, folder: Path, backend: str) -> dict:
     """Wait for a signal, and clean up."""
     with stoppable():
-        tell_process()
         try:
+            tell_process()
             time.sleep(60)
         except Stopped as stopped:
             (folder / f"stopped_{world.rank}").write_text(str(stopped.number))
