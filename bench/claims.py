@@ -20,8 +20,8 @@ from . import sweep
 from .case import Job, Point, Preset
 from .cases import CASES
 from .errors import exiting
-from .judge import Estimate, Filter, Interval, Judgement, Key, Position, is_present, point_key, position
-from .ledger import CLAIMS, LINKS, UNNAMED, Claim, Query
+from .judge import Estimate, Filter, Judgement, Key, is_present, point_key, position
+from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
 from .sets import newest_sets, past_records, published_records
 from .show import render
@@ -29,15 +29,17 @@ from .show.columns import Column, Table
 from .show.labels import number
 from .workloads.learn import SEEDS
 
-ABOUT: Final = 0.1
-"""Share by which a figure may miss a claim of "about" so much, or one of ours in another run."""
 OURS: Final = "this project"
-TWO_CARDS: Final = "its sides were measured on two cards, whose ratio decides nothing"
 
 Verdict = Literal[
     "holds",
+    "holds on other hardware",
+    "exceeds",
+    "exceeds on other hardware",
     "does not hold",
+    "does not hold on other hardware",
     "inconclusive",
+    "inconclusive on other hardware",
     "other hardware",
     "not measurable here",
     "not measured yet",
@@ -55,8 +57,9 @@ def to_dict(judged: Judged) -> dict[str, Any]:
     return {
         "name": claim.name,
         "source": claim.source,
-        "says": claim.says,
-        "claimed": claim.model_dump(include={"low", "high", "unit", "about", "at_most", "hardware"}),
+        **claim.model_dump(include={"section", "quote", "reading", "says"}),
+        "url": LINKS.get(claim.source),
+        "claimed": claim.model_dump(include={"low", "high", "unit", "bound", "direction", "hardware"}),
         "verified_by": claim.query
         and {
             "quantity": claim.query.quantity,
@@ -93,53 +96,58 @@ def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Compari
     """Hold a claim against the newest evidence that fits.
 
     Only what was measured on the claim's hardware decides a rate or a time. A ratio between two things on one machine
-    is decided on any, which stands beside it.
+    is decided on any, and its verdict says where that is not the claim's.
     """
     shown = _not_before(claim.made_by, evidence(records))
     estimate = claim.query.estimate(shown, comparisons) if claim.query else None
-    region = _region(claim)
 
     def judged(verdict: Verdict, *reasons: str) -> Judged:
-        return Judgement(subject=claim, estimate=estimate, region=region, verdict=verdict, reasons=reasons)
+        return Judgement(subject=claim, estimate=estimate, region=claim.region, verdict=verdict, reasons=reasons)
 
     if claim.cannot:
         return judged("not measurable here", claim.cannot)
     assert claim.query is not None, "a claim has what measures it, or why nothing can"
     if estimate is None:
-        why = TWO_CARDS if claim.query.is_on_two_cards(shown) else ""
-        return judged("not repeated yet" if claim.made_by else "not measured yet", why, _missing(claim, claim.query))
-    if not claim.query.is_portable and claim.hardware not in estimate.on:
-        theirs = "a machine that the source does not name" if claim.hardware == UNNAMED else claim.hardware
-        why = f"claimed on {theirs}, measured on {estimate.on}"
-        return judged("other hardware", why, estimate.note, claim.differs)
-    verdict, why = VERDICTS[position(estimate.interval, region)]
-    bounds = _bounds(claim, estimate, region)
-    return judged(verdict, f"{why} {bounds}, on {estimate.on}", estimate.note, claim.differs)
+        missing = claim.query.refused(shown) or _missing(claim, claim.query)
+        return judged("not repeated yet" if claim.made_by else "not measured yet", missing)
+    is_there = claim.hardware in estimate.on
+    where = "" if is_there else f"claimed on {claim.hardware if claim.hardware != UNNAMED else UNNAMED_MACHINE}"
+    limits = estimate.note, claim.reading, claim.differs
+    if not is_there and not claim.query.is_portable:
+        return judged("other hardware", f"{where}, measured on {estimate.on}", *limits)
+    verdict, why = _verdict(claim, estimate)
+    return judged(verdict if is_there else ELSEWHERE[verdict], f"{why}, on {estimate.on}", where, *limits)
 
 
-VERDICTS: Final[Mapping[Position, tuple[Verdict, str]]] = {
-    "inside": ("holds", "the whole interval is"),
-    "outside": ("does not hold", "no part of the interval is"),
-    "across": ("inconclusive", "only a part of the interval is"),
+UNNAMED_MACHINE: Final = "a machine that the source does not name"
+ELSEWHERE: Final[Mapping[Verdict, Verdict]] = {
+    "holds": "holds on other hardware",
+    "exceeds": "exceeds on other hardware",
+    "does not hold": "does not hold on other hardware",
+    "inconclusive": "inconclusive on other hardware",
 }
-"""Verdict on an interval, and the reason."""
+"""Verdict on another machine than the claim's."""
 
 
-def _region(claim: Claim) -> Interval:
-    """Return where a claim says that the figure lies; one of "about" may be missed by a tenth."""
-    about = ABOUT if claim.about else 0.0
-    if claim.at_most:
-        return -math.inf, claim.low * (1 + about)
-    return claim.low * (1 - about), math.inf if claim.high is None else claim.high
+def _verdict(claim: Claim, estimate: Estimate) -> tuple[Verdict, str]:
+    """Return the verdict on an interval, and the reason."""
+    where, (least, most), words = position(estimate.interval, claim.region), claim.region, _bounds(claim)
+    if where == "inside":
+        return "holds", f"the whole interval is {words}"
+    if where == "across":
+        return "inconclusive", f"only a part of the interval is {words}"
+    is_better = estimate.low > most if claim.direction == "higher" else estimate.high < least
+    if is_better and math.isfinite(least) and math.isfinite(most):
+        return "exceeds", f"the whole interval is beyond {words}"
+    return "does not hold", f"no part of the interval is {words}"
 
 
-def _bounds(claim: Claim, estimate: Estimate, region: Interval) -> str:
-    """Name the bounds in words; of a range the upper one only where the lower one is kept."""
-    least, most = region
-    if claim.at_most:
-        return f"at most {number(claim.low)}"
-    keeps_lower = position(estimate.interval, (least, math.inf)) == "inside"
-    return f"{number(claim.low)} to {number(most)}" if claim.high and keeps_lower else f"at least {number(least)}"
+def _bounds(claim: Claim) -> str:
+    """Name the ends of a claim's region in words."""
+    least, most = claim.region
+    if math.isinf(most):
+        return f"at least {number(least)}"
+    return f"at most {number(most)}" if math.isinf(least) else f"{number(least)} to {number(most)}"
 
 
 def _not_before(run_id: str, records: Sequence[Record]) -> list[Record]:
@@ -151,7 +159,8 @@ def _not_before(run_id: str, records: Sequence[Record]) -> list[Record]:
 def evidence(records: Iterable[Record]) -> list[Record]:
     """Return the records that may decide a claim.
 
-    They are right, were alone on the GPU, are more than a smoke test, and of the present version of their case.
+    They are right, were alone on the GPU, are more than a smoke test, and of the present version of their case; or of
+    other people's software.
     """
     return [
         record
@@ -159,7 +168,7 @@ def evidence(records: Iterable[Record]) -> list[Record]:
         if record.is_evidence
         and record.preset != "smoke"
         and not (record.telemetry or {}).get("contended")
-        and is_present(record)
+        and (record.case == PEER or is_present(record))
     ]
 
 
@@ -185,7 +194,7 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
     """
     by_point: dict[Key, list[Record]] = {}
     for record in evidence(records):
-        if record.metrics and record.point.get("implementation", "ours") == "ours":
+        if record.case != PEER and record.metrics and record.point.get("implementation", "ours") == "ours":
             by_point.setdefault(point_key(record.case, _without_seed(record.point)), []).append(record)
     best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
     for of_point in by_point.values():
@@ -193,7 +202,7 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
             continue
         case, point = of_point[0].case, of_point[0].point
         key = (case, *(point.get(axis) for axis in ("env", "implementation", "algorithm", "learner")))
-        score = -claim.low if claim.at_most else claim.low
+        score = -claim.low if claim.direction == "lower" else claim.low
         if key not in best or score > best[key][0]:
             best[key] = score, claim
     return [claim for _, claim in best.values()]
@@ -209,11 +218,11 @@ def _own_claim(records: Sequence[Record]) -> Claim | None:
     absent = {axis: None for axis in _axes(case) if axis not in records[0].point}
     points = Filter(case=case, axes=point | absent)
     name, metric = next(iter((records[0].metrics or {}).items()))
-    query, unit, at_most = Query(quantity="Rate", of=points, metric=name), metric.unit, metric.direction == "lower"
+    query, unit, direction = Query(quantity="Rate", of=points, metric=name), metric.unit, metric.direction
     if CASES[case].scope == "learn":
         seconds = "seconds_to_threshold"
         query = Query(quantity="Learned", of=points, metric=seconds, n_seeds=len(SEEDS))
-        unit, at_most = "s", True
+        unit, direction = "s", "lower"
     newest = query.estimate(records)
     if newest is None:
         return None
@@ -225,8 +234,7 @@ def _own_claim(records: Sequence[Record]) -> Claim | None:
         says=f"made by run {claimed.run_id}",
         low=claimed.value,
         unit=unit,
-        about=True,
-        at_most=at_most,
+        direction=direction,
         hardware=claimed.on,
         query=query,
         made_by=claimed.run_id,
@@ -327,13 +335,13 @@ def as_markdown(judged: Sequence[Judged]) -> str:
 
 
 def _claimed(judged: Judged) -> str:
-    claim = judged.subject
-    if claim.made_by:
-        return f"{number(claim.low)} {claim.unit}"
-    if claim.high is not None:
-        return f"{number(claim.low)} to {number(claim.high)} {claim.unit}"
-    words = "about" if claim.about else "at most" if claim.at_most else "at least"
-    return f"{words} {number(claim.low)} {claim.unit}"
+    return f"{judged.subject.figure} {judged.subject.unit}"
+
+
+def quoted(claim: Claim) -> str:
+    """Return the words of the source in quotation marks, and its section."""
+    words = f"\N{LEFT DOUBLE QUOTATION MARK}{claim.quote}\N{RIGHT DOUBLE QUOTATION MARK}" if claim.quote else ""
+    return ", ".join(filter(None, [words, claim.section]))
 
 
 def _with_interval(found: Estimate | None) -> str:
@@ -356,6 +364,7 @@ MEASURED: Final = _figure("measured", lambda each: each.estimate)
 RATIO: Final = _figure("measured / claimed", times_claimed)
 VERDICT: Final[Column[Judged]] = Column("verdict", lambda each: each.verdict, is_choice=True)
 WHY: Final[Column[Judged]] = Column("why", lambda each: each.why, is_long=True)
+QUOTE: Final[Column[Judged]] = Column("words of the source", lambda each: quoted(each.subject), is_long=True)
 ON: Final[Column[Judged]] = Column("claimed on", lambda each: each.subject.hardware, is_choice=True)
 SOURCE: Final[Column[Judged]] = Column(
     "source", lambda each: each.subject.source, is_choice=True, link=lambda each: LINKS.get(each.subject.source, "")
@@ -363,12 +372,13 @@ SOURCE: Final[Column[Judged]] = Column(
 ON_A_PAGE: Final[Sequence[Column[Judged]]] = (
     *(NAME, VERDICT, CLAIMED, MEASURED, RATIO, WHY),
     Column("set-up", lambda each: each.subject.says, is_long=True),
-    *(ON, SOURCE),
+    *(QUOTE, ON, SOURCE),
     Column("run", lambda each: each.estimate.run_id if each.estimate else "", is_choice=True),
 )
 IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
     SOURCE,
     Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
+    QUOTE,
     CLAIMED,
     replace(ON, name="on"),
     replace(MEASURED, name="measured here"),

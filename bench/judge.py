@@ -140,6 +140,17 @@ def is_present(record: Record) -> bool:
     return record.case in CASES and record.case_version == CASES[record.case].version
 
 
+SHARED: Final = "shared the GPU"
+"""Words of the note of a run of schema 1, which counts no others, whose processes had one GPU together."""
+
+
+def is_of_shared_gpu(record: Record) -> bool:
+    """Return whether a record says that others worked on its GPU meanwhile, so that its times are theirs too."""
+    users = record.host.gpu_users if record.host else None
+    told = SHARED in str(record.notes.get("note"))
+    return bool(users) or told or bool((record.telemetry or {}).get("contended"))
+
+
 def disturbed(record: Record) -> list[str]:
     """Return what telemetry saw that makes times worthless for a comparison, in words."""
     telemetry = record.telemetry or {}

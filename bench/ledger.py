@@ -7,7 +7,8 @@ import math
 import re
 import tomllib
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,14 +17,20 @@ from pydantic import ValidationError
 
 from . import anchors
 from .case import Point
-from .judge import Estimate, Filter
+from .cases import CASES
+from .judge import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 from .nvml import pcie_bytes_per_s
-from .record import Comparison, Record, are_on_two_cards
+from .record import Comparison, Direction, Record, are_on_two_cards
 from .schema import Model, fault
+from .show.labels import number, plural
 from .show.records import metric
 from .stats import median, median_interval
 
 FILE: Final = Path(__file__).with_name("claims.toml")
+ABOUT: Final = 0.1
+"""Share by which a figure of "about" so much may be missed, to either side."""
+PEER: Final = "peer"
+"""Case of other people's software."""
 UNNAMED: Final = "not named"
 """Hardware of a source that does not name it."""
 ABSENT: Final = "absent"
@@ -35,7 +42,7 @@ class LedgerError(ValueError):
 
 
 class Query(Model):
-    """A figure that records show: of one point, or of one over another one in the same run."""
+    """A figure that records show: of one point, or of one over another one on the same card."""
 
     quantity: Literal["Rate", "Ratio", "Learned", "TimesSooner", "Reached", "Traffic"]
     """Rate, Ratio: a metric. Learned, TimesSooner: the median over seeds of what a `learn` point takes to its
@@ -43,9 +50,15 @@ class Query(Model):
     of: Filter
     over: Filter | None = None
     """Base of a Ratio; of TimesSooner the point that takes longer."""
+    peer: str = ""
+    """Other people's software that is the base of a Ratio, where it was measured in turns with the point."""
+    theirs: float | None = None
+    """Its rate in another run, which has no interval: the base where there are no turns."""
+    unpaired: str = ""
+    """Limit of a ratio over `theirs`, in words."""
     metric: str = "env_steps_per_s"
     per: int | float = 1
-    """Divisor: somebody else's figure on the same machine, which has no interval, or how many times as much went in."""
+    """Divisor: how many times as much went in."""
     per_env: bool = False
     """Divides by the point's environments, too: steps of all become iterations."""
     n_seeds: int = 1
@@ -58,64 +71,112 @@ class Query(Model):
 
     @property
     def is_portable(self) -> bool:
-        """Decides a claim on another machine than the claim's own, as a ratio on one machine does."""
-        return self.quantity not in ("Rate", "Learned")
+        """Can decide a claim on another machine than the claim's own, as a ratio on one machine does."""
+        return self.quantity not in ("Rate", "Learned") and self.theirs is None
+
+    @property
+    def is_timed(self) -> bool:
+        """Made of times."""
+        return self.metric != "env_steps_to_threshold" and self.quantity not in ("Reached", "Traffic")
 
     def estimate(self, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Estimate | None:
-        """Return what the newest comparison of its points shows, else the newest run that has all it needs.
+        """Return what the newest turns of its points show, else the newest run that has all it needs.
 
-        For seeds that reach it is the run with most of them. A run that has the two sides of a ratio on two cards does
-        not have what it needs.
+        Turns with a peer are those with the fastest of its variants. Of two records of a run that no turns join only
+        those of one card have a ratio of times. For seeds that reach it is the run with most of them.
         """
-        if self.quantity == "Ratio" and (compared := self._compared(records, comparisons)):
+        if self.peer and (beside := self._beside(records, comparisons)):
+            return beside
+        if self.quantity == "Ratio" and self.over and (compared := self._compared(records, comparisons)):
             return compared.over(self.per)
-        bases = self.over.by_run(records) if self.over else {}
-        shown = []
-        for run_id, of_run in self.of.by_run(records).items():
-            estimate = self._over_base(of_run, bases.get(run_id, [])) if self.over else self._figure(of_run)
-            if estimate:
-                shown.append(estimate)
+        shown = self._of_runs(records)
         if self.quantity == "Reached":
             return max(shown, key=lambda estimate: len(estimate.records), default=None)
-        return shown[0].over(self.per) if shown else None
+        if not shown:
+            return None
+        if self.theirs is not None:
+            return replace(shown[0].over(self.theirs), note=self.unpaired)
+        return shown[0].over(self.per)
+
+    def refused(self, records: Sequence[Record]) -> str:
+        """Return why records that have its points make no figure; empty: there are none."""
+        if not self.is_timed:
+            return ""
+        fitting = [record for record in records if any(each.fits(record) for each in self.filters)]
+        if self.quantity in ("Learned", "TimesSooner") and any(map(is_of_shared_gpu, fitting)):
+            return "others used the GPU of its records too, so that their times are no evidence"
+        bases = self.over.by_run(records) if self.over else {}
+        if any(run_id in bases for run_id in self.of.by_run(records)):
+            return "its sides were measured on two cards, whose ratio decides nothing"
+        return ""
+
+    def _of_runs(self, records: Sequence[Record]) -> list[Estimate]:
+        """Return what each run shows, the newest first."""
+        if self.over is None:
+            figures = [self._figure(of_run) for of_run in self.of.by_run(records).values()]
+        else:
+            bases = self.over.by_run(records)
+            figures = [
+                self._over_base(group, bases.get(run_id, []))
+                for run_id, of_run in self.of.by_run(records).items()
+                for group in (_by_card(of_run) if self.is_timed else [of_run])
+            ]
+        return [each for each in figures if each]
+
+    def _over_base(self, group: Sequence[Record], bases: Sequence[Record]) -> Estimate | None:
+        """Return the ratio of two points in one run; one of times is of one card."""
+        shared = [each for each in bases if not (self.is_timed and are_on_two_cards(group[0], each))]
+        of, base = self._figure(group), self._figure(shared)
+        return of and base and self._ratio(of, base)
 
     def _compared(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
         """Return the newest ratio of rates of two points that were measured in turns; a rate is one over a time."""
-        assert self.over is not None, "a ratio has a base"
-        by_id = {record.id: record for record in records if self.metric == _rate_of_time(record)}
+        assert self.over is not None, "a ratio of two points has a base"
         estimates = []
-        for each in comparisons:
-            a, b = by_id.get(each.a), by_id.get(each.b)
-            if a is None or b is None or are_on_two_cards(a, b):
+        for each, a, b in _joined(records, comparisons):
+            if self.metric != _rate_of_time(a):
                 continue
-            ratio, n_rounds = each.ratio(), len(each.log_ratios)
-            value, low, high = ratio.value, ratio.low, ratio.high
-            if self.of.fits(b) and self.over.fits(a):
-                a, b, value, low, high = b, a, 1 / value, 1 / high, 1 / low
+            ratio = each.ratio()
             if self.of.fits(a) and self.over.fits(b):
-                note = f"in turns, {n_rounds} rounds of new processes" if n_rounds > 1 else "in turns, one round"
-                estimates.append(Estimate(value=value, low=low, high=high, records=(a, b), note=note))
+                estimates.append(Estimate.of_ratio(ratio, a, b))
+            elif self.of.fits(b) and self.over.fits(a):
+                turned = Estimate(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low, records=(b, a))
+                estimates.append(turned)
+            else:
+                continue
+            estimates[-1] = replace(estimates[-1], note=_rounds(each))
         return max(estimates, key=lambda estimate: estimate.records[0].started_at, default=None)
 
-    def _over_base(self, of_run: Sequence[Record], bases: Sequence[Record]) -> Estimate | None:
-        """Return the ratio of two points in one run; that of rates is of one card, the one that was used last."""
-        if self.quantity != "Ratio":
-            of, base = self._figure(of_run), self._figure(bases)
-            return of and base and self._ratio(of, base)
-        for record in of_run:
-            of, base = self._rate(record), self._figure([each for each in bases if not are_on_two_cards(record, each)])
-            if of and base:
-                return self._ratio(of, base)
-        return None
+    def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
+        """Return the ratio to the fastest variant of the peer, each in the newest turns with ours.
 
-    def is_on_two_cards(self, records: Sequence[Record]) -> bool:
-        """Return whether a run has both sides of a ratio, and only on two cards."""
-        if self.quantity != "Ratio" or self.over is None:
-            return False
-        bases = self.over.by_run(records)
-        return any(
-            run_id in bases and not self._over_base(of, bases[run_id]) for run_id, of in self.of.by_run(records).items()
-        )
+        Where another run had the peer faster than it was in turns, the interval goes down to the ratio over that.
+        """
+        newest: dict[str, tuple[Comparison, Record, Record]] = {}
+        for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].started_at):
+            if theirs.case == PEER and self._is_the_peer(theirs) and self._is_the_work(ours):
+                suffix = str(theirs.point["peer"]).removeprefix(self.peer).removeprefix("-")
+                newest[str(theirs.point.get("variant", suffix))] = each, ours, theirs
+        if len(newest) > 1:
+            newest.pop("", None)  # of records that named no variant
+        if not newest:
+            return None
+        compared, ours, theirs = min(newest.values(), key=lambda found: found[0].ratio().value)
+        ratio, rate = compared.ratio(), metric(ours, self.metric)
+        name = " ".join(str(theirs.point[axis]) for axis in ("peer", "variant") if axis in theirs.point)
+        notes = [f"{_rounds(compared)} with {name}", *remarks(theirs)]
+        estimate = Estimate.of_ratio(ratio, ours, theirs)
+        if self.theirs and rate and (over := rate.value / self.theirs) < ratio.low:
+            notes.append(f"over their {number(self.theirs)} of another run {number(over)}")
+            estimate = replace(estimate, low=over)
+        return replace(estimate, note="; ".join(notes))
+
+    def _is_the_peer(self, theirs: Record) -> bool:
+        name = str(theirs.point["peer"])
+        return name == self.peer or name.startswith(f"{self.peer}-")  # variants were peers of their own once
+
+    def _is_the_work(self, ours: Record) -> bool:
+        return ours.scope == CASES[self.of.case].scope and self.of.takes(ours.point)
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
         top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)
@@ -143,6 +204,7 @@ class Query(Model):
 
     def _learned(self, seeds: Sequence[Record]) -> Estimate | None:
         """Return the median over the seeds if most of them reached the threshold, a missed one being infinity."""
+        seeds = [record for record in seeds if not (self.is_timed and is_of_shared_gpu(record))]
         times = [
             time.value / (float(record.point["n_envs"]) if self.per_env else 1)
             for record in seeds
@@ -173,6 +235,30 @@ class Query(Model):
         )
 
 
+def _joined(
+    records: Sequence[Record], comparisons: Sequence[Comparison]
+) -> Iterator[tuple[Comparison, Record, Record]]:
+    """Yield the comparisons of which both records are there, and of one card."""
+    by_id = {record.id: record for record in records}
+    for each in comparisons:
+        a, b = by_id.get(each.a), by_id.get(each.b)
+        if a is not None and b is not None and not are_on_two_cards(a, b):
+            yield each, a, b
+
+
+def _by_card(records: Sequence[Record]) -> list[list[Record]]:
+    """Return records by the card that did their work."""
+    groups: dict[str | None, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.card, []).append(record)
+    return list(groups.values())
+
+
+def _rounds(compared: Comparison) -> str:
+    n_rounds = len(compared.log_ratios)
+    return f"in turns, {plural(n_rounds, 'round')} of new processes" if n_rounds > 1 else "in turns, one round"
+
+
 def _rate_of_time(record: Record) -> str:
     """Name the rate whose inverse is the time that comparisons are of: that of the first kind of work."""
     return f"{next(iter(record.work_per_run or {}), '')}_per_s"
@@ -201,18 +287,26 @@ class Claim(Model):
 
     name: str
     source: str
+    section: str = ""
+    """Heading, figure or table of the source that has it."""
+    quote: str = ""
+    """Words of the source, letter by letter; empty: it is read off a chart, or a goal of ours."""
+    reading: str = ""
+    """Way in which words or a chart of the source become the figure; empty: it stands there."""
     says: str
-    """The set-up, exactly."""
+    """The set-up."""
+    bound: Literal["", "about", "at least", "at most"] = ""
+    """Word of the source before the figure; empty: the figure itself, which another measurement may miss as one of
+    "about"."""
     low: int | float
-    """Least that is claimed; with ``at_most``, most."""
+    """The figure; with `high`, the lower end of a range."""
     high: int | float | None = None
     """Upper end of a claimed range."""
     unit: str
-    about: bool = False
-    """The source says "about"."""
-    at_most: bool = False
+    direction: Direction = "higher"
+    """Better side of the figure, where one that is missed exceeds it."""
     hardware: str
-    """Hardware of the source."""
+    """Hardware that the source names for it."""
     query: Query | None = None
     """Figure that decides it here."""
     differs: str = ""
@@ -221,6 +315,23 @@ class Claim(Model):
     """Reason why no figure of ours can decide it."""
     made_by: str = ""
     """Run that made the figure, of our own claims; another one must show it again."""
+
+    @property
+    def region(self) -> Interval:
+        """Both ends of where it says that the figure lies; one of ours must be shown again, and may be bettered."""
+        least, most = self.low - ABOUT * abs(self.low), self.low + ABOUT * abs(self.low)
+        if self.made_by:
+            return (least, math.inf) if self.direction == "higher" else (-math.inf, most)
+        if self.high is not None:
+            return self.low, self.high
+        return {"at least": (self.low, math.inf), "at most": (-math.inf, self.low)}.get(self.bound, (least, most))
+
+    @property
+    def figure(self) -> str:
+        """The figure with its word, without the unit."""
+        if self.high is not None:
+            return f"{number(self.low)} to {number(self.high)}"
+        return f"{self.bound} {number(self.low)}".strip()
 
 
 # ------------------------------------------------------------------ reading
