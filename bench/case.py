@@ -133,7 +133,12 @@ def point_name(case: str, point: Point) -> str:
     return f"{case}[{','.join(f'{name}={value}' for name, value in point.items())}]"
 
 
-ON_CPU: Final = ("cpu", "host")
+ORACLE: Final = "cpu"
+"""Backend that others are held against: NumPy on one thread, written to be compared with."""
+ON_CPU: Final = (ORACLE, "host")
+"""Backends of a CPU."""
+PLAIN: Final = "numpy"
+"""Value of the axis `backend` of what no backend runs: the baseline in plain NumPy, on one thread."""
 ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
 """Axes in which the sides of a ratio may differ, beside the one that tells its base."""
 
@@ -148,7 +153,7 @@ def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
     """
     free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
     same = sorted((name, value) for name, value in point.items() if name not in free)
-    return (axis == "backend" or point["backend"] not in ON_CPU, *same)
+    return (axis == "backend" or point["backend"] not in (*ON_CPU, PLAIN), *same)
 
 
 def passes(point: Point, where: Sequence[str]) -> bool:

@@ -14,8 +14,6 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 
-from warpdrive_min.backends import availability
-
 from . import sweep
 from .case import Job, Point, Preset
 from .cases import CASES
@@ -28,6 +26,7 @@ from .show import render
 from .show.columns import Column, Table
 from .show.labels import number
 from .workloads.learn import SEEDS
+from .workloads.shared import availability
 
 OURS: Final = "this project"
 

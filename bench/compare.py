@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
 
 from . import record, sweep
@@ -45,6 +44,7 @@ from .stats import CONFIDENCE, holm, median
 from .stopping import keeps
 from .sweep import Names, Resume, Where, say
 from .worker import WorkerError
+from .workloads.shared import availability
 
 SAME: Final = 0.01
 """Share within which the whole interval of two sides lies that are the same."""

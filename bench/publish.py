@@ -16,7 +16,6 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from warpdrive_min.backends import availability
 from warpdrive_min.files import write_atomically
 
 from . import doctor, documents, machine, plots, sets, sweep
@@ -32,6 +31,7 @@ from .sets import COMPARISONS, RECORDS, Manifest
 from .stopping import keeps
 from .sweep import say
 from .worker import run_points
+from .workloads.shared import availability
 
 _T = TypeVar("_T")
 REFUSED: Final = 3

@@ -18,7 +18,7 @@ from typing import Any, Final
 from warpdrive_min.backends import BACKENDS, Availability
 
 from . import measure
-from .case import Job, point_name
+from .case import PLAIN, Job, point_name
 from .machine import sources_hash
 from .measure import Ranks
 from .record import Context, Measurement, Record, Status
@@ -155,7 +155,7 @@ class Cluster:
                 return Availability(True)
             return Availability(False, f"no node of the cluster has a {'GPU and a CPU' if on_gpu else 'CPU'}")
 
-        return {name: state(name in ON_GPU) for name in BACKENDS}
+        return {name: state(name in ON_GPU) for name in (*BACKENDS, PLAIN)}
 
     def nodes(self) -> list[Node]:
         """Return the nodes that are alive.

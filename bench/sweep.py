@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from warpdrive_min.backends import Availability, availability
+from warpdrive_min.backends import Availability
 
 from . import documents, plots, ray_sweep
 from .case import Case, Job, Point, Preset, PresetName
@@ -24,6 +24,7 @@ from .show import render
 from .show.records import by_machine
 from .stopping import keeps
 from .worker import run_points
+from .workloads.shared import availability
 
 Filters = Mapping[str, Sequence[Any] | None]
 """Values to keep of each axis, and of "case", or their texts; one that is not named, or has none, keeps all."""

@@ -37,13 +37,12 @@ if __name__ == "__main__":  # run by its path, which says whether the package li
     _outer = "warpdrive_min." if (Path(__file__).resolve().parents[1] / "__init__.py").exists() else ""
     __package__ = f"{_outer}bench"
 
-from warpdrive_min.backends import BACKENDS
-
 from . import machine, measure
 from .case import Case, Job, Point, Skip
 from .cases import CASES
 from .measure import Plan, Timed, Timer
 from .record import Context, Host, Record, parsed
+from .workloads.shared import ON_GPU
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
@@ -406,7 +405,7 @@ def run_point(job: Job, context: Context) -> Record:
 
 def is_on_gpu(job: Job) -> bool:
     """Return whether a point is measured on a GPU of this machine."""
-    return torch.cuda.is_available() and BACKENDS[job.point["backend"]].captures_graphs
+    return torch.cuda.is_available() and job.point["backend"] in ON_GPU
 
 
 if __name__ == "__main__":

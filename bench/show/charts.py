@@ -13,6 +13,7 @@ from .records import metric
 # Okabe and Ito's colours, which people with any colour vision tell apart; marker and line say the same again.
 BACKEND_STYLE: Final[dict[str, dict[str, str]]] = {
     "cpu": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    "numpy": {"color": "#CC79A7", "marker": "v", "linestyle": ":"},
     "host": {"color": "#E69F00", "marker": "s", "linestyle": "--"},
     "numba": {"color": "#009E73", "marker": "^", "linestyle": "-."},
     "pycuda": {"color": "#D55E00", "marker": "D", "linestyle": "-"},

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from ..case import shared_axes
+from ..case import ORACLE, PLAIN, shared_axes
 from ..record import Metric, Record, are_on_two_cards
 from .labels import (
-    BACKEND_NAME,
     ENV_NAME,
     axis_label,
     backend_label,
+    code_label,
     device_label,
     interval_text,
     is_ours,
@@ -20,7 +20,7 @@ from .labels import (
     plain_text,
     ratio_text,
 )
-from .records import first_metric, metric
+from .records import best_on_cpu, first_metric, metric, work_of
 
 Row = TypeVar("Row")
 
@@ -162,12 +162,48 @@ def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) 
         return shared_axes(record.point, axis, *ignored)
 
     bases = {key(record): record for record in records if record.point[axis] == base}
+    names = sorted({backend_label(record) if axis == "backend" else base for record in bases.values()})
 
     def value(record: Record) -> float | None:
-        base_record = bases.get(key(record))
-        if base_record is None or are_on_two_cards(record, base_record):
-            return None
-        own, of_base = first_metric(record), first_metric(base_record)
-        return own.value / of_base.value if own and of_base else None
+        return _ratio(record, found) if (found := bases.get(key(record))) else None
 
-    return value_column(f"x {BACKEND_NAME.get(base, base)}".replace("_", " "), value, ratio_text)
+    return value_column(f"x {' and '.join(names or [base])}".replace("_", " "), value, ratio_text)
+
+
+Sides = Callable[[Record], tuple[Record, Record] | None]
+"""Returns the records whose ratio stands in the row of one, its base last, if there are any."""
+
+
+def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
+    """Return the columns of a ratio over the best code on a CPU, and of the name of that code."""
+
+    def ratio(record: Record) -> float | None:
+        return _ratio(*found) if (found := sides(record)) else None
+
+    def name(record: Record) -> str:
+        return code_label(found[1]) if (found := sides(record)) else NOTHING
+
+    return [value_column(header, ratio, ratio_text), Column("best CPU code", name, is_choice=True)]
+
+
+def over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Record]]:
+    """Return the columns of how many times as fast a point is as code on a CPU.
+
+    That is the best one measured in its run, then plain NumPy; where that was not measured, the oracle, by its name.
+    """
+    shown = list(records)
+    if not any(record.point["backend"] == PLAIN for record in shown):
+        return [over_column(shown, "backend", ORACLE, *ignored)]
+    best = best_on_cpu(shown)
+
+    def sides(record: Record) -> tuple[Record, Record] | None:
+        return (record, best[work_of(record)]) if work_of(record) in best else None
+
+    return [*best_columns("x best CPU code", sides), over_column(shown, "backend", PLAIN, *ignored)]
+
+
+def _ratio(own: Record, base: Record) -> float | None:
+    if are_on_two_cards(own, base):
+        return None
+    one, other = first_metric(own), first_metric(base)
+    return one.value / other.value if one and other else None

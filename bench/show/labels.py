@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from ..record import Metric, Record
 
-BACKEND_NAME: Final = {"cpu": "NumPy", "host": "C++", "numba": "Numba-CUDA", "pycuda": "CUDA C (PyCUDA)"}
+BACKEND_NAME: Final = {
+    "cpu": "oracle (NumPy)",
+    "numpy": "plain NumPy",
+    "host": "C++",
+    "numba": "Numba-CUDA",
+    "pycuda": "CUDA C (PyCUDA)",
+}
+"""Who does the work, by backend; of `numpy` it is no backend but the baseline."""
 ENV_NAME: Final = {
     "cartpole": "CartPole",
     "mountain_car": "MountainCar",
@@ -28,7 +35,10 @@ OTHER_WAYS: Final = ("saved arrays",)
 def backend_label(record: Record) -> str:
     """Name the backend, on a CPU with its threads."""
     name = BACKEND_NAME[str(record.point["backend"])]
-    return name if record.threads is None else f"{name} ({plural(record.threads, 'thread')})"
+    if record.threads is None:
+        return name
+    threads = plural(record.threads, "thread")
+    return f"{name.removesuffix(')')}, {threads})" if name.endswith(")") else f"{name} ({threads})"
 
 
 def is_ours(record: Record) -> bool:
@@ -41,6 +51,14 @@ def maker(record: Record) -> str:
     if is_ours(record):
         return backend_label(record)
     return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"
+
+
+def code_label(record: Record) -> str:
+    """Name the code that did the work and its threads: a backend of ours, or a peer in one of its variants."""
+    if record.case != "peer":
+        return backend_label(record)
+    who = " ".join(str(record.point[axis]) for axis in ("peer", "variant") if axis in record.point)
+    return f"{who} ({device_label(record.threads)})"
 
 
 def device_label(threads: int | None) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..case import ORACLE, PLAIN
 from ..machine import kind
 from ..record import ALONE, Metric, Record
 from .labels import ENV_NAME
@@ -105,6 +106,33 @@ def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
 def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[Any, ...], Record]:
     """Return what others are compared with, by what they must share."""
     return {size(record, axis): record for record in records if record.point[axis] == value}
+
+
+def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
+    """Return the fastest code on a CPU for each work of each run, by `work_of`; the oracle is none of them.
+
+    Others' software counts where it does the same. Where plain NumPy was not measured there is no best one.
+
+    Args:
+        records: Of one case, and peers.
+    """
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        point = record.point
+        is_code = record.threads is not None and point.get("backend") != ORACLE and not point.get("exact")
+        if is_code and point.get("work", "simulate") == "simulate":
+            found.setdefault(work_of(record), []).append(record)
+    return {
+        work: max(each, key=lambda record: rate_of(record, "agent_steps_per_s"))
+        for work, each in found.items()
+        if any(record.point.get("backend") == PLAIN for record in each)
+    }
+
+
+def work_of(record: Record) -> tuple[Any, ...]:
+    """Return what points of the same work in the same run share: all axes that do not say whose code does it."""
+    of_code = ("backend", "exact", "peer", "variant", "work")
+    return (record.run_id, *sorted((axis, value) for axis, value in record.point.items() if axis not in of_code))
 
 
 def joules(record: Record) -> Metric | None:

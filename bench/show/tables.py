@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from ..case import ON_CPU
 from ..record import Record
 from .charts import BACKEND_STYLE
 from .columns import (
@@ -15,13 +16,15 @@ from .columns import (
     MakeTable,
     Table,
     axis_column,
+    best_columns,
     interval_column,
     metric_column,
     over_column,
+    over_cpu_columns,
     value_column,
 )
 from .labels import ENV_NAME, axis_label, backend_label, commit_label, number, ratio_text
-from .records import env_order, joules, latest, measured_alone, metric, rate_of, size
+from .records import best_on_cpu, env_order, joules, latest, measured_alone, metric, rate_of, size, work_of
 
 # ------------------------------------------------------------------ what was read beside the metrics
 
@@ -103,7 +106,9 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
 
 
 def over_baseline(axis: str, base: str, *ignored: str) -> MakeTable:
-    """Return what makes the table of every point over a baseline; see `over_column`."""
+    """Return what makes the table of every point over a baseline; see `over_column`, of backends `over_cpu_columns`."""
+    if axis == "backend":
+        return lambda records: every_point(records, *over_cpu_columns(records, *ignored))
     return lambda records: every_point(records, over_column(records, axis, base, *ignored))
 
 
@@ -177,11 +182,13 @@ def all_known(records: Sequence[Record]) -> Table[Record]:
 
 def headline(records: Sequence[Record]) -> Table[Record]:
     """Return, for each environment, where the most agent steps are done; without rows if none was measured."""
-    alone = measured_alone(record for record in records if record.case == "env_step")
+    every = measured_alone(records)
+    alone = [record for record in every if record.case == "env_step"]
     steps = [record for record in latest(alone) if not record.point.get("exact")]
     best = {record.point["env"]: record for record in sorted(steps, key=_agent_steps)}
     newest_first = sorted(alone, key=lambda record: record.started_at, reverse=True)
     bases = {(size(record), record.point["backend"]): record for record in newest_first}
+    fastest = best_on_cpu(record for record in every if record.case in ("env_step", "peer"))
 
     def over_backend(name: str) -> Column[Record]:
         labels = {backend_label(record) for record in steps if record.point["backend"] == name}
@@ -196,6 +203,15 @@ def headline(records: Sequence[Record]) -> Table[Record]:
 
         return value_column(f"times {' and '.join(sorted(labels))}", value, ratio_text)
 
+    def over_best(record: Record) -> tuple[Record, Record] | None:
+        same = (other for other in newest_first if other.point == record.point and work_of(other) in fastest)
+        return next(((other, fastest[work_of(other)]) for other in same), None)
+
+    def over_cpu() -> list[Column[Record]]:
+        if fastest:
+            return best_columns("times the best CPU code", over_best)
+        return [over_backend(name) for name in ON_CPU if any(r.point["backend"] == name for r in steps)]
+
     return Table(
         caption="Where each environment does the most agent steps; ratios are of one size in the newest run of both.",
         rows=sorted(best.values(), key=env_order),
@@ -205,7 +221,7 @@ def headline(records: Sequence[Record]) -> Table[Record]:
             metric_column("env_steps_per_s"),
             interval_column("env_steps_per_s"),
             metric_column("agent_steps_per_s"),
-            *(over_backend(name) for name in ("cpu", "host") if any(r.point["backend"] == name for r in steps)),
+            *over_cpu(),
             SHARE,
             ERROR,
             RUN,

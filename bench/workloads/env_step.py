@@ -9,13 +9,15 @@ import numpy as np
 import torch
 
 from warpdrive_min import BACKENDS, EnvWrapper
-from warpdrive_min.consistency import step_by_step
+from warpdrive_min.consistency import Agreement, step_by_step
 from warpdrive_min.envs import ENVS
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 
-from ..case import ON_CPU, Case, Check, Point, Preset
+from ..case import ON_CPU, ORACLE, PLAIN, Case, Check, Point, Preset
 from ..measure import Timed
+from ..plain import PLAIN as BATCHES
+from ..plain.check import agreement
 from ..record import Metric, Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from ..show.labels import (
@@ -25,7 +27,19 @@ from ..show.labels import (
     environment,
     ratio_text,
 )
-from ..show.records import baselines, between, grouped, joules, latest, metric, plain, size, times_baseline
+from ..show.records import (
+    baselines,
+    best_on_cpu,
+    between,
+    grouped,
+    joules,
+    latest,
+    metric,
+    plain,
+    size,
+    times_baseline,
+    work_of,
+)
 from ..show.tables import over_baseline
 from .shared import (
     EPISODE_LENGTHS,
@@ -55,6 +69,8 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
         point: Its ``mode``, where it has one, says whether there is a graph.
         draws: Sample in each step; else the actions of one draw are taken again and again.
     """
+    if point["backend"] == PLAIN:
+        return plain_step(point, draws=draws)
     backend = available(point["backend"])
     n_envs, n_agents = point["n_envs"], point["n_agents"]
     wrapper = start_env(point, point["backend"], n_envs)
@@ -68,21 +84,14 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
 
     steps = repeated(backend, advance, point.get("mode"))
     oracle = start_env(point, "cpu", checked_envs(point))
-    checked_steps = CHECKED_STEPS if n_agents <= CHECKED_AGENTS else CHECKED_STEPS_OF_MANY
 
-    def check() -> Check:
-        agreement = step_by_step(wrapper, oracle, draw, checked_steps)
-        return Check(
-            passed=agreement.max_error <= wrapper.env.tolerance,
-            max_error=agreement.max_error,
-            oracle=f"NumPy, {checked_envs(point)} environments, {checked_steps} steps from the same state",
-            detail=str(agreement),
-        )
+    def compare(n_steps: int) -> Agreement:
+        return step_by_step(wrapper, oracle, draw, n_steps)
 
     return timed(
         backend,
         steps,
-        check,
+        checked(point, oracle, compare),
         work={"env_steps": n_envs, "agent_steps": n_envs * n_agents},
         threads=backend.threads,
         n_bytes=n_envs * (wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0)),
@@ -91,19 +100,54 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
     )
 
 
+def plain_step(point: Point, *, draws: bool) -> Timed:
+    """Do the same in plain NumPy, which the oracle follows step by step; arguments as for `env_step`."""
+    n_envs, n_agents = point["n_envs"], point["n_agents"]
+    oracle = start_env(point, "cpu", checked_envs(point), auto_reset=False)
+    batch = BATCHES[point["env"]](oracle.env.config, n_envs, SEED)
+    drawn = batch.draw()
+    steps = repeated(BACKENDS["cpu"], lambda: batch.step(batch.draw() if draws else drawn))
+    return timed(
+        BACKENDS["cpu"],
+        steps,
+        checked(point, oracle, lambda n_steps: agreement(batch, oracle, n_steps)),
+        work={"env_steps": n_envs, "agent_steps": n_envs * n_agents},
+        threads=1,
+        n_bytes=n_envs * oracle.env.bytes_per_step,
+        n_ops=n_envs * oracle.env.ops_per_step,
+        notes={"steps_per_run": steps.n},
+    )
+
+
+def checked(point: Point, oracle: EnvWrapper, compare: Callable[[int], Agreement]) -> Callable[[], Check]:
+    """Return the check of a point by so many steps beside its oracle."""
+    n_steps = CHECKED_STEPS if point["n_agents"] <= CHECKED_AGENTS else CHECKED_STEPS_OF_MANY
+
+    def check() -> Check:
+        seen = compare(n_steps)
+        return Check(
+            passed=seen.max_error <= oracle.env.tolerance,
+            max_error=seen.max_error,
+            oracle=f"NumPy, {oracle.n_envs} environments, {n_steps} steps from the same state",
+            detail=str(seen),
+        )
+
+    return check
+
+
 def step(point: Point) -> Timed:
     """Step and restart what ended, with actions that stay: the kernel alone."""
     return env_step(point, draws=False)
 
 
-def start_env(point: Point, backend: str, n_envs: int) -> EnvWrapper:
+def start_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = True) -> EnvWrapper:
     """Build and start the environment of a point."""
-    wrapper = build_env(point, backend, n_envs)
+    wrapper = build_env(point, backend, n_envs, auto_reset=auto_reset)
     wrapper.reset()
     return wrapper
 
 
-def build_env(point: Point, backend: str, n_envs: int) -> EnvWrapper:
+def build_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = True) -> EnvWrapper:
     """Build the environment of a point; compiles its kernels."""
     config = env_config(point["env"], point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
     return EnvWrapper(
@@ -111,7 +155,7 @@ def build_env(point: Point, backend: str, n_envs: int) -> EnvWrapper:
         num_envs=n_envs,
         env_backend=backend,
         seed=SEED,
-        auto_reset=True,
+        auto_reset=auto_reset,
         exact=point.get("exact", False),
     )
 
@@ -136,10 +180,12 @@ def sampler_bytes(wrapper: EnvWrapper) -> int:
 AGENT_COUNTS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
 """Agents in each of `N_ENVS_OVER_AGENTS` environments."""
 N_ENVS_OVER_AGENTS: Final = 100
-NUMPY_PAIRS: Final = 1_300_000
-"""Pairs of agents in all environments up to which NumPy is measured; above, a step takes it seconds."""
-NUMPY_ENVS: Final = 100_000
-"""Environments up to which NumPy is measured; its rate does not grow any more."""
+ORACLE_PAIRS: Final = 1_300_000
+"""Pairs of agents in all environments up to which the oracle is measured; above, a step takes it seconds."""
+ORACLE_ENVS: Final = 100_000
+"""Environments up to which the oracle is measured; its rate does not grow any more."""
+PLAIN_PAIRS: Final = 100_000_000
+"""Pairs of agents up to which plain NumPy is measured where it looks at all of them."""
 CARTPOLE: Final = ("cartpole", 1)
 TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
 TAG_CONTINUOUS: Final = ("tag_continuous", 110)
@@ -151,9 +197,15 @@ def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> di
 
 
 def backends(n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, NumPy up to `NUMPY_PAIRS` and `NUMPY_ENVS`."""
-    has_numpy = n_envs * n_agents**2 <= NUMPY_PAIRS and n_envs <= NUMPY_ENVS
-    return [name for name in BACKENDS if name != "cpu" or has_numpy]
+    """Return all backends, the oracle up to `ORACLE_PAIRS` and `ORACLE_ENVS`."""
+    has_oracle = n_envs * n_agents**2 <= ORACLE_PAIRS and n_envs <= ORACLE_ENVS
+    return [name for name in BACKENDS if name != "cpu" or has_oracle]
+
+
+def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
+    """Return all backends, and plain NumPy, in Tag Continuous up to `PLAIN_PAIRS`."""
+    has_plain = env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS
+    return [*([PLAIN] if has_plain else []), *backends(n_envs, n_agents)]
 
 
 def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
@@ -193,7 +245,7 @@ def env_step_points(preset: Preset) -> list[Point]:
         place(env, backend, n_envs, n_agents, exact=False)
         for (env, n_agents), counts in sizes.items()
         for n_envs in counts
-        for backend in backends(n_envs, n_agents)
+        for backend in codes(env, n_envs, n_agents)
     ]
     exact = [] if preset == "smoke" else [CARTPOLE, TAG_CONTINUOUS]
     return points + [
@@ -227,7 +279,7 @@ def step_points(preset: Preset) -> list[Point]:
         for env, n_agents in (CARTPOLE, TAG_GRIDWORLD, TAG_CONTINUOUS)
         if (counts := sizes.get((env, n_agents)))
         for n_envs in sorted({min(counts[-1], 100), counts[-1]})
-        for backend in backends(n_envs, n_agents)
+        for backend in codes(env, n_envs, n_agents)
     ]
 
 
@@ -263,10 +315,10 @@ would take NumPy minutes a step.
 def published_points(preset: Preset) -> list[Point]:
     """Return the node's point on every backend, the others where there is a GPU to compare; smoke: a tiny node."""
     if preset == "smoke":
-        return [place(**NODE | {"n_envs": 3, "backend": backend}) for backend in ON_CPU]
-    points: list[Point] = [place(**NODE, backend=backend) for backend in BACKENDS]
+        return [place(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
+    points: list[Point] = [place(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
     if torch.cuda.is_available() or preset == "full":
-        points += [place(**HIGHEST, backend=backend) for backend in BACKENDS]
+        points += [place(**HIGHEST, backend=backend) for backend in (PLAIN, *BACKENDS)]
         points += [place(**sizes, backend=backend) for sizes in GPU_ALONE for backend in ON_GPU]
     return points
 
@@ -275,16 +327,24 @@ def published_points(preset: Preset) -> list[Point]:
 
 
 def env_step_pairs(preset: Preset) -> Pairs:
-    """Return each backend over NumPy and over C++, CUDA C over Numba, and many environments over few."""
+    """Return GPUs over C++, CUDA C and C++ over plain NumPy, CUDA C over Numba, and many environments over few.
+
+    Over the oracle there is only what WarpDrive's claims are about.
+    """
     points = env_step_points(preset)
-    compiled = [point for point in points if point["backend"] != "cpu"]
+    claimed = [
+        point for point in points if (point["env"], point["n_agents"], point["n_envs"]) == (*TAG_CONTINUOUS, 100)
+    ]
+    compiled = [point for point in points if point["backend"] not in (ORACLE, PLAIN)]
+    fastest = [point for point in points if point["backend"] in (PLAIN, "host", "pycuda")]
     few_and_many = [
         point
         for point in points
         if point["backend"] == "pycuda" and point["n_envs"] in (100, 2_000) and point["n_agents"] == TAG_GRIDWORLD[1]
     ]
     return [
-        *pairs_over(points, "backend", "cpu", ignored=["exact"]),
+        *pairs_over(claimed, "backend", "cpu"),
+        *pairs_over(fastest, "backend", PLAIN),
         *pairs_over(compiled, "backend", "host", "numba"),
         *pairs_over(few_and_many, "n_envs", 100),
     ]
@@ -321,30 +381,46 @@ def saturation(points: Sequence[DataPoint]) -> str:
     return f"saturated ({SATURATED:.0%} of its highest rate) from {full:,.0f} environments on"
 
 
+def speedup_chart(records: Sequence[Record]) -> Chart:
+    """Return speed-ups over the best code on a CPU; where plain NumPy was not measured, over the oracle."""
+    best = best_on_cpu(records)
+    if not best:
+        return speedup_over(ORACLE)(records)
+    others = [r for r in records if work_of(r) in best and r.point["backend"] != ORACLE and r is not best[work_of(r)]]
+    return _speedup("speedup", "the best CPU code", others, lambda record: best[work_of(record)])
+
+
 def speedup_over(baseline: str) -> MakeChart:
     """Return what makes the chart of speed-ups over a backend of the CPU, at the same size in the same run."""
 
     def speedup(records: Sequence[Record]) -> Chart:
         bases = baselines(records, "backend", baseline)
-        others = _in_sizes(
-            latest(r for r in records if size(r) in bases and r.point["backend"] not in ("cpu", baseline))
-        )
-        compared = [bases[size(record)] for record in others]
-        names = " and ".join(sorted({backend_label(record) for record in compared}))
-        panels = _panels(others, lambda record: times_baseline(record, bases[size(record)]), level=1)
-        return Chart(
-            name="speedup" if baseline == "cpu" else f"speedup-{baseline}",
-            title=f"Speed-up over {names}",
-            caption="Each ratio is of two points of the same size in the same run; its interval reaches as far as "
-            "theirs allow. Above the line at 1 a backend is faster than the baseline.",
-            x=Axis("environments"),
-            y=Axis(f"times {names}"),
-            panels=panels,
-            records=[*others, *compared],
-            findings=_findings(panels, crossover),
+        others = [r for r in records if size(r) in bases and r.point["backend"] not in (ORACLE, PLAIN, baseline)]
+        return _speedup(
+            "speedup" if baseline == ORACLE else f"speedup-{baseline}", "", others, lambda record: bases[size(record)]
         )
 
     return speedup
+
+
+def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Record], Record]) -> Chart:
+    """Return the chart of speed-ups over each record's base, which stands for what its code is called."""
+    shown = _in_sizes(latest(others))
+    compared = [base(record) for record in shown]
+    codes = " and ".join(sorted({backend_label(record) for record in compared}))
+    panels = _panels(shown, lambda record: times_baseline(record, base(record)), level=1)
+    which = f" At each size that is the fastest of {codes}." if over else ""
+    return Chart(
+        name=name,
+        title=f"Speed-up over {over or codes}",
+        caption="Each ratio is of two points of the same size in the same run; its interval reaches as far as "
+        f"theirs allow. Above the line at 1 a backend is faster than the baseline.{which}",
+        x=Axis("environments"),
+        y=Axis(f"times {over or codes}"),
+        panels=panels,
+        records=[*shown, *compared],
+        findings=_findings(panels, crossover),
+    )
 
 
 def crossover(points: Sequence[DataPoint]) -> str:
@@ -574,7 +650,7 @@ ENV_STEP: Final = Case(
     table=over_baseline("backend", "cpu", "exact"),
     charts=(
         throughput_chart,
-        speedup_over("cpu"),
+        speedup_chart,
         speedup_over("host"),
         agents_chart,
         languages_chart,
@@ -605,7 +681,7 @@ PUBLISHED: Final = compared(
     scope="env",
     points=published_points,
     setup=env_step,
-    over=("backend", "cpu", "host"),
+    over=("backend", "cpu", PLAIN, "host"),
 )
 STEP: Final = compared(
     name="step",
@@ -613,5 +689,5 @@ STEP: Final = compared(
     scope="kernel",
     points=step_points,
     setup=step,
-    over=("backend", "cpu"),
+    over=("backend", PLAIN),
 )

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from warpdrive_min import BACKENDS, capture
-from warpdrive_min.backends import Backend
+from warpdrive_min.backends import Availability, Backend
+from warpdrive_min.backends import availability as of_backends
 from warpdrive_min.consistency import difference
 
-from ..case import ON_CPU, Case, Check, Facts, Mode, Point, Preset, Skip, shared_axes
+from ..case import ON_CPU, PLAIN, Case, Check, Facts, Mode, Point, Preset, Skip, shared_axes
 from ..measure import Timed
 from ..show.tables import over_baseline
 
@@ -78,6 +79,11 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
 
 
 # ------------------------------------------------------------------ backends
+
+
+def availability() -> dict[str, Availability]:
+    """Say of each value of the axis `backend` whether it can run here, or why not and what to install."""
+    return {**of_backends(), PLAIN: Availability(True, "NumPy")}
 
 
 def available(name: str) -> Backend:

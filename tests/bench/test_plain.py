@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.case import PLAIN as PLAIN_NUMPY
+from bench.cases import CASES
 from bench.plain import PLAIN, tag_continuous
 from bench.plain.check import agreement
 from bench.plain.classic_control import Single
@@ -154,3 +156,14 @@ def test_an_oracle_that_restarts_is_refused():
     oracle = EnvWrapper(made, num_envs=2, env_backend="cpu", auto_reset=True)
     with pytest.raises(ConfigError, match="must not restart"):
         agreement(PLAIN["cartpole"](made.config, 2, 0), oracle, 1)
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_a_point_of_the_bench_that_does_another_work_is_refused(draws, monkeypatch):
+    """The baseline is held against the oracle like any backend, before it is timed and after."""
+    point = {"env": "cartpole", "backend": PLAIN_NUMPY, "n_envs": 32, "n_agents": 1}
+    workload = CASES["env_step" if draws else "step"].setup(point)
+    assert workload.facts.threads == 1
+    assert workload.check().passed
+    monkeypatch.setattr(PLAIN["cartpole"], "advance", lambda batch, actions: None)
+    assert not workload.check().passed

@@ -144,7 +144,7 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
     """`run` writes records and figures, says why backends are skipped, and ends in a table."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
     folders = ("--out", tmp_path / "sweeps", "--figures", tmp_path / "figures")
-    assert "x NumPy" in bench("run", "--preset", "smoke", *where, *folders)
+    assert "x oracle (NumPy, 1 thread)" in bench("run", "--preset", "smoke", *where, *folders)
     (file,) = (tmp_path / "sweeps").glob("*.jsonl")
     assert len(read(file)) >= 2
     assert list((tmp_path / "figures").glob("*.png"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.case import Preset, point_name
+from bench.case import PLAIN, Preset, point_name
 from bench.cases import CASES
 from bench.ledger import CLAIMS
 from bench.measure import Plan, Ranks, Timed
@@ -87,9 +87,10 @@ def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch)
     places = {tuple(point.items()) for point in points}
     assert len(places) == len(points) > 0
     backends = {point["backend"] for point in points}
-    assert backends <= set(BACKENDS)
+    codes = {*BACKENDS, *([PLAIN] if case.name in ("env_step", "published", "step") else [])}
+    assert backends <= codes
     if preset != "smoke" and case.name != "neighbor_search" and case.scope in ("kernel", "env"):
-        assert backends == set(BACKENDS)
+        assert backends == codes
     of_torch = [point for point in points if str(point.get("implementation")).startswith("torch")]
     assert {point["backend"] for point in of_torch} <= {"cpu", "pycuda"}
     pairs = case.pairs(preset)
@@ -104,6 +105,8 @@ def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch)
     ("case", "base", "other"),
     [
         ("env_step", {"env": "cartpole", "backend": "host", "exact": False}, {"backend": "numba"}),
+        ("env_step", {"env": "cartpole", "backend": PLAIN, "n_envs": 1_000_000}, {"backend": "pycuda"}),
+        ("published", {"backend": PLAIN}, {"backend": "host"}),
         ("graph", {"mode": "eager"}, {"mode": "graph"}),
         ("neighbor_search", {"neighbor_search": "all_pairs"}, {"neighbor_search": "grid"}),
         ("return_scan", {"implementation": "torch loop"}, {"implementation": OURS, "backend": "numba"}),

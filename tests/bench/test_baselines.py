@@ -1,0 +1,121 @@
+"""Bases of speed-ups: the best code on a CPU at the same size in the same run, by its name, never the oracle alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.case import PLAIN
+from bench.cases import CASES
+from bench.documents import TABLES
+from bench.record import Record
+from bench.show.records import best_on_cpu, work_of
+from bench.show.tables import headline
+from bench.workloads.env_step import speedup_chart
+from tests.bench.builders import point, record
+
+THREADS = {"cpu": 1, PLAIN: 1, "host": 16, "pycuda": None}
+
+
+def of(backend: str, rate: float, n_envs: int = 100, **changes) -> Record:
+    """Return a record of CartPole."""
+    return record(rate, point=point(backend, n_envs), threads=THREADS[backend], **changes)
+
+
+def peer(rate: float, n_envs: int = 100, threads: int | None = 4, **axes) -> Record:
+    """Return a record of somebody else's CartPole."""
+    where = {"peer": "gymnasium", "env": "cartpole", "n_envs": n_envs, "n_agents": 1, "work": "simulate", **axes}
+    return record(rate, case="peer", point=where, threads=threads, taken="in turns with ours")
+
+
+ALL = [of("cpu", 1e6), of(PLAIN, 1e7), of("host", 2e7), of("pycuda", 8e8)]
+
+
+@pytest.mark.parametrize(
+    ("records", "name", "times"),
+    [
+        (ALL, "C++ (16 threads)", "40"),
+        ([*ALL, of(PLAIN, 4e7, started_at="2026-01-02T00:00:00")], "plain NumPy (1 thread)", "20"),
+        ([*ALL, peer(8e7, variant="vectorised")], "gymnasium vectorised (4 threads)", "10"),
+        ([*ALL, peer(8e7)], "gymnasium (4 threads)", "10"),
+        ([*ALL, peer(8e9, threads=None)], "C++ (16 threads)", "40"),
+        ([*ALL, peer(8e9, work="train")], "C++ (16 threads)", "40"),
+        ([*ALL, peer(8e9, n_envs=64)], "C++ (16 threads)", "40"),
+        ([*ALL, of("host", 8e9, run_id="other")], "C++ (16 threads)", "40"),
+        ([of("cpu", 9e8), *ALL[1:]], "C++ (16 threads)", "40"),
+    ],
+    ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "the oracle"],
+)
+def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
+    """Who is fastest at the same work in the same run on a CPU is the base, whose name stands beside the ratio."""
+    made = headline(records)
+    texts = {column.name: column.text(ALL[-1]) for column in made.columns}
+    assert (texts["times the best CPU code"], texts["best CPU code"]) == (times, name)
+    assert not any("oracle" in header for header in texts)
+
+
+def test_headline_of_old_records_names_the_oracle():
+    """Where plain NumPy was not measured nothing is called the best; ratios say over what, on how many threads."""
+    old = [each for each in ALL if each.point["backend"] != PLAIN]
+    made = headline([*old, peer(8e7)])
+    texts = {column.name: column.text(made.rows[0]) for column in made.columns}
+    assert texts["times oracle (NumPy, 1 thread)"] == "800"
+    assert texts["times C++ (16 threads)"] == "40"
+    assert not any("best" in name for name in texts)
+    assert best_on_cpu(old) == {}
+
+
+def test_exact_builds_are_no_opponent():
+    """They do more than the work needs."""
+    exact = record(9e9, point={**point("host", 100), "exact": True}, threads=16)
+    assert best_on_cpu([*ALL, exact])[work_of(exact)] is ALL[2]
+
+
+@pytest.mark.parametrize("case", ["env_step", "published", "step"])
+def test_tables_say_over_which_code(case):
+    """Rows have the ratio over the best and its name, and that over plain NumPy; old records that over the oracle."""
+    shown = [each.model_copy(update={"case": case}) for each in ALL]
+    made = TABLES[case](shown)
+    header = [column.name for column in made.columns]
+    row = dict(zip(header, made.cells[-1], strict=True))
+    assert row["backend"] == "CUDA C (PyCUDA)"
+    assert [row[name] for name in ("x best CPU code", "best CPU code", "x plain NumPy (1 thread)")] == [
+        "40",
+        "C++ (16 threads)",
+        "80",
+    ]
+    old = TABLES[case]([each for each in shown if each.point["backend"] != PLAIN])
+    (ratio,) = (column for column in old.columns if column.name.startswith("x "))
+    assert ratio.name == "x oracle (NumPy, 1 thread)"
+    assert ratio.text(shown[-1]) == "800"
+
+
+def test_chart_of_speed_ups_is_over_the_best():
+    """At each size the best is another one; it is not drawn over itself, and neither is the oracle."""
+    sizes = [each.model_copy(update={"point": point(str(each.point["backend"]), 1)}) for each in ALL]
+    small = [sizes[0], of(PLAIN, 3e7, 1), *sizes[2:]]
+    made = speedup_chart([*ALL, *small])
+    assert made.title == "Speed-up over the best CPU code"
+    assert "the fastest of C++ (16 threads) and plain NumPy (1 thread)" in made.caption
+    drawn = {series.name: {dot.x: dot.y for dot in series.points} for series in made.panels[0].series}
+    assert drawn["CUDA C (PyCUDA)"] == pytest.approx({1: 8e8 / 3e7, 100: 40})
+    assert drawn["plain NumPy (1 thread)"] == {100: 0.5}
+    assert drawn["C++ (16 threads)"] == pytest.approx({1: 2 / 3})
+    assert "oracle (NumPy, 1 thread)" not in drawn
+    old = speedup_chart([each for each in [*ALL, *small] if each.point["backend"] != PLAIN])
+    assert old.title == "Speed-up over oracle (NumPy, 1 thread)"
+
+
+@pytest.mark.parametrize("preset", ["smoke", "default", "full"])
+def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
+    """Where C++ is measured plain NumPy is too, but for the largest Tag Continuous: a headline lacks none."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    points = [each for each in CASES["env_step"].points(preset) if not each["exact"]]
+    of_code = {name: {work(each) for each in points if each["backend"] == name} for name in ("host", "pycuda", PLAIN)}
+    lacking = of_code["pycuda"] - of_code[PLAIN]
+    assert of_code["host"] == of_code["pycuda"]
+    assert all(env == "tag_continuous" and n_agents >= 2_000 for env, _, n_agents in lacking)
+
+
+def work(each) -> tuple[str, int, int]:
+    """Return environment and sizes of a point."""
+    return each["env"], each["n_envs"], each["n_agents"]
