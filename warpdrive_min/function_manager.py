@@ -294,7 +294,7 @@ class CUDAFunctionManager:
         text = str(mismatch)
         if text not in self._warned:
             self._warned.add(text)
-            warnings.warn(text, RuntimeWarning, stacklevel=4)
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 class KernelFunction:

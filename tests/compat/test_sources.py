@@ -18,6 +18,7 @@ if importlib.util.find_spec("gymnasium") is None:
     pytest.skip("the environments take their action spaces from gymnasium", allow_module_level=True)
 
 from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU
+from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
 
 from tests.compat.builders import FOLDER, THREADED, start
 from tests.compat.environments.orchard.orchard import GROWTH, Orchard
@@ -25,6 +26,7 @@ from warpdrive_min.backends import cuda_c, pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Parameter
 from warpdrive_min.errors import BindingError, CompileError, TypeMismatch
 from warpdrive_min.function_manager import CUDAFunctionManager, LaunchShape
+from warpdrive_min.rng import philox, uniform
 
 ORCHARD = FOLDER / "orchard" / "orchard_step.cu"
 SHAPE = {"EXACT": False, "N_AGENTS": 3, **LaunchShape.of(3).constants()}
@@ -133,6 +135,33 @@ def test_what_nvcc_accepts_compiles(tmp_path):
     body = "uint8_t small = 3; int64_t n = INT_MAX; x[0] = pow(2, x[1]) + pow(small, 2) + pow(x[1], 2.0) + M_PI_2;"
     body += 'x[1] = std::sqrt(x[0]) + std::pow(x[0], 2) + FLT_MAX + NAN; assert(n > 0); if (n < 0) printf("%f", x[0]);'
     assert compiled(write(tmp_path, step=text + kernel(body)))[:4] == b"\x7fELF"
+
+
+@needs_cuda_compiler
+@pytest.mark.parametrize(
+    "text",
+    [
+        kernel("curandState_t* own = states[threadIdx.x]; x[0] = curand_uniform(own) + curand_normal(states[0]);"),
+        "#include <curand_kernel.h>\n__device__ curandState_t* states[4];\n"
+        + kernel("curandState s; curand_init(1, 2, 0, &s); states[0] = &s; x[0] = curand_uniform(states[0]);"),
+    ],
+)
+def test_random_numbers_of_curand_compile(tmp_path, text):
+    """With or without cuRAND's header, from WarpDrive's states or the source's own."""
+    assert compiled(write(tmp_path, step=text))[:4] == b"\x7fELF"
+
+
+@pytest.mark.gpu
+def test_states_draw_from_streams_of_their_own():
+    """Two launches draw two words of the stream that each thread's index names."""
+    functions = PyCUDAFunctionManager(num_agents=3, num_envs=2)
+    index = "int index = blockIdx.x * blockDim.x + threadIdx.x;"
+    functions.load_cuda_from_source_code(kernel(f"{index} x[index] = curand_uniform(states[index]);"))
+    x = torch.zeros(2, 3, device="cuda")
+    for word in range(2):
+        functions.get_function("f")(x, block=functions.block, grid=functions.grid)
+        want = [1 - uniform(philox(0, env, 0, 0x80000000, 0, 0)[word]) for env in range(6)]
+        np.testing.assert_array_equal(x.cpu().numpy().ravel(), np.array(want, np.float32))
 
 
 # ------------------------------------------------------------------ types

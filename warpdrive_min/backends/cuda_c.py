@@ -20,6 +20,8 @@ from warpdrive_min.backends.cache import cached
 from warpdrive_min.errors import CompileError, require
 
 HEADERS = Path(__file__).parents[1] / "kernels"
+CURAND = HEADERS / "curand"
+"""Folder of a header that finds cuRAND's, or takes its place."""
 
 DTYPES = {
     "float": "float32",
@@ -122,7 +124,7 @@ def headers(text: str, folder: Path) -> list[Path]:
     pending = [(name, folder) for name in _INCLUDE.findall(text)]
     while pending:
         name, beside = pending.pop()
-        path = _included(name, beside, folder, HEADERS)
+        path = _included(name, beside, folder, HEADERS, CURAND)
         if path is not None and path not in found:  # a missing one is the compiler's to report
             found.add(path)
             pending += [(inner, path.parent) for inner in _INCLUDE.findall(path.read_text())]
@@ -234,8 +236,8 @@ MAX_CLUSTER = 8
 
 
 def speaks_warp_drive(text: str) -> bool:
-    """Tell whether a source uses a word that `warp_drive.cuh` explains."""
-    return _WARP_DRIVE.search(text) is not None
+    """Tell whether a source uses a word that `warp_drive.cuh` explains, or WarpDrive's random states."""
+    return _WARP_DRIVE.search(text) is not None or _needs_states(text)
 
 
 def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int) -> dict[str, Constant]:
@@ -250,9 +252,14 @@ def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int)
     if not speaks_warp_drive(text):
         return {}
     sizes: dict[str, Constant] = {"wkNumberAgents": n_agents, "wkBlocksPerEnv": blocks_per_env}
-    if "wkNumberEnvs" in text:  # else every number of environments would compile anew
+    if "wkNumberEnvs" in text or _needs_states(text):  # else every number of environments would compile anew
         sizes["wkNumberEnvs"] = n_envs
     return sizes
+
+
+def _needs_states(text: str) -> bool:
+    """Tell whether a source takes random states from WarpDrive's array `states`, and has none of that name itself."""
+    return "curand" in text and "states[" in text and not re.search(r"\bcurandState\w*[\s*]*\bstates\b", text)
 
 
 def _defines(text: str, name: str) -> bool:
@@ -289,6 +296,9 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     if "__global__" in whole:
         constants = {name: value for name, value in given.items() if not _defines(whole, name)}
         before += _own_headers("nvcc.cuh")
+    if "curand" in whole:  # WarpDrive includes it
+        before += ["#define WD_OWN_STATES"] if _needs_states(whole) else []
+        before += ["#include <curand_kernel.h>"]
     if speaks_warp_drive(whole):
         before += [f"#define WD_BLOCKS {_blocks_per_env(given)}"]
         before += [f"#define WD_OWN_{word}" for word in WORDS if _defines(whole, word)]
@@ -352,7 +362,7 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
             std="c++17",
             arch=architecture,
             fma=not exact,
-            include_path=[*map(str, (source.parent, HEADERS, folder, *_toolkit_headers()))],
+            include_path=[*map(str, (source.parent, HEADERS, CURAND, folder, *_toolkit_headers()))],
             device_as_default_execution_space=True,  # constexpr functions need no annotation, as with nvcc
             name=str(source),
         )
@@ -375,14 +385,23 @@ def _toolkit_headers() -> list[Path]:
     roots = [Path(root) for name in ("CUDA_HOME", "CUDA_PATH") if (root := os.environ.get(name))]
     roots += [Path(nvcc).resolve().parents[1]] if (nvcc := shutil.which("nvcc")) else []
     roots += [Path(site) / "nvidia" / "cu13" for site in sys.path]
-    folders = [root / "include" for root in roots if (root / "include" / "curand_kernel.h").is_file()]
+    needed = ("curand_kernel.h", "cccl/nv/target")
+    folders = [root / "include" for root in roots if all((root / "include" / name).is_file() for name in needed)]
     return [each for folder in folders for each in (folder, folder / "cccl")]
 
 
 def _nvcc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
     unit_path = path.with_suffix(".cu")
     unit_path.write_text(text)
-    command = ["nvcc", "-cubin", f"-arch={architecture}", "-std=c++17", f"-I{source.parent}", f"-I{HEADERS}"]
+    command = [
+        "nvcc",
+        "-cubin",
+        f"-arch={architecture}",
+        "-std=c++17",
+        f"-I{source.parent}",
+        f"-I{HEADERS}",
+        f"-I{CURAND}",
+    ]
     command += [f"--fmad={str(not exact).lower()}", "-o", str(path), str(unit_path)]
     _run(command, f"{source}: does not compile (nvcc, {architecture})")
 
