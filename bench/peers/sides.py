@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -92,9 +93,15 @@ def _beside_ours(pair: Pair) -> Record:
     assert theirs.metrics is not None, "evidence has metrics"
     times = Metric(value=faster.value, unit="x", direction="higher", low=faster.low, high=faster.high)
     beside = {"ours_env_steps_per_s": ours.metrics["env_steps_per_s"], "ours_over_peer": times}
-    said = [f"{who}: {each}" for who, record in (("ours", ours), ("theirs", theirs)) for each in remarks(record)]
-    notes = theirs.notes | {"ours": {"case": ours.case, "point": ours.point}, "remarks": said}
+    notes = theirs.notes | {"ours": {"case": ours.case, "point": ours.point}, "remarks": _remarks(ours, theirs)}
     return theirs.model_copy(update={"metrics": theirs.metrics | beside, "notes": notes})
+
+
+def _remarks(ours: Record, theirs: Record) -> list[str]:
+    """Return what disturbed the measuring of either side, each once, with whose it was."""
+    found = {"ours": remarks(ours), "theirs": remarks(theirs)}
+    every = dict.fromkeys(itertools.chain(*found.values()))
+    return [f"{' and '.join(who for who, own in found.items() if each in own)}: {each}" for each in every]
 
 
 # ------------------------------------------------------------------ the peer's process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ import torch
 from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.cases import CASES
 from bench.errors import NotComparable
-from bench.machine import card_hash
+from bench.machine import card_hash, fingerprint
 from bench.measure import PLANS
 from bench.pairs import TURNS
 from bench.peers import sides
@@ -28,11 +30,12 @@ from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
 from bench.peers.sides import Run, ask, measure, started
 from bench.peers.theirs.gymnasium import IDS, prepare
-from bench.record import Context, Record, read_all, read_comparisons
+from bench.peers.theirs.work import card
+from bench.record import Context, Host, Record, read_all, read_comparisons
 from bench.worker import Server, WorkerError
 from bench.workloads.train import settings
 from envs import ENVS
-from tests.bench.builders import FakeWatch, bench, case, timed
+from tests.bench.builders import FakeWatch, bench, case, record, timed
 from warpdrive_min.training.config import RunConfig
 
 # ------------------------------------------------------------------ fakes
@@ -552,6 +555,38 @@ def test_gymnasium_steps_in_processes_of_their_own():
         said = peer.ask("set_up", adapter="gymnasium", point=smoke("gymnasium", "async").given | {"n_envs": 2})
         assert (said["threads"], said["compiling"]) == (min(2, len(os.sched_getaffinity(0))), None)
         assert correctness("cartpole", peer.ask("trace")).passed
+
+
+def test_card_is_the_one_that_the_driver_names(monkeypatch):
+    """Sixteen bytes of the first device make a UUID as torch writes it; a driver that fails names none."""
+
+    def driver(code):
+        def uuid_of(found, device):
+            found[:] = bytes(range(16))
+            return code
+
+        return SimpleNamespace(cuInit=lambda flags: 0, cuDeviceGet=lambda device, index: 0, cuDeviceGetUuid=uuid_of)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(0))
+    assert card() == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(100))
+    assert card() is None
+
+
+@pytest.mark.gpu
+def test_card_of_a_peer_is_the_one_that_torch_finds():
+    """The driver and torch name one card, so that a record's is told from another one."""
+    assert card_hash(card()) == fingerprint(torch.device("cuda"))["gpu_uuid_hash"]
+
+
+def test_what_disturbed_both_sides_is_said_once():
+    """The host is one; a warm-up that did not settle is of a side."""
+    loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
+    ours, theirs = record(host=loud), record(host=loud, warm_up={"settled": False, "cap_s": 2.0})
+    assert sides._remarks(ours, theirs) == [
+        "ours and theirs: others kept 50% of the host busy",
+        "theirs: the warm-up did not settle in 2.0 s",
+    ]
 
 
 def test_peer_on_another_card_is_refused(fakes, monkeypatch):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
+import tempfile
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,7 @@ REPORTED_EVERY = 1_000
 
 def prepare(point: Point) -> Work:
     """Return the stepping of its environments with uniform random actions."""
+    _leave()
     backend = point["options"].get("backend")
     if backend is None:
         from pufferlib.ocean.cartpole.cartpole import Cartpole  # noqa: PLC0415  (the peer)
@@ -28,6 +31,13 @@ def prepare(point: Point) -> Work:
     n_workers = _workers(point["n_envs"]) if backend == "Multiprocessing" else 1
     make = partial(_emulated, IDS[point["env"]], backend)
     return stepping(make, point["n_envs"], threads=n_workers, counts=COUNTS, notes={"workers": n_workers})
+
+
+def _leave() -> None:
+    """Go to a folder that ends with this process: as it is imported it makes a link in the one that it is in."""
+    folder = tempfile.mkdtemp(prefix="pufferlib-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.chdir(folder)
 
 
 def _native(cls: Any, n_envs: int) -> Any:
