@@ -70,20 +70,6 @@ def test_normals_have_the_normal_distribution(backend):
     assert 4 < np.abs(values).max() < 5.77
 
 
-@on_every_fast_backend
-def test_normals_are_independent_over_draws_environments_agents_and_types(backend):
-    """Neighbours in each direction fall into the 16 pairs of quarters evenly: chi-square, 15 degrees, 0.01 %: 44.3."""
-    data, sampler = sampler_of(backend, n_envs=100, n_agents=5, n_types=4, seed=2)
-    quarters = np.searchsorted([-0.67448975, 0, 0.67448975], draw(data, sampler, 50, **NORMAL))
-    for axis in range(4):
-        first, second = (
-            np.take(quarters, range(start, quarters.shape[axis] + start - 1), axis).ravel() for start in (0, 1)
-        )
-        counts = np.bincount(4 * first + second, minlength=16)
-        expected = len(first) / 16
-        assert ((counts - expected) ** 2 / expected).sum() < 44.3, f"axis {axis}"
-
-
 # ------------------------------------------------------------------ the process
 
 

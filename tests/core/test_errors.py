@@ -16,11 +16,6 @@ def test_broken_rule_keeps_its_parts() -> None:
         assert str(error) == "trainer.num_envs: must be at least 1 (got 0); give 1"
 
 
-def test_rule_that_holds_is_silent() -> None:
-    """Nothing is raised, nothing returned."""
-    require(True, "x", "must be there")
-
-
 def test_text_leaves_out_what_is_not_given() -> None:
     """Neither a value nor advice; another type; text in quotes."""
     with pytest.raises(DataError, match=r"^x: must be there$"):

@@ -70,18 +70,6 @@ def test_fetched_log_is_a_copy():
     assert not got.any()
 
 
-def test_reset_log_starts_again():
-    """The mask forgets the steps of the episode before."""
-    data, logger = logged("cpu")
-    logger.reset_log(data)
-    for step in range(1, LENGTH + 1):
-        logger.update_log(data, step)
-    assert data.pull_data_from_device("_log_mask_").tolist() == [1] * (LENGTH + 1)
-    logger.reset_log(data)
-    assert data.pull_data_from_device("_log_mask_").tolist() == [1] + [0] * LENGTH
-    assert len(logger.fetch_log(data)["x_for_log"]) == 1
-
-
 def test_step_past_the_episode_is_ignored():
     """There is no row for it."""
     data, logger = logged("cpu")

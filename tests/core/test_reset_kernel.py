@@ -7,7 +7,6 @@ import pytest
 
 from tests.core import kernel_runner
 from tests.support import on_every_backend
-from warpdrive_min import rng
 
 
 @on_every_backend
@@ -35,14 +34,3 @@ def test_reset_copies_exactly_the_rows_that_are_done(backend: str, envs_per_bloc
     kernel_runner.run(backend, "reset", "reset_rows", constants, arguments, kernel_runner.n_blocks(constants, 5))
     assert target[[0, 3]].tobytes() == source[[0, 3]].tobytes()
     assert target[[1, 2, 4]].tobytes() == before[[1, 2, 4]].tobytes()
-
-
-def test_pool_rows_are_uniform() -> None:
-    """Chi-square of 40,000 draws over 10 rows stays below its 99.9 % quantile, as does that of pairs of episodes."""
-    episodes, envs = np.arange(200)[:, None], np.arange(200)
-    rows = rng.pool_row(episodes, envs, 5, -6, 10)
-    counts = np.bincount(rows.ravel(), minlength=10)
-    assert ((counts - 4000) ** 2 / 4000).sum() < 27.9  # 9 degrees of freedom
-    pairs = np.bincount((rows[:-1] * 10 + rows[1:]).ravel(), minlength=100)
-    want = rows[1:].size / 100
-    assert ((pairs - want) ** 2 / want).sum() < 148.2  # 99 degrees of freedom

@@ -218,15 +218,6 @@ def test_pool_has_a_row_at_least_and_is_drawn_by_its_seed(name, size):
     assert (pool != other).any()
 
 
-@every_environment
-def test_pool_of_one_starts_every_episode_alike(name):
-    """One row starts all environments and episodes."""
-    wrapper = started(name, 4, reset_pool_size=1, seed=3)
-    for _ in range(2):
-        np.testing.assert_array_equal(read(wrapper, "state"), read(wrapper, "state_reset_pool").repeat(4, 0))
-        wrapper.reset()
-
-
 # ------------------------------------------------------------------ backends
 
 

@@ -160,6 +160,18 @@ def refused(what, got=..., error=ConfigError):
     assert (caught.value.what, caught.value.got) == (what, got)
 
 
+@contextlib.contextmanager
+def limited(n_bytes: int):
+    """Let no file be longer."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def everything(trainer) -> dict[str, torch.Tensor]:
     """Return a copy of all that a run goes on from, by name."""
     state, _ = trainer.state()

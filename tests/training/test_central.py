@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from tests.training.builders import (
     TAG,
     differences,
     learn,
-    make_buffer,
     make_group,
     make_trainer,
     refused,
@@ -44,21 +42,19 @@ SPACE = ActionSpace((4,), 1)
 LAYERS = {"fc_dims": (8,), "activation": "tanh", "init_method": "xavier"}
 
 
-def make_algorithm(batch, is_central=True, **policy):
-    """Return PPO on a batch of one policy, in one step, whose critic is centralised or not."""
+def make_algorithm(batch):
+    """Return PPO with a centralised critic on a batch of one policy, in one step."""
     torch.manual_seed(SEED)
-    critic = CentralisedCriticConfig(**LAYERS) if is_central else None
+    critic = CentralisedCriticConfig(**LAYERS)
     few = {"n_epochs": 1, "n_minibatches": 1, "gamma": 0.9, "clip_grad_norm": False}
     settings = PolicyConfig(
-        to_train=True, algorithm="PPO", model=ModelConfig(**LAYERS), centralised_critic=critic, **few | policy
+        to_train=True, algorithm="PPO", model=ModelConfig(**LAYERS), centralised_critic=critic, **few
     )
     n_steps, n_envs, n_agents = batch.rewards.shape
     models = make_models("p", settings, batch.observations.shape[-1], SPACE)
-    if critic is not None:
-        last = batch.truncated_observations
-        batch.global_states = batch.observations.flatten(2)
-        batch.truncated_global_states = None if last is None else last.flatten(2)
-        models["critic"] = create_centralised_critic(batch.global_states.shape[-1], n_agents, critic)
+    batch.global_states = batch.observations.flatten(2)
+    batch.truncated_global_states = batch.truncated_observations.flatten(2)
+    models["critic"] = create_centralised_critic(batch.global_states.shape[-1], n_agents, critic)
     shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs)
     made = Ppo(make_group(settings, models, SPACE, batch), shared, BACKENDS["cpu"], SEED)
     for name, tensor in made.scheduled.items():
@@ -176,24 +172,6 @@ def test_update_is_that_of_torchrls_mappo(share_params):
     assert len(got) == 8
     for got_one, want in zip(got, of_actor + of_critic, strict=True):
         torch.testing.assert_close(got_one, want.flatten(), **close)
-
-
-# ------------------------------------------------------------------ what it is good for
-
-
-@pytest.mark.parametrize("is_central", [True, False])
-def test_value_that_only_the_state_tells_is_learned_by_a_centralised_critic(is_central):
-    """Each of two agents is paid what the other one sees: a critic of its own observations explains none of that."""
-    batch = make_buffer(32, 8, 2, n_truncated=0, n_types=1)
-    generator = torch.Generator().manual_seed(3)
-    batch.observations.copy_(torch.randn(batch.observations.shape, generator=generator))
-    batch.rewards.copy_(batch.observations[:-1, ..., 0].flip(-1))
-    batch = replace(batch, actions=batch.actions.int())
-    algorithm = make_algorithm(batch, is_central, gamma=0.0, value_clip=None)
-    for _ in range(60):
-        learn(algorithm, batch)
-    explained = algorithm.metrics["explained_variance"].item()
-    assert explained > 0.95 if is_central else explained < 0.1
 
 
 # ------------------------------------------------------------------ runs

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.training.builders import limited
 from warpdrive_min.errors import CheckpointError, ConfigError, DiskFullError
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.checkpoint import Header, discard_after, find, latest, load, restore, save
@@ -253,18 +253,6 @@ def test_checkpoint_of_another_schema_is_refused(tmp_path):
 # ------------------------------------------------------------------ full disks
 
 
-@contextlib.contextmanager
-def limited(n_bytes: int) -> Iterator[None]:
-    """Let no file be longer."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("full", ["tensors", "header", "best"])
 def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monkeypatch):
     """The error says where, how much is needed and how much is free; nothing is left of the attempt."""
@@ -359,17 +347,6 @@ def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
 
 
 # ------------------------------------------------------------------ restoring
-
-
-def test_restore_writes_in_place(tmp_path):
-    """The live tensors keep their storage, parameters among them, and hold what was saved."""
-    saved_state = state(7)
-    live = {"model/weights": torch.nn.Parameter(torch.zeros(3)), "counters/steps": torch.tensor(0)}
-    storage = {name: tensor.data_ptr() for name, tensor in live.items()}
-    restore(live, saved_state, tmp_path)
-    assert {name: tensor.data_ptr() for name, tensor in live.items()} == storage
-    for name, want in saved_state.items():
-        torch.testing.assert_close(live[name].detach(), want, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from envs import ENVS, CartPole
 from warpdrive_min import EnvWrapper
 from warpdrive_min.cli import app
 from warpdrive_min.commands import train as train_command
-from warpdrive_min.errors import CheckpointError, known
+from warpdrive_min.errors import known
 from warpdrive_min.rendering import Episode
 from warpdrive_min.stopping import Stopped
 from warpdrive_min.training import autoscale, checkpoint
@@ -39,21 +39,6 @@ TINY = {
     "saving.metrics_log_freq": 5,
 }
 """CartPole for some iterations of 8 steps in 8 environments."""
-SMALL_TAG = {
-    "env": {"num_taggers": 2, "num_runners": 3, "grid_length": 4.0, "episode_length": 12, "max_acceleration": 0.2,
-            "min_acceleration": -0.2, "num_acceleration_levels": 3, "num_turn_levels": 3},
-    "trainer.num_envs": 3,
-    "trainer.train_batch_size": 12,
-    "trainer.num_episodes": 2,
-}  # fmt: skip
-SMALL_DDPG = {
-    "env.episode_length": 12,
-    "trainer.num_envs": 3,
-    "trainer.train_batch_size": 12,
-    "trainer.num_episodes": 2,
-    "policy.shared.buffer_size": 100,
-    "policy.shared.batch_size": 8,
-}
 
 
 def run(*arguments: str | Path) -> Any:
@@ -292,47 +277,6 @@ def test_evaluate_shows_a_table(trained):
     assert "greedy False" in result.output
     assert "standard error" in result.output
     assert "shared" in result.output
-
-
-def test_evaluate_plays_every_policy_of_a_run(tmp_path):
-    """Taggers and runners are trained by the shipped run config's policies, and each has its score."""
-    result = train(tmp_path, "--results-dir", "r", env="tag_continuous", values=SMALL_TAG)
-    assert result.exit_code == 0, result.output
-    folder = tmp_path / "tag_continuous" / "experiments" / "r"
-    policies = load_policies(folder).policies
-    assert policies.keys() == {"runner", "tagger"}
-    assert sorted(policies["runner"] + policies["tagger"]) == list(range(5)), "numbers, as the environment has them"
-    told = json.loads(run("evaluate", folder, "--episodes", "3", "--backend", "cpu", "--json").output)
-    for name, n_agents in (("runner", 3), ("tagger", 2)):
-        score = told["policies"][name]
-        assert score["mean_agent_return"] == pytest.approx(score["mean_return"] / n_agents)
-        assert 0 < score["mean_steps"] <= 12
-
-
-def test_evaluate_takes_the_actor_of_ddpg(tmp_path):
-    """Of DDPG the actor plays, with the weights of the checkpoint, and no noise."""
-    result = train(tmp_path, "--results-dir", "r", env="pendulum", values=SMALL_DDPG)
-    assert result.exit_code == 0, result.output
-    folder = tmp_path / "single_pendulum" / "experiments" / "r"
-    loaded = load_policies(folder)
-    tensors, _ = checkpoint.load(loaded.path)
-    for name, tensor in loaded.models["shared"].state_dict().items():
-        assert torch.equal(tensor, tensors[f"policy/shared/actor/{name}"])
-    greedy, sampled = (
-        json.loads(run("evaluate", folder, "--episodes", "3", "--backend", "cpu", "--json", *more).output)["policies"]
-        for more in ([], ["--sampled"])
-    )
-    assert greedy == sampled
-    assert greedy["shared"]["mean_steps"] == 12
-
-
-def test_policies_fit_their_environment_only(trained):
-    """A checkpoint is refused in another environment, and with other sizes than it was trained in."""
-    folder, _ = trained
-    with pytest.raises(
-        CheckpointError, match=r"must be of the environment 'Acrobot' with 1 agents \(got 'CartPole with 1'"
-    ):
-        load_policies(folder, ENVS["acrobot"]())
 
 
 # ------------------------------------------------------------------ render

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.builders import refused
+from tests.training.builders import limited, refused
 from warpdrive_min.errors import ConfigError, DataError, DiskFullError, TrainingError
 from warpdrive_min.training.metrics import (
     GRADIENT_NORM,
@@ -307,18 +307,13 @@ def test_recent_returns_take_rows_until_every_environment_had_an_episode():
 @pytest.mark.parametrize("kind", [JsonLines, Csv])
 def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
     """The error names the file; where the disk took a part of the row, that part goes."""
-    resource = pytest.importorskip("resource")
     path = tmp_path / "metrics"
     sink = kind(path)
     row = {"iteration": 1, "loss": 0.5}
     sink.write(row)
     before = path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 2, hard))
-    try:
-        with pytest.raises(DiskFullError, match=r"metrics: needs \d+ free bytes \(got \d+\); .*: make room"):
-            sink.write(row)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = r"metrics: needs \d+ free bytes \(got \d+\); .*: make room"
+    with limited(len(before) + 2), pytest.raises(DiskFullError, match=message):
+        sink.write(row)
     sink.close()
     assert path.read_bytes() == before

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.wrappers.utils import RunningMeanStd
-from torch import nn
 
 from tests.support import BACKENDS_HERE
 from tests.training.builders import (
@@ -21,9 +20,9 @@ from tests.training.builders import (
     make_run,
     refused,
 )
+from tests.training.models_support import Bare
 from warpdrive_min import backends
 from warpdrive_min.training.config import PolicyConfig
-from warpdrive_min.training.models import ActorCritic, ModelFactory
 from warpdrive_min.training.normalisation import Moments, Normaliser, RewardScale, RunningMoments
 from warpdrive_min.training.trained import load_policies
 
@@ -140,20 +139,7 @@ def test_metrics_stay_in_rewards_as_they_are(tmp_path):
     assert told[0]["shared/mean_discounted_return"] > told[1]["shared/mean_discounted_return"]
 
 
-class Plain(ActorCritic):
-    """A model that normalises nothing."""
-
-    def __init__(self, n_features, space, config):
-        super().__init__(space, config)
-        self.layer = nn.Linear(n_features, space.n_outputs + 1)
-
-    def forward(self, observations):
-        """Return head and value."""
-        outputs = self.layer(observations)
-        return outputs[..., :-1], outputs[..., -1]
-
-
-def test_what_cannot_be_normalised_is_refused(tmp_path, monkeypatch):
+def test_what_cannot_be_normalised_is_refused(factory):
     """DDPG's rewards, WarpDrive's rule, and a model without the layer."""
     with refused("policy.normalize_rewards", True):
         PolicyConfig(**{**DDPG, "normalize_rewards": True})
@@ -161,6 +147,6 @@ def test_what_cannot_be_normalised_is_refused(tmp_path, monkeypatch):
         policy = {**PPO, key: True} if key == "normalize_rewards" else {**PPO, "model": NORMALISED}
         with refused("trainer.compat", "warpdrive"):
             make_run(("cartpole", CLASSIC, {"shared": policy}), trainer={"compat": "warpdrive"})
-    monkeypatch.setitem(ModelFactory._classes, "plain", Plain)
+    factory.add("plain", Bare)
     with refused("run config policy.shared.model.normalize_observations", True):
         make_run(("cartpole", CLASSIC, {"shared": {**PPO, "model": {**NORMALISED, "type": "plain"}}}))

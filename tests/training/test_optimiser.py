@@ -63,17 +63,6 @@ def test_flat_adam_equals_adam_with_clipping(max_norm):
     assert max_norm is None or 0 < n_clipped < 40, "some gradients must be longer, and some shorter"
 
 
-def test_flat_adam_holds_the_parameters_in_one_vector():
-    """What learns are views of the vector; what does not learn is not in it."""
-    model = network()
-    adam, _ = optimiser(model)
-    learning = [each for each in model.parameters() if each.requires_grad]
-    assert adam.vector.numel() == sum(each.numel() for each in learning)
-    adam.vector.data.fill_(3)
-    assert all((each == 3).all() for each in learning)
-    assert not (model[0].bias == 3).any()
-
-
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
 def test_flat_adam_skips_and_counts_broken_gradients(broken):
     """A gradient that is not finite changes nothing but the count, and the next step is that of a run without it."""
@@ -108,12 +97,3 @@ def test_flat_adam_skips_where_told():
     for name, tensor in adams[1].state().items():
         assert torch.equal(tensor, adams[0].state()[name]), name
     assert adams[0].state()["step"].item() == 1
-
-
-def test_flat_adam_leaves_what_no_loss_reaches():
-    """A parameter without a part in the loss has the gradient 0 and keeps its value."""
-    model = network()
-    adam, _ = optimiser(model)
-    adam.step(loss_of(model))
-    assert model.unused.tolist() == [1, 1]
-    assert adam.gradient.abs().max() > 0

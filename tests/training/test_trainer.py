@@ -169,12 +169,13 @@ def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch
     assert evaluated[0][0] == trainer.wrapper.n_envs
 
 
-def test_best_return_is_what_its_weights_evaluate_to(tmp_path):
+@pytest.mark.parametrize("name", ["A2C", "DDPG"])
+def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
     """Without a trainer the weights of `best` have the return in its header, which RUN alone stands for too."""
-    trainer = make_trainer(CartPole(**CLASSIC), {"shared": A2C}, basedir=tmp_path)
+    trainer = make_run(name, basedir=tmp_path)
     trainer.train(2)
     trainer.save_checkpoint()
-    trained = load_policies(trainer.folder, CartPole(**CLASSIC))
+    trained = load_policies(trainer.folder, trainer.wrapper.env)
     assert (trained.path.name, trained.header.iteration) == ("best", 2)
     seed = derived_seed(trainer.seed, BEST_SEED)
     scores = evaluate(trained.wrapper("cpu"), trained.models, trained.policies, n_episodes=4, seed=seed)
