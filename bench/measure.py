@@ -135,6 +135,9 @@ class Timed(Checked):
     """Waits until everything enqueued is done."""
     stopwatch: Stopwatch | None = None
     """Clock; None: that of the device."""
+    snapshot: Callable[[], Callable[[], None]] | None = None
+    """Copies the state that the next run starts from, and returns what writes it back, both enqueued; None: there is
+    none, or it is out of reach."""
 
     def taken(self, plan: Plan) -> Measurement:
         """Take samples until the median is known well enough, and watch the device."""

@@ -222,7 +222,7 @@ def measure(sides: tuple[Side, Side], preset: Preset) -> Pair:
         NotComparable: The sides have different versions of the case, or other cards.
     """
     started = datetime.now(UTC)
-    rounds = [_round(sides, preset, is_swapped=bool(number % 2)) for number in range(ROUNDS[preset])]
+    rounds = [_round(sides, preset, number) for number in range(ROUNDS[preset])]
     a, b = (
         _record(side, halves, preset, started) for side, halves in zip(sides, zip(*rounds, strict=True), strict=True)
     )
@@ -254,30 +254,42 @@ class Half:
     """Share of the host's cores that others kept busy while both sides were timed."""
 
 
-def _round(sides: tuple[Side, Side], preset: Preset, *, is_swapped: bool) -> tuple[Half, Half]:
+def _round(sides: tuple[Side, Side], preset: Preset, number: int) -> tuple[Half, Half]:
     """Start a process for each side, set both up, time them in turns, and check them again.
 
     Of two processes the one that starts second, and sets a point up second, can be slower throughout. Sides start in
     turn, so that this cancels over the rounds as a drift does.
+
+    Where both sides can go back, the four blocks of a turn start from the same state, and each turn starts where the
+    one before has ended, the first of a round where the round before has: a load that follows the episode, or what was
+    learned, is then the same on both sides. Sides of one point do as many runs in a block: the same steps.
     """
     plan = PLANS[preset]
-    order = sides[::-1] if is_swapped else sides
+    order = sides[::-1] if number % 2 else sides
     with ExitStack() as processes:
         there = [processes.enter_context(side.start()) for side in order]
-        setting_up = {"sample_s": plan.sample_s, "warm_up_cap_s": plan.warm_up_cap_s}
         replies = [
-            {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point), **setting_up)}
+            {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point))}
             for each, side in zip(there, order, strict=True)
         ]
         if order[0].case.name == order[1].case.name:  # a peer has another one, with versions of its own
             _require_one_version(*replies)
         _require_one_card(*replies)
+        goes_back = all(reply["has_snapshot"] for reply in replies)
+        lengths = {"sample_s": plan.sample_s, "warm_up_cap_s": plan.warm_up_cap_s}
+        for each, reply in zip(there, replies, strict=True):
+            reply.update(each.ask("warm_up", **lengths, goes_back=goes_back), goes_back=goes_back)
+        if goes_back and order[0].point == order[1].point:
+            most = max(reply["runs_per_sample"] for reply in replies)
+            replies = [{**reply, "runs_per_sample": most} for reply in replies]
+        for each, reply in zip(there, replies, strict=True):
+            each.ask("begin", runs=reply["runs_per_sample"], n_blocks=number * TURNS if goes_back else 0)
         others = Bystanders()
         samples = abba_turns(there[0], there[1], TURNS)
         busy = others.busy()
         ends = [each.ask("finish") for each in there]
     first, second = (Half(*each, busy) for each in zip(replies, samples, ends, strict=True))
-    return (second, first) if is_swapped else (first, second)
+    return (second, first) if number % 2 else (first, second)
 
 
 def _require_one_version(a: Message, b: Message) -> None:
@@ -299,11 +311,15 @@ def abba_turns(a: Answering, b: Answering, n: int) -> tuple[list[Message], list[
     """
     samples: tuple[list[Message], list[Message]] = ([], [])
     last = None
-    for side in (0, 1, 1, 0) * n:
-        if side != last:
-            (a, b)[side].ask("sample")
-        samples[side].append((a, b)[side].ask("sample"))
-        last = side
+    for turn in range(n):
+        if turn:
+            for each in (b, a):  # A goes on last, as it is first again
+                each.ask("go_on")
+        for side in (0, 1, 1, 0):
+            if side != last:
+                (a, b)[side].ask("sample")
+            samples[side].append((a, b)[side].ask("sample"))
+            last = side
     return samples
 
 
@@ -322,6 +338,7 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
         before=max(before, key=lambda check: check.max_error),
         after=max(after, key=lambda check: check.max_error),
         process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
+        notes={"turns_from_one_state": bool(reply["goes_back"])},
         unread={
             "roofline": "a comparison is of times alone",
             "telemetry": "two processes take turns on the device: each would find the other foreign",

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import resource_tracker
@@ -84,6 +84,28 @@ class Answering(Protocol):
 # ------------------------------------------------------------------ in the process
 
 
+class StartingFrom:
+    """A stopwatch that brings the work back to one state before each block, outside of the time.
+
+    Args:
+        timed: Work with a snapshot; its present state is the first.
+    """
+
+    def __init__(self, timed: Timed) -> None:
+        assert timed.snapshot is not None, "work that goes back has a snapshot"
+        self._snapshot, self._stopwatch = timed.snapshot, timed.stopwatch or measure.stopwatch_for(timed)
+        self.move()
+
+    def move(self) -> None:
+        """Start the blocks to come from the present state."""
+        self._restore = self._snapshot()
+
+    def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
+        """Time a block."""
+        self._restore()
+        return self._stopwatch.time(block)
+
+
 class Server:
     """Answers requests in this process; holds one point at a time.
 
@@ -94,6 +116,8 @@ class Server:
     def __init__(self, cases: Mapping[str, Case] = CASES) -> None:
         self._cases = cases
         self._timed: Timed | None = None
+        self._timer: Timer | None = None
+        self._start: StartingFrom | None = None
 
     def ask(self, method: str, **arguments: Any) -> Message:
         """Answer a request; raises WorkerError. Waits for the device."""
@@ -119,8 +143,8 @@ class Server:
         record = measure.run_point(Job(self._cases[case], point), Context(**context))
         return {"record": json.loads(record.to_line())}
 
-    def set_up(self, case: str, point: Point, sample_s: float, warm_up_cap_s: float) -> Message:
-        """Make a point ready, check it and warm it up."""
+    def set_up(self, case: str, point: Point) -> Message:
+        """Make a point ready and check it; ``has_snapshot`` says whether it can go back to where it is now."""
         self._let_go()
         if case not in self._cases:
             raise Skip(f"this code has no case {case}")
@@ -128,24 +152,50 @@ class Server:
         timed = found.setup(point)
         if not isinstance(timed, Timed):
             raise Skip(f"{case} is run once, it has no blocks to be timed in turns")
-        timer = Timer(timed)
         before = asdict(timed.check().require("before"))
-        timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
-        self._timed, self._timer, facts = timed, timer, timed.facts
+        self._timed, facts = timed, timed.facts
         return {
             "case_version": found.version,
             "scope": found.scope,
             "facts": {**asdict(facts), "device": facts.device.type},
-            "runs_per_sample": timer.runs,
-            "warm_up": timer.warm_up,
+            "has_snapshot": getattr(timed, "snapshot", None) is not None,  # the code of a side may lack it
             "check": before,
         }
 
+    def warm_up(self, sample_s: float, warm_up_cap_s: float, *, goes_back: bool) -> Message:
+        """Choose the length of a block and warm up.
+
+        Args:
+            sample_s: Least length of a block, s.
+            warm_up_cap_s: Longest warm-up, s.
+            goes_back: Each block, here and in `sample`, starts from one state: that of the set-up, till `go_on`.
+        """
+        assert self._timed is not None, "a point is set up before it is warmed up"
+        self._start = StartingFrom(self._timed) if goes_back else None
+        self._timer = Timer(replace(self._timed, stopwatch=self._start) if self._start else self._timed)
+        self._timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
+        return {"runs_per_sample": self._timer.runs, "warm_up": self._timer.warm_up}
+
+    def begin(self, runs: int, n_blocks: int) -> Message:
+        """Let blocks have so many runs, and go on by so many of them."""
+        assert self._timer is not None, "a point is warmed up before it begins"
+        self._timer.runs = runs
+        for _ in range(n_blocks):
+            self.sample()
+            self.go_on()
+        return {}
+
     def sample(self) -> Message:
         """Time one block and wait for it; returns ``wall_ns`` and ``device_ns`` of one run."""
-        assert self._timed is not None, "a point is set up before it is sampled"
+        assert self._timer is not None, "a point is warmed up before it is sampled"
         wall_ns, device_ns = self._timer.sample()
         return {"wall_ns": wall_ns, "device_ns": device_ns}
+
+    def go_on(self) -> Message:
+        """Let the blocks to come start where the last one has ended."""
+        if self._start:
+            self._start.move()
+        return {}
 
     def finish(self) -> Message:
         """Check the point again and let go of it."""
@@ -160,8 +210,7 @@ class Server:
         """Free what a point took: the other side, or the next point, may need it."""
         if self._timed is None:
             return
-        self._timed = None
-        del self._timer
+        self._timed = self._timer = self._start = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

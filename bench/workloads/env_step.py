@@ -52,6 +52,7 @@ from .shared import (
     env_config,
     pairs_over,
     repeated,
+    snapshot_of,
     timed,
 )
 
@@ -97,6 +98,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
         n_bytes=n_envs * (wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0)),
         n_ops=n_envs * wrapper.env.ops_per_step,
         notes={"steps_per_run": steps.n},
+        snapshot=lambda: snapshot_of(wrapper.cuda_data_manager),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from warpdrive_min import BACKENDS, capture
+from warpdrive_min import BACKENDS, CUDADataManager, capture
 from warpdrive_min.backends import Availability, Backend
 from warpdrive_min.backends import availability as of_backends
 from warpdrive_min.consistency import difference
@@ -162,12 +162,14 @@ def timed(
     n_bytes: int = 0,
     n_ops: int = 0,
     notes: Mapping[str, Any] | None = None,
+    snapshot: Callable[[], Callable[[], None]] | None = None,
 ) -> Timed:
     """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition."""
     return Timed(
         run=repeats.run,
         synchronize=backend.synchronize,
         check=check,
+        snapshot=snapshot,
         facts=Facts(
             mode=repeats.mode,
             device=backend.device,
@@ -178,6 +180,18 @@ def timed(
             notes=notes or {},
         ),
     )
+
+
+def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
+    """Copy all arrays but the kernels' workspace, random counters too; returns what writes them back. Enqueues."""
+    live = [data.tensor(name) for name in data.array_names() if not data.attribute(name, "scratch", False)]
+    copies = [tensor.clone() for tensor in live]
+
+    def restore() -> None:
+        for tensor, copy in zip(live, copies, strict=True):
+            tensor.copy_(copy)
+
+    return restore
 
 
 # ------------------------------------------------------------------ what holds it against an oracle

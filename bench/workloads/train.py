@@ -140,6 +140,14 @@ class WatchedTrainer(Trainer):
         models = [model for group in learning for model in group.models.values()]
         return torch.cat([weight.detach().flatten().cpu() for model in models for weight in model.parameters()])
 
+    def snapshot(self) -> Callable[[], None]:
+        """Copy weights, optimisers, environments and random counters; returns what goes on from there, which waits."""
+        state = self.state()
+        assert state is not None, "a trainer of one rank has all of its state"
+        tensors, header = state
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        return lambda: self.load_state(copies, header, "of the snapshot")
+
     def iterate_times(self, n: int) -> None:
         """Play and learn some times; enqueues."""
         for _ in range(n):
@@ -183,6 +191,7 @@ def rollout(point: Point) -> Timed:
         n_bytes=least_bytes(trainer),
         n_ops=least_ops(trainer, learns=False) if point["precision"] == "fp32" else 0,
         notes={"steps_per_run": point["n_steps"]},
+        snapshot=trainer.snapshot,
     )
 
 
@@ -206,6 +215,7 @@ def train(point: Point) -> Timed:
         n_bytes=least_bytes(trainer),
         n_ops=least_ops(trainer) if point["precision"] == "fp32" else 0,
         notes=notes,
+        snapshot=trainer.snapshot,
     )
 
 

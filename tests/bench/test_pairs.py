@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 from dataclasses import replace
@@ -74,7 +75,7 @@ def test_linear_drift_of_the_machine_cancels(slower):
 
 
 def test_blocks_are_taken_in_turns():
-    """A turn is A B B A; where the side changes, a block goes before that does not count."""
+    """A turn is A B B A; a block that does not count goes before where the side changes; then both sides go on."""
     order = []
 
     class Noted:
@@ -82,13 +83,80 @@ def test_blocks_are_taken_in_turns():
             self.name = name
 
         def ask(self, method):
-            order.append(self.name)
+            order.append(self.name if method == "sample" else self.name.upper())
             return {"wall_ns": 1000.0 * len(order), "device_ns": None}
 
     a, b = abba_turns(Noted("a"), Noted("b"), 2)
-    assert "".join(order) == "aabbbaa" + "abbbaa"
-    assert [each["wall_ns"] for each in a] == [2000.0, 7000.0, 8000.0, 13000.0]
-    assert [each["wall_ns"] for each in b] == [4000.0, 5000.0, 10000.0, 11000.0]
+    assert "".join(order) == "aabbbaa" + "BA" + "abbbaa"
+    assert [each["wall_ns"] for each in a] == [2000.0, 7000.0, 10000.0, 15000.0]
+    assert [each["wall_ns"] for each in b] == [4000.0, 5000.0, 12000.0, 13000.0]
+
+
+class Episodes:
+    """A point whose runs become cheaper by 0.1 % with each that an episode of 500 has had; notes which were timed.
+
+    Args:
+        slower: Factor of all times.
+        has_snapshot: It can go back.
+    """
+
+    def __init__(self, slower: float = 1.0, *, has_snapshot: bool = True) -> None:
+        self._slower, self._has_snapshot = slower, has_snapshot
+        self.timed_runs: list[int] = []
+
+    def start(self):
+        """Start a process, whose first episode begins."""
+        self.done = 0
+        return contextlib.nullcontext(Server({"fake": case(lambda _: self._timed(), 1)}))
+
+    def _timed(self):
+        fake = timed(self._run, stopwatch=self)
+        return replace(fake, snapshot=self._snapshot) if self._has_snapshot else fake
+
+    def _run(self) -> None:
+        self._spent += self._slower * 1e6 * (1 - 0.001 * (self.done % 500))
+        self.timed_runs.append(self.done)
+        self.done += 1
+
+    def _snapshot(self):
+        there = self.done
+        return lambda: setattr(self, "done", there)
+
+    def time(self, block):
+        """Return what the runs of a block cost."""
+        self._spent = 0.0
+        block()
+        return round(self._spent), None
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.03])
+def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
+    """Where both sides time the same steps of the same episodes, each turn has the same ratio."""
+    got = measured(Episodes().start, Episodes(slower).start)
+    assert got.a.unit_ns[-1] < 0.9 * got.a.unit_ns[0]
+    assert [log for turns in got.comparison.log_ratios for log in turns] == [
+        pytest.approx(math.log(slower), abs=1e-6)
+    ] * (TURNS * ROUNDS["default"])
+    assert got.a.notes["turns_from_one_state"]
+
+
+def test_turns_follow_each_other_through_the_episodes():
+    """Turns of all rounds time stretches of the same length, each of which begins where the last one has ended."""
+    side, other = Episodes(), Episodes()
+    got = measured(side.start, other.start)
+    n_runs, n_turns = got.a.runs_per_sample, TURNS * ROUNDS["default"]
+    assert (
+        side.timed_runs[-n_runs:] == list(range((n_turns - 1) * n_runs, n_turns * n_runs)) == other.timed_runs[-n_runs:]
+    )
+
+
+def test_neither_side_goes_back_unless_both_can():
+    """A revision from before snapshots, or a peer, has none: then both sides walk through their episodes."""
+    side = Episodes()
+    got = measured(side.start, Episodes(has_snapshot=False).start)
+    assert not got.b.notes["turns_from_one_state"]
+    last = side.timed_runs[-2 * got.a.runs_per_sample :]
+    assert last == list(range(last[0], last[0] + len(last)))
 
 
 def test_sides_start_in_turn_in_processes_of_their_own():
@@ -315,15 +383,16 @@ def test_set_up_lets_go_of_the_point_before():
         def __del__(self):
             alive.pop()
 
-    watch, briefly = FakeWatch(lambda run: 1e6), {"sample_s": 0.001, "warm_up_cap_s": 0.1}
+    watch = FakeWatch(lambda run: 1e6)
     side = Server({"fake": case(setup)})
-    side.ask("set_up", case="fake", point={**POINT, "index": 0}, **briefly)
+    side.ask("set_up", case="fake", point={**POINT, "index": 0})
     assert alive
     with pytest.raises(WorkerError, match="RuntimeError: out of luck"):
-        side.ask("set_up", case="fake", point={**POINT, "index": 1}, **briefly)
+        side.ask("set_up", case="fake", point={**POINT, "index": 1})
     with pytest.raises(WorkerError, match="this code has no case env_step"):
-        side.ask("set_up", case="env_step", point=POINT, **briefly)
-    side.ask("set_up", case="fake", point={**POINT, "index": 2}, **briefly)
+        side.ask("set_up", case="env_step", point=POINT)
+    side.ask("set_up", case="fake", point={**POINT, "index": 2})
+    side.ask("warm_up", sample_s=0.001, warm_up_cap_s=0.1, goes_back=False)
     assert side.ask("sample")["wall_ns"] == 1e6
     assert side.ask("finish")["check"]["passed"]
     assert not alive

@@ -7,6 +7,7 @@ import torch
 
 from bench.anchors import ANCHORS, anchor
 from bench.workloads import train
+from bench.workloads.shared import ON_GPU
 from bench.workloads.train import WatchedTrainer, shipped, training_point
 from warpdrive_min.constants import TIMESTEP
 from warpdrive_min.errors import TrainingError
@@ -109,6 +110,29 @@ def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
     assert "against cpu" in oracle
     start = WatchedTrainer(env, train.settings(of_both), exact=True).weights()
     assert (start - train.learned(of_both)["weights"]).abs().max() > 0, "must have learned"
+
+
+@pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
+@pytest.mark.parametrize(
+    ("env", "n_agents", "algorithm"),
+    [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")],
+)
+def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
+    """From the same weights, moments, memories, environments and random counters the same is played and learned."""
+    of_env = point(backend, env, n_agents) | {"algorithm": algorithm}
+    trainer = WatchedTrainer(env, train.settings(of_env), exact=True)
+    trainer.iterate_times(2)  # captured, where there are graphs
+    restore = trainer.snapshot()
+    seen = []
+    for n in (1, 3, 1):
+        restore()
+        trainer.iterate_times(n)
+        seen.append((trainer.weights(), trainer.wrapper.cuda_data_manager.tensor(TIMESTEP).clone(), trainer.env_steps))
+    first, other, again = seen
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert first[2] == again[2]
+    assert not torch.equal(first[0], other[0])
 
 
 def test_settings_are_the_shipped_ones_in_other_sizes():

@@ -11,10 +11,11 @@ from bench.ledger import CLAIMS
 from bench.measure import Plan, Ranks, Timed
 from bench.workloads import env_step, kernels
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
-from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors
+from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
 from warpdrive_min import BACKENDS
 from warpdrive_min.backends.host import HostKernel
 from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.policies import random_policy
 
 TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_starts=1, watch_s=0.0)
 PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
@@ -49,6 +50,29 @@ def test_smoke_point_is_measured_and_right(case, point):
         assert workload.facts.mode == point.get("mode", workload.facts.mode)
         assert min(workload.facts.work.values()) >= 1
         assert len(got.samples_ns) == 3
+        is_alike = case.scope == "kernel" and case.name != "step"  # each run does the same
+        assert (workload.snapshot is None) == (is_alike or point["backend"] == PLAIN)
+
+
+@pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
+@pytest.mark.parametrize(("env", "n_agents"), [("cartpole", 1), ("tag_continuous", 5)])
+def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
+    """What follows is the same each time, draws too, in whatever state the environments were meanwhile."""
+    wrapper = env_step.start_env(env_step.place(env, backend, 64, n_agents, exact=False), backend, 64)
+    data, draw = wrapper.cuda_data_manager, random_policy(wrapper)
+    steps = repeated(wrapper.backend, lambda: (draw(), wrapper.step()))
+    steps.run()
+    restore = snapshot_of(data)
+    seen = []
+    for n_runs in (1, 3, 1):
+        restore()
+        for _ in range(n_runs):
+            steps.run()
+        wrapper.backend.synchronize()
+        seen.append({name: data.tensor(name).clone() for name in ("observations", "sampled_actions", "_timestep_")})
+    first, other, again = seen
+    assert max(errors(first, again).values()) == 0
+    assert min(errors(first, other).values()) > 0
 
 
 ON_HOST = [
