@@ -99,10 +99,9 @@ class CUDAFunctionManager:
         for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
             require(value >= 1, "function manager", f"{name} must be positive", value)
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
-        self.n_agents, self.n_envs = num_agents, num_envs
-        self.blocks_per_env = blocks_per_env
+        self.n_agents, self.n_envs, self.blocks_per_env = int(num_agents), int(num_envs), int(blocks_per_env)
         self.process_id = process_id
-        self.shape = LaunchShape.of(num_agents, blocks_per_env if spread else None)
+        self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None)
         self.compiled_in: Sequence[str] = ()
         """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
         self._kernels: dict[str, Kernel] = {}

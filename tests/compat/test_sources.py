@@ -96,13 +96,13 @@ def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
     """A name in two places is the nearer one's, and files that include each other end."""
     source = write(
         tmp_path,
-        build='#include "a/part.cu"\n/*\n#include "absent.cu"\n*/\n',
+        build='#include "a/part.cu"\n/*\n#include "near.cu"\n*/\n#if 0\nnever\n#else\nalways\n#endif\n',
         near="wrong\n",
         far="from_far\n#include <near.cu>\n",
         a__part='#include "near.cu"\n  #  include "far.cu"\n#include <stdio.h>\n',
         a__near='from_near\n#include "part.cu"\n',
     )
-    assert cuda_c.whole_text(source).split() == ["from_near", "from_far", "wrong"]
+    assert cuda_c.whole_text(source).split() == ["from_near", "from_far", "wrong", "always", "#endif"]
     read = [path.name for path in cuda_c.headers(source.read_text(), tmp_path)]
     assert read == ["near.cu", "part.cu", "far.cu", "near.cu"]
 
@@ -217,6 +217,7 @@ def launch(kernel: Taken, *arguments: Any) -> list[str]:
         warnings.simplefilter("always")
         for _ in range(2):
             functions.get_function("f")(*arguments, block=functions.block, grid=functions.grid)
+    assert all(each.filename == __file__ for each in caught)
     return [str(each.message) for each in caught]
 
 

@@ -95,11 +95,12 @@ def _float(value: float) -> str:
 # ------------------------------------------------------------------ what a source includes
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_DEAD = re.compile(r"^[ \t]*#[ \t]*if[ \t]+0\b.*?^[ \t]*#[ \t]*(?:else|endif)\b", re.MULTILINE | re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
 
 
 def whole_text(source: Path) -> str:
-    """Return a source without comments, and in the place of each ``#include`` the file that it names.
+    """Return a source without comments and ``#if 0``, and in the place of each ``#include`` the file that it names.
 
     Files are looked up where the compiler looks: beside the file that includes them, then beside the source. Those of
     `HEADERS` and of the system stay out, and a file that is included again is there once.
@@ -113,7 +114,7 @@ def whole_text(source: Path) -> str:
             found = _included(match[1], path.parent, source.parent)
             return "" if found is None or found in seen else text_of(found)
 
-        return _INCLUDE.sub(included, _COMMENT.sub(" ", path.read_text()))
+        return _INCLUDE.sub(included, _DEAD.sub("", _COMMENT.sub(" ", path.read_text())))
 
     return text_of(source.resolve())
 
