@@ -141,16 +141,26 @@ class EnvWrapper:
         custom = f"Cuda{self.name}Reset"
         if self.cuda_function_manager.has_function(custom):
             self.env_resetter.register_custom_reset_function(self.cuda_data_manager, custom)
-        self._resets_itself = self.cuda_function_manager.has_function(OWN_KERNEL)
+        self.resets_itself = self.cuda_function_manager.has_function(OWN_KERNEL)
+        """Its kernels have a ``reset``, which with ``auto_reset`` the step does too."""
 
     # -------------------------------------------------------------- construction
 
+    @property
+    def can_be_repeated(self) -> bool:
+        """`like` can make other copies: what the environment is made of is in its config, and what steps it is ours."""
+        return isinstance(self.env, Environment) and type(self).__init__ is EnvWrapper.__init__
+
     def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
-        """Return a wrapper, not started, of other copies of the same environment on the same backend."""
-        managers = ("cuda_data_manager", "cuda_function_manager", "cuda_step", "cuda_step_function_feed")
-        without = {id(each): None for name in managers if (each := getattr(self.env, name, None)) is not None}
+        """Return a wrapper, not started, of other copies of the same environment on the same backend.
+
+        Raises:
+            ConfigError: The environment is no `Environment`, or the wrapper is made in another way.
+        """
+        rule, do = "cannot be made once more", "derive it from Environment, or take `Lent`"
+        require(self.can_be_repeated, f"environment {self.name!r}", rule, type(self.env), do)
         return type(self)(
-            copy.deepcopy(self.env, without),
+            copy.copy(self.env),
             num_envs=num_envs,
             blocks_per_env=self.blocks_per_env if self.blocks_per_env > 1 else None,
             env_backend=self.env_backend,
@@ -217,7 +227,7 @@ class EnvWrapper:
             push_environment(self.env, self.cuda_data_manager)
             seed_resets(self.cuda_data_manager, self._seed)
             self.reset_on_host = False
-        if self._resets_itself or not first:
+        if self.resets_itself or not first:
             self.env_resetter.reset_when_done(self.cuda_data_manager, mode="force_reset")
         return observations
 
@@ -267,7 +277,7 @@ class EnvWrapper:
         self._require_arrays("step")
         if self.debug:
             self._check_actions()
-        if self.auto_reset and not self._resets_itself:
+        if self.auto_reset and not self.resets_itself:
             # The flags outlive the restart for whoever reads them, so a kernel that never clears them starts from 0.
             self.cuda_data_manager.tensor(DONE).zero_()
             self.env.step()
@@ -288,7 +298,7 @@ class EnvWrapper:
         Raises:
             BindingError: A tensor has another dtype, shape or device than the kernel declares.
         """
-        if not (self.vectorised and self.auto_reset and self._resets_itself and isinstance(self.env, Environment)):
+        if not (self.vectorised and self.auto_reset and self.resets_itself and isinstance(self.env, Environment)):
             return None
         if self.debug:
             return None
@@ -316,6 +326,50 @@ class EnvWrapper:
 
     reset = reset_all_envs
     step = step_all_envs
+
+
+class Lent:
+    """A wrapper whose copies start anew and are played with, until `give_back` puts everything where it was.
+
+    For environments that users wrote, which may hold what cannot be copied: modules, handles, open files. All is copied
+    that lies in arrays, and nothing of the object but what its attributes are. Synchronises.
+
+    Args:
+        wrapper: Whose copies; one that has not started is started.
+        seed: Seed of the starts.
+
+    Raises:
+        ConfigError: The wrapper's kernels restart copies by themselves.
+    """
+
+    def __init__(self, wrapper: EnvWrapper, seed: int) -> None:
+        restarts = wrapper.auto_reset and wrapper.resets_itself
+        rule = "its kernels restart by themselves, so no episode of it can be looked at"
+        require(not restarts, f"environment {wrapper.name!r}", rule, do="leave auto_reset off, or derive Environment")
+        if wrapper.reset_on_host:
+            wrapper.reset_all_envs()
+        data = wrapper.cuda_data_manager
+        self.wrapper = wrapper
+        self._arrays = {name: data.tensor(name).clone() for name in data.array_names()}
+        self._attributes = dict(vars(wrapper.env))
+        self._auto_reset = wrapper.auto_reset
+        wrapper.auto_reset = False
+        self.start(seed)
+
+    def start(self, seed: int) -> None:
+        """Start an episode in every copy; enqueues."""
+        seed_resets(self.wrapper.cuda_data_manager, seed)
+        self.wrapper.reset_all_envs()
+
+    def give_back(self) -> None:
+        """Put everything back; enqueues. A second call does nothing."""
+        for name, array in self._arrays.items():
+            self.wrapper.cuda_data_manager.tensor(name).copy_(array)
+        if self._arrays:
+            vars(self.wrapper.env).clear()
+            vars(self.wrapper.env).update(self._attributes)
+            self.wrapper.auto_reset = self._auto_reset
+        self._arrays = {}
 
 
 def check_environment(env: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -160,6 +160,12 @@ class Environment(CUDAEnvironmentContext):
         super().__init__()
         self.env_backend = env_backend
         self._single: SingleEnvironment | None = None
+
+    def __copy__(self) -> Self:
+        """Return another environment of the same config, whose attributes are the same objects."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), _single=None)
+        return made
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
         """Return 1: a block owns its environments, and its threads stride over their agents, however many.

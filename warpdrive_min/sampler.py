@@ -137,9 +137,10 @@ class CUDASampler:
         num_actions: int | Sequence[int],
         is_deterministic: bool = False,
     ) -> None:
-        """Prepare an array of actions ``(n_envs, n_agents, n_types)`` for `sample`.
+        """Prepare actions ``(n_envs, n_agents, n_types)``, or of one type also ``(n_envs, n_agents)``, for `sample`.
 
-        Pushes ``<action_name>_draws`` and, for continuous actions, ``<action_name>_ou_state``, both 0.
+        Pushes ``<action_name>_draws`` and, for continuous actions, ``<action_name>_ou_state``, both 0; samplers of one
+        array share them.
 
         Args:
             data_manager: That holds the array.
@@ -154,7 +155,7 @@ class CUDASampler:
         require(action_name not in self._arrays, "sampler", f"{action_name!r} is registered already")
         counts = tuple(int(n) for n in ([num_actions] if isinstance(num_actions, int | np.integer) else num_actions))
         n_types, want = (sum(counts), "float32") if is_deterministic else (len(counts), "int32")
-        shape, dtype = data_manager.get_shape(action_name), data_manager.get_dtype(action_name)
+        shape, dtype = tuple(by_type(data_manager.tensor(action_name)).shape), data_manager.get_dtype(action_name)
         is_fine = dtype == want and len(shape) == 3 and shape[::2] == (data_manager.n_envs, n_types)
         rule = f"{action_name!r} must be {want} of shape ({data_manager.n_envs}, n_agents, {n_types})"
         do = "is_deterministic=True is for float32 arrays, False for int32 ones"
@@ -166,13 +167,15 @@ class CUDASampler:
         feed.add_data(array.draws, np.zeros(data_manager.n_envs, np.int32))
         if is_deterministic:
             feed.add_data(array.ou_state, np.zeros(shape, np.float32))
-            if not data_manager.is_data_on_device(ONE):
-                feed.add_data(ONE, np.ones(1, np.float32))
-        if not data_manager.is_data_on_device(SEED):
-            feed.add_data(SEED, np.zeros(2, np.int32))
+            feed.add_data(ONE, np.ones(1, np.float32))
+        feed.add_data(SEED, np.zeros(2, np.int32))
+        for name in [name for name in feed if data_manager.is_data_on_device(name)]:
+            del feed[name]  # of another sampler
         data_manager.push_data_to_device(feed)
         if self._seed is not None:
             data_manager.tensor(SEED).copy_(torch.tensor(self._seed, dtype=torch.int32))
+        for name in (array.draws, *([array.ou_state] if is_deterministic else [])):
+            data_manager.tensor(name).zero_()
         self._seeds.append(data_manager.tensor(SEED))
         self._draws.append(data_manager.tensor(array.draws))
         self._arrays[action_name] = array
@@ -340,7 +343,7 @@ class CUDASampler:
     def _add_noise(
         self, data: CUDADataManager, array: ActionArray, mean: torch.Tensor, use_argmax: bool, noise: Noise
     ) -> None:
-        actions = data.tensor(array.name)
+        actions = by_type(data.tensor(array.name))
         _check({"distribution": mean}, {"distribution": tuple(actions.shape)}, data.device)
         arguments: dict[str, torch.Tensor | float | None] = {"mean": mean, "ou_state": data.tensor(array.ou_state)}
         for name, number in noise._asdict().items():
@@ -371,7 +374,7 @@ class CUDASampler:
             launch = self._manager(array, flags).bind(
                 kernel,
                 data,
-                actions=data.tensor(array.name),
+                actions=by_type(data.tensor(array.name)),
                 draws=data.tensor(array.draws),
                 seed=data.tensor(SEED),
                 stream=array.stream,
@@ -399,6 +402,11 @@ class CUDASampler:
                 manager.load(core_sources("noise"), constants)
             self._managers[key] = manager
         return self._managers[key]
+
+
+def by_type(actions: torch.Tensor) -> torch.Tensor:
+    """Return actions (n_envs, n_agents) of one type as the view (n_envs, n_agents, 1), others as they are."""
+    return actions[..., None] if actions.dim() == 2 else actions
 
 
 def _keywords(kind: type[Keywords], params: Mapping[str, Any], action_name: str) -> Keywords:

@@ -146,8 +146,8 @@ def gated(monkeypatch):
     ModelFactory.add("gated", "tests.compat.written_models", "Gated")
 
 
-def cartpole() -> EnvWrapper:
-    return EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=10), num_envs=4, env_backend="cpu")
+def cartpole(num_envs: int = 4) -> EnvWrapper:
+    return EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=10), num_envs=num_envs, env_backend="cpu")
 
 
 def run_config(folder) -> dict:
@@ -199,7 +199,8 @@ def test_users_model_is_in_the_trainers_that_scaling_measures(tmp_path, monkeypa
         gates.append(model.gate[0].item())
 
     def setup(run_configuration, verbose):
-        TrainerA2C(cartpole(), run_configuration, {"shared": [0]}, verbose=verbose)
+        n_envs = run_configuration["trainer"]["num_envs"]
+        TrainerA2C(cartpole(n_envs), run_configuration, {"shared": [0]}, verbose=verbose)
 
     make = Gated.__init__
     monkeypatch.setattr(Gated, "__init__", noted)

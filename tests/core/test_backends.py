@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import importlib.util
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -255,10 +253,3 @@ def test_module_is_unloaded_where_another_one_is_loaded():
     assert there() is not None
     pycuda_driver.LoadedModule(Module())
     assert there() is None
-
-
-def test_copy_of_what_keeps_a_kernel_keeps_the_same_one():
-    """PyCUDA's functions cannot be copied; an environment of a user that keeps one can."""
-    loaded = pycuda_driver.LoadedModule(SimpleNamespace(get_function=lambda name: object()))
-    kernel = pycuda_driver.PyCudaKernel(cuda_c.Signature("CudaStep", (), False), loaded)
-    assert copy.deepcopy([kernel, loaded]) == [kernel, loaded]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from tests.core import builders
@@ -123,3 +124,24 @@ def test_assign_writes_actions():
     np.testing.assert_array_equal(data.pull_data_from_device("sampled_actions"), want)
     sampler.assign(data, torch.zeros((2, 5, 1), dtype=torch.int32), "sampled_actions")
     assert not data.tensor("sampled_actions").any()
+
+
+@on_every_backend
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_array_of_one_type_may_lack_the_axis_of_types(backend, is_continuous):
+    """The same actions come to (n_envs, n_agents) as to (n_envs, n_agents, 1), by draws, argmax and assignment."""
+    got = []
+    for shape in ((2, 5, 1), (2, 5)):
+        data, functions = managers(backend, n_agents=5, n_envs=2)
+        push(data, "sampled_actions", np.zeros(shape, np.float32 if is_continuous else np.int32))
+        sampler = CUDASampler(functions)
+        sampler.init_random(3)
+        sampler.register_actions(data, "sampled_actions", 1 if is_continuous else 3, is_deterministic=is_continuous)
+        given = rows(data, [0.7] if is_continuous else [0.2, 0.3, 0.5])
+        for use_argmax in (False, True):
+            sampler.sample(data, given, use_argmax=use_argmax)
+            got.append(data.pull_data_from_device("sampled_actions").reshape(2, 5))
+        sampler.assign(data, np.ones(shape, got[-1].dtype), "sampled_actions")
+    np.testing.assert_array_equal(got[0], got[2])
+    np.testing.assert_array_equal(got[1], got[3])
+    assert len(np.unique(got[0])) > 1

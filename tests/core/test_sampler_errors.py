@@ -145,14 +145,15 @@ def test_assign_refuses_another_shape_or_dtype(actions):
     ("shape", "dtype", "counts", "is_deterministic", "message"),
     [
         ((2, 5, 1), np.int32, 3, False, "'choices' is registered already"),
-        ((2, 5), np.int32, 3, False, r"must be int32 of shape \(2, n_agents, 1\) \(got 'int32 \(2, 5\)'\)"),
+        ((5,), np.int32, 3, False, r"must be int32 of shape \(2, n_agents, 1\) \(got 'int32 \(5,\)'\)"),
+        ((2, 5), np.int32, (3, 2), False, r"must be int32 of shape \(2, n_agents, 2\)"),
         ((3, 5, 1), np.int32, 3, False, r"got 'int32 \(3, 5, 1\)"),
         ((2, 5, 1), np.int32, (3, 2), False, r"of shape \(2, n_agents, 2\)"),
         ((2, 5, 1), np.float32, 3, False, "got 'float32"),
         ((2, 5, 1), np.int32, 0, False, r"needs at least one choice \(got \(0,\)\)"),
         ((2, 5, 1), np.int32, 3, True, r"must be float32 of shape \(2, n_agents, 3\) \(got 'int32"),
         ((2, 5, 1), np.float32, 2, True, r"of shape \(2, n_agents, 2\) \(got 'float32 \(2, 5, 1\)'\)"),
-        ((2, 5), np.float32, 1, True, r"got 'float32 \(2, 5\)"),
+        ((2, 5), np.float32, 2, True, r"got 'float32 \(2, 5, 1\)"),
         ((3, 5, 1), np.float32, 1, True, r"got 'float32 \(3, 5, 1\)"),
     ],
 )

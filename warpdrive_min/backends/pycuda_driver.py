@@ -88,10 +88,6 @@ class LoadedModule:
         LoadedModule._held.append((weakref.ref(self), module))
         self.module = module
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LoadedModule:
-        """Return itself, as a kernel does."""
-        return self
-
 
 class PyCudaKernel:
     """One kernel of a loaded module."""
@@ -102,10 +98,6 @@ class PyCudaKernel:
         self.owns_environments = signature.owns_environments
         self.loaded = loaded
         self._function = loaded.module.get_function(signature.name)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PyCudaKernel:
-        """Return itself: a copy of an environment that keeps its kernels launches the same ones."""
-        return self
 
     @property
     def module(self) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.compat.project import binary_path, default_source, source_of_binary
-from warpdrive_min.dialect.layout import create_and_push_data_placeholders
+from warpdrive_min.dialect import layout
 from warpdrive_min.environment import Observations
+from warpdrive_min.errors import require
+from warpdrive_min.spaces import space_of
 
 
 class EnvWrapper(env_wrapper.EnvWrapper):
@@ -60,6 +63,91 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         return made
 
 
+class GivenWrapper(env_wrapper.EnvWrapper):
+    """A wrapper that a user wrote, of which only what WarpDrive's own offers is asked for; the rest follows from it.
+
+    Args:
+        given: Has the attributes `NEEDED`.
+
+    Raises:
+        ConfigError: It has not, because it is of another kind or runs on the CPU.
+    """
+
+    def __init__(self, given: Any) -> None:
+        for name in NEEDED:
+            do = "WarpDrive's wrapper has it on a GPU backend"
+            require(hasattr(given, name), f"wrapper {type(given).__name__}", f"needs the attribute {name!r}", do=do)
+        self.given = given
+        self.env = given.env
+        self.name = getattr(given, "name", type(given.env).__name__)
+        self.n_agents, self.n_envs, self.episode_length = given.n_agents, given.n_envs, given.episode_length
+        self.cuda_data_manager, self.cuda_function_manager = given.cuda_data_manager, given.cuda_function_manager
+        self.backend = self.cuda_function_manager.backend
+        self.env_backend = self.backend.name
+        self.blocks_per_env = self.cuda_function_manager.blocks_per_env
+        self.vectorised, self.auto_reset, self.exact, self.debug = True, False, False, False
+        self.resets_itself = False
+        if getattr(self.env, "observation_space", None) is None:
+            self.env.observation_space = {agent: space_of(each) for agent, each in self.obs_at_reset().items()}
+
+    @property
+    def can_be_repeated(self) -> bool:
+        """Nobody knows how it was made."""
+        return False
+
+    @property
+    def reset_on_host(self) -> bool:  # type: ignore[override]  # the user's, not a copy of it
+        """The next reset starts on the host and pushes the arrays."""
+        return bool(self.given.reset_on_host)
+
+    def reset_all_envs(self) -> Observations:
+        """Start a new episode in every copy, as the user's does."""
+        observations: Observations = self.given.reset_all_envs()
+        return observations
+
+    def reset_only_done_envs(self, undo_done_after_reset: bool = True) -> dict[str, Any]:
+        """Restart the copies whose ``_done_`` is set, as the user's does."""
+        more = {} if undo_done_after_reset else {"undo_done_after_reset": False}
+        return self.given.reset_only_done_envs(**more) or {}
+
+    def step_all_envs(self, actions: Any = None) -> Any:
+        """Take one step in every copy, as the user's does."""
+        return self.given.step_all_envs(*([] if actions is None else [actions]))
+
+    def obs_at_reset(self) -> Observations:
+        """Return the Python environment's first observations."""
+        at_reset = getattr(self.given, "obs_at_reset", None) or self.env.reset
+        observations: Observations = at_reset()
+        return observations
+
+    reset = reset_all_envs
+    step = step_all_envs
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "given":
+            raise AttributeError(name)
+        return getattr(self.given, name)
+
+
+NEEDED: Final = (
+    *("env", "n_agents", "n_envs", "episode_length", "cuda_data_manager", "cuda_function_manager"),
+    *("reset_on_host", "reset_all_envs", "reset_only_done_envs", "step_all_envs"),
+)
+"""Attributes of WarpDrive's wrapper on a GPU that trainer and checker ask for."""
+
+
+def seen_as_ours(wrapper: Any) -> env_wrapper.EnvWrapper:
+    """Return a wrapper as it is if it is the core's or derived from it, else as a `GivenWrapper`."""
+    return wrapper if isinstance(wrapper, env_wrapper.EnvWrapper) else GivenWrapper(wrapper)
+
+
+def create_and_push_data_placeholders(env_wrapper: Any = None, *arguments: Any, **named: Any) -> None:
+    """Push a trainer's arrays, as `dialect.layout.create_and_push_data_placeholders`, for users' wrappers too."""
+    layout.create_and_push_data_placeholders(
+        None if env_wrapper is None else seen_as_ours(env_wrapper), *arguments, **named
+    )
+
+
 class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
     """The core's checker, which pushes what WarpDrive's environments leave to the trainer; arguments as there."""
 
@@ -72,7 +160,19 @@ class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
             "obs_dim_corresponding_to_num_agents": self._agents_axis,
             "push_data_batch_placeholders": False,
         }
-        self._wrapper_class = _with_placeholders(EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen, arrays)
+        self._wrapper_class = functools.partial(  # type: ignore[assignment]  # what makes one
+            _checked, EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen, arrays
+        )
+
+
+def _checked(
+    chosen: type[Any], arrays: Mapping[str, Any], env: Any, *, seed: int, exact: bool, **named: Any
+) -> env_wrapper.EnvWrapper:
+    """Make a wrapper; a class that a user wrote gets the arguments that WarpDrive's checker gives."""
+    if issubclass(chosen, env_wrapper.EnvWrapper) and chosen.__init__ is env_wrapper.EnvWrapper.__init__:
+        return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
+    require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
+    return _with_placeholders(GivenWrapper, arrays)(chosen(env_obj=env, **named))
 
 
 def _with_placeholders(
@@ -91,7 +191,7 @@ def _with_placeholders(
             is_first = self.reset_on_host
             observations: Observations = super().reset_all_envs()
             if is_first and self.vectorised:
-                create_and_push_data_placeholders(self, **arrays)
+                layout.create_and_push_data_placeholders(self, **arrays)
                 if hasattr(self.env, "step_actions") and self.env_backend == "pycuda":
                     self.cuda_data_manager.add_shared_constants({ACTION_TABLE: self.env.step_actions})
                     self.cuda_function_manager.initialize_shared_constants(self.cuda_data_manager, [ACTION_TABLE])

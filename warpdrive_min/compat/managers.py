@@ -41,6 +41,12 @@ class CUDADataManager(data_manager.CUDADataManager):
     ) -> None:
         super().__init__(num_agents, num_envs, blocks_per_env, episode_length, backend=self.of_backend)
 
+    def attribute(self, name: str, key: str, default: Any = None) -> Any:
+        """Return an attribute of an array; what users push by hand has a row for each environment if it is so long."""
+        found = super().attribute(name, key, default)
+        has_rows = key == "n_copies" and found is None and self.get_shape(name)[:1] == (self.n_envs,)
+        return self.n_envs if has_rows else found
+
     @property
     def scalar_data_list(self) -> list[str]:
         """Names of the scalars, which kernels get by value."""

@@ -15,6 +15,7 @@ from torch.multiprocessing.spawn import spawn
 
 from warpdrive_min.compat.models import building
 from warpdrive_min.compat.trainers import first_trainer
+from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.processes import STARTED_BY
 from warpdrive_min.training import distributed
@@ -74,8 +75,8 @@ def perform_auto_vertical_scaling(
 ) -> dict[str, Any]:
     """Return the run config with the environments and the batch that train fastest; `auto_scale` finds them.
 
-    The function runs up to its first trainer, which shows the environment and the policies; then trainers with more
-    and more environments are timed in this process. The steps of a rollout stay as they are.
+    The function runs up to its first trainer, which shows the environment and the policies, and again for each number
+    of environments; trainers with more and more of them are timed in this process. The steps of a rollout stay.
 
     Args:
         setup_trainer_and_train: Called with ``run_configuration`` and ``verbose``.
@@ -92,12 +93,26 @@ def perform_auto_vertical_scaling(
         )
     do = "choose num_envs yourself, or leave separate placeholders off"
     require(not found.models.arrays[0], "perform_auto_vertical_scaling", "policies must share arrays", do=do)
+    n_steps = found.config.trainer.train_batch_size // found.config.trainer.num_envs
+
+    def wrapper_of(num_envs: int) -> EnvWrapper:
+        sized = _sized(config, num_envs, n_steps * num_envs)
+        made = first_trainer(lambda: setup_trainer_and_train(run_configuration=sized, verbose=False))
+        got = made and made.models.env.n_envs
+        what, rule = "perform_auto_vertical_scaling", "the function must make as many environments as trainer.num_envs"
+        if made is None or got != num_envs:
+            raise ConfigError.of(what, f"{rule} says, {num_envs}", got, "let it take the number from its run config")
+        return made.models.env
+
     with building(found.models) as models:
-        scaling = auto_scale(found.config, models.env.like, models.policies, n_iterations=num_iters)
-    scaled = copy.deepcopy(dict(config))
-    best = scaling.saturation
-    scaled["trainer"] |= {"num_envs": best.num_envs, "train_batch_size": best.train_batch_size}
-    return scaled
+        best = auto_scale(found.config, wrapper_of, models.policies, n_iterations=num_iters).saturation
+    return _sized(config, best.num_envs, best.train_batch_size)
+
+
+def _sized(config: Mapping[str, Any], num_envs: int, train_batch_size: int) -> dict[str, Any]:
+    sized = copy.deepcopy(dict(config))
+    sized["trainer"] |= {"num_envs": num_envs, "train_batch_size": train_batch_size}
+    return sized
 
 
 def perform_distributed_training(

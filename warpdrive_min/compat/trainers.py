@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from warpdrive_min.compat.env_wrapper import seen_as_ours
 from warpdrive_min.compat.models import BUILT_IN, Building, building, seen_from_warpdrive
 from warpdrive_min.compat.words import METRICS
 from warpdrive_min.constants import Constants
@@ -78,6 +79,7 @@ class TrainerBase(trainer.Trainer):
     ) -> None:
         if env_wrapper is None or config is None:
             raise ConfigError(f"trainer: needs env_wrapper and config (got {env_wrapper} and {config}); pass both")
+        given, env_wrapper = env_wrapper, seen_as_ours(env_wrapper)
         settings = run_config(config) if isinstance(config, Mapping) else RunConfig.of(config)
         policies = trainer.policy_map(settings, env_wrapper, policy_tag_to_agent_id_map)
         self._given = (config.get("policy") or {}) if isinstance(config, Mapping) else {}
@@ -94,7 +96,7 @@ class TrainerBase(trainer.Trainer):
             results_dir,
         )
         super().__init__(env_wrapper, settings, **arguments, verbose=verbose)
-        self.cuda_envs = env_wrapper
+        self.cuda_envs = given
         self.cuda_sample_controller = self.sampler
         self.policies = list(self.config.policy)
         self.policies_to_train = [name for name, policy in self.config.policy.items() if policy.to_train]
@@ -307,10 +309,9 @@ class TrainerBase(trainer.Trainer):
             ConfigError: A keyword is unknown.
         """
         greedy = _is_greedy("evaluate_episodes", sample_params)
-        envs = EvaluationEnvs(
-            self.wrapper, self.acting_models, self.policy_map, self.layout, self.num_envs, self._next_seed()
-        )
-        rewards, steps = envs.play(greedy)
+        arguments = (self.wrapper, self.acting_models, self.policy_map, self.layout, self.num_envs, self._next_seed())
+        with EvaluationEnvs(*arguments) as envs:
+            rewards, steps = envs.play(greedy)
         return rewards, dict.fromkeys(rewards, steps.long())
 
     def _sizes(self, policy: str) -> tuple[int, ...]:

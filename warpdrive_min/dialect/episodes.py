@@ -50,22 +50,22 @@ def episode_states(
         ``{step: {policy: (n_agents, n_outputs)}}``.
 
     Raises:
-        ConfigError: ``env_id`` is negative.
+        ConfigError: ``env_id`` is negative, or not of the wrapper's own environments where it can make no others.
         DataError: A state is not there, or has no row for each environment.
     """
-    envs = EvaluationEnvs(wrapper, models, policies, layout, env_id + 1, seed)
-    arrays = {name: group.arrays for name, group in envs.groups.items()}
-    heads: list[dict[str, torch.Tensor]] = []
+    with EvaluationEnvs(wrapper, models, policies, layout, env_id + 1, seed) as envs:
+        arrays = {name: group.arrays for name, group in envs.groups.items()}
+        heads: list[dict[str, torch.Tensor]] = []
 
-    def act() -> None:
-        envs.act(greedy)
-        if include_probabilities:
-            heads.append({name: head[env_id].clone() for name, head in _heads(envs).items()})
+        def act() -> None:
+            envs.act(greedy)
+            if include_probabilities:
+                heads.append({name: head[env_id].clone() for name, head in _heads(envs).items()})
 
-    suffixes = dict.fromkeys(each.suffix for each in arrays.values())
-    written = [name + suffix for name in (Constants.ACTIONS, Constants.REWARDS) for suffix in suffixes]
-    named = [*list_of_states, *(written if include_rewards_actions else [])]
-    episode = record(envs.wrapper, act, env_id=env_id, arrays=named)
+        suffixes = dict.fromkeys(each.suffix for each in arrays.values())
+        written = [name + suffix for name in (Constants.ACTIONS, Constants.REWARDS) for suffix in suffixes]
+        named = [*list_of_states, *(written if include_rewards_actions else [])]
+        episode = record(envs.wrapper, act, env_id=env_id, arrays=named)
     length = envs.wrapper.episode_length
     states = {name: _padded(episode[name], length + 1) for name in list_of_states}
     result: list[Any] = [states]

@@ -16,6 +16,7 @@ from warpdrive_min.constants import TIMESTEP, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.sampler import by_type
 from warpdrive_min.spaces import category_counts
 from warpdrive_min.training.actions import ActionSpace
 
@@ -194,7 +195,7 @@ class SharedLayout:
                 observations=tuple(observed.values()),
                 mask=mask,
                 last_observations=self._last_observations(wrapper, suffix, list(observed), len(place)),
-                actions=_tensor(wrapper, Constants.ACTIONS + suffix),
+                actions=by_type(_tensor(wrapper, Constants.ACTIONS + suffix)),
                 rewards=_tensor(wrapper, Constants.REWARDS + suffix),
                 timestep=_tensor(wrapper, TIMESTEP),
             )
@@ -251,6 +252,8 @@ def get_flattened_obs_size(observation_space: Any) -> int:
 def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
     """Push the entries that are not on the device; those that are must have the shapes of the feed. Synchronises.
 
+    Actions of one type may lack the axis of types.
+
     Raises:
         ConfigError: One has another shape.
     """
@@ -261,7 +264,9 @@ def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
             missing[name] = entry
         else:
             rule, do = f"is there already, and must be of shape {want}", "leave it to the environment or to this call"
-            require(data.get_shape(name) == want, f"arrays: {name!r}", rule, data.get_shape(name), do)
+            got = data.get_shape(name)
+            is_fine = got == want or (name.startswith(Constants.ACTIONS) and (*got, 1) == want)
+            require(is_fine, f"arrays: {name!r}", rule, got, do)
     data.push_data_to_device(missing, torch_accessible=True)
 
 

@@ -1,15 +1,15 @@
-"""Evaluation: whole episodes of trained policies in environments of their own, so that training is not disturbed."""
+"""Evaluation: whole episodes of trained policies beside training, which is not disturbed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from warpdrive_min.constants import DONE
-from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.env_wrapper import EnvWrapper, Lent
 from warpdrive_min.errors import require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import PolicyMap, SharedLayout
@@ -33,14 +33,16 @@ class Score:
 
 
 class EvaluationEnvs:
-    """Fresh environments in which given models act.
+    """Environments in which given models act: fresh ones, or the wrapper's own where it cannot make others.
+
+    In a ``with`` statement, and by `close`, its own go back to where they were; until then nothing else plays them.
 
     Args:
         wrapper: Wrapper of the environment and the backend that they have.
         models: Model of each policy; offers ``act``.
         policies: Agents of each policy.
         layout: Layout of the agents in the arrays; None: all share them.
-        n_envs: Environments.
+        n_envs: Environments; of the wrapper's own those that there are, which play by turns.
         seed: Seed of starts and draws.
     """
 
@@ -53,12 +55,21 @@ class EvaluationEnvs:
         n_envs: int = 1,
         seed: int = 0,
     ) -> None:
-        layout = layout or SharedLayout()
-        self.wrapper = wrapper.like(n_envs, seed=seed)
-        self.wrapper.reset()
+        self._lent = None if wrapper.can_be_repeated else Lent(wrapper, seed)
+        self.wrapper = wrapper if self._lent else wrapper.like(n_envs, seed=seed)
+        self._n_envs, self._seed = n_envs, seed
+        try:
+            self._prepare(layout or SharedLayout(), models, policies)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, layout: SharedLayout, models: Mapping[str, Any], policies: PolicyMap) -> None:
+        if self._lent is None:
+            self.wrapper.reset()
         layout.push(self.wrapper, policies)
         sampler = CUDASampler(self.wrapper.cuda_function_manager)
-        sampler.init_random(seed)
+        sampler.init_random(self._seed)
         self.groups: dict[str, PolicyGroup] = {}
         """The policies, by name."""
         for name, arrays in layout.arrays(self.wrapper, policies).items():
@@ -67,6 +78,17 @@ class EvaluationEnvs:
             network = {"actor" if is_actor else "model": models[name]}
             self.groups[name] = PolicyGroup(name, PolicyConfig(), arrays, network)
         self.action_samplers = action_samplers(self.wrapper, sampler, list(self.groups.values()))
+
+    def close(self) -> None:
+        """Give back the wrapper's own environments; enqueues."""
+        if self._lent is not None:
+            self._lent.give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def act(self, greedy: bool = True) -> None:
         """Write all agents' actions; enqueues."""
@@ -81,6 +103,15 @@ class EvaluationEnvs:
         Returns:
             Rewards summed over the episode by policy, (n_envs, n_agents), and its steps, (n_envs,) float32.
         """
+        turns = [self._play(greedy)]
+        while (n_played := len(turns) * self.wrapper.n_envs) < self._n_envs and self._lent is not None:
+            self._lent.start(self._seed + n_played)
+            turns.append(self._play(greedy))
+        returns, steps = zip(*turns, strict=True)
+        total = {name: torch.cat([each[name] for each in returns])[: self._n_envs] for name in self.groups}
+        return total, torch.cat(steps)[: self._n_envs]
+
+    def _play(self, greedy: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         data = self.wrapper.cuda_data_manager
         playing = torch.ones(self.wrapper.n_envs, device=data.device)
         steps = torch.zeros_like(playing)
@@ -125,8 +156,8 @@ def evaluate(
         ConfigError: ``n_episodes`` is below 1.
     """
     require(n_episodes >= 1, "evaluate.n_episodes", "must be at least 1", n_episodes)
-    envs = EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed)
-    returns, steps = envs.play(greedy)
+    with EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed) as envs:
+        returns, steps = envs.play(greedy)
     return {name: _score(total, steps) for name, total in returns.items()}
 
 

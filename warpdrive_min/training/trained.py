@@ -47,14 +47,14 @@ class TrainedPolicies:
         """Layout of the arrays that they were trained with."""
         return saved_layout(self.header.environment["arrays"])
 
-    def wrapper(self, env_backend: str) -> EnvWrapper:
+    def wrapper(self, env_backend: str, n_envs: int = 1) -> EnvWrapper:
         """Return a wrapper, not started, of the environment on a backend, and move the models to its device.
 
         Raises:
             BackendUnavailable: The backend is unknown or cannot run here.
             ConfigError: The environment has no kernels for it.
         """
-        wrapper = EnvWrapper(self.env, env_backend=env_backend)
+        wrapper = EnvWrapper(self.env, num_envs=n_envs, env_backend=env_backend)
         for model in self.models.values():
             model.to(wrapper.backend.device)
         return wrapper
@@ -66,7 +66,7 @@ class TrainedPolicies:
             BackendUnavailable: The backend is unknown or cannot run here.
             ConfigError: The environment has no kernels for it.
         """
-        return EvaluationEnvs(self.wrapper(env_backend), self.models, self.policies, self.layout, n_envs, seed)
+        return EvaluationEnvs(self.wrapper(env_backend, n_envs), self.models, self.policies, self.layout, n_envs, seed)
 
 
 def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
