@@ -12,11 +12,13 @@ from bench.measure import Plan, Ranks, Timed
 from bench.workloads import env_step, kernels
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
 from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
+from tests.bench.checked import declared
 from warpdrive_min import BACKENDS
 from warpdrive_min.backends.host import HostKernel
 from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.policies import random_policy
 
+DECLARED = declared()
 TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_starts=1, watch_s=0.0)
 PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
 
@@ -43,6 +45,7 @@ def test_smoke_point_is_measured_and_right(case, point):
     assert got.fault is None
     assert got.before.passed
     assert got.after.passed
+    assert DECLARED[case.name].holds(got.before.oracle, got.after.oracle), "docs/sweeps.md says what is checked"
     assert min(metric.value for metric in got.metrics.values()) > 0
     assert case.scope != "startup" or next(iter(got.notes["samples_s"])) == "import_s"
     assert workload.facts.threads is None or workload.facts.threads >= 1

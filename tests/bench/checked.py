@@ -1,0 +1,57 @@
+"""Oracles of each case, as docs/sweeps.md declares them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "sweeps.md"
+NONE_BEFORE: Final = "none before the timing"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A row of the page's table, for each of its cases."""
+
+    words: tuple[str, ...]
+    """Words with which oracles begin; # stands for a number."""
+    before: str
+    """Oracle before the timing."""
+
+    @property
+    def may_lack_before(self) -> bool:
+        """Points of the case may have none before the timing."""
+        return "no oracle" in self.before
+
+    @property
+    def always_lacks_before(self) -> bool:
+        """No point of the case has one before the timing."""
+        return self.before.startswith("no oracle")
+
+    def names(self, oracle: str) -> str | None:
+        """Return the words that an oracle begins with, if it is one of these."""
+        return next((words for words in self.words if re.match(_pattern(words), oracle)), None)
+
+    def holds(self, before: str, after: str) -> bool:
+        """Tell if a record of schema 2 has the oracles that the row declares."""
+        lacks = before.startswith(NONE_BEFORE)
+        is_right = self.may_lack_before if lacks else bool(self.names(before)) and not self.always_lacks_before
+        return is_right and self.names(after) is not None
+
+
+def _pattern(words: str) -> str:
+    return re.escape(words).replace(r"\#", r"\d[\d,]*")
+
+
+def declared() -> dict[str, Declared]:
+    """Read the table, by case."""
+    section = PAGE.read_text().split("## What is checked")[1].split("\n## ")[0]
+    found = {}
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            cases, oracle, before = (cell.strip() for cell in line.strip("|").split("|"))
+            words = tuple(word for word in re.findall(r"`([^`]+)`", oracle) if " " in word or word == "frequencies")
+            found |= dict.fromkeys(re.findall(r"`(\w+)`", cases), Declared(words, before))
+    return found

@@ -1,0 +1,70 @@
+"""What README and docs say is checked is what records show."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.cases import CASES
+from bench.record import RESULTS, Record, read_all
+from tests.bench.checked import NONE_BEFORE, Declared, declared
+
+README = Path(__file__).parents[2] / "README.md"
+SAME_STATE = "NumPy, # environments, # steps from the same state"
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, Declared]:
+    return declared()
+
+
+@pytest.fixture(scope="module")
+def evidence() -> list[Record]:
+    """Return all records that stand in the repository and are evidence, of sweeps, peers and sets."""
+    files = [path for path in RESULTS.rglob("*.jsonl") if path.parent.name != "comparisons"]
+    return [record for record in read_all(files, cut=[]) if record.is_evidence]
+
+
+def test_each_case_has_its_oracle(table):
+    """No case, and none of others' software, is left out."""
+    assert set(table) == {*CASES, "peer"}
+    assert all(row.words for row in table.values())
+
+
+def test_records_have_the_oracles_of_their_case(table, evidence):
+    """Each record has one that the page names; those of version 2 before the timing too, or none where it says so."""
+    lacking = Counter()
+    for record in evidence:
+        checks, row = record.correctness, table[record.case]
+        assert checks is not None
+        if checks.before.oracle:
+            assert row.holds(checks.before.oracle, checks.after.oracle), (record.id, checks)
+        elif checks.oracle.startswith(NONE_BEFORE):
+            lacking[record.case, record.taken] += 1
+        else:
+            assert row.names(checks.oracle), (record.id, checks.oracle)
+    assert set(lacking) == {("train", "in turns with a peer")}, "the page says so of older records"
+
+
+def test_no_oracle_is_named_that_records_do_not_have(table, evidence):
+    """All words of the page are those of a record."""
+    seen = {(each.case, table[each.case].names(str(each.correctness and each.correctness.oracle))) for each in evidence}
+    of_steps = {case for case, row in table.items() if SAME_STATE in row.words}
+    assert {(case, words) for case, row in table.items() for words in row.words} == {each for each in seen if each[1]}
+    assert len(of_steps) > 1
+
+
+def test_readme_says_no_more(table):
+    """It names the cases held against NumPy from the same state, and those without an oracle before the timing."""
+    (said,) = re.findall(
+        r"^\* \*\*No figure without its check.*?(?=^\* )", README.read_text(), re.DOTALL | re.MULTILINE
+    )
+    steps, rest = said.split("every other case", 1)
+    before, _ = rest.split("after it", 1)
+    names = re.compile(r"`(\w+)`")
+    assert set(names.findall(steps)) == {case for case, row in table.items() if row.words == (SAME_STATE,)}
+    assert set(names.findall(before)) == {case for case, row in table.items() if row.may_lack_before}
+    assert all(table[case].before == "the same" for case in names.findall(steps))
