@@ -329,14 +329,8 @@ def published_points(preset: Preset) -> list[Point]:
 
 
 def env_step_pairs(preset: Preset) -> Pairs:
-    """Return GPUs over C++, CUDA C and C++ over plain NumPy, CUDA C over Numba, and many environments over few.
-
-    Over the oracle there is only what WarpDrive's claims are about.
-    """
+    """Return GPUs over C++, CUDA C over the oracle and over Numba, it and C++ over plain NumPy, and many over few."""
     points = env_step_points(preset)
-    claimed = [
-        point for point in points if (point["env"], point["n_agents"], point["n_envs"]) == (*TAG_CONTINUOUS, 100)
-    ]
     compiled = [point for point in points if point["backend"] not in (ORACLE, PLAIN)]
     fastest = [point for point in points if point["backend"] in (PLAIN, "host", "pycuda")]
     few_and_many = [
@@ -345,7 +339,7 @@ def env_step_pairs(preset: Preset) -> Pairs:
         if point["backend"] == "pycuda" and point["n_envs"] in (100, 2_000) and point["n_agents"] == TAG_GRIDWORLD[1]
     ]
     return [
-        *pairs_over(claimed, "backend", "cpu"),
+        *pairs_over([point for point in points if point["backend"] in (ORACLE, "pycuda")], "backend", ORACLE),
         *pairs_over(fastest, "backend", PLAIN),
         *pairs_over(compiled, "backend", "host", "numba"),
         *pairs_over(few_and_many, "n_envs", 100),

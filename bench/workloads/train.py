@@ -37,6 +37,7 @@ from .shared import (
     ON_GPU,
     SEED,
     Arrays,
+    Pairs,
     Repeated,
     available,
     compared,
@@ -44,6 +45,7 @@ from .shared import (
     default_mode,
     env_config,
     errors,
+    pairs_over,
     repeated,
     timed,
     torch_threads,
@@ -467,6 +469,13 @@ def train_points(preset: Preset) -> list[Point]:
     return points
 
 
+def train_pairs(preset: Preset) -> Pairs:
+    """Return Tag Continuous in 2,000 environments over 100, of which a claim of WarpDrive's is."""
+    usual = {"env": "tag_continuous", "backend": "pycuda", "n_agents": 110, "algorithm": "A2C", "precision": "fp32"}
+    points = [point for point in train_points(preset) if usual.items() <= point.items() and "fused" not in point]
+    return pairs_over([point for point in points if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"])
+
+
 # ------------------------------------------------------------------ tables and charts
 
 
@@ -626,6 +635,7 @@ TRAIN: Final = Case(
     workload=Timed,
     points=train_points,
     setup=train,
+    pairs=train_pairs,
     table=training_table,
     charts=(training_chart, split_chart),
 )
