@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
 import yaml
 from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
 from warp_drive.utils.common import get_project_root
 
 from tests.compat.builders import needs_numba
 from warpdrive_min import BACKENDS
-from warpdrive_min.backends import cache
+from warpdrive_min.backends import cache, cuda_c
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.compat import project
 from warpdrive_min.compat.words import ENVIRONMENTS
@@ -88,9 +91,15 @@ def test_script_of_a_checkout_runs(tmp_path):
     assert ran.stdout == "[2, 2, 2]\n", ran.stderr
 
 
-def test_run_configs_have_warp_drives_names(tmp_path, monkeypatch):
-    """Without a checkout, they are ours in a folder that is filled when it is asked for."""
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """Go where no checkout is around, with a cache of one's own."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_run_configs_have_warp_drives_names(nowhere):
+    """Without a checkout, they are ours in a folder that is filled when it is asked for."""
     folder = get_project_root() / "warp_drive" / "training" / "run_configs"
     assert sorted(path.stem for path in folder.iterdir()) == sorted(ENVIRONMENTS)
     for path in folder.iterdir():
@@ -98,6 +107,39 @@ def test_run_configs_have_warp_drives_names(tmp_path, monkeypatch):
     (folder / "tag_gridworld.yaml").write_text("changed")
     assert get_project_root() == cache.folder() / "project"
     assert yaml.safe_load((folder / "tag_gridworld.yaml").read_text())["env"]["num_taggers"] == 4
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
+    """It compiles, and has the kernel that they launch."""
+    root = get_project_root() / "warp_drive"
+    source, binary = root / "cuda_includes" / "test_build.cu", root / "cuda_bin" / "test_build.fatbin"
+    PyCUDAFunctionManager.compile(main_file=source, cubin_file=binary, arch="sm_90")
+    assert b"testkernel" in binary.read_bytes()
+    assert project.source_of_binary(binary) == source
+
+
+@pytest.mark.gpu
+def test_kernel_of_the_tutorials_steps():
+    """X is divided and y multiplied, and an environment with an element at its target is done."""
+    functions = PyCUDAFunctionManager(num_agents=2, num_envs=2)
+    functions.load_cuda_from_binary_file(get_project_root() / "warp_drive" / "cuda_bin" / "test_build.fatbin")
+    functions.initialize_functions(["testkernel"])
+    x, y = torch.ones(2, 2, device="cuda"), torch.tensor([[1, 2], [3, 4]], dtype=torch.int32, device="cuda")
+    done, actions = (torch.zeros(size, dtype=torch.int32, device="cuda") for size in (2, 12))
+    numbers = np.float32(2), np.int32(8), np.int32(1), np.int32(2)
+    functions.get_function("testkernel")(x, y, done, actions, *numbers, block=functions.block, grid=functions.grid)
+    assert x.tolist() == [[0.5, 0.5]] * 2
+    assert y.tolist() == [[2, 4], [6, 8]]
+    assert done.tolist() == [0, 1]
+    assert actions.tolist() == [0, 1, 2] * 4
+
+
+def test_project_is_that_around_the_working_folder(tmp_path, monkeypatch):
+    """A notebook of a checkout finds its data, though nothing put the checkout on the path."""
+    write(tmp_path, warp_drive__training__x_yaml="", tutorials__x_ipynb="")
+    monkeypatch.chdir(tmp_path / "tutorials")
+    assert get_project_root() == tmp_path.resolve()
 
 
 def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):

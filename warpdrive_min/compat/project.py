@@ -19,15 +19,19 @@ from warpdrive_min.compat.words import ENVIRONMENTS, RUN_CONFIGS, STEPPED
 from warpdrive_min.files import write_atomically
 
 PACKAGE: Final = "warp_drive"
-RUN_CONFIG_FOLDER: Final = Path(PACKAGE, "training", "run_configs")
+TEST_BUILD: Final = Path(__file__).with_name("test_build.cu")
+"""Source of the compiled file that WarpDrive's tutorials load."""
 
 
 def get_project_root() -> Path:
-    """Return the folder that holds the `warp_drive` of which ours takes the place, as in a checkout of WarpDrive.
+    """Return the folder that holds the `warp_drive` of which ours takes the place, as a checkout of WarpDrive does.
 
-    Where there is none, it is a folder in the user's cache that has this project's run configs where WarpDrive's lie.
+    It is that which would be imported without ours, else that of the checkout around the script or the working folder.
+    Where there is none, it is a folder in the user's cache that has run configs of ours, and the source of
+    `test_build.fatbin`, where WarpDrive's lie.
     """
-    return _hidden_root() or _own_root()
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    return _hidden_root() or root_around(Path(script or ".").resolve()) or root_around(Path.cwd()) or _own_root()
 
 
 def _hidden_root() -> Path | None:
@@ -38,16 +42,20 @@ def _hidden_root() -> Path | None:
 
 
 def _own_root() -> Path:
-    """Write the run configs of WarpDrive's environments under its names, and return the folder of its kind."""
+    """Write run configs under WarpDrive's names, and what else scripts load, and return the folder of all."""
     root = cache.folder() / "project"
+    _keep(root / PACKAGE / "cuda_includes" / TEST_BUILD.name, TEST_BUILD.read_text())
     for name, source in ENVIRONMENTS.items():
         module, _, attribute = source.partition(":")
         path = _beside(getattr(importlib.import_module(module), attribute), RUN_CONFIGS.get(name, "run_config.yaml"))
         text = re.sub(r"^name: .*$", f'name: "{name}"', path.read_text(), count=1, flags=re.MULTILINE)
-        target = root / RUN_CONFIG_FOLDER / f"{name}.yaml"
-        if not target.is_file() or target.read_text() != text:
-            write_atomically(target, text)
+        _keep(root / PACKAGE / "training" / "run_configs" / f"{name}.yaml", text)
     return root
+
+
+def _keep(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text() != text:
+        write_atomically(path, text)
 
 
 def _beside(cls: type, name: str) -> Path:
