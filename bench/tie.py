@@ -13,4 +13,4 @@ from pathlib import Path
 _OUTER = Path(__file__).resolve().parents[1]
 _PLACES = (_OUTER / "processes.py", _OUTER / "warpdrive_min" / "processes.py")  # in an install, and in a checkout
 _PROCESSES = runpy.run_path(str(next(each for each in _PLACES if each.exists())))
-_PROCESSES["end_with_parent"](int(os.environ["BENCH_STARTER"]))
+_PROCESSES["end_with_parent"](int(os.environ.get("BENCH_STARTER", os.getppid())))
