@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -75,3 +75,15 @@ class Batch(abc.ABC):
             self.keep_last(ended)
             self.timestep[ended] = 0
             self.restart(ended)
+
+    def snapshot(self) -> Callable[[], None]:
+        """Copy all arrays and the state of the generator, and return what writes them back."""
+        live = [value for value in vars(self).values() if isinstance(value, np.ndarray)]
+        copies, drawn = [array.copy() for array in live], self.generator.bit_generator.state
+
+        def restore() -> None:
+            self.generator.bit_generator.state = drawn
+            for array, copy in zip(live, copies, strict=True):
+                array[...] = copy
+
+        return restore

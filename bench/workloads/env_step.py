@@ -118,6 +118,7 @@ def plain_step(point: Point, *, draws: bool) -> Timed:
         n_bytes=n_envs * oracle.env.bytes_per_step,
         n_ops=n_envs * oracle.env.ops_per_step,
         notes={"steps_per_run": steps.n},
+        snapshot=batch.snapshot,
     )
 
 

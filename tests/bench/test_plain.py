@@ -116,6 +116,26 @@ def test_actions_are_uniform(env, n_agents, n_envs, changes):
         assert np.abs(counts / counts.mean() - 1).max() < 0.25
 
 
+@pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
+def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
+    """From a snapshot on, past the end of episodes, all arrays come out as the first time."""
+    batch, _ = both(env, n_agents, n_envs, changes)
+
+    def played() -> dict[str, np.ndarray]:
+        for _ in range(15):
+            batch.step(batch.draw())
+        return {name: np.array(array) for name, array in batch.arrays().items()}
+
+    played()
+    restore = batch.snapshot()
+    first = played()
+    restore()
+    again = played()
+    assert batch.timestep.min() < 15
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array, err_msg=name)
+
+
 def test_neighbours_are_those_of_a_sort():
     """Both searches give the nearest first, the lower id among equals, and nobody where too few are left."""
     distance = np.random.default_rng(0).integers(0, 6, (3, 4, 9)).astype(np.float32)
