@@ -26,7 +26,7 @@ from ..show.records import by, grouped, latest, metric
 from ..show.tables import point_order
 from ..stats import Floats, interquartile_band, interquartile_mean, median, median_interval
 from .shared import ON_GPU, available, counterpart, default_mode, torch_threads
-from .train import Settings, WatchedTrainer, shipped
+from .train import Settings, WatchedTrainer, shipped, train_points
 
 SEEDS: Final = range(5)
 """Seeds of runs that end at the threshold."""
@@ -66,8 +66,12 @@ TASKS: Final = (
     Task(env="continuous_mountain_car", algorithm="DDPG", threshold=90.0),
     Task(env="pendulum", algorithm="PPO", threshold=-165.0),
     Task(env="pendulum", algorithm="DDPG", threshold=-165.0),
+    Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=35.0),
+    Task(env="tag_gridworld", algorithm="A2C", learner="runner", threshold=0.8),
     Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=35.0),
     Task(env="tag_gridworld", algorithm="PPO", learner="runner", threshold=0.8),
+    Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=45.0),
+    Task(env="tag_continuous", algorithm="A2C", learner="runner", threshold=-25.0),
     Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
     Task(env="tag_continuous", algorithm="PPO", learner="runner", threshold=-20.0),
 )
@@ -79,7 +83,9 @@ its tuned DDPG without noise. Of the Tag environments well beyond what play at r
 
 WHOLE_TASKS: Final = (
     *(task for task in TASKS if task.learner == "shared"),
+    Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=30.0),
     Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=30.0),
+    Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=45.0),
     Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
 )
 """Every run config that is to learn; both kinds of agents learn in those of Tag, and the taggers are judged."""
@@ -273,6 +279,8 @@ def _scored(score: evaluation.Score) -> Metric:
 
 # ------------------------------------------------------------------ points
 
+FP32: Final = "fp32"
+"""Precision of points without that axis."""
 MANY_ENVS: Final = 2_048
 MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
 """Environments of CartPole on a GPU; those of PPO as PureJaxRL was measured on it, which multiplies in TF32 there."""
@@ -281,8 +289,9 @@ MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
 def learn_points(preset: Preset) -> list[Point]:
     """Return CartPole from one seed; from preset paper on every task from all seeds, also in more environments.
 
-    All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of environments, or the
-    time for whole runs.
+    On `pycuda` each task is also learned in the precisions in which its environment's training is timed, so that a
+    speed has a curve. All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of
+    environments, or the time for whole runs.
     """
     if preset == "smoke":
         easy = Task(env="cartpole", algorithm="PPO", threshold=40.0)
@@ -300,6 +309,14 @@ def learn_points(preset: Preset) -> list[Point]:
         for precision in ({}, {"precision": "tf32"})
     ]
     many += [(task, MANY_ENVS, {}) for task in TASKS if task.env == "acrobot"]
+    timed = dict.fromkeys((str(point["env"]), str(point["precision"])) for point in train_points("full"))
+    points += [
+        task_point(task, "pycuda", seed) | {"precision": precision}
+        for env, precision in timed
+        for task in TASKS
+        for seed in SEEDS
+        if task.env == env and precision != FP32
+    ]
     points += [task_point(task, "pycuda", seed) | UNTIL_END for task in WHOLE_TASKS for seed in WHOLE_SEEDS]
     return points + [
         task_point(task, backend, seed, n_envs) | precision
@@ -369,6 +386,13 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
             return "not reached"
         return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
 
+    def worst(seeds: Seeds) -> str:
+        found = _values(seeds, "return_after")
+        return f"{min(found):.4g}" if found else NOTHING
+
+    def each(seeds: Seeds) -> str:
+        return " ".join(f"{value:.4g}" for value in sorted(_values(seeds, "return_after")))
+
     def returns(found: Sequence[float]) -> str:
         found = [value for value in found if not math.isinf(value)]
         if not found:
@@ -383,7 +407,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
     return Table(
         caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
         "fewer than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap "
-        "interval.",
+        "interval, beside the worst seed and each, in their order: means and medians hide who ends low.",
         rows=list(groups.values()),
         columns=[
             *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),
@@ -393,10 +417,26 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
             _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
             _over_seeds("s to it", "seconds_to_threshold", to_threshold),
             _over_seeds("return after", "return_after", returns),
+            Column("worst seed", worst, is_right=True),
+            Column("each seed", each, is_long=True),
             *(whole if any(is_to_the_end(record.point) for record in records) else ()),
         ],
         n_grouping=5,
     )
+
+
+def without_curve(records: Sequence[Record]) -> list[str]:
+    """Return the trainings whose speed some records have, and whose learning in that precision none, in words."""
+
+    def trained(record: Record) -> tuple[str, str, str]:
+        env, algorithm = (str(record.point[axis]) for axis in ("env", "algorithm"))
+        return env, algorithm, str(record.point.get("precision", FP32))
+
+    curves = {trained(record) for record in records if record.case == LEARN.name}
+    speeds = {trained(record) for record in records if record.case == "train"}
+    return [
+        f"{environment(env)} with {algorithm} in {precision}" for env, algorithm, precision in sorted(speeds - curves)
+    ]
 
 
 CURVE_POINTS: Final = 100
@@ -419,6 +459,10 @@ def learning_over(name: str, axis: Axis, along: Callable[[Curve], Sequence[float
                     if points:
                         series.append(Series(backend_label(seeds[0]), style | {"marker": ""}, points))
                         counts.add(len(seeds))
+                    evaluated = "return_after" if policy == learner else f"return_after_{policy}"
+                    if ends := _ends(seeds, policy, evaluated, along):
+                        marks = style | {"linestyle": "none", "markerfacecolor": "none"}
+                        series.append(Series(f"{backend_label(seeds[0])}, each seed evaluated", marks, ends))
                 if series:
                     who = "" if policy == "shared" else f" ({policy})"
                     how = "".join(f", {each}" for each in (precision, until and f"to the {until}") if each)
@@ -430,7 +474,8 @@ def learning_over(name: str, axis: Axis, along: Callable[[Curve], Sequence[float
             name=name,
             title=f"Learning over {axis.label}",
             caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
-            "done keep their last return. The level is the task's threshold; x counts environments.",
+            "done keep their last return. Marks are the evaluations of each seed, where its training ended. The level "
+            "is the task's threshold; x counts environments.",
             statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
             x=axis,
             y=Axis("mean return", is_log=False),
@@ -452,6 +497,16 @@ def curve_of(record: Record, learner: str, along: Callable[[Curve], Sequence[flo
     pairs = zip(along(record.curve), record.curve.mean_return[learner], strict=True)
     found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
+
+
+def _ends(seeds: Seeds, policy: str, name: str, along: Callable[[Curve], Sequence[float]]) -> list[DataPoint]:
+    """Return the evaluation of each seed after its training, at the end of its curve."""
+    found = [
+        DataPoint(float(along(record.curve)[-1]), score.value, score.low, score.high, f"seed {record.point['seed']}")
+        for record in seeds
+        if record.curve and policy in record.curve.mean_return and (score := metric(record, name))
+    ]
+    return sorted(found, key=lambda point: point.x)
 
 
 def _mean_curve(curves: Sequence[tuple[Floats, Floats]], is_log: bool) -> list[DataPoint]:

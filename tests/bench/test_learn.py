@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +16,8 @@ from bench.record import Curve
 from bench.show import render
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, UNTIL_END, WHOLE_TASKS, LearningRun, Task, settings, task_point
-from bench.workloads.train import shipped
-from tests.bench.builders import seed_record
+from bench.workloads.train import shipped, train_points
+from tests.bench.builders import record, seed_record
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.evaluation import Score
@@ -102,7 +104,7 @@ def test_whole_run_goes_on_and_is_judged_by_its_best_weights_too(monkeypatch):
 
 def test_whole_run_of_several_policies_teaches_all_of_them():
     """Both kinds of agents of Tag learn, as the run config says; to a threshold only the one that is judged does."""
-    task = next(task for task in WHOLE_TASKS if task.env == "tag_gridworld")
+    task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     for more, learners in ((UNTIL_END, ["tagger", "runner"]), ({}, ["tagger"])):
         own = RunConfig.from_dict(settings(task_point(task, "host", 0) | more))
         assert [name for name, policy in own.policy.items() if policy.to_train] == learners
@@ -121,7 +123,7 @@ def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
 
 def test_table_and_curves_of_whole_runs_tell_the_end():
     """Of three seeds two end above the threshold; each policy has a panel, the judged one with its level."""
-    task = next(task for task in WHOLE_TASKS if task.env == "tag_gridworld")
+    task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     curve = Curve(env_steps=[100, 200], seconds=[1.0, 2.0], mean_return={"tagger": [1.0, 37], "runner": [0.5, -4]})
     records = [
         seed_record(seed, None, after, point=task_point(task, "host", seed) | UNTIL_END, curve=curve)
@@ -135,9 +137,46 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
     ]
 
 
+def test_precisions_that_training_is_timed_in_have_curves():
+    """Each timed training on a GPU is learned in its precision from all seeds, but A2C of Acrobot; so is Tag."""
+    for preset in ("paper", "full"):
+        points = [point for point in learn.learn_points(preset) if point["backend"] == "pycuda"]
+        seeds = Counter((point["env"], point["algorithm"], point.get("precision", "fp32")) for point in points)
+        timed = {(each["env"], each["algorithm"], each["precision"]) for each in train_points(preset)}
+        tags = itertools.product(("tag_gridworld", "tag_continuous"), ("A2C", "PPO"), ("fp32", "tf32", "bf16"))
+        lacking = {each for each in timed | set(tags) if seeds[each] < len(learn.SEEDS)}
+        assert {each[:2] for each in lacking} <= {("acrobot", "A2C")}
+
+
+def test_training_speed_without_a_curve_is_named():
+    """bf16 is timed and only fp32 learned; a record of the same precision takes it off the list."""
+    axes = {"n_envs": 64, "network": "32-32", "algorithm": "PPO", "precision": "bf16"}
+    fast = record(case="train", scope="train", point={"env": "cartpole", "backend": "pycuda", **axes}, threads=None)
+    assert learn.without_curve([fast, seed_record(0, 1.0)]) == ["CartPole with PPO in bf16"]
+    assert learn.without_curve([fast, seed_record(0, 1.0, point={"precision": "bf16"})]) == []
+
+
+def test_every_seed_is_shown_beside_the_mean():
+    """Of five seeds one ends at 145: the table names it the worst and has all, the chart a mark where each ended."""
+    ends = (500.0, 145.0, 500.0, 500.0, 499.0)
+    records = [seed_record(seed, 9.0, after) for seed, after in enumerate(ends)]
+    table = learn.learning_table(records)
+    (cells,) = (dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.cells)
+    assert (cells["worst seed"], cells["each seed"]) == ("145", "145 499 500 500 500")
+    chart = learn.LEARN.charts[0](records)
+    (panel,) = chart.panels
+    mean, marks = panel.series
+    assert chart.name == "learning"
+    assert (marks.style["linestyle"], marks.style["color"]) == ("none", mean.style["color"])
+    assert [(point.x, point.y, point.note) for point in marks.points] == [
+        (2.0, after, f"seed {seed}") for seed, after in enumerate(ends)
+    ]
+
+
 def test_first_episodes_to_end_do_not_count_alone():
     """In Tag GridWorld only caught runners end the first episodes: their mean is far above what follows."""
-    task = next(task for task in TASKS if (task.env, task.learner) == ("tag_gridworld", "tagger"))
+    wanted = ("tag_gridworld", "tagger", "PPO")
+    task = next(task for task in TASKS if (task.env, task.learner, task.algorithm) == wanted)
     trainer = learning_run(task)
     first = trainer.train(1)
     assert first["tagger/mean_episodic_return"] > task.threshold
