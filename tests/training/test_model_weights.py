@@ -125,14 +125,14 @@ def test_weights_that_do_not_fit_are_refused(change, match):
 
 
 @pytest.mark.parametrize("convert", [to_warpdrive_state_dict, lambda model: load_warpdrive_state_dict(model, {})])
-def test_two_trunks_have_no_place_in_warpdrives_weights(convert):
-    """WarpDrive's models have one, so neither way is lossless."""
-    with pytest.raises(ConfigError, match=r"share one trunk there; set model.shared to true"):
-        convert(FullyConnected(N_FEATURES, DISCRETE, config(shared=False)))
-
-
-@pytest.mark.parametrize("convert", [to_warpdrive_state_dict, lambda model: load_warpdrive_state_dict(model, {})])
-def test_moments_have_no_place_in_warpdrives_weights(convert):
-    """WarpDrive's models see observations as they are: the weights alone would make another policy."""
-    with pytest.raises(ConfigError, match=r"as they are there; set model.normalize_observations to false"):
-        convert(FullyConnected(N_FEATURES, DISCRETE, config(normalize_observations=True)))
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ({"shared": False}, r"share one trunk there; set model.shared to true"),
+        ({"normalize_observations": True}, r"as they are there; set model.normalize_observations to false"),
+    ],
+)
+def test_what_warpdrives_weights_have_no_place_for_is_refused(convert, setting, match):
+    """Its models have one trunk and see observations as they are: the weights alone would make another policy."""
+    with pytest.raises(ConfigError, match=match):
+        convert(FullyConnected(N_FEATURES, DISCRETE, config(**setting)))

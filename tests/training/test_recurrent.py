@@ -32,7 +32,7 @@ from warpdrive_min.training.autoscale import MemoryModel
 from warpdrive_min.training.config import PolicyConfig, RunConfig, TrainerConfig
 from warpdrive_min.training.evaluation import EvaluationEnvs
 from warpdrive_min.training.normalisation import normalisers
-from warpdrive_min.training.recurrent import GRU, Recurrent, create_recurrent
+from warpdrive_min.training.recurrent import GRU, create_recurrent
 from warpdrive_min.training.trained import load_policies
 
 SIZE = 7
@@ -359,22 +359,11 @@ def test_frozen_policy_remembers(tmp_path):
 # ------------------------------------------------------------------ what is refused, and what is predicted
 
 
-class Forgetful(Recurrent):
+class Forgetful(GRU):
     """A user's model whose states have the wrong size."""
-
-    state_size = 3
-
-    def __init__(self, n_features, space, config):
-        super().__init__(space, config)
 
     def unroll(self, observations, state, begins=None):
         return observations
-
-    def head(self, states):
-        return states
-
-    def value(self, states):
-        return states[..., 0]
 
 
 def test_a_model_of_another_shape_is_refused(factory):

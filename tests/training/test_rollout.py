@@ -9,7 +9,7 @@ from torch.distributions import Categorical, Normal
 from envs import ENVS
 from tests.environments.clock import N_CHOICES, Clock
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, SCENARIOS, is_simulated
+from tests.support import SCENARIOS, is_simulated
 from tests.training.builders import (
     A2C,
     CENTRAL,
@@ -298,8 +298,7 @@ def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tm
 # ------------------------------------------------------------------ steps that write into the buffer
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(("backend", "scenario"), runs_here(*SCENARIOS))
 def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend):
     """Weights, environments and statistics are the same to the bit, over ends of episodes, for every environment."""
     env, config = SCENARIOS[scenario]
