@@ -53,18 +53,6 @@ def test_blocks_that_share_an_environment_draw_the_same(backend):
     assert (drawn[0][0] != drawn[0][1]).any()
 
 
-@on_every_backend
-def test_argmax_takes_the_first_largest_and_consumes_no_draw(backend):
-    """Draws go on after it as if it had not been."""
-    data, sampler = sampler_of(backend)
-    distribution = rows(data, [0.2, 0.4, 0.4])
-    want = draw(data, sampler, distribution, 2)
-    sampler.init_random(0)
-    first = draw(data, sampler, distribution, 1)
-    assert (draw(data, sampler, distribution, 1, use_argmax=True) == 1).all()
-    np.testing.assert_array_equal(np.concatenate([first, draw(data, sampler, distribution, 1)]), want)
-
-
 # ------------------------------------------------------------------ seeds and state
 
 

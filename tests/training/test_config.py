@@ -381,17 +381,6 @@ def test_weight_files_are_those_that_are_named():
     assert PolicyConfig(algorithm="DDPG", tau=1.0, model=model).weight_files == {"critic": "c.pt"}
 
 
-def test_schedules_are_found_by_their_key():
-    """Those of the loss, and of the noise."""
-    policy = PolicyConfig(lr=0.1, vf_loss_coeff=0.2, entropy_coeff=[[0, 0.3]])
-    assert [policy.schedule(key) for key in ("lr", "vf_loss_coeff", "entropy_coeff")] == [0.1, 0.2, [[0, 0.3]]]
-    assert SamplerParams(scale=[[0, 1], [9, 0]]).schedules == {
-        "damping": 0.15,
-        "stddev": 0.2,
-        "scale": [[0, 1], [9, 0]],
-    }
-
-
 def test_noise_is_the_samplers_by_default():
     """A config that says nothing of it leaves what `CUDASampler.sample` does by itself."""
     assert SamplerParams().schedules == Noise()._asdict()
