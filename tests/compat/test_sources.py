@@ -137,6 +137,16 @@ def test_what_nvcc_accepts_compiles(tmp_path):
     assert compiled(write(tmp_path, step=text + kernel(body)))[:4] == b"\x7fELF"
 
 
+@pytest.mark.parametrize(
+    ("header", "wants_nvcc"),
+    [("near.cu", False), ("stdio.h", False), ("curand_kernel.h", False), ("thrust/sort.h", True), ("absent.h", True)],
+)
+def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
+    """Where a file that is included names one, the source is not for NVRTC, which would not find it."""
+    source = write(tmp_path, step='#include "a/part.cu"\n', a__part=f"#include <{header}>\n", near="")
+    assert cuda_c.needs_nvcc(source) == wants_nvcc
+
+
 @needs_cuda_compiler
 @pytest.mark.parametrize(
     "text",

@@ -132,6 +132,14 @@ def headers(text: str, folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def needs_nvcc(source: Path) -> bool:
+    """Tell whether a source includes what NVRTC does not find: headers of libraries that come with nvcc."""
+    files = [source, *headers(source.read_text(), source.parent)]
+    included = [(name, path) for path in files for name in _INCLUDE.findall(_COMMENT.sub(" ", path.read_text()))]
+    folders = (source.parent, HEADERS, CURAND)
+    return any(name not in HOST_HEADERS and not _included(name, path.parent, *folders) for name, path in included)
+
+
 def _included(name: str, *folders: Path) -> Path | None:
     return next((path for folder in folders if (path := (folder / name).resolve()).is_file()), None)
 
@@ -315,7 +323,7 @@ def key(text: str, source: Path, **more: object) -> dict[str, object]:
 def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture: str) -> Path:
     """Compile a source for a GPU architecture (``"sm_90"``), with NVRTC, else nvcc; return the cached cubin.
 
-    Needs no GPU.
+    A source that needs nvcc (`needs_nvcc`) is compiled with it where it is there. Needs no GPU.
 
     Raises:
         CompileError: With the compiler's message, because there is no compiler, or because the architecture cannot
@@ -325,6 +333,8 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
     _check_cluster(source, _blocks_per_env(constants), architecture)
     exact = bool(constants.get("EXACT"))
     compiler = gpu_compiler()
+    if compiler is not None and needs_nvcc(source):
+        compiler = _nvcc_version() or compiler
     if compiler is None:
         raise CompileError(f"{source}: no CUDA compiler; {GPU_COMPILER_INSTALL}")
 
@@ -346,11 +356,13 @@ def gpu_compiler() -> str | None:
 
         _, major, minor = nvrtc.nvrtcVersion()
     except Exception:  # noqa: BLE001  (no package, no library, or a library that cannot be loaded: try nvcc)
-        nvcc = shutil.which("nvcc")
-        if nvcc is None:
-            return None
-        return "nvcc " + _run([nvcc, "--version"], "nvcc").splitlines()[-1]
+        return _nvcc_version()
     return f"nvrtc {major}.{minor}"
+
+
+def _nvcc_version() -> str | None:
+    nvcc = shutil.which("nvcc")
+    return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc").splitlines()[-1]
 
 
 def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
