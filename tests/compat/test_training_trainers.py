@@ -428,3 +428,21 @@ def test_environment_with_masks_trains(backend, tmp_path):
     for index, mask in enumerate(torch.split(batch.masks[:-1], sizes, -1)):
         drawn = mask.gather(-1, batch.actions[..., index : index + 1].long())[..., 0]
         assert drawn[mask.any(-1)].all()
+
+
+def test_defaults_are_warpdrives():
+    """What a mapping does not say is as WarpDrive's default config has it; what it says stays."""
+    read = run_config({"policy": {"a": {"algorithm": "PPO"}, "b": {"algorithm": "PPO", "clip_param": 0.3}}})
+    policy, trainer, saving = read.policy["a"], read.trainer, read.saving
+    want = {
+        **{"to_train": False, "vf_loss_coeff": 0.01, "entropy_coeff": 0.05, "clip_grad_norm": True},
+        **{"max_grad_norm": 0.5, "normalize_advantage": False, "normalize_return": False, "clip_param": 0.01},
+        **{"gamma": 0.98},
+    }
+    assert {name: getattr(policy, name) for name in want} == want
+    assert read.policy["b"].clip_param == 0.3
+    assert run_config({"policy": {"a": {}}}).policy["a"].algorithm == "A2C"
+    assert policy.model.fc_dims == (64, 64)
+    assert (trainer.num_envs, trainer.num_episodes, trainer.train_batch_size, trainer.n_step) == (10, 10000, 10000, 1)
+    assert (saving.metrics_log_freq, saving.model_params_save_freq) == (100, 1000)
+    assert (saving.basedir, saving.name, saving.tag) == ("/tmp", "default", "experiment")

@@ -41,6 +41,8 @@ KINDS: Final = {
 """The built-in model of each part of a policy."""
 FILE: Final = re.compile(r"_(\d+)\.state_dict$")
 """End of the name of a file of weights, with its timestep."""
+CLIP_PARAM: Final = 0.01
+"""WarpDrive's default of ``clip_param``, the only one that differs from this project's."""
 PLAY_SEED: Final = 16
 """Use of the seeds of episodes that are looked at; beside those of `build`."""
 
@@ -388,7 +390,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
     """Return the run config of a mapping that was written for WarpDrive; the mapping is left as it is.
 
     A batch size that is no multiple of the environments is rounded down, with a warning. What WarpDrive's configs do
-    not say follows: PPO cuts its batch into 4 parts, or fewer that divide it; metrics go to ``results.json`` alone, and
+    not say follows: PPO has WarpDrive's ``clip_param`` and cuts its batch into 4 parts, or fewer that divide it; metrics go to ``results.json`` alone, and
     to Weights & Biases with ``saving.use_wandb``; keys of a user's own model are for that model.
 
     Raises:
@@ -411,6 +413,8 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
     for name, policy in (config.get("policy") or {}).items():
         if not isinstance(policy, dict):
             continue
+        if policy.get("algorithm") == "PPO":
+            policy.setdefault("clip_param", CLIP_PARAM)
         if policy.get("algorithm") == "PPO" and "n_minibatches" not in policy:
             size = settings.get("train_batch_size", 10_000)
             policy["n_minibatches"] = next(n for n in range(PolicyConfig().n_minibatches, 0, -1) if size % n == 0)
