@@ -390,8 +390,9 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
     """Return the run config of a mapping that was written for WarpDrive; the mapping is left as it is.
 
     A batch size that is no multiple of the environments is rounded down, with a warning. What WarpDrive's configs do
-    not say follows: PPO has WarpDrive's ``clip_param`` and cuts its batch into 4 parts, or fewer that divide it; metrics go to ``results.json`` alone, and
-    to Weights & Biases with ``saving.use_wandb``; keys of a user's own model are for that model.
+    not say follows: PPO has WarpDrive's ``clip_param``, and cuts its batch into 4 parts, or fewer that divide it;
+    metrics go to ``results.json`` alone, and to Weights & Biases with ``saving.use_wandb``; keys of a user's own model
+    are for that model.
 
     Raises:
         ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken; or a policy has what

@@ -1,0 +1,80 @@
+"""What docs/compat.md says: each row and bullet is held by tests, which `claims.toml` names."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from warp_drive.env_cpu_gpu_consistency_checker import generate_random_actions
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.training.trainers.trainer_a2c import TrainerA2C
+
+from tests.compat.builders import policy, settings
+from warpdrive_min.compat.environments import CartPole, CUDATagGridWorldWithResetPool
+from warpdrive_min.errors import ConfigError
+
+TESTS = Path(__file__).parents[1]
+CLAIMS = tomllib.loads(Path(__file__).with_name("claims.toml").read_text())
+
+
+@functools.cache
+def statements() -> list[str]:
+    """Return the first cells of the tables' rows, and the bullets, of the document."""
+    found: list[str] = []
+    lines = (TESTS.parent / "docs" / "compat.md").read_text().splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("| ") and not following.startswith("|---"):
+            found.append(line[2:].partition(" | ")[0])
+        elif line.startswith("- "):
+            found.append(line[2:])
+    return found
+
+
+@functools.cache
+def names_of_tests() -> set[str]:
+    """Return the names of all tests."""
+    texts = (path.read_text() for path in TESTS.rglob("test_*.py"))
+    return {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("statement", statements())
+def test_statement_is_held_by_tests(statement):
+    """Each has one entry, whose tests are there."""
+    entries = [tests.split() for begin, tests in CLAIMS.items() if statement.startswith(begin)]
+    assert len(entries) == 1, "name the tests that hold it in claims.toml, once"
+    assert entries[0]
+    assert set(entries[0]) <= names_of_tests()
+
+
+def test_no_entry_is_of_a_statement_that_is_gone():
+    """Each entry is of a row or bullet that is there."""
+    assert [begin for begin in CLAIMS if not any(each.startswith(begin) for each in statements())] == []
+
+
+def test_number_of_environments_is_the_wrappers(tmp_path):
+    """A run config of another number is an error."""
+    config = settings(tmp_path, {"shared": policy()})
+    with pytest.raises(ConfigError, match="must be the wrapper's number of environments 3"):
+        TrainerA2C(EnvWrapper(CartPole(5), num_envs=3), config, {"shared": [0]}, verbose=False)
+
+
+def test_seed_none_is_seed_0():
+    """Starts and pools are those of seed 0 where none is given."""
+    assert (CartPole(5).reset()[0] == CartPole(5, seed=0).reset()[0]).all()
+    for cls, arguments in ((CUDATagGridWorldWithResetPool, (3, 6)), (CartPole, (5, "cpu", 4))):
+        pools = [cls(*arguments, **seed).get_reset_pool_dictionary() for seed in ({}, {"seed": 0}, {"seed": 1})]
+        for name, entry in pools[0].items():
+            assert (entry["data"] == pools[1][name]["data"]).all()
+        assert any((entry["data"] != pools[2][name]["data"]).any() for name, entry in pools[0].items())
+
+
+def test_checker_draws_new_actions_and_leaves_the_root_logger_alone():
+    """One generator gives other actions at each step; the level of the root logger is Python's."""
+    env, generator = CUDATagGridWorldWithResetPool(20, 6), np.random.default_rng(3)
+    assert generate_random_actions(env, generator) != generate_random_actions(env, generator)
+    assert logging.getLogger().level in (logging.WARNING, logging.NOTSET)
