@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,14 +11,18 @@ import pytest
 import torch
 from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU
 from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.training.models.factory import ModelFactory
 from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
 from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scaling
 
 from tests.compat.builders import THREADED, policy, settings
 from tests.compat.coins import Coins, CUDACoins, WrapperByHand, WrapperWithOtherArguments, registrar
+from tests.compat.written_models import Gated
 from warpdrive_min.compat import scaling
+from warpdrive_min.compat.environments import CartPole
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import models
 
 WRAPPERS = {
     "warpdrive's": lambda env, n_envs, backend: EnvWrapper(
@@ -154,3 +159,29 @@ def test_wrapper_must_have_what_warpdrives_has():
     """An object of another kind is an error that names what it lacks."""
     with pytest.raises(ConfigError, match="wrapper object: needs the attribute 'env'; WarpDrive's wrapper has it"):
         create_and_push_data_placeholders(object())
+
+
+def test_copy_of_a_model_is_in_the_same_environment(monkeypatch, tmp_path):
+    """A user's model may hold an environment that cannot be copied: DDPG's targets are copies that hold it too."""
+
+    class Holding(Gated):
+        def __init__(self, env, *arguments, **named):
+            super().__init__(env, *arguments, **named)
+            self.held = env.env
+
+    monkeypatch.setattr("tests.compat.written_models.Gated", Holding)
+    monkeypatch.setattr(ModelFactory, "_classes", dict(ModelFactory._classes))
+    monkeypatch.setattr(models.ModelFactory, "_classes", dict(models.ModelFactory._classes))
+    ModelFactory.add("holding", "tests.compat.written_models", "Gated")
+    env = CartPole(5)
+    env.lock = threading.Lock()
+    model = {"type": "holding", "fc_dims": [8], "gate": 3}
+    trainer = TrainerA2C(
+        EnvWrapper(env, num_envs=4), settings(tmp_path, {"shared": policy(model=model)}), {"shared": [0]}, verbose=False
+    )
+    core = trainer.groups["shared"].models["model"]
+    made = next(each for each in core.modules() if type(each).__name__ == "Trained_holding")
+    again = copy.deepcopy(made)
+    assert again.model.held is env
+    assert again.model.gate is not made.model.gate
+    assert torch.equal(again.model.gate, made.model.gate)

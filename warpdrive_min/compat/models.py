@@ -7,6 +7,7 @@ has written on `ModelBaseFullyConnected` and added to `ModelFactory` are seen fr
 from __future__ import annotations
 
 import contextlib
+import copy
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -327,8 +328,17 @@ class _Trained(nn.Module):
         given = (what.given.get(policy) or {}).get("model") or {}
         extra = given if part == "model" else given.get(part) or {}
         self.model = self.build(model_config={**config.to_dict(), **extra}, policy=policy, **what.arguments)
+        self._shared = [weakref.ref(each) for each in (what.env, getattr(what.env, "given", what.env), what.env.env)]
+        """Environments that the user's model may hold, and that its copies, DDPG's targets, hold too."""
         models.initialise(self.model, config.init_method)
         self._is_continuous = space.is_continuous
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Trained:
+        """Return a copy of the network that is in the same environments."""
+        memo.update({id(each): each for ref in self._shared if (each := ref()) is not None})
+        made = type(self).__new__(type(self))
+        vars(made).update(copy.deepcopy(vars(self), memo))
+        return made
 
     def forward(self, observations: Tensor, *actions: Tensor) -> Any:
         """Return (head, value); of an actor its actions, of a critic the value of ``actions``."""
