@@ -10,6 +10,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ from .sweep import Names, Resume, Where, say
 from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
-ROUNDS: Final = 5
+ROUNDS: Final = 3
 SCHEMA: Final = 1
 
 
@@ -46,11 +47,11 @@ class NoiseFloor(Model):
     point: dict[str, str | int | float | bool]
     preset: str
     rounds: int
-    """A/A comparisons it is taken from."""
+    """Rounds of new processes that it is taken from, of all A/A comparisons."""
     run: float
-    """Standard deviation of a run's median, from one run to the next."""
+    """Standard deviation of a process's median, from one process to the next."""
     pair: float
-    """Standard deviation of the ratio of two runs that were measured in turns."""
+    """Standard deviation of a comparison's ratio, over as many rounds as the preset has."""
     smallest: float
     """Smallest slow-down that two runs show which were measured one after the other, as a share."""
     smallest_in_turns: float
@@ -74,7 +75,7 @@ class Calibration(Model):
     noise: list[NoiseFloor]
 
     def of(self, record: Record) -> NoiseFloor | None:
-        """Return the noise of a record's point, else of the noisiest point of its case on the same backend."""
+        """Return the noise of a record's point, else what stands in: the noisiest of its case, backend and preset."""
         known = [
             each
             for each in self.noise
@@ -104,22 +105,22 @@ def read(record: Record, folder: Path = CALIBRATIONS) -> Calibration | None:
         raise NotComparable(f"{path}: {fault(error)}; run `python -m bench calibrate` again") from error
 
 
-def noise(rounds: Sequence[Sequence[Pair]]) -> list[NoiseFloor]:
-    """Return the scatter of each point over rounds of A/A comparisons.
+def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
+    """Return the scatter of each point over the rounds of its A/A comparisons.
 
     The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
     """
     grouped: dict[tuple[Any, ...], list[Pair]] = {}
-    for pair in (pair for pairs in rounds for pair in pairs):
+    for pair in comparisons:
         grouped.setdefault(key(pair.a), []).append(pair)
-    return [_noise(pairs) for pairs in grouped.values() if len(pairs) >= 2]
+    return [_noise(pairs) for pairs in grouped.values()]
 
 
 def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
     runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in _medians(record)])
-    ratios = np.log([pair.ratio.value for pair in pairs])
-    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean()))
-    record, n = pairs[0].a, len(pairs)
+    ratios = np.array([fmean(turns) for pair in pairs if pair.comparison for turns in pair.comparison.log_ratios])
+    record, n = pairs[0].a, len(ratios)
+    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(pairs) / n))
     return NoiseFloor(
         **record.model_dump(include={"case", "case_version", "point", "preset"}),
         rounds=n,
@@ -168,10 +169,10 @@ def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:
         rows=found,
         columns=[
             Column("point", lambda each: point_name(each.case, each.point), is_long=True),
-            share("run to run", lambda each: each.run),
-            share("in turns", lambda each: each.pair),
+            share("process to process", lambda each: each.run),
+            share("in rounds", lambda each: each.pair),
             share("smallest", lambda each: each.smallest),
-            share("smallest in turns", lambda each: each.smallest_in_turns),
+            share("smallest in rounds", lambda each: each.smallest_in_turns),
         ],
     )
 
@@ -180,7 +181,7 @@ def calibrate(
     preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
     case: Names = None,
     where: Where = None,
-    rounds: Annotated[int, typer.Option(min=2, help="A/A comparisons, each in new processes.")] = ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, help="A/A comparisons, each in rounds of new processes.")] = ROUNDS,
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
     resume: Resume = None,
@@ -193,27 +194,26 @@ def calibrate(
     points, run_id = compare.chosen(choice), resume or compare.new_run_id()
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
-    pairs, skipped, failed = [], dict[str, None](), dict[str, None]()
+    pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
     with exiting(5, CompareError, WorkerError):
         if not points:
             raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
         for index in range(rounds):
-            say(f"round {index + 1} of {rounds}")
+            say(f"comparison {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE
             seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept)
-            pairs.append(seen.pairs)
+            pairs += seen.pairs
             skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
             failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
         found = noise(pairs)
         for each in skipped | failed:
             say(each)
         if not found:
-            raise NothingMeasured("calibrate: no point was measured twice")
+            raise NothingMeasured("calibrate: no point was measured")
         render.console(160).print(render.terminal(table(found)))
         words = ["python", "-m", "bench", "calibrate", "--preset", preset.value, "--rounds", str(rounds)]
         words += [word for name in choice.cases for word in ("--case", name)]
         words += [word for condition in choice.where for word in ("--where", condition)]
-        some = next(pair.a for each in pairs for pair in each)
-        say(f"written: {store(found, some, shlex.join(words), out)}")
+        say(f"written: {store(found, pairs[0].a, shlex.join(words), out)}")
     if failed:
         raise typer.Exit(5)

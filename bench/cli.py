@@ -20,6 +20,7 @@ from .peers.command import peers
 from .publish import publish
 from .report import report
 from .reproduce import reproduce
+from .selftest import selftest
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
@@ -30,6 +31,7 @@ app.command("compare")(compare)
 app.command("calibrate")(calibrate)
 app.command("gate", cls=GateCommand)(gate)
 app.command("export")(export)
+app.command("selftest", cls=GateCommand)(selftest)
 app.command("reproduce", cls=GateCommand)(reproduce)
 app.command("doctor")(doctor)
 app.command("peers")(peers)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from xml.etree import ElementTree
 
-import numpy as np
 import typer
 from typer.core import TyperCommand
 
@@ -38,10 +35,8 @@ from .stats import CONFIDENCE, holm, smallest_detectable
 from .stopping import keeps
 from .sweep import Names, Resume, Where, say
 
-THRESHOLD: Final = 0.03
-INJECTED: Final = (0.0, 0.03, 0.05, 0.10)
-"""Slow-downs of the self-test."""
-SELFTEST_REPEATS: Final = 10
+THRESHOLD: Final = 0.015
+"""Half of the least slow-down that a gate is to catch, 3 %."""
 
 
 class Code(IntEnum):
@@ -100,6 +95,8 @@ class Row(Judgement[str]):
     estimate: Estimate
     limit: float
     """Slow-down from which there is a regression: the threshold, but never less than can be told from noise here."""
+    noise: str
+    """Origin of what is known of the noise, in words."""
 
     @property
     def slower(self) -> str:
@@ -173,7 +170,7 @@ class Choice(compare.Choice):
 def gate(
     baseline: Annotated[str | None, typer.Option(help="File or folder of records, or a git revision.")] = None,
     records: Annotated[Path | None, typer.Option(help="What to judge; without it the points are measured now.")] = None,
-    threshold: Annotated[str, typer.Option(help="Slow-down that counts, as 3% or 0.03.")] = f"{THRESHOLD:.0%}",
+    threshold: Annotated[str, typer.Option(help="Slow-down that counts, as 3% or 0.03.")] = f"{THRESHOLD:.1%}",
     preset: Annotated[PresetName, typer.Option(help="How much to measure against a revision.")] = PresetName.default,
     case: Names = None,
     where: Where = None,
@@ -181,7 +178,6 @@ def gate(
     summary: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
     annotations: Annotated[bool, typer.Option("--annotations", help="Print GitHub's ::error and ::warning.")] = False,
-    selftest: Annotated[bool, typer.Option("--selftest", help="Slow --records down on paper: what is caught?")] = False,
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
@@ -207,13 +203,7 @@ def gate(
             raise CompareError(
                 Code.BROKEN, f"--records: must be there (got {records}); name a file or folder of records"
             )
-        if selftest:
-            if records is None:
-                raise NotComparable("gate --selftest: needs stored samples (got none); give --records FILE")
-            raise typer.Exit(run_selftest(choice.of(records), report.threshold, calibrations))
         fill(report, records, choice)
-    except typer.Exit:
-        raise
     except CompareError as error:
         report.add(KIND_OF_CODE[error.code], str(error))
     except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
@@ -233,8 +223,8 @@ def gate(
     raise typer.Exit(int(report.code))
 
 
-def parse_threshold(text: str) -> float:
-    """Return a share from ``5%`` or ``0.05``.
+def parse_threshold(text: str, option: str = "--threshold") -> float:
+    """Return the share that an option says, as ``5%`` or ``0.05``.
 
     Raises:
         CompareError: It is neither, or not between 0 and 1.
@@ -245,7 +235,7 @@ def parse_threshold(text: str) -> float:
         share = math.nan
     if not 0 < share < 1:
         raise CompareError(
-            Code.BROKEN, f"--threshold: must be above 0 and below 100% (got {text}); for example 3% or 0.03"
+            Code.BROKEN, f"{option}: must be above 0 and below 100% (got {text}); for example 3% or 0.03"
         )
     return share
 
@@ -322,47 +312,19 @@ def from_records(
 
 
 def from_revision(report: Report, choice: Choice) -> None:
-    """Fill a report by measuring a revision and the present code in turns; what looks like a regression, twice.
-
-    Where a process happens to lie in memory and on the cores makes it slower throughout, by 8 % and more on two shared
-    cores, which looks like a regression to whatever its own turns can tell. Two new processes seldom lie so again.
-    """
+    """Fill a report by measuring a revision and the present code in turns, in rounds of new processes."""
     points = compare.chosen(choice)
     if not points:
         raise NothingMeasured(
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
             "`python -m bench list` shows cases, axes and backends"
         )
-
-    first, again = (Kept.of(choice.out, run_id) for run_id in (choice.run_id, f"{choice.run_id}-again"))
-    keeps(first.a, first.b, again.a, again.b, words=("--resume", choice.run_id))
-
-    def measured(some: Sequence[Any], run_id: str, kept: Kept) -> list[Pair]:
-        seen = measure_revisions(some, (report.baseline, WORKING_TREE), choice.preset, run_id, say, kept)
-        report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
-        report.add("broken", *seen.failed)
-        return seen.pairs
-
-    judge_into(report, measured(points, choice.run_id, first), choice.calibrations)
-    if suspects := {row.subject for row in report.rows if row.verdict == "regression"}:
-        say(f"{len(suspects)} look slower: again, in new processes")
-        second = replace(report, rows=[], notes=[])
-        doubtful = [each for each in points if point_name(each[0].name, each[1]) in suspects]
-        judge_into(second, measured(doubtful, f"{choice.run_id}-again", again), choice.calibrations)
-        confirm(report, second)
-
-
-def confirm(report: Report, second: Report) -> None:
-    """Call inconclusive what was a regression and was none the second time."""
-    again = {row.subject: row for row in second.rows}
-    for index, row in enumerate(report.rows):
-        if row.verdict != "regression":
-            continue
-        other = again.get(row.subject)
-        seen = other.text if other else "not measured"
-        report.notes.append(f"{row.subject}: slower by {row.text}; in new processes {seen}")
-        if other is None or other.verdict != "regression":
-            report.rows[index] = replace(row, verdict="inconclusive")
+    kept = Kept.of(choice.out, choice.run_id)
+    keeps(kept.a, kept.b, words=("--resume", choice.run_id))
+    seen = measure_revisions(points, (report.baseline, WORKING_TREE), choice.preset, choice.run_id, say, kept)
+    report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
+    report.add("broken", *seen.failed)
+    judge_into(report, seen.pairs, choice.calibrations)
 
 
 # ------------------------------------------------------------------ judging
@@ -382,6 +344,9 @@ def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | No
       than the smallest slow-down that can be told from noise.
     * inconclusive: neither.
 
+    What is known of the noise of a ratio over rounds are its rounds and, if its point is calibrated, the calibrated
+    ones together. A ratio within one process has its interval widened by the calibrated noise.
+
     Source: for asking from both sides of a margin, Schuirmann 1987, "A comparison of the two one-sided tests procedure
     and the power approach".
     """
@@ -392,13 +357,20 @@ def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | No
 
 def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
     """Return the row of a pair, its p-value as if it were the only one, and without a verdict."""
-    ratio, p = pair.ratio, pair.p_slower(threshold)
+    ratio, known = pair.ratio, calibration.of(pair.b) if calibration else None
+    is_own = known is not None and known.point == pair.b.point
+    words = "rounds" if ratio.between_processes else "one process alone"
+    p = pair.p_slower(threshold)
+    if known and not ratio.between_processes:
+        ratio = ratio.widened(*known.of_ratio(pair.in_turns))
+        p = max(p, ratio.p_over(1 + threshold))
+    elif known and is_own:
+        ratio = ratio.pooled(known.pair, known.rounds)
+        p = ratio.p_over(1 + threshold)
     smallest = smallest_detectable(ratio.error, 1)
-    if calibration and (noise := calibration.of(pair.b)):
-        smallest = max(smallest, noise.smallest_in_turns if pair.in_turns else noise.smallest)
-        if not ratio.between_processes:
-            ratio = ratio.widened(*noise.of_ratio(pair.in_turns))
-            p = max(p, ratio.p_over(1 + threshold))
+    if known:
+        smallest = max(smallest, known.smallest_in_turns if pair.in_turns else known.smallest)
+        words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
     return Row(
         subject=pair.name,
         estimate=Estimate.of_ratio(ratio, pair.a, pair.b),
@@ -406,6 +378,7 @@ def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
         p=p,
         verdict="",
         limit=max(threshold, smallest),
+        noise=words,
     )
 
 
@@ -424,7 +397,15 @@ def calibration_of(records: Sequence[Record], folder: Path, notes: list[str]) ->
         why = "is not calibrated" if calibration is None else "was calibrated with other versions"
         notes.append(f"the machine {why}: noise from one run to the next is not known; run `python -m bench calibrate`")
         return None
-    if unknown := sum(calibration.of(record) is None for record in records):
+    found = [(record, calibration.of(record)) for record in records]
+    others = [known for record, known in found if known is not None and known.point != record.point]
+    if others:
+        names = ", ".join(sorted({point_name(known.case, known.point) for known in others}))
+        notes.append(
+            f"{len(others)} of {len(records)} points are not calibrated: the noisiest calibrated point of their case, "
+            f"backend and preset stands in, {names}"
+        )
+    if unknown := sum(known is None for _, known in found):
         notes.append(f"{unknown} of {len(records)} points have no calibrated point of their case, backend and preset")
     return calibration
 
@@ -461,6 +442,7 @@ COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("slower by (95 % interval)", lambda row: row.slower),
     Column("regression from", lambda row: f"{row.limit:.2%}"),
     Column("p (Holm)", lambda row: f"{row.p:.2g}"),
+    Column("noise known from", lambda row: row.noise),
     Column("outcome", lambda row: row.verdict),
 )
 
@@ -495,80 +477,3 @@ def _annotation(level: str, title: str, text: str) -> str:
     """Write a workflow command; Source: GitHub's `@actions/core`, whose `command.ts` escapes these characters."""
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return f"::{level} title=bench gate%3A {title}::{escaped}"
-
-
-# ------------------------------------------------------------------ the self-test
-
-
-def run_selftest(records: Sequence[Record], threshold: float, calibrations: Path) -> int:
-    """Print what the gate catches in the samples of some records; returns the exit code.
-
-    Raises:
-        NothingMeasured: None of the records can be compared.
-    """
-    notes: list[str] = []
-    kept = list(Evidence.of(records).kept.values())
-    outcomes = slowed_down(kept, threshold, calibration_of(kept, calibrations, notes))
-    for note in notes:
-        say(note)
-    if not outcomes:
-        raise NothingMeasured("gate --selftest: no record can be compared")
-    render.console(160).print(render.terminal(selftest_table(outcomes, threshold)))
-    if alarms := sum(by_slowdown[0.0]["regression"] for by_slowdown in outcomes.values()):
-        say(f"{alarms} false alarms where nothing was slowed down")
-        return int(Code.BROKEN)
-    return int(Code.OK)
-
-
-Outcomes = Mapping[str, Mapping[float, Counter[str]]]
-"""Numbers of verdicts, by case and backend and by the slow-down that was put in."""
-
-
-def slowed_down(
-    records: Sequence[Record], threshold: float, calibration: Calibration | None, repeats: int = SELFTEST_REPEATS
-) -> Outcomes:
-    """Slow stored samples down on paper and judge them as the gate would.
-
-    Both sides draw their samples with replacement from those of the record; where the machine is calibrated each side
-    is shifted as runs are. So what is caught is what would be at that machine's noise.
-    """
-    kept = list(Evidence.of(records).kept.values())
-    random = np.random.default_rng(0)
-    outcomes: dict[str, dict[float, Counter[str]]] = {}
-    for by in INJECTED:
-        for _ in range(repeats):
-            pairs = [_injected(record, by, calibration, random) for record in kept]
-            for record, row in zip(kept, judge(pairs, threshold, calibration), strict=True):
-                group = outcomes.setdefault(f"{record.case}, {record.point.get('backend')}", {})
-                group.setdefault(by, Counter())[row.verdict] += 1
-    return outcomes
-
-
-def _injected(record: Record, by: float, calibration: Calibration | None, random: np.random.Generator) -> Pair:
-    times = np.asarray(record.samples_ns)
-    noise = calibration.of(record) if calibration else None
-    run = noise.run if noise else 0.0
-
-    def drawn(slower: float) -> Record:
-        samples_ns = random.choice(times, len(times)) * math.exp(random.normal(0, run)) * (1 + slower)
-        return record.model_copy(update={"samples_ns": samples_ns.tolist()})
-
-    return Pair(name=name_of(record), a=drawn(0.0), b=drawn(by))
-
-
-def selftest_table(outcomes: Outcomes, threshold: float) -> Table[str]:
-    """Return what is caught at each slow-down, and what is inconclusive or passes, as a table."""
-
-    def shares(group: str, by: float) -> str:
-        counts = outcomes[group][by]
-        return " / ".join(f"{counts[verdict] / counts.total():.0%}" for verdict in VERDICTS)
-
-    return Table(
-        title=f"gate at {threshold:.2%}: caught / inconclusive / ok, of slow-downs that were put into stored samples",
-        columns=[
-            Column("case, backend", str),
-            Column("points", lambda group: str(outcomes[group][0.0].total() // SELFTEST_REPEATS), is_right=True),
-            *(Column(f"{by:+.0%}", partial(shares, by=by), is_right=True) for by in INJECTED),
-        ],
-        rows=list(outcomes),
-    )

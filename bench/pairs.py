@@ -51,6 +51,8 @@ class Side:
     taken: str = "in turns with another side"
     command: str | None = None
     """Repeats the point; None: the sweep does."""
+    slower: float = 0.0
+    """Slow-down that is planted, as a share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,6 +228,11 @@ def measure(sides: tuple[Side, Side], preset: Preset) -> Pair:
     a, b = (
         _record(side, halves, preset, started) for side, halves in zip(sides, zip(*rounds, strict=True), strict=True)
     )
+    return compared_in_rounds(a, b)
+
+
+def compared_in_rounds(a: Record, b: Record) -> Pair:
+    """Return the pair of two records, whose samples are those of rounds of `TURNS` turns."""
     logs = log_ratios(a.turn_ns, b.turn_ns)
     by_round = [logs[first : first + TURNS] for first in range(0, len(logs), TURNS)]
     return Pair.of(a, b, Comparison.of(a, b, by_round))
@@ -282,8 +289,9 @@ def _round(sides: tuple[Side, Side], preset: Preset, number: int) -> tuple[Half,
         if goes_back and order[0].point == order[1].point:
             most = max(reply["runs_per_sample"] for reply in replies)
             replies = [{**reply, "runs_per_sample": most} for reply in replies]
-        for each, reply in zip(there, replies, strict=True):
-            each.ask("begin", runs=reply["runs_per_sample"], n_blocks=number * TURNS if goes_back else 0)
+        done = number * TURNS if goes_back else 0
+        for each, reply, side in zip(there, replies, order, strict=True):
+            each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done, slower=side.slower)
         others = Bystanders()
         samples = abba_turns(there[0], there[1], TURNS)
         busy = others.busy()
@@ -338,7 +346,7 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
         before=max(before, key=lambda check: check.max_error),
         after=max(after, key=lambda check: check.max_error),
         process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
-        notes={"turns_from_one_state": bool(reply["goes_back"])},
+        notes={"turns_from_one_state": bool(reply["goes_back"])} | ({"planted": side.slower} if side.slower else {}),
         unread={
             "roofline": "a comparison is of times alone",
             "telemetry": "two processes take turns on the device: each would find the other foreign",

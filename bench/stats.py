@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 CONFIDENCE = 0.95
 POWER = 0.8
 """Probability with which an effect is found that counts as detectable."""
+NOISIER = 0.01
+"""Probability below which noise is larger than it was when it was calibrated."""
 RESAMPLES = 2_000
 TRIMMED = 4
 """One in so many values is left out at each end of an interquartile mean."""
@@ -71,6 +73,31 @@ def interquartile_band(values: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
+# ------------------------------------------------------------------ samples that follow each other
+
+
+def scatter(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the standard deviation of samples in their order, and the correlation of each with the one before.
+
+    The correlation is at least 0.
+
+    Source: Box and Jenkins 1976, "Time series analysis", section 2.1.5.
+    """
+    apart = np.asarray(samples, np.float64) - np.mean(samples)
+    variance = float(apart @ apart)
+    if variance == 0:
+        return 0.0, 0.0
+    return math.sqrt(variance / (len(apart) - 1)), max(0.0, float(apart[1:] @ apart[:-1]) / variance)
+
+
+def autoregressive(n: int, deviation: float, correlation: float, random: np.random.Generator) -> Floats:
+    """Draw samples around 0 with the `scatter` that is given: an AR(1) process that has always run, (n,)."""
+    drawn = random.normal(0, deviation, n)
+    for index in range(1, n):
+        drawn[index] = correlation * drawn[index - 1] + math.sqrt(1 - correlation**2) * drawn[index]
+    return drawn
+
+
 # ------------------------------------------------------------------ ratios of two sides
 
 
@@ -124,6 +151,27 @@ class Ratio:
             error=math.hypot(self.error, noise),
             dof=dof,
         )
+
+    def pooled(self, noise: float, dof: int) -> Ratio:
+        """Return the ratio with its error known from earlier ratios of the same kind too, where nothing changed.
+
+        Both estimate one variance, so they are averaged by their degrees of freedom. Where the ratio's own error is
+        larger than the earlier ones explain, at 1 %, only it counts.
+
+        Source: Snedecor and Cochran 1989, "Statistical methods", sections 6.7 (pooled) and 6.12 (ratio of variances).
+
+        Args:
+            noise: Standard deviation of the earlier ratios' logarithms.
+            dof: Degrees of freedom with which it was estimated.
+        """
+        from scipy.special import fdtrc  # noqa: PLC0415
+
+        own = 1 if self.dof is None else self.dof
+        if self.error > 0 and (noise == 0 or fdtrc(own, dof, (self.error / noise) ** 2) < NOISIER):
+            return self
+        error, both = math.sqrt((own * self.error**2 + dof * noise**2) / (own + dof)), own + dof
+        half = student_quantile((1 + CONFIDENCE) / 2, both) * error
+        return replace(self, low=self.value * math.exp(-half), high=self.value * math.exp(half), error=error, dof=both)
 
     def p_over(self, other: float = 1.0) -> float:
         """Return the one-sided p-value for being above another ratio; its error may be 0."""

@@ -13,8 +13,8 @@ import pytest
 from bench import compare, pairs
 from bench.calibrate import noise, read, store
 from bench.errors import NotComparable
+from bench.record import Comparison, read_comparisons
 from bench.record import read as read_records
-from bench.record import read_comparisons
 from bench.stats import smallest_detectable
 from bench.worker import Server
 from tests.bench.builders import bench, case, cycle, pair_of, point, record
@@ -29,7 +29,7 @@ def steady(a: float, b: float, **fields):
 def test_noise_by_hand():
     """Runs of e^0, e^0.02, e^0.02 and e^0: 0.02 / sqrt(3) from run to run, and 0.02 between those in turns."""
     up = math.exp(0.02)
-    (got,) = noise([[steady(1.0, up)], [steady(up, 1.0)]])
+    (got,) = noise([steady(1.0, up), steady(up, 1.0)])
     assert got.run == pytest.approx(0.02 / math.sqrt(3))
     assert got.pair == pytest.approx(0.02)
     assert got.rounds == 2
@@ -42,13 +42,22 @@ def test_noise_from_run_to_run_is_that_of_processes():
     pair = steady(1.0, 1.0)
     change = {"samples_ns": [1.0, 1.0, 1.1, 1.1], "process": [0, 0, 1, 1]}
     a, b = (each.model_copy(update=change) for each in (pair.a, pair.b))
-    (got,) = noise([[replace(pair, a=a, b=b)]] * 2)
+    (got,) = noise([replace(pair, a=a, b=b)] * 2)
     assert got.run == pytest.approx(np.log([1.0, 1.1] * 4).std(ddof=1))
+
+
+def test_noise_of_a_comparison_is_that_of_its_rounds():
+    """Each of the rounds of all comparisons counts; over four of 2 % a comparison has 1 %."""
+    pair = steady(1.0, 1.0)
+    rounds = [[0.02, 0.02], [-0.02], [0.02], [-0.02]]
+    (got,) = noise([replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))] * 3)
+    assert got.rounds == 12
+    assert got.pair == pytest.approx(0.01)
 
 
 def test_turns_take_out_what_both_sides_share():
     """Where a machine is slower from round to round, in turns there is no noise."""
-    (got,) = noise([[steady(each, each)] for each in (1.0, 1.1, 1.2)])
+    (got,) = noise([steady(each, each) for each in (1.0, 1.1, 1.2)])
     assert got.run > 0.05
     assert got.pair == 0
     assert got.smallest_in_turns == 0
@@ -57,7 +66,7 @@ def test_turns_take_out_what_both_sides_share():
 def test_noise_of_many_rounds_is_that_of_the_machine():
     """From 200 rounds of runs that scatter by 3 %, 3 % are found, and 3 % times sqrt(2) between two."""
     random = np.random.default_rng(0)
-    (got,) = noise([[steady(*np.exp(random.normal(0, 0.03, 2)))] for _ in range(200)])
+    (got,) = noise([steady(*np.exp(random.normal(0, 0.03, 2))) for _ in range(200)])
     assert got.run == pytest.approx(0.03, rel=0.1)
     assert got.pair == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
 
@@ -65,8 +74,8 @@ def test_noise_of_many_rounds_is_that_of_the_machine():
 def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
     """Another point joins what is there; the same one replaces it; no other file is left."""
     some = record()
-    first = noise([[steady(1.0, 1.1)], [steady(1.0, 1.0)]])
-    other = noise([[steady(1.0, 1.3, point=point("host", 7))], [steady(1.0, 1.0, point=point("host", 7))]])
+    first = noise([steady(1.0, 1.1), steady(1.0, 1.0)])
+    other = noise([steady(1.0, each, point=point("host", 7)) for each in (1.3, 1.0)])
     path = store(first, some, "python -m bench calibrate", tmp_path)
     assert path.name == "nvidia-h200-16-cores.json"
     store(other, some, "", tmp_path)
@@ -80,15 +89,15 @@ def test_calibration_of_other_versions_does_not_stay(tmp_path):
     """What was measured with another driver is dropped when a point is calibrated again, and does not fit before."""
     old = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "1"})
     new = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "2"})
-    store(noise([[steady(1.0, 1.1)]] * 2), old, "", tmp_path)
+    store(noise([steady(1.0, 1.1)] * 2), old, "", tmp_path)
     assert not read(old, tmp_path).fits(new)
-    store(noise([[steady(1.0, 1.1, point=point("host", 7))]] * 2), new, "", tmp_path)
+    store(noise([steady(1.0, 1.1, point=point("host", 7))] * 2), new, "", tmp_path)
     assert [each.point["backend"] for each in read(new, tmp_path).noise] == ["host"]
 
 
 def test_point_that_was_not_calibrated_has_the_worst_of_its_kind(tmp_path):
     """Its own noise, else the largest of its case, backend and preset, else none."""
-    found = noise([[steady(1.0, 1 + size / 100, point=point("host", size)) for size in (1, 5)], [steady(1.0, 1.0)]] * 2)
+    found = noise([*(steady(1.0, 1 + size / 100, point=point("host", size)) for size in (1, 5)), steady(1.0, 1.0)] * 2)
     store(found, record(), "", tmp_path)
     calibration = read(record(), tmp_path)
     by_size = {each.point["n_envs"]: each for each in found}
@@ -100,7 +109,7 @@ def test_point_that_was_not_calibrated_has_the_worst_of_its_kind(tmp_path):
 
 def test_damaged_calibration_names_its_field(tmp_path):
     """A file that breaks the schema is refused, with what is to be done."""
-    path = store(noise([[steady(1.0, 1.1)]] * 2), record(), "", tmp_path)
+    path = store(noise([steady(1.0, 1.1)] * 2), record(), "", tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "noise": "none"}))
     with pytest.raises(NotComparable, match=r"noise: .*run `python -m bench calibrate` again"):
         read(record(), tmp_path)
@@ -128,7 +137,7 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
     bench("calibrate", "--preset", "smoke", "--rounds", 2, *folders)
     (file,) = (tmp_path / "calibration").iterdir()
     found = json.loads(file.read_text())
-    assert [each["rounds"] for each in found["noise"]] == [2, 2]
+    assert [each["rounds"] for each in found["noise"]] == [2, 2]  # a smoke test has one in each comparison
     assert found["command"] == "python -m bench calibrate --preset smoke --rounds 2"
     (records,) = (tmp_path / "records").iterdir()
     assert len(read_records(records)) == 2 * 2 * 2

@@ -215,8 +215,6 @@ def records(inputs: Path, out: Path) -> None:
         gate = ("bench", "gate", "--baseline", str(a), "--records", str(b), "--annotations")
         places = ("--summary", str(place / "summary.md"), "--junit", str(place / "junit.xml"))
         write(place / "gate.txt", steady(run(*gate, *places)))
-    for file in files[-3:]:
-        write(out / "selftest" / f"{file.stem}.txt", run("bench", "gate", "--selftest", "--records", str(file)))
 
 
 def points(inputs: Path, out: Path) -> None:
