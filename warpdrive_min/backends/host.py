@@ -11,7 +11,7 @@ import platform
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from warpdrive_min.errors import CompileError, require
 
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
+
+BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
+"""Flags of g++ that keep selects selects, so that loops over environments run in SIMD; no result depends on them."""
 
 
 class HostBackend(Backend):
@@ -59,7 +62,7 @@ class HostBackend(Backend):
         text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
-        flags += [*openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
+        flags += [*accepted(compiler, BRANCHLESS), *openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
         key = cuda_c.key(text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=_processor())
         library = cached(
             key, ".so", lambda target: cuda_c.compile_shared_library(text, target, compiler, flags, str(path))
@@ -130,12 +133,18 @@ extern "C" void wd_launch_{signature.name}(int blocks, int workers, void** argum
 def openmp_flags(compiler: str) -> tuple[str, ...]:
     """Return ``("-fopenmp",)`` if the compiler can build with it, else nothing."""
     program = '#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }\n'
+    return accepted(compiler, ("-fopenmp",), program)
+
+
+@functools.cache
+def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
+    """Return the flags if the compiler can build a program with them, else nothing."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            cuda_c.compile_shared_library(program, Path(folder) / "probe.so", compiler, ["-fopenmp"], "OpenMP")
+            cuda_c.compile_shared_library(program, Path(folder) / "probe.so", compiler, flags, "probe")
         except CompileError:
             return ()
-    return ("-fopenmp",)
+    return flags
 
 
 def _processor() -> str:

@@ -14,6 +14,8 @@
 #define WD_BLOCK (static_cast<int>(blockIdx.x))
 #define WD_THREAD (static_cast<int>(threadIdx.x))
 #define WD_STRIDE THREADS
+#define WD_INDEPENDENT
+#define WD_ALIGN(bytes) alignas(bytes)  // rows that move in accesses as wide
 #define WD_ATOMIC_ADD(address, value) atomicAdd(address, value)
 #define WD_ATOMIC_MIN(address, value) atomicMin(address, value)
 
@@ -25,7 +27,7 @@
 
 static thread_local int wd_block;  // set by the generated launcher
 
-#define WD_FN static inline
+#define WD_FN __attribute__((always_inline)) static inline
 #define WD_KERNEL(name) static void name
 #define WD_SHARED
 #define WD_TABLE static constexpr
@@ -33,6 +35,12 @@ static thread_local int wd_block;  // set by the generated launcher
 #define WD_BLOCK wd_block
 #define WD_THREAD 0
 #define WD_STRIDE 1
+#if defined(__clang__)
+#define WD_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define WD_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+#define WD_ALIGN(bytes)  // wider than a float, it would keep rows out of vectors
 #define WD_ATOMIC_ADD(address, value) __atomic_fetch_add(address, value, __ATOMIC_RELAXED)
 #define WD_ATOMIC_MIN(address, value) wd_atomic_min(address, value)
 
@@ -57,17 +65,40 @@ static inline int wd_atomic_min(int* address, int value) {
 #define WD_END_ITEM wd_min(WD_FIRST_ITEM + WD_ITEMS_OF_A_PART, ENVS_PER_BLOCK * N_AGENTS)
 
 // The items of this block that this thread handles. `local` counts the block's environments from 0 (the index into
-// shared memory), `env` counts all environments; `n_envs` must be in scope.
+// shared memory), `env` counts all environments; `n_envs` must be in scope. WD_EACH_ENV: of blocks that share an
+// environment only the first one.
+//
+// On the CPU environments are the lanes of SIMD, as far as the compiler can turn the body of the loop into one without
+// branches; WD_INDEPENDENT goes before a loop whose iterations touch no memory that another one writes.
+#if defined(__CUDACC__)
+
 #define WD_EACH_AGENT(local, env, agent)                                                        \
   for (int item_ = WD_FIRST_ITEM + WD_THREAD; item_ < WD_END_ITEM; item_ += WD_STRIDE)          \
     if (const int local = item_ / N_AGENTS, agent = item_ % N_AGENTS,                           \
         env = WD_FIRST_ENV + local;                                                             \
         env < n_envs)
 
-// Of blocks that share an environment only the first one.
 #define WD_EACH_ENV(local, env)                                                                 \
   for (int local = WD_THREAD; local < ENVS_PER_BLOCK && WD_PART == 0; local += WD_STRIDE)       \
     if (const int env = WD_FIRST_ENV + local; env < n_envs)
+
+#else
+
+#define WD_OWNED_ENVS wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV)
+#define WD_FIRST_AGENT (BLOCKS_PER_ENV == 1 ? 0 : WD_FIRST_ITEM)
+#define WD_END_AGENT (BLOCKS_PER_ENV == 1 ? N_AGENTS : WD_END_ITEM)
+
+#define WD_EACH_AGENT(local, env, agent)                                                        \
+  WD_INDEPENDENT                                                                                \
+  for (int local = 0, end_of_envs_ = WD_OWNED_ENVS; local < end_of_envs_; ++local)              \
+    for (int env = WD_FIRST_ENV + local, agent = WD_FIRST_AGENT, end_ = WD_END_AGENT; agent < end_; ++agent)
+
+#define WD_EACH_ENV(local, env)                                                                 \
+  WD_INDEPENDENT                                                                                \
+  for (int local = 0, end_of_envs_ = WD_PART == 0 ? WD_OWNED_ENVS : 0; local < end_of_envs_; ++local) \
+    if (const int env = WD_FIRST_ENV + local; true)
+
+#endif
 
 #include "maths.cuh"
 #include "philox.cuh"

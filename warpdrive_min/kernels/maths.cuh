@@ -2,7 +2,8 @@
 //
 // `wd_exp`, `wd_log`, `wd_wrap`, `wd_principal` and `wd_clip` are made of operations that IEEE 754 rounds in one way
 // only (+ - * and comparisons, `fmodf`, exact scaling by a power of two): compiled without contraction to FMA they are
-// bit-identical in all languages. With EXACT so are sine and cosine, else those are the library's.
+// bit-identical in all languages. With EXACT so are sine and cosine; else those are the library's on a GPU, and on the
+// CPU the same ones as with EXACT, which run in SIMD.
 //
 // Greatest error without contraction, measured against double over the range (sine and cosine: over every float from
 // 0.5 to 8192): wd_exp 1.0 ulp, wd_log 0.9 ulp, wd_sin and wd_cos 2.4 ulp.
@@ -35,9 +36,23 @@ WD_FN float wd_clip(const float x, const float low, const float high) { return x
 
 WD_FN int wd_min(const int a, const int b) { return a < b ? a : b; }
 
+// fmodf for SIMD: exact, as products are in double precision, and as a quotient that rounds up to the next integer is
+// seen by the sign of the rest. From 2^22 periods on, where few floats lie in one, the rest is 0.
+WD_FN float wd_fmod(const float x, const float period) {
+#if defined(__CUDACC__)
+  return fmodf(x, period);
+#else
+  const float size = std::fabs(x);
+  const double whole = std::trunc(size / period);
+  const float rest = static_cast<float>(size - whole * period);
+  const float mended = rest < 0.f ? rest + period : rest;
+  return std::copysign(size >= 4194304.f * period ? size * 0.f : mended, x);
+#endif
+}
+
 // x modulo period into [0, period), as Python's %; `fmodf` is exact, and a sum that rounds to the period becomes 0.
 WD_FN float wd_wrap(const float x, const float period) {
-  const float rest = fmodf(x, period);
+  const float rest = wd_fmod(x, period);
   const float wrapped = rest < 0.f ? rest + period : rest;
   return wrapped >= period ? 0.f : wrapped;
 }
@@ -88,11 +103,17 @@ WD_FN float wd_log(const float x) {
   return (f + y) + e * 0.693359375f;
 }
 
-// Sine and cosine. With EXACT: x = j pi/2 + r, |r| <= pi/4, pi/2 in four parts (Cody and Waite; j times each of the
+#if defined(__CUDACC__)
+constexpr bool OWN_SINE = EXACT;
+#else
+constexpr bool OWN_SINE = true;
+#endif
+
+// Sine and cosine. If OWN_SINE: x = j pi/2 + r, |r| <= pi/4, pi/2 in four parts (Cody and Waite; j times each of the
 // first three is exact for |x| <= 8192), Cephes' sinf and cosf polynomials, then the quadrant by comparisons. NaN and
 // infinities give NaN; far beyond 8192 the accuracy fades: wrap angles first.
 WD_FN void wd_sincos(const float x, float* const sine, float* const cosine) {
-  if constexpr (EXACT) {
+  if constexpr (OWN_SINE) {
     const float j = wd_round(x * 0.636619772f);
     const float r =
         (((x - j * 1.5703125f) - j * 4.837512969970703e-4f) - j * 7.549533620476723e-8f) - j * 2.5633440682570896e-12f;
@@ -101,43 +122,48 @@ WD_FN void wd_sincos(const float x, float* const sine, float* const cosine) {
     const float c = (1.f - 0.5f * z) +
                     (z * z) * ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f);
     const float quadrant = j - 4.f * wd_round(j * 0.25f);  // -2, -1, 0, 1 or 2
-    const bool is_odd = quadrant == 1.f || quadrant == -1.f;
+    const bool is_odd = quadrant * quadrant == 1.f;
     const float sine_part = is_odd ? c : s;
     const float cosine_part = is_odd ? s : c;
-    *sine = quadrant == -1.f || quadrant * quadrant == 4.f ? -sine_part : sine_part;
-    *cosine = quadrant == 1.f || quadrant * quadrant == 4.f ? -cosine_part : cosine_part;
+    *sine = (quadrant == -1.f) | (quadrant * quadrant == 4.f) ? -sine_part : sine_part;
+    *cosine = (quadrant == 1.f) | (quadrant * quadrant == 4.f) ? -cosine_part : cosine_part;
   } else {
-#if defined(__CUDACC__)
     sincosf(x, sine, cosine);
-#else
-    *sine = std::sin(x);
-    *cosine = std::cos(x);
-#endif
   }
 }
 
 WD_FN float wd_sin(const float x) {
-  if constexpr (!EXACT) return sinf(x);
+  if constexpr (!OWN_SINE) return sinf(x);
   float sine, cosine;
   wd_sincos(x, &sine, &cosine);
   return sine;
 }
 
 WD_FN float wd_cos(const float x) {
-  if constexpr (!EXACT) return cosf(x);
+  if constexpr (!OWN_SINE) return cosf(x);
   float sine, cosine;
   wd_sincos(x, &sine, &cosine);
   return cosine;
 }
 
 // A row of an array as a struct of as many floats: aligned to 8 or 16 bytes, as the rows then must be, it moves in
-// accesses as wide.
+// accesses as wide. On the CPU it moves float by float, so that loops over rows become loads and stores of vectors.
 template <class Row>
 WD_FN Row wd_load(const float* const from) {
+#if defined(__CUDACC__)
   return *reinterpret_cast<const Row*>(from);
+#else
+  Row row;
+  for (unsigned i = 0; i < sizeof(Row) / sizeof(float); ++i) reinterpret_cast<float*>(&row)[i] = from[i];
+  return row;
+#endif
 }
 
 template <class Row>
 WD_FN void wd_store(float* const to, const Row& row) {
+#if defined(__CUDACC__)
   *reinterpret_cast<Row*>(to) = row;
+#else
+  for (unsigned i = 0; i < sizeof(Row) / sizeof(float); ++i) to[i] = reinterpret_cast<const float*>(&row)[i];
+#endif
 }

@@ -21,14 +21,24 @@ WD_FN unsigned wd_word(const wd_words words, const int index) {
   return index & 2 ? high : low;
 }
 
+// The upper half of a product.
+WD_FN unsigned wd_upper(const unsigned a, const unsigned b) {
+  return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
+
 WD_FN wd_words wd_philox(unsigned step, unsigned env, unsigned agent, unsigned stream, unsigned seed_low,
                          unsigned seed_high) {
   wd_words words = {step, env, agent, stream};
   for (int round = 0; round < 10; ++round) {
+#if defined(__CUDACC__)
     const unsigned long long first = 0xD2511F53ull * words.x;  // one wide multiplication on the GPU
     const unsigned long long second = 0xCD9E8D57ull * words.z;
     words = {static_cast<unsigned>(second >> 32) ^ words.y ^ seed_low, static_cast<unsigned>(second),
              static_cast<unsigned>(first >> 32) ^ words.w ^ seed_high, static_cast<unsigned>(first)};
+#else  // SIMD has no wide one: the upper half and the lower half
+    words = {wd_upper(0xCD9E8D57u, words.z) ^ words.y ^ seed_low, 0xCD9E8D57u * words.z,
+             wd_upper(0xD2511F53u, words.x) ^ words.w ^ seed_high, 0xD2511F53u * words.x};
+#endif
     seed_low += 0x9E3779B9u;
     seed_high += 0xBB67AE85u;
   }

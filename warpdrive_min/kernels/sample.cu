@@ -24,8 +24,8 @@ constexpr int TILE_FLOATS = 8192;  // 32 KB leave room for seven blocks on one m
 static_assert(ROW_STRIDE <= TILE_FLOATS, "sample: N_CATEGORIES must be below 8192; split the action space");
 constexpr int TILE_ROWS = THREADS * ROW_STRIDE <= TILE_FLOATS ? THREADS : TILE_FLOATS / ROW_STRIDE;
 #else
-#define WD_UNROLL
-constexpr int TILE_ROWS = 1;
+#define WD_UNROLL _Pragma("GCC unroll 32")
+constexpr int TILE_ROWS = IN_REGISTERS ? 128 : 1;  // rows of few choices are worked on in SIMD
 #endif
 
 struct wd_drawn {
@@ -72,10 +72,9 @@ WD_FN wd_drawn draw(float* const row, const int* const mask, const int n, const 
       WD_UNROLL
       for (int k = 0; k < n; ++k) {
         sum += weights[k];
-        if (!is_found && weights[k] > 0.f) {
-          drawn.action = k;  // if rounding keeps every sum at the threshold: the last of positive weight
-          is_found = sum > threshold;
-        }
+        const bool is_taken = !is_found & (weights[k] > 0.f);
+        drawn.action = is_taken ? k : drawn.action;  // if rounding keeps all sums at the threshold: the last positive
+        is_found = is_found | (is_taken & (sum > threshold));
       }
     }
     if (total > 0.f) {
@@ -105,7 +104,7 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
       tile[ROW_STRIDE == N_CATEGORIES ? i : i / N_CATEGORIES * ROW_STRIDE + i % N_CATEGORIES] =
           !MASKED || mask[start + i] ? distribution[start + i] : forbidden();
     WD_SYNC();
-    for (int r = WD_THREAD; r < n_rows; r += WD_STRIDE) {
+    WD_INDEPENDENT for (int r = WD_THREAD; r < n_rows; r += WD_STRIDE) {
       const int row = first_row + tile_start + r;
       const int env = row / N_AGENTS, agent = row % N_AGENTS;
       const unsigned first_word = static_cast<unsigned>(ARGMAX ? 0 : draws[env]) * N_TYPES;

@@ -23,6 +23,14 @@ WD_FN State start(int env, int episode, const int* seed, const float (*pool)[N_A
   return s;
 }
 
+// A thread of a GPU starts the next episode with the state in registers. On the CPU, where the environments of a step are
+// lanes of SIMD, the few that ended start after all have moved: `restart_finished`.
+#if defined(__CUDACC__)
+constexpr bool STARTS_AT_ONCE = AUTO_RESET;
+#else
+constexpr bool STARTS_AT_ONCE = false;
+#endif
+
 // Writes what a step led to; with AUTO_RESET, goes on to the next episode if it ended one.
 template <class State, class Seen, int N_STATE, int N_FEATURES>
 WD_FN void finish(int env, State s, Seen seen, float reward, bool is_terminal, float (*state)[N_AGENTS][N_STATE],
@@ -31,20 +39,42 @@ WD_FN void finish(int env, State s, Seen seen, float reward, bool is_terminal, f
                   int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE]) {
   static_assert(sizeof(Seen) == N_FEATURES * sizeof(float), "observe must return a row of `observations`");
   const int timestep = _timestep_[env] + 1;
-  const bool out_of_time = timestep >= EPISODE_LENGTH && !is_terminal;
-  const bool done = is_terminal || out_of_time;
+  const bool out_of_time = (timestep >= EPISODE_LENGTH) & !is_terminal;
+  const bool done = is_terminal | out_of_time;
   rewards[env][0] = reward;
   terminated[env] = is_terminal;
   truncated[env] = out_of_time;
   _done_[env] = done;
   _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
-  if (AUTO_RESET && done) {
+  if (STARTS_AT_ONCE && done) {
     wd_store(final_observations[env][0], seen);
     s = start<State>(env, _episode_[env]++, _reset_seed_, state_reset_pool);
     seen = observe(s);
   }
   wd_store(state[env][0], s);
   wd_store(observations[env][0], seen);
+}
+
+// With AUTO_RESET, starts the next episode of the environments that `finish` has left at the end of one.
+template <class State, int N_STATE, int N_FEATURES>
+WD_FN void restart_finished(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGENTS][N_FEATURES],
+                            float (*final_observations)[N_AGENTS][N_FEATURES], const int* _done_, int* _episode_,
+                            const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE], int n_envs) {
+  if constexpr (AUTO_RESET && !STARTS_AT_ONCE) {
+    int ended[ENVS_PER_BLOCK], n_ended = 0;  // listed first, without a branch that nobody could predict
+    for (int env = WD_FIRST_ENV, end = wd_min(env + ENVS_PER_BLOCK, n_envs); env < end; ++env) {
+      ended[n_ended] = env;
+      n_ended += _done_[env];
+    }
+    for (int i = 0; i < n_ended; ++i) {
+      const int env = ended[i];
+      for (int feature = 0; feature < N_FEATURES; ++feature)
+        final_observations[env][0][feature] = observations[env][0][feature];
+      const State s = start<State>(env, _episode_[env]++, _reset_seed_, state_reset_pool);
+      wd_store(state[env][0], s);
+      wd_store(observations[env][0], observe(s));
+    }
+  }
 }
 
 // The kernel `reset`: restarts the finished environments, or all.

@@ -7,7 +7,7 @@
 #include "../_common/single.cuh"
 
 // Position, m, and velocity, m/step.
-struct alignas(8) State {
+struct WD_ALIGN(8) State {
   float x, v;
 };
 
@@ -15,10 +15,10 @@ struct alignas(8) State {
 WD_FN State roll(const State& s, const float push) {
   const float v = wd_clip(s.v + (push - GRAVITY * wd_cos(3.f * s.x)), -MAX_SPEED, MAX_SPEED);
   const float x = wd_clip(s.x + v, MIN_POSITION, MAX_POSITION);
-  return {x, x == MIN_POSITION && v < 0.f ? 0.f : v};
+  return {x, (x == MIN_POSITION) & (v < 0.f) ? 0.f : v};
 }
 
-WD_FN bool is_at_goal(const State& s) { return s.x >= GOAL_POSITION && s.v >= GOAL_VELOCITY; }
+WD_FN bool is_at_goal(const State& s) { return (s.x >= GOAL_POSITION) & (s.v >= GOAL_VELOCITY); }
 
 // All of the state is seen.
 WD_FN State observe(const State& s) { return s; }

@@ -2,11 +2,11 @@
 
 #include "../_common/single.cuh"
 
-struct alignas(16) State {
+struct WD_ALIGN(16) State {
   float angle_1, angle_2, velocity_1, velocity_2;
 };
 
-struct alignas(8) Seen {
+struct WD_ALIGN(8) Seen {
   float cos_1, sin_1, cos_2, sin_2, velocity_1, velocity_2;
 };
 
@@ -74,6 +74,8 @@ WD_KERNEL(step)(float (*state)[N_AGENTS][4], const int (*sampled_actions)[N_AGEN
     finish(env, s, seen, reached ? 0.f : -1.f, reached, state, observations, final_observations, rewards, _timestep_,
            _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
   }
+  restart_finished<State>(state, observations, final_observations, _done_, _episode_, _reset_seed_, state_reset_pool,
+                          n_envs);
 }
 
 WD_KERNEL(reset)(float (*state)[N_AGENTS][4], float (*observations)[N_AGENTS][6], int* _timestep_, int* _done_,

@@ -2,7 +2,7 @@
 
 #include "../_common/single.cuh"
 
-struct alignas(16) State {
+struct WD_ALIGN(16) State {
   float x, x_dot, theta, theta_dot;
 };
 
@@ -34,10 +34,12 @@ WD_KERNEL(step)(float (*state)[N_AGENTS][4], const int (*sampled_actions)[N_AGEN
                 int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][4], int n_envs) {
   WD_EACH_ENV(local, env) {
     const State s = move(wd_load<State>(state[env][0]), sampled_actions[env][0][0]);
-    const bool failed = fabsf(s.x) > MAX_POSITION || fabsf(s.theta) > MAX_ANGLE;
+    const bool failed = (fabsf(s.x) > MAX_POSITION) | (fabsf(s.theta) > MAX_ANGLE);
     finish(env, s, observe(s), 1.f, failed, state, observations, final_observations, rewards, _timestep_,
            _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
   }
+  restart_finished<State>(state, observations, final_observations, _done_, _episode_, _reset_seed_, state_reset_pool,
+                          n_envs);
 }
 
 WD_KERNEL(reset)(float (*state)[N_AGENTS][4], float (*observations)[N_AGENTS][4], int* _timestep_, int* _done_,

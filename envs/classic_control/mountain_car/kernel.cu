@@ -12,6 +12,8 @@ WD_KERNEL(step)(float (*state)[N_AGENTS][2], const int (*sampled_actions)[N_AGEN
     finish(env, s, observe(s), -1.f, is_at_goal(s), state, observations, final_observations, rewards, _timestep_,
            _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
   }
+  restart_finished<State>(state, observations, final_observations, _done_, _episode_, _reset_seed_, state_reset_pool,
+                          n_envs);
 }
 
 WD_KERNEL(reset)(float (*state)[N_AGENTS][2], float (*observations)[N_AGENTS][2], int* _timestep_, int* _done_,

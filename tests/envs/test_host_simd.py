@@ -1,0 +1,35 @@
+"""Tests of backend `host` where environments are lanes of SIMD: built as shipped, with full vectors and a rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.envs import ENVS
+from warpdrive_min.policies import random_policy
+
+CLASSIC = ["cartpole", "mountain_car", "continuous_mountain_car", "acrobot", "pendulum"]
+ARRAYS = ["sampled_actions", "state", "observations", "final_observations", "rewards", "terminated", "truncated"]
+COUNTERS = ["_done_", "_timestep_", "_episode_"]
+
+
+@pytest.mark.as_shipped
+@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@pytest.mark.parametrize("name", CLASSIC)
+def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
+    """Draws, steps and restarts of 2 blocks and a part of one are those of NumPy, signs of zeros included."""
+    sides = []
+    for backend in ("host", "cpu"):
+        env = ENVS[name](episode_length=9)
+        wrapper = EnvWrapper(env, num_envs=299, env_backend=backend, seed=3, auto_reset=True, exact=True)
+        wrapper.reset()
+        sides.append((wrapper, random_policy(wrapper, 5)))
+    for step in range(20):
+        for wrapper, draw in sides:
+            draw()
+            wrapper.step()
+        for array in ARRAYS + COUNTERS:
+            got, want = (wrapper.cuda_data_manager.tensor(array).numpy().view(np.int32) for wrapper, _ in sides)
+            assert (got == want).all(), f"{array} after step {step}"
+    assert sides[0][0].cuda_data_manager.tensor("_episode_").min() >= 3, "every lane must have restarted"
