@@ -60,7 +60,10 @@ def end_at_once() -> None:
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    for each in SIGNALS[:1] if is_rank() else SIGNALS:
+    if is_rank():  # what its launcher started in a shell's background ignores, this must not
+        signal.signal(signal.SIGINT, handler)
+        return
+    for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:  # as in a shell's background
             signal.signal(each, handler)
 

@@ -412,8 +412,13 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
 
 
 def test_ranks_are_stopped_together(tmp_path):
-    """SIGTERM comes to all ranks as the signal upon which they save; one line is said, and nothing is left."""
+    """SIGTERM comes to all ranks as the signal upon which they save; one line is said, and nothing is left.
+
+    So it is in a shell's background, too, where Ctrl-C is ignored.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with launched("stop", tmp_path) as (launcher, ranks):
+        signal.signal(signal.SIGINT, before)
         launcher.terminate()
         _, said = launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + signal.SIGTERM
