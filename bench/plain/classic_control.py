@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from envs.classic_control.pendulum.env import TORQUE_COST, VELOCITY_COST
-
 from .batch import Array, Batch, Floats, Indices
 
 
@@ -222,7 +220,7 @@ class Pendulum(Single):
         torque, part = self.buffers
         np.clip(actions, -c.max_torque, c.max_torque, out=torque)
         costs = np.square(angle, out=self.rewards)
-        for value, cost in ((velocity, VELOCITY_COST), (torque, TORQUE_COST)):
+        for value, cost in ((velocity, 0.1), (torque, 0.001)):
             np.square(value, out=part)
             part *= cost
             costs += part

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from envs import TagContinuous as Environment
-from envs.tag_continuous.env import EPSILON
+from warpdrive_min.envs import TagContinuous as Environment
 from warpdrive_min.errors import require
 
 from .batch import Array, Batch, Flags, Floats, Indices
@@ -157,7 +156,7 @@ class TagContinuous(Batch):
         at = np.where(is_agent, others, 0) + c.n_agents * np.arange(len(x))[:, None, None]
         seen = np.empty((*x.shape, c.n_features), np.float32)
         features = [seen[..., first : first + n_observed] for first in range(0, 7 * n_observed, n_observed)]
-        per_length, per_speed = 1 / (c.grid_length * math.sqrt(2)), 1 / (c.max_speed + EPSILON)
+        per_length, per_speed = 1 / (c.grid_length * math.sqrt(2)), 1 / (c.max_speed + 1e-10)
         relative = (
             (x, per_length),
             (y, per_length),

@@ -156,10 +156,11 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
     ]
     for chart, scale in zip(charts(seeds), (1, 1e-3), strict=True):
         (axes,) = paint(chart).axes
-        curve, threshold = axes.get_lines()
+        curve, ends, threshold = axes.get_lines()
         x, y = curve.get_xdata(), curve.get_ydata()
         assert (x[0], x[-1]) == (pytest.approx(200 * scale), pytest.approx(400 * scale))
         assert (y[0], y[-1]) == (0, pytest.approx((500 + 500 + 200) / 3))
+        assert len(ends.get_xdata()) == len(seeds), "each is evaluated where its training ended"
         assert list(threshold.get_ydata()) == [475, 475]
         assert axes.get_title(loc="left") == "CartPole, PPO, 64 x, 3 seeds"
 

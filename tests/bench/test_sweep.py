@@ -111,7 +111,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
     """The table divides by the NumPy record of the same environment and size, and names its threads."""
     numpy, host = (each.metrics["env_steps_per_s"].value for each in cartpoles)
     text = shown(cartpoles)
-    assert "(1 thread)" in text
+    assert "oracle (NumPy, 1 thread)" in text
     assert f"{host / numpy:,.3g}" in text
 
 
