@@ -126,19 +126,11 @@ def test_delay_of_a_run_is_waited_for():
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_planted_slow_down_is_there_on_a_gpu(backend, tmp_path):
-    """What is planted into CartPole on a device is seen within half a percent."""
-    words = [
-        "--case",
-        "env_step",
-        "--where",
-        "env=cartpole",
-        "--where",
-        f"backend={backend}",
-        "--where",
-        "n_envs=100000",
-    ]
-    words += ["--where", "exact=False", "--times", 2, "--out", tmp_path, "--calibrations", tmp_path / "none"]
+    """Half as much again, planted into CartPole on a device, is seen, though other processes use the GPU."""
+    words = ["--case", "env_step", "--where", "env=cartpole", "--where", f"backend={backend}"]
+    words += ["--where", "n_envs=100000", "--where", "exact=False", "--planted", "50%"]
+    words += ["--times", 2, "--out", tmp_path, "--calibrations", tmp_path / "none"]
     said = bench("selftest", *words, exits=(0, 1))
     assert "gates, 0 min left" in said
     seen = [each.ratio().value - 1 for each in read_comparisons(tmp_path.glob("*-comparisons.jsonl"))]
-    assert seen[1::2] == [pytest.approx(PLANTED, abs=0.01)] * 2
+    assert seen[1::2] == [pytest.approx(0.5, abs=0.25)] * 2

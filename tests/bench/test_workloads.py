@@ -72,7 +72,9 @@ def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
         for _ in range(n_runs):
             steps.run()
         wrapper.backend.synchronize()
-        seen.append({name: data.tensor(name).clone() for name in ("observations", "sampled_actions", "_timestep_")})
+        seen.append(
+            {name: data.tensor(name).cpu().clone() for name in ("observations", "sampled_actions", "_timestep_")}
+        )
     first, other, again = seen
     assert max(errors(first, again).values()) == 0
     assert min(errors(first, other).values()) > 0
