@@ -49,7 +49,8 @@ class EnvWrapper:
         env_config: its keyword arguments.
         num_envs: Copies.
         blocks_per_env: CUDA blocks that share one copy, if its kernels can; None: chosen.
-        env_backend: ``"cpu"``, ``"host"``, ``"numba"`` or ``"pycuda"``; True and False mean `pycuda` and `cpu`.
+        env_backend: ``"cpu"``, ``"host"``, ``"numba"`` or ``"pycuda"``; True and False mean `pycuda` and `cpu`. The
+            environment gets it as its ``env_backend``, but of kernels in CUDA C with a thread for each agent `pycuda`.
         testing_mode: Accepted for WarpDrive's calls; with ``testing_bin_filename``, load that file.
         testing_bin_filename: Compiled kernels (cubin, fatbin) to load instead of compiling; `pycuda` only.
         env_registrar: Where names and sources are looked up; None: the shared one.
@@ -134,9 +135,10 @@ class EnvWrapper:
         for name, stages in sequences.items():
             self.cuda_function_manager.define_sequence(name, stages)
         feed = CUDAFunctionFeed(self.cuda_data_manager)
-        self.env.initialize_step_function_context(
-            self.cuda_data_manager, self.cuda_function_manager, feed, self._step_name()
-        )
+        step = self._step_name()
+        if self.backend.language == "cuda_c" and self.cuda_function_manager.has_agent_threads(step):
+            self.env.env_backend = "pycuda"  # by which environments written for WarpDrive know CUDA C, on `host` too
+        self.env.initialize_step_function_context(self.cuda_data_manager, self.cuda_function_manager, feed, step)
         self.env_resetter = CUDAEnvironmentReset(self.cuda_function_manager)
         custom = f"Cuda{self.name}Reset"
         if self.cuda_function_manager.has_function(custom):

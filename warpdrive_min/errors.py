@@ -52,6 +52,10 @@ class CompileError(WarpDriveError, RuntimeError):
     """A kernel source does not compile; the message ends with what the compiler said."""
 
 
+class KernelError(WarpDriveError, RuntimeError):
+    """A kernel cannot end: its threads wait for each other, or what it asserts does not hold (on `host`)."""
+
+
 class DeviceMemoryError(WarpDriveError, MemoryError):
     """The device has too little free memory for what was asked."""
 

@@ -178,18 +178,16 @@ class CUDAFunctionManager:
     def initialize_shared_constants(self, data_manager: CUDADataManager, constant_names: Sequence[str]) -> None:
         """Copy shared constants into the ``__constant__`` symbols of the same names; synchronises.
 
-        In NumPy, Numba and on `host` a kernel takes a shared constant as a parameter of its name, which
-        needs no symbol.
+        In NumPy and Numba, and in a `WD_KERNEL` on `host`, a kernel takes a shared constant as a parameter of its
+        name, which needs no symbol.
 
         Raises:
             DataError: A constant was not added to the data manager, or no loaded module has the symbol.
         """
         for name in constant_names:
             value = data_manager.shared_constant(name)
-            modules = {
-                id(module): module for kernel in self._kernels.values() if (module := getattr(kernel, "module", None))
-            }
-            n_copied = sum(_copy_to_symbol(module, name, value) for module in modules.values())
+            modules = {module for kernel in self._kernels.values() if (module := getattr(kernel, "module", None))}
+            n_copied = sum(_copy_to_symbol(module, name, value) for module in modules)
             rule = "no loaded CUDA C source has a __constant__ of this name"
             is_there = n_copied or not modules or name in self.compiled_in
             require(is_there, f"shared constant {name!r}", rule, error=DataError)
@@ -199,6 +197,10 @@ class CUDAFunctionManager:
     def has_function(self, name: str) -> bool:
         """Tell whether a kernel or a sequence of that name is there."""
         return name in self._kernels or name in self._sequences
+
+    def has_agent_threads(self, name: str) -> bool:
+        """Tell whether a kernel of that name has a thread for each agent."""
+        return name in self._kernels and not self._kernels[name].owns_environments
 
     def kernel(self, name: str) -> Kernel:
         """Return the compiled kernel.
@@ -261,7 +263,8 @@ class CUDAFunctionManager:
             block: Threads of a block, likewise.
 
         Raises:
-            BindingError: The device differs, or one of an array and a scalar is declared and the other given.
+            BindingError: The device differs, one of an array and a scalar is declared and the other given, or a block
+                has too many threads.
             TypeMismatch: Dtype, rank or sizes differ from the declaration of a kernel that owns environments.
         """
         arguments = [each.item() if isinstance(each, np.generic | np.ndarray) else each for each in arguments]
@@ -286,6 +289,8 @@ class CUDAFunctionManager:
             blocks, threads = self.grid[0], self.block[0]
         if not (kernel.owns_environments and self.backend.language == "cuda_c"):
             blocks, threads = _first(grid or blocks), _first(block or threads)
+            rule = f"a block has at most {MAX_THREADS} threads"
+            require(threads <= MAX_THREADS, f"kernel {kernel.name!r}", rule, threads, error=BindingError)
         return kernel.prepare(arguments, blocks, threads)
 
     def _warn(self, mismatch: TypeMismatch) -> None:
@@ -392,15 +397,12 @@ def _first(size: Any) -> int:
 
 
 def _copy_to_symbol(module: Any, name: str, value: Any) -> bool:
-    """Copy a value into a symbol of a PyCUDA module; False if it has none of that name."""
-    from pycuda import driver  # noqa: PLC0415  (a module exists, so PyCUDA does)
-
-    try:
-        address, size = module.get_global(name)
-    except driver.LogicError:
+    """Copy a value into a symbol of a module; False if it has none of that name."""
+    symbol = module.symbol(name)
+    if symbol is None:
         return False
     array = np.ascontiguousarray(value)
-    rule = f"the symbol has {size} bytes"
-    require(array.nbytes == size, f"shared constant {name!r}", rule, array.nbytes, error=DataError)
-    driver.memcpy_htod(address, array)
+    rule = f"the symbol has {symbol.n_bytes} bytes"
+    require(array.nbytes == symbol.n_bytes, f"shared constant {name!r}", rule, array.nbytes, error=DataError)
+    symbol.write(array)
     return True

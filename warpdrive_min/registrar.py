@@ -49,19 +49,24 @@ class EnvironmentRegistrar:
         return register
 
     def get(self, name: str, env_backend: str = "cpu") -> type:
-        """Return the class of that name for a backend.
+        """Return the class of that name for a backend, or for another one of the same language.
 
         Raises:
             ConfigError: None is registered; lists those that are.
         """
-        key = (name.lower(), _backend(env_backend))
-        do = f"known are {known(name for name, backend in self._classes if backend == key[1])}"
-        require(key in self._classes, "registrar", f"no environment {name!r} for backend {env_backend!r}", do=do)
-        return self._classes[key]
+        found = self._found(name, env_backend)
+        do = f"known are {known(each for each, backend in self._classes if backend in _akin(env_backend))}"
+        require(found is not None, "registrar", f"no environment {name!r} for backend {env_backend!r}", do=do)
+        assert found is not None
+        return found
 
     def has_env(self, name: str, env_backend: str = "cpu") -> bool:
         """Tell whether a class of that name is registered for a backend."""
-        return (name.lower(), _backend(env_backend)) in self._classes
+        return self._found(name, env_backend) is not None
+
+    def _found(self, name: str, env_backend: str) -> type | None:
+        keys = ((name.lower(), backend) for backend in _akin(env_backend))
+        return next((self._classes[key] for key in keys if key in self._classes), None)
 
     def add_cuda_env_src_path(self, name: str, cuda_env_src_path: str | Path, env_backend: str = "pycuda") -> None:
         """Register the source of an environment's kernels; it goes before the class's own.
@@ -92,6 +97,13 @@ def _backend(name: str) -> str:
     resolved = ALIASES.get(name, name)
     require(resolved in BACKENDS, "registrar", "unknown backend", name, f"known are {known(BACKENDS)}")
     return resolved
+
+
+def _akin(name: str) -> list[str]:
+    """Return a backend, and those of the same language after it."""
+    chosen = BACKENDS[_backend(name)]
+    others = [each.name for each in BACKENDS.values() if each.language == chosen.language and each is not chosen]
+    return [chosen.name, *others]
 
 
 env_registrar = EnvironmentRegistrar()

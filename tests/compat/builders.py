@@ -15,6 +15,7 @@ from tests.compat.environments.climate.climate import Climate, CUDAClimate
 from tests.compat.environments.epidemic.epidemic import Epidemic
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE
 from tests.support import BACKENDS_HERE
+from warpdrive_min import BACKENDS
 
 FOLDER = Path(__file__).with_name("environments")
 SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
@@ -25,10 +26,12 @@ FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
 N_ENVS = 4
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
-THREADED = [each for each in BACKENDS_HERE if each.values[0] in ("numba", "pycuda")]
+needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+THREADED = [each for each in BACKENDS_HERE if each.values[0] != "cpu"]
 """Backends with a thread for each agent."""
 BLOCKS = [
     pytest.param("numba", 1, marks=needs_numba),
+    *(pytest.param("host", blocks, marks=needs_host) for blocks in (1, 2)),
     *(pytest.param("pycuda", blocks, marks=pytest.mark.gpu) for blocks in (1, 2)),
 ]
 """Backend, and blocks of an environment."""
@@ -51,9 +54,9 @@ def registrar_of_users() -> EnvironmentRegistrar:
 
 
 def wrapped(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) -> EnvWrapper:
-    """Return a wrapper of an environment; on PyCUDA the walkers' moves are constants."""
+    """Return a wrapper of an environment; in CUDA C the walkers' moves are constants."""
     wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, blocks_per_env=blocks)
-    if backend == "pycuda" and hasattr(env, "step_actions"):
+    if backend in ("host", "pycuda") and hasattr(env, "step_actions"):
         wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": env.step_actions})
         wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
     return wrapper

@@ -19,6 +19,7 @@ from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scal
 from tests.compat.builders import THREADED, policy, settings
 from tests.compat.coins import Coins, CUDACoins, WrapperByHand, WrapperWithOtherArguments, registrar
 from tests.compat.written_models import Gated
+from warpdrive_min import backends
 from warpdrive_min.compat import scaling
 from warpdrive_min.compat.environments import CartPole
 from warpdrive_min.errors import ConfigError
@@ -36,6 +37,15 @@ WRAPPERS = {
 @pytest.fixture(autouse=True)
 def _lent_registrar(registrar):
     """Forget the sources of the coins after each test."""
+
+
+@pytest.fixture(params=THREADED)
+def backend(request, monkeypatch):
+    """Lend a backend with a thread for each agent; where it is `host`, that plays the part of `pycuda`."""
+    if request.param != "host":
+        return request.param
+    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "host")
+    return "pycuda"
 
 
 def wrapped(kind, backend, n_envs=2):
@@ -58,7 +68,6 @@ def arrays(wrapper):
     return {name: data.tensor(name).clone() for name in data.array_names()}
 
 
-@pytest.mark.parametrize("backend", THREADED)
 @pytest.mark.parametrize("kind", WRAPPERS)
 def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend, tmp_path):
     """Episodes are played between two iterations, in turns, and everything is afterwards where it was."""
@@ -88,7 +97,6 @@ def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend
     assert trainer.iteration == trainer.num_iters
 
 
-@pytest.mark.parametrize("backend", THREADED)
 def test_looking_on_leaves_training_as_it_is(backend, tmp_path):
     """A run that is looked at learns the same weights as one that is not."""
     weights = []
@@ -102,7 +110,6 @@ def test_looking_on_leaves_training_as_it_is(backend, tmp_path):
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-@pytest.mark.parametrize("backend", THREADED)
 @pytest.mark.parametrize("wrapper", [EnvWrapper, WrapperWithOtherArguments, WrapperByHand])
 def test_checker_takes_a_users_wrapper(wrapper, backend):
     """The arguments are those that WarpDrive's checker gives; a reward that differs in Python is found."""
@@ -128,7 +135,6 @@ def test_checker_takes_a_users_wrapper(wrapper, backend):
         checker(Generous).test_env_reset_and_step(seed=1)
 
 
-@pytest.mark.parametrize("backend", THREADED)
 def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):
     """The script makes the environments of each trial, which nothing copies."""
     sizes = []

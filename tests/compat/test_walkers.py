@@ -270,12 +270,6 @@ def test_only_sources_that_speak_warp_drive_get_its_vocabulary(tmp_path):
     assert without_envs == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1}
 
 
-def test_host_refuses_a_thread_for_each_agent():
-    """On the host a block is a call, which has no threads to give to the agents."""
-    with pytest.raises(CompileError, match="'CudaWalkersStep' is declared __global__, with a thread for each agent"):
-        EnvWrapper(CUDAWalkers(), num_envs=2, env_backend="host")
-
-
 def test_source_lies_where_the_registrar_says(registrar):
     """Backends of one language share a source."""
     assert Path(registrar.get_cuda_env_src_path("walkers", "host")) == CUDA_SOURCE

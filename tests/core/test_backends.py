@@ -210,17 +210,6 @@ def test_host_passes_scalars_of_every_width(tmp_path, c_type, value):
     assert out.item() == (float(np.float32(value)) if c_type == "float" else value)
 
 
-@needs_host
-def test_host_refuses_a_kernel_with_a_thread_for_each_agent(tmp_path):
-    """Such a kernel has no loops to run on a CPU, and the error says how to declare one that has."""
-    source = tmp_path / "plain.cu"
-    source.write_text('extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1.f; }\n')
-    with pytest.raises(CompileError, match=r"plain.cu: kernel 'plain' is declared __global__.*WD_KERNEL\(name\)"):
-        BACKENDS["host"].compile(
-            source, {"THREADS": 1, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": False}
-        )
-
-
 def test_language_without_a_source_raises():
     """An environment without a source for the backend's language is told so."""
     _, functions = managers("cpu")

@@ -82,6 +82,26 @@ def test_python_class_is_the_reference_without_numpy_kernels():
     assert results["auto-reset"].status == "passed", results
 
 
+def test_kernel_with_a_thread_for_each_agent_passes():
+    """Its threads are fibres on `host`, where every check that needs no NumPy kernels holds."""
+    target = "tests.environments.counter:ThreadsCounter"
+    case = Subject(target=target, cls=load_class(target), backend="host", n_envs=5, n_steps=8)
+    results = check(case, "consistency", "determinism", "partial-reset", "flags", "truncation")
+    assert {result.status for result in results.values()} == {"passed"}, results
+    assert "Python class" in results["consistency"].detail
+
+
+def test_check_of_bounds_finds_the_thread_without_an_agent(tmp_path):
+    """A thread that writes for an agent that is not there is caught."""
+    cls = load_class("tests.environments.counter:ThreadsCounter")
+    source = tmp_path / "kernel.cu"
+    text = cls.kernel_sources["cuda_c"].read_text()
+    source.write_text(text.replace("rewards[mine] =", "rewards[mine + 1] = rewards[mine] ="))
+    faulty = type("Faulty", (cls,), {"kernel_sources": {"cuda_c": source}})
+    found = exercise.main(Subject(target="", cls=faulty, backend="host", n_envs=5, n_steps=2))
+    assert "written outside the array: rewards 1 elements after it" in found
+
+
 def test_python_class_is_the_base_of_a_cuda_class():
     """Where a CUDA class derives from a Python one, that one is the reference."""
     cls = load_class("tests.environments.counter:PlainCounter")

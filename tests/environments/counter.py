@@ -123,6 +123,12 @@ class PlainCounter(Counter):
     }
 
 
+class ThreadsCounter(Counter):
+    """Counter whose kernel has a thread for each agent, as WarpDrive's have."""
+
+    kernel_sources = {"cuda_c": Path(__file__).with_name("counter_threads.cu")}  # noqa: RUF012
+
+
 class PythonCounter:
     """An environment that knows nothing of the core: Python only."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import torch
 
@@ -92,6 +92,14 @@ ANY_RANK = -1
 def dtype_name(dtype: torch.dtype) -> str:
     """Return NumPy's name of a torch dtype."""
     return str(dtype).removeprefix("torch.")
+
+
+class Symbol(NamedTuple):
+    """A variable of compiled code that can be written to."""
+
+    n_bytes: int
+    write: Callable[[Any], object]
+    """Copies a contiguous NumPy array of so many bytes into it; synchronises."""
 
 
 class Kernel(Protocol):

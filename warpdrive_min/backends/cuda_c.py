@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -277,7 +278,8 @@ def _defines(text: str, name: str) -> bool:
     return re.search(pattern, text) is not None
 
 
-def _blocks_per_env(constants: Mapping[str, Constant]) -> int:
+def blocks_per_env(constants: Mapping[str, Constant]) -> int:
+    """Return the blocks that share an environment by WarpDrive's constant; 1 without it."""
     value = constants.get("wkBlocksPerEnv", 1)
     assert isinstance(value, int)
     return value
@@ -301,18 +303,23 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     defines itself.
     """
     whole, given = whole_text(source), constants
-    before: list[str] = []
-    if "__global__" in whole:
+    speaks = speaks_warp_drive(whole)
+    before = [f"#define WD_BLOCKS {blocks_per_env(given)}"] if speaks else []
+    if is_for_nvcc(whole):
         constants = {name: value for name, value in given.items() if not _defines(whole, name)}
         before += _own_headers("nvcc.cuh")
     if "curand" in whole:  # WarpDrive includes it
         before += ["#define WD_OWN_STATES"] if _needs_states(whole) else []
         before += ["#include <curand_kernel.h>"]
-    if speaks_warp_drive(whole):
-        before += [f"#define WD_BLOCKS {_blocks_per_env(given)}"]
+    if speaks:
         before += [f"#define WD_OWN_{word}" for word in WORDS if _defines(whole, word)]
         before += _own_headers("warp_drive.cuh")
     return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), after])
+
+
+def is_for_nvcc(text: str) -> bool:
+    """Tell whether a source, with what it includes, is written for nvcc: its kernels have a thread for each agent."""
+    return "__global__" in text
 
 
 def key(text: str, source: Path, **more: object) -> dict[str, object]:
@@ -330,7 +337,7 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
             run that many blocks for an environment.
     """
     text = unit(source, constants)
-    _check_cluster(source, _blocks_per_env(constants), architecture)
+    _check_cluster(source, blocks_per_env(constants), architecture)
     exact = bool(constants.get("EXACT"))
     compiler = gpu_compiler()
     if compiler is not None and needs_nvcc(source):
@@ -368,9 +375,7 @@ def _nvcc_version() -> str | None:
 def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
     from cuda.core import Program, ProgramOptions  # noqa: PLC0415  (optional)
 
-    with tempfile.TemporaryDirectory() as folder:
-        for name in HOST_HEADERS:
-            (Path(folder) / name).touch()
+    with empty_headers(HOST_HEADERS) as folder:
         options = ProgramOptions(
             std="c++17",
             arch=architecture,
@@ -385,12 +390,23 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
             raise CompileError(f"{source}: does not compile (NVRTC, {architecture}):\n{error}") from error
 
 
+CUDA_HEADERS = ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h")
+"""Headers of the CUDA toolkit that `host` takes empty; what kernels need of them is in `builtins.cuh`."""
 HOST_HEADERS = (
     *(f"{name}.h" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
     *(f"c{name}" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
-    *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h"),
+    *CUDA_HEADERS,
 )
 """Headers that nvcc finds and NVRTC takes empty; what kernels need of them is in `nvcc.cuh`."""
+
+
+@contextlib.contextmanager
+def empty_headers(names: Iterable[str]) -> Iterator[Path]:
+    """Lend a folder of empty headers."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            (Path(folder) / name).touch()
+        yield Path(folder)
 
 
 def _toolkit_headers() -> list[Path]:

@@ -1,6 +1,7 @@
 """Backend `host`: the CUDA C kernels, built by the machine's C++ compiler; threads share out the blocks.
 
-The compiled CPU baseline, and the way CUDA C is tested without a GPU.
+The compiled CPU baseline, and the way CUDA C is tested without a GPU. A block of a `WD_KERNEL` is one call; of a kernel
+with a thread for each agent it is fibres (`kernels/fibres.cuh`), which is right, and not fast.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import platform
+import re
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,15 +20,32 @@ import numpy as np
 import torch
 
 from warpdrive_min.backends import cuda_c
-from warpdrive_min.backends.base import Argument, Availability, Backend, Constant, Kernel, Language, Launch, Source
+from warpdrive_min.backends.base import (
+    Argument,
+    Availability,
+    Backend,
+    Constant,
+    Kernel,
+    Language,
+    Launch,
+    Parameter,
+    Source,
+    Symbol,
+)
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.errors import CompileError, require
+from warpdrive_min.errors import BindingError, CompileError, KernelError, require
 
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
 
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
 """Flags of g++ that keep selects selects, so that loops over environments run in SIMD; no result depends on them."""
+
+AS_NVCC: Final = ("-fvisibility=hidden", "-Wno-narrowing", "-Werror=frame-larger-than=131072")
+"""Flags for sources with a thread for each agent: names stay theirs, `{gridDim.x}` is an int, a stack holds a frame."""
+
+MAX_FIBRES: Final = 16384
+"""Fibres of all threads at once: each takes two of the 65,530 parts that Linux lets the memory of a process have."""
 
 
 class HostBackend(Backend):
@@ -54,21 +74,35 @@ class HostBackend(Backend):
         compiler = cuda_c.cpu_compiler()
         assert compiler is not None
         path = Path(source)
-        declared = cuda_c.signatures(cuda_c.whole_text(path), constants, str(path))
-        for signature in declared.values():
-            rule = f"kernel {signature.name!r} is declared __global__, with a thread for each agent"
-            do = "backend 'host' runs kernels declared WD_KERNEL(name), whose loops stride over the agents"
-            require(signature.owns_environments, str(path), rule, do=do, error=CompileError)
+        whole = cuda_c.whole_text(path)
+        declared = cuda_c.signatures(whole, constants, str(path))
+        rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
+        require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
         text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [*accepted(compiler, BRANCHLESS), *openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
+        is_for_nvcc = cuda_c.is_for_nvcc(whole)
+        if is_for_nvcc:
+            flags += [*AS_NVCC, f"-I{cuda_c.CURAND}"]
         key = cuda_c.key(text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=_processor())
-        library = cached(
-            key, ".so", lambda target: cuda_c.compile_shared_library(text, target, compiler, flags, str(path))
-        )
-        loaded = ctypes.CDLL(str(library))
-        return {name: HostKernel(signature, loaded, self) for name, signature in declared.items()}
+
+        def make(target: Path) -> None:
+            with cuda_c.empty_headers(cuda_c.CUDA_HEADERS) as folder:
+                more = [f"-I{folder}"] if is_for_nvcc else []
+                cuda_c.compile_shared_library(text, target, compiler, [*flags, *more], str(path))
+
+        library = cached(key, ".so", make)
+        if not is_for_nvcc:
+            loaded = ctypes.CDLL(str(library))
+            return {name: HostKernel(signature, loaded, self) for name, signature in declared.items()}
+        module = HostModule(library, cuda_c.blocks_per_env(constants) if cuda_c.speaks_warp_drive(whole) else 1)
+        return {
+            name: HostKernel(signature, module.library, self)
+            if signature.owns_environments
+            else AgentKernel(signature, module, self)
+            for name, signature in declared.items()
+        }
 
 
 class HostKernel:
@@ -86,16 +120,83 @@ class HostKernel:
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the addresses of the arguments once; ``threads`` of a block become loops."""
-        values = [
-            _c_value(argument, parameter.dtype) for argument, parameter in zip(arguments, self.parameters, strict=True)
-        ]
-        addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        addresses, kept = _packed(self.parameters, arguments)
         launch, pointer, workers = self._launch, ctypes.addressof(addresses), self._backend.threads or 1
 
-        def run(keep: object = (arguments, values, addresses)) -> None:
+        def run(keep: object = (addresses, kept)) -> None:
             launch(blocks, workers, pointer)
 
         return run
+
+
+class HostModule:
+    """A shared library loaded anew, with variables of its own, as a module on a GPU has them.
+
+    Args:
+        path: The library, of which a copy is loaded.
+        blocks_per_env: Blocks that share an environment in its kernels.
+    """
+
+    def __init__(self, path: Path, blocks_per_env: int) -> None:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            self.library = ctypes.CDLL(shutil.copy(path, folder))
+        self.blocks_per_env = blocks_per_env
+        self._size_of = self.library.wd_size_of
+        self._size_of.argtypes = [ctypes.c_void_p]
+        self._size_of.restype = ctypes.c_size_t
+
+    def symbol(self, name: str) -> Symbol | None:
+        """Return the ``__constant__`` of a name; None: there is none."""
+        try:
+            address = ctypes.addressof(ctypes.c_char.in_dll(self.library, name))
+        except ValueError:
+            return None
+        return Symbol(self._size_of(address), lambda array: ctypes.memmove(address, array.ctypes.data, array.nbytes))
+
+
+class AgentKernel:
+    """One kernel with a thread for each agent, whose threads are fibres; a launch has run when it returns.
+
+    A launch raises `KernelError` where its threads wait for each other for ever, or an `assert` of it does not hold.
+    """
+
+    owns_environments = False
+
+    def __init__(self, signature: cuda_c.Signature, module: HostModule, backend: HostBackend) -> None:
+        self.name = signature.name
+        self.parameters = signature.parameters
+        self.module = module
+        self._backend = backend
+        self._launch = getattr(module.library, f"wd_launch_{signature.name}")
+        sizes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
+        self._launch.argtypes = [*sizes, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        self._launch.restype = ctypes.c_int
+
+    def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
+        """Pack the addresses of the arguments once.
+
+        Raises:
+            BindingError: The blocks are not those of whole environments.
+        """
+        n = self.module.blocks_per_env
+        rule, do = f"must get blocks by {n}, which share an environment", "launch it on the manager's grid"
+        require(blocks % n == 0, f"kernel {self.name!r}", rule, blocks, do, BindingError)
+        addresses, kept = _packed(self.parameters, arguments)
+        launch, pointer = self._launch, ctypes.addressof(addresses)
+        workers = min(self._backend.threads or 1, max(1, MAX_FIBRES // (threads * n)))
+        error = ctypes.create_string_buffer(2000)
+
+        def run(keep: object = (addresses, kept)) -> None:
+            if launch(blocks, threads, workers, pointer, error, len(error)):
+                raise KernelError(error.value.decode(errors="replace"))
+
+        return run
+
+
+def _packed(parameters: Sequence[Parameter], arguments: Sequence[Argument]) -> tuple[Any, object]:
+    """Return the addresses of the arguments' values, and what must live as long."""
+    values = [_c_value(argument, each.dtype) for argument, each in zip(arguments, parameters, strict=True)]
+    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values)), (arguments, values)
 
 
 def _c_value(argument: Argument, dtype: str | None) -> Any:
@@ -105,19 +206,32 @@ def _c_value(argument: Argument, dtype: str | None) -> Any:
     return np.ctypeslib.as_ctypes_type(np.dtype(dtype or "int32"))(argument)
 
 
+_DYNAMIC: Final = re.compile(r"\bextern\s+__shared__|\b__shared__\s+extern\b")
+_ARGUMENTS: Final = """
+#ifndef WD_LAUNCHER
+#define WD_LAUNCHER
+#include <tuple>
+template <int N, class... P> std::tuple_element_t<N, std::tuple<P...>> wd_nth(void (*)(P...));
+template <class T> static T wd_argument(void* address) { return *static_cast<T*>(address); }
+#endif
+"""
+
+
 def _launcher(signature: cuda_c.Signature) -> str:
     """Return the C++ function that runs a kernel's blocks; it takes the addresses of the arguments, as CUDA does."""
     arguments = ", ".join(
         f"wd_argument<decltype(wd_nth<{index}>({signature.name}))>(arguments[{index}])"
         for index in range(len(signature.parameters))
     )
-    return f"""
-#ifndef WD_LAUNCHER
-#define WD_LAUNCHER
-#include <tuple>
-template <int N, class... P> std::tuple_element_t<N, std::tuple<P...>> wd_nth(void (*)(P...));
-template <class T> static T wd_argument(void* address) {{ return *static_cast<T*>(address); }}
-#endif
+    if not signature.owns_environments:
+        return f"""{_ARGUMENTS}
+extern "C" WD_EXPORTED int wd_launch_{signature.name}(int blocks, int threads, int workers, void** arguments,
+                                                      char* error, size_t error_bytes) {{
+  const wd_fibres::Kernel kernel = {{"{signature.name}", [](void** arguments) {{ {signature.name}({arguments}); }}}};
+  return wd_fibres::launch(kernel, blocks, threads, workers, arguments, error, error_bytes);
+}}
+"""
+    return f"""{_ARGUMENTS}
 extern "C" void wd_launch_{signature.name}(int blocks, int workers, void** arguments) {{
   (void)workers;
 #pragma omp parallel for schedule(static) num_threads(workers) if (blocks > 1 && workers > 1)

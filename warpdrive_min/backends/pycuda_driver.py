@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from warpdrive_min.backends import cuda_c
-from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel, Language, Launch, Source
+from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel, Language, Launch, Source, Symbol
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import BackendUnavailable, BindingError
 
@@ -88,6 +88,15 @@ class LoadedModule:
         LoadedModule._held.append((weakref.ref(self), module))
         self.module = module
 
+    def symbol(self, name: str) -> Symbol | None:
+        """Return the ``__constant__`` of a name; None: there is none."""
+        driver = loaded_driver()
+        try:
+            address, n_bytes = self.module.get_global(name)
+        except driver.LogicError:
+            return None
+        return Symbol(n_bytes, lambda array: driver.memcpy_htod(address, array))
+
 
 class PyCudaKernel:
     """One kernel of a loaded module."""
@@ -96,13 +105,8 @@ class PyCudaKernel:
         self.name = signature.name
         self.parameters = signature.parameters
         self.owns_environments = signature.owns_environments
-        self.loaded = loaded
+        self.module = loaded
         self._function = loaded.module.get_function(signature.name)
-
-    @property
-    def module(self) -> Any:
-        """PyCUDA's module, which also holds the source's ``__constant__`` symbols."""
-        return self.loaded.module
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the arguments once; a launch costs about 2 us of host time."""
@@ -114,7 +118,7 @@ class PyCudaKernel:
         packed = struct.pack(letters, *values)  # NumPy's letters are those of `struct`; native alignment is CUDA's
         launch, grid, block = self._function._launch_kernel, (blocks, 1), (threads, 1, 1)  # noqa: SLF001
 
-        def run(keep: object = (arguments, self.loaded)) -> None:
+        def run(keep: object = (arguments, self.module)) -> None:
             launch(grid, block, packed, 0, _current_stream())
 
         return run

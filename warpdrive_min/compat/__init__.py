@@ -7,8 +7,9 @@ supported and what differs.
 
 from __future__ import annotations
 
-from warpdrive_min.compat.modules import NAMES, install
+from warpdrive_min.compat.modules import NAMES, cast_pycuda, install
 
 __all__ = ["NAMES", "install"]
 
 install()
+cast_pycuda()

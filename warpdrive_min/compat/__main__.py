@@ -1,4 +1,4 @@
-"""``python -m warpdrive_min.compat script.py arguments...``: run a script that was written for WarpDrive."""
+"""``python -m warpdrive_min.compat [--host] script.py arguments...``: run a script that was written for WarpDrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import warpdrive_min.compat  # noqa: F401  (installs WarpDrive's module paths)
-from warpdrive_min.compat.modules import CHOICE
+from warpdrive_min.compat.modules import CHOICE, PLAYER, cast_pycuda
 from warpdrive_min.compat.project import root_around
 from warpdrive_min.errors import ConfigError
 
@@ -16,14 +16,19 @@ from warpdrive_min.errors import ConfigError
 def main() -> None:
     """Run the script of the command line as Python would, with WarpDrive's module paths in place.
 
-    ``-m module`` runs a module instead. In a checkout of WarpDrive its top folder is on the path, so that the script
-    finds its own `example_envs` and data, and ours takes the place of its `warp_drive`.
+    ``-m module`` runs a module instead; ``--host`` before either runs on `host`, without a GPU, what is written for
+    `pycuda`. In a checkout of WarpDrive its top folder is on the path, so that the script finds its own
+    `example_envs` and data, and ours takes the place of its `warp_drive`.
 
     Raises:
         ConfigError: No script is given, or there is no such file.
     """
     os.environ[CHOICE] = "replace"  # for processes that the script spawns
     del sys.argv[0]
+    if sys.argv[:1] == ["--host"]:
+        os.environ[PLAYER] = "host"
+        cast_pycuda()
+        del sys.argv[0]
     is_module = sys.argv[:1] == ["-m"] and len(sys.argv) > 1
     if not is_module and not (sys.argv and Path(sys.argv[0]).is_file()):
         raise ConfigError(

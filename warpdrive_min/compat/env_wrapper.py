@@ -192,7 +192,7 @@ def _with_placeholders(
             observations: Observations = super().reset_all_envs()
             if is_first and self.vectorised:
                 layout.create_and_push_data_placeholders(self, **arrays)
-                if hasattr(self.env, "step_actions") and self.env_backend == "pycuda":
+                if hasattr(self.env, "step_actions") and self.backend.language == "cuda_c":
                     self.cuda_data_manager.add_shared_constants({ACTION_TABLE: self.env.step_actions})
                     self.cuda_function_manager.initialize_shared_constants(self.cuda_data_manager, [ACTION_TABLE])
             return observations

@@ -14,10 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from warpdrive_min import backends
 from warpdrive_min.errors import ConfigError, known, require
 
 CHOICE: Final = "WARPDRIVE_MIN_COMPAT"
 """Environment variable; ``replace`` goes before a `warp_drive` that is really installed."""
+
+PLAYER: Final = "WARPDRIVE_MIN_PYCUDA"
+"""Environment variable; ``host`` lets that backend run what is written for `pycuda`, without a GPU."""
 
 
 def _table(name: str) -> Any:
@@ -143,6 +147,17 @@ def install() -> None:
     first.refuse_to_shadow()
     sys.meta_path.insert(0, first)
     sys.meta_path.append(_Finder("example_envs", hides=False))
+
+
+def cast_pycuda() -> None:
+    """Let the backend that the environment variable WARPDRIVE_MIN_PYCUDA names play the part of `pycuda`.
+
+    Raises:
+        ConfigError: It is neither ``host`` nor ``pycuda``.
+    """
+    player = os.environ.get(PLAYER) or "pycuda"
+    require(player in ("host", "pycuda"), PLAYER, "must be 'host' or 'pycuda'", player)
+    backends.PLAYED_BY["pycuda"] = player
 
 
 def _place(spec: ModuleSpec | None) -> str:

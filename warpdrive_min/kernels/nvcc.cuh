@@ -9,6 +9,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
+#if !defined(__CUDACC__)
+#include "builtins.cuh"
+#endif
 
 #else
 

@@ -5,7 +5,7 @@
 // together, so that their barrier cannot wait for a block that is not running. (A spinning barrier in memory can.)
 #pragma once
 
-#if defined(__CUDACC__) && WD_BLOCKS > 1  // on the host a block is a plain call
+#if defined(__CUDACC__) && WD_BLOCKS > 1
 #define WD_CLUSTER
 #undef __global__
 #define __global__ __attribute__((global)) __cluster_dims__(WD_BLOCKS, 1, 1)
@@ -31,11 +31,13 @@ WD_FN int get_flattened_array_index(const int* index, const int* sizes, int rank
 
 // Barrier of all threads of an environment that have not left the kernel; what they wrote before it, all of them see.
 #if !defined(WD_OWN___sync_env_threads)
-WD_FN void __sync_env_threads() {
 #if defined(WD_CLUSTER)
+WD_FN void __sync_env_threads() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
-#else
-  WD_SYNC();
-#endif
 }
+#elif defined(WD_FIBRES)
+WD_FN void __sync_env_threads(WD_HERE) { wd_sync_env(file, line); }
+#else
+WD_FN void __sync_env_threads() { WD_SYNC(); }
+#endif
 #endif

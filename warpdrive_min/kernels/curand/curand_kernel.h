@@ -3,7 +3,7 @@
 // WD_OWN_STATES asks for these in any case.
 #pragma once
 
-#if __has_include_next(<curand_kernel.h>) && !defined(WD_OWN_STATES)
+#if defined(__CUDACC__) && !defined(WD_OWN_STATES) && __has_include_next(<curand_kernel.h>)
 #include_next <curand_kernel.h>
 #else
 

@@ -1,0 +1,226 @@
+"""Kernels with a thread for each agent on `host`: barriers, shared memory, warps, atomics, and what cannot end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager
+from warpdrive_min.backends import cuda_c, host
+from warpdrive_min.errors import BindingError, CompileError, DataError, KernelError
+
+if not BACKENDS["host"].availability().available:
+    pytest.skip("found no C++ compiler", allow_module_level=True)
+
+SOURCE = Path(__file__).with_name("fibres.cu")
+N_AGENTS, N_ENVS = 40, 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quickly_built():
+    """Compile without optimisation's last steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "OPTIMISATION", "-O1")
+        yield
+
+
+def functions_of(source: Path = SOURCE, n_agents: int = N_AGENTS, blocks: int = 1) -> CUDAFunctionManager:
+    """Return a function manager with the kernels of a source."""
+    made = CUDAFunctionManager(n_agents, N_ENVS, blocks, backend="host")
+    made.load({"cuda_c": source}, cuda_c.warp_drive_sizes(cuda_c.whole_text(source), N_ENVS, n_agents, blocks))
+    return made
+
+
+@pytest.fixture(scope="module")
+def functions() -> CUDAFunctionManager:
+    """The kernels for 3 copies of 40 agents."""
+    return functions_of()
+
+
+def launch(functions: CUDAFunctionManager, name: str, *arguments: torch.Tensor | int, **shape: object) -> None:
+    """Launch a kernel with a thread for each agent."""
+    functions.get_function(name)(*arguments, **{"block": functions.block, "grid": functions.grid, **shape})
+
+
+def integers(*shape: int, start: int = 0) -> torch.Tensor:
+    """Return an array of int32 that counts up."""
+    return start + torch.arange(int(np.prod(shape)), dtype=torch.int32).reshape(shape)
+
+
+def put(functions: CUDAFunctionManager, **constants: list[int]) -> None:
+    """Copy shared constants to their symbols."""
+    data = CUDADataManager(N_AGENTS, N_ENVS, episode_length=1, backend="host")
+    data.add_shared_constants(constants)
+    functions.initialize_shared_constants(data, list(constants))
+
+
+# ------------------------------------------------------------------ barriers
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_threads):
+    """Each round sees the sum of its own block and the constants, on one thread of the system or two."""
+    monkeypatch.setattr(type(functions.backend), "threads", n_threads)
+    put(functions, offsets=[5, -3])
+    x = integers(N_ENVS, N_AGENTS)
+    want = x.clone()
+    for offset in (5, -3, 5):
+        want += want.sum(1, keepdim=True, dtype=torch.int32) + offset
+    launch(functions, "sums", x, 3)
+    assert torch.equal(x, want)
+
+
+def test_threads_that_left_do_not_count(functions):
+    """Of 40 threads 20 stay, then 19: the barrier's count, its all and its any are theirs."""
+    x = torch.full((N_ENVS, N_AGENTS), -1, dtype=torch.int32)
+    launch(functions, "leaving", x)
+    want = np.full(N_AGENTS, -1)
+    want[::2] = 10 * 18 + 1
+    want[2] = 20
+    np.testing.assert_array_equal(x, [want] * N_ENVS)
+
+
+def test_barrier_is_one_wherever_it_stands(functions):
+    """Two branches meet at it, and a loop turns as often as shared memory says."""
+    x = torch.zeros(N_ENVS, N_AGENTS, dtype=torch.int32)
+    launch(functions, "branches", x)
+    assert (x == 3).all()
+
+
+def test_lanes_of_a_warp_see_each_other(functions):
+    """Shuffles, ballots and matches of a whole warp and of 7 lanes of another; those that left bring nothing."""
+    x, y = torch.zeros(N_AGENTS, 4, dtype=torch.int32), torch.zeros(N_AGENTS)
+    launch(functions, "warps", x, y, grid=(1, 1))
+    lanes = np.arange(39) % 32
+    got = x.numpy().view(np.uint32)
+    np.testing.assert_array_equal(y[:32], np.full(32, 496))
+    np.testing.assert_array_equal(
+        got[:39, 0],
+        np.where(lanes < 3, lanes, lanes - 3)
+        + 100 * np.where(lanes == 6, np.where(np.arange(39) < 32, 7, 6), lanes ^ 1),
+    )
+    np.testing.assert_array_equal(got[:39, 1], [0xAAAAAAAA] * 32 + [0x2A] * 7)
+    matches = [0xF << (4 * (lane // 4)) for lane in range(32)]
+    np.testing.assert_array_equal(got[:39, 2], [*matches, 0xF, 0xF, 0xF, 0xF, 0x70, 0x70, 0x70])
+    np.testing.assert_array_equal(got[:39, 3], [5] * 16 + [6] * 16 + [5] * 7)
+    assert not x[39].any()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize(("n_agents", "blocks"), [(6, 2), (7, 3), (4, 1)])
+def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch, n_agents, blocks, n_threads):
+    """Each block sums its own agents, and all read each other's after the barrier; a thread may have no agent."""
+    functions = functions_of(n_agents=n_agents, blocks=blocks)
+    monkeypatch.setattr(type(functions.backend), "threads", n_threads)
+    x = integers(N_ENVS, n_agents, start=1)
+    want = x.numpy().copy()
+    block_of = np.arange(n_agents) // functions.block[0]
+    totals = np.zeros((N_ENVS, blocks), int)
+    for _ in range(2):
+        for block in range(blocks):
+            totals[:, block] += want[:, block_of == block].sum(1)
+        want = totals[:, block_of] + want[:, ::-1] * (block_of != 0)
+    launch(functions, "exchanges", x)
+    np.testing.assert_array_equal(x, want)
+
+
+# ------------------------------------------------------------------ memory and numbers
+
+
+def test_atomics_lose_nothing(functions):
+    """Each has its meaning, of ints, floats and words of 64 bits."""
+    n = N_AGENTS * N_ENVS
+    x = torch.tensor([0, 0, 0, 0, 255, 0, 0, 0, 0], dtype=torch.int32)
+    y, z = torch.zeros(2), torch.zeros(1, dtype=torch.uint64)
+    launch(functions, "atomics", x, y, z)
+    total = n * (n - 1) // 2
+    assert x.tolist() == [total, -total, 1 - n, n - 1, 0, 255, n % 2, n % 7, -n % 7]
+    assert y.tolist() == [n / 2, n - 1]
+    assert z.item() == n << 40
+
+
+def test_lock_is_taken_in_turns(functions):
+    """Threads of a block and of others try for it until they have it."""
+    x = torch.zeros(1, dtype=torch.int32)
+    launch(functions, "locked", x)
+    assert x.item() == N_AGENTS * N_ENVS
+
+
+def test_variables_of_the_device_are_each_managers_own(functions):
+    """They live from launch to launch, and a manager that loads the same code has others."""
+    other = functions_of()
+    x = torch.zeros(1, dtype=torch.int32)
+    seen = []
+    for each in (functions, functions, other):
+        launch(each, "counted", x)
+        seen.append(x.item())
+    assert seen == [1, 2, 1]
+
+
+def test_constants_are_checked(functions):
+    """One that no source has raises, and one of another size."""
+    with pytest.raises(DataError, match="'chart': no loaded CUDA C source has a __constant__ of this name"):
+        put(functions, chart=[1])
+    with pytest.raises(DataError, match=r"'offsets': the symbol has 8 bytes \(got 12\)"):
+        put(functions, offsets=[1, 2, 3])
+
+
+def test_names_of_nvcc_mean_what_they_do_there(functions):
+    """Vectors, functions of mixed types, conversions that saturate, bits."""
+    y = torch.zeros(7)
+    launch(functions, "numbers", y)
+    sums = [(1, 4, 8, 1), (0.5, 0.25, 1, -1, 1), (2, -2, -3, 3), (1,), (1.5, 8, 31, 4, 1), (8, 3, 2, 8, 1, 1)]
+    assert y.tolist() == [*map(sum, sums), 10 + 2 + 5 + 1 + 40]
+
+
+# ------------------------------------------------------------------ what cannot run
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "waits",
+            r"kernel 'waits': its threads wait for each other: 2 in __syncwarp \(.*fibres.cu:\d+\), the first, "
+            r"thread 0 of block 0; 38 in __syncthreads \(.*\), the first, thread 2 of block 0$",
+        ),
+        ("other_mask", "'other_mask': __shfl_sync: the mask lacks the thread's own lane, thread 1 of block 0$"),
+        ("fails", r"'fails': assert\(x\[.*\] < 7\) does not hold \(.*fibres.cu:\d+\), thread 7 of block 0$"),
+        ("traps", "'traps': __trap was called, thread 0 of block 0$"),
+    ],
+)
+def test_launch_that_cannot_end_is_an_error(functions, monkeypatch, name, message):
+    """It names the kernel, the place and the thread, and the next launch runs."""
+    monkeypatch.setattr(type(functions.backend), "threads", 1)
+    x = integers(N_ENVS, N_AGENTS)
+    with pytest.raises(KernelError, match=message):
+        launch(functions, name, x)
+    launch(functions, "branches", x)
+
+
+def test_launch_has_limits(functions):
+    """A block has 1,024 threads at most, and an environment all of its blocks."""
+    x = torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(BindingError, match=r"kernel 'counted': a block has at most 1024 threads \(got 1025\)"):
+        launch(functions, "counted", x, block=(1025, 1, 1))
+    with pytest.raises(BindingError, match=r"'exchanges': must get blocks by 2, which share an environment \(got 3\)"):
+        launch(functions_of(n_agents=6, blocks=2), "exchanges", x, grid=(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("extern __shared__ int part[]; x[0] = part[0];", "takes dynamic shared memory, which no launch has; give"),
+        ("volatile int part[50000]; part[x[0]] = 1;", r"kernel.cu:2:.*frame size.*is larger than 131072"),
+        ("undeclared = 1;", r"kernel.cu:2:\d+: error: .*undeclared"),
+    ],
+)
+def test_source_that_cannot_run_is_an_error_with_its_line(tmp_path, body, message):
+    """What a launch cannot give, what no stack holds, and what the compiler says."""
+    source = tmp_path / "kernel.cu"
+    source.write_text(f'extern "C" __global__ void f(int* x)\n{{ {body} }}\n')
+    with pytest.raises(CompileError, match=message):
+        functions_of(source)

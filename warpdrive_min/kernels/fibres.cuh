@@ -1,0 +1,496 @@
+// Kernels with a thread for each agent on the CPU, included by `builtins.cuh` for the backend `host`.
+//
+// The threads of a block are fibres on one thread of the operating system, which others take blocks beside. A fibre runs a
+// CUDA thread until it waits for others; then the next one gets its turn, on a fibre of its own. A thread that never waits
+// hands its fibre on when it ends, so a kernel without a barrier is a plain loop on one stack. Blocks that share an
+// environment run together. Nothing depends on time: the same threads take turns in the same order in every run.
+#pragma once
+
+#define WD_FIBRES
+
+#include <sys/mman.h>
+#include <time.h>
+#include <ucontext.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <vector>
+
+#if __has_include(<link.h>)
+#include <link.h>
+#endif
+
+#if !defined(WD_BLOCKS)
+#define WD_BLOCKS 1
+#endif
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr operator uint3() const { return {x, y, z}; }
+};
+
+static thread_local uint3 threadIdx, blockIdx;
+static thread_local dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+namespace wd_fibres {
+
+enum class State { fresh, ready, at_warp, at_block, at_cluster, gone };
+
+struct Site {  // where a thread waits
+  const char* what;
+  const char* file;
+  int line;
+};
+
+struct Lanes {  // what the lanes of a warp brought to the place where they met
+  unsigned present;
+  unsigned long long words[warpSize];
+};
+
+struct Fibre {
+  ucontext_t context;
+  void* memory;
+};
+
+struct Thread {
+  State state;
+  Fibre* fibre;
+  Site site;
+  unsigned mask;            // lanes that it waits for
+  unsigned long long word;  // what it brings: a lane's value, or whether a condition of the block holds
+  int n_holds, n_met;       // of a block's barrier: threads that brought something else than 0, and all
+  Lanes lanes;
+};
+
+struct Kernel {
+  const char* name;
+  void (*run)(void** arguments);
+};
+
+constexpr size_t stack_bytes = size_t{256} << 10, guard_bytes = size_t{64} << 10;
+constexpr double patience = 10.;  // seconds in which threads may try for a lock in vain
+
+class Runner;
+static thread_local Runner* runner;  // none outside of a launch
+
+// A thread of the operating system: runs the blocks of an environment, and then those of the next one.
+class Runner {
+ public:
+  Runner(const Kernel& kernel, void** arguments, int blocks, int threads)
+      : kernel_(kernel), arguments_(arguments), n_threads_(threads), threads_(threads * WD_BLOCKS) {
+    runner = this;
+    gridDim = dim3(blocks);
+    blockDim = dim3(threads);
+    if (WD_BLOCKS > 1) find_shared_memory();
+  }
+
+  ~Runner() {
+    for (Fibre& fibre : fibres_) munmap(fibre.memory, guard_bytes + stack_bytes);
+    runner = nullptr;
+  }
+
+  std::string error;  // empty while all is well
+
+  // Run the blocks from `first_block` on that share an environment; an error leaves them where they were.
+  void run(const int first_block) {
+    first_block_ = first_block;
+    for (Thread& thread : threads_) thread.state = State::fresh;
+    for (auto& memory : shared_) memory.assign(shared_memory_, shared_memory_ + shared_bytes_);
+    int idle_turns = 0;
+    double idle_since = 0.;
+    for (int n_left = n(); n_left > 0;) {
+      for (current_ = 0; current_ < n(); ++current_) {
+        if (threads_[current_].state <= State::ready) resume();
+        if (!error.empty()) return;
+      }
+      const bool any_met = meet();
+      int n_gone = 0, n_ready = 0;
+      for (const Thread& thread : threads_) n_gone += thread.state == State::gone, n_ready += thread.state == State::ready;
+      if (n_gone < n() && n_ready == 0) return fail("its threads wait for each other: " + waiting());
+      if (any_met || n() - n_gone < n_left) {
+        idle_turns = 0;
+      } else if (++idle_turns == 1) {
+        idle_since = now();
+      } else if (idle_turns % 1024 == 0 && now() - idle_since > patience) {
+        return fail("its threads try for a lock that is never free: " + waiting());
+      }
+      n_left = n() - n_gone;
+    }
+  }
+
+  // Wait until the scheduler says that the others are there; returns the thread.
+  Thread& wait(const State state, const Site site, const unsigned mask = 0u, const unsigned long long word = 0ull) {
+    Thread& thread = threads_[current_];
+    thread.state = state;
+    thread.site = site;
+    thread.mask = mask;
+    thread.word = word;
+    leave(thread);
+    return thread;
+  }
+
+  // End the launch with an error.
+  [[noreturn]] void stop(const std::string& what) {
+    fail(what + where(current_));
+    for (;;) leave(threads_[current_]);
+  }
+
+ private:
+  int n() const { return static_cast<int>(threads_.size()); }
+
+  static double now() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+  void fail(const std::string& what) { error = std::string("kernel '") + kernel_.name + "': " + what; }
+
+  // ---- turns
+
+  void resume() {
+    Thread& thread = threads_[current_];
+    enter();
+    if (thread.state == State::fresh && !(thread.fibre = free_fibre())) return;
+    swapcontext(&scheduler_, &thread.fibre->context);
+  }
+
+  void leave(Thread& thread) {
+    asm volatile("" ::: "memory");
+    swapcontext(&thread.fibre->context, &scheduler_);
+    asm volatile("" ::: "memory");
+  }
+
+  // Let the built-in variables, and shared memory, be those of the current thread.
+  void enter() {
+    const int block = current_ / n_threads_;
+    if (shared_bytes_ > 0 && block != entered_) {
+      std::memcpy(shared_[entered_].data(), shared_memory_, shared_bytes_);
+      std::memcpy(shared_memory_, shared_[block].data(), shared_bytes_);
+      entered_ = block;
+    }
+    threadIdx = {static_cast<unsigned>(current_ % n_threads_), 0u, 0u};
+    blockIdx = {static_cast<unsigned>(first_block_ + block), 0u, 0u};
+  }
+
+  Fibre* free_fibre() {
+    if (free_.empty()) {
+      void* const memory = mmap(nullptr, guard_bytes + stack_bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (memory == MAP_FAILED || mprotect(memory, guard_bytes, PROT_NONE) != 0) {
+        fail("no memory for the stacks of " + std::to_string(n()) + " threads that wait at once");
+        return nullptr;
+      }
+      Fibre& fibre = fibres_.emplace_back();
+      fibre.memory = memory;
+      getcontext(&fibre.context);
+      fibre.context.uc_stack.ss_sp = static_cast<char*>(memory) + guard_bytes;
+      fibre.context.uc_stack.ss_size = stack_bytes;
+      fibre.context.uc_link = nullptr;
+      makecontext(&fibre.context, &Runner::work, 0);
+      free_.push_back(&fibre);
+    }
+    Fibre* const fibre = free_.back();
+    free_.pop_back();
+    return fibre;
+  }
+
+  static void work() {
+    for (;;) runner->finish();
+  }
+
+  // Run the current thread to its end, and those of its block after it that have not begun; then free the fibre.
+  void finish() {
+    Fibre* const fibre = threads_[current_].fibre;
+    for (;;) {
+      kernel_.run(arguments_);
+      threads_[current_].state = State::gone;
+      const int next = current_ + 1;
+      if (next % n_threads_ == 0 || threads_[next].state != State::fresh) break;
+      current_ = next;
+      threads_[next].fibre = fibre;
+      enter();
+    }
+    free_.push_back(fibre);
+    leave(threads_[current_]);
+  }
+
+  // ---- barriers
+
+  // Let those go on that wait for nobody who is still to come; returns whether there are any.
+  bool meet() {
+    bool any = false;
+    for (int first = 0; first < n(); first += n_threads_) {
+      for (int lane = 0; lane < n_threads_; lane += warpSize) any |= meet_in_warp(first + lane, first + n_threads_);
+      any |= meet_all(first, first + n_threads_, State::at_block);
+    }
+    return meet_all(0, n(), State::at_cluster) || any;
+  }
+
+  bool meet_all(const int first, const int end, const State state) {
+    int n_met = 0, n_holds = 0;
+    for (int t = first; t < end; ++t) {
+      if (threads_[t].state == State::gone) continue;
+      if (threads_[t].state != state) return false;
+      n_met += 1;
+      n_holds += threads_[t].word != 0;
+    }
+    for (int t = first; t < end; ++t) {
+      if (threads_[t].state == State::gone) continue;
+      threads_[t].state = State::ready;
+      threads_[t].n_met = n_met;
+      threads_[t].n_holds = n_holds;
+    }
+    return n_met > 0;
+  }
+
+  bool meet_in_warp(const int first, const int end) {
+    const int size = end - first < warpSize ? end - first : warpSize;
+    bool any = false;
+    for (int lane = 0; lane < size; ++lane) {
+      const Thread& one = threads_[first + lane];
+      if (one.state != State::at_warp) continue;
+      Lanes met = {0u, {}};
+      bool is_whole = true;
+      for (int other = 0; other < size; ++other) {
+        const Thread& thread = threads_[first + other];
+        if (!(one.mask >> other & 1u) || thread.state == State::gone) continue;
+        is_whole &= thread.state == State::at_warp && thread.mask == one.mask && thread.site.what == one.site.what;
+        met.present |= 1u << other;
+        met.words[other] = thread.word;
+      }
+      for (int other = 0; is_whole && other < size; ++other) {
+        if (!(met.present >> other & 1u)) continue;
+        threads_[first + other].state = State::ready;
+        threads_[first + other].lanes = met;
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  // ---- messages
+
+  std::string where(const int t) const {
+    return ", thread " + std::to_string(t % n_threads_) + " of block " + std::to_string(first_block_ + t / n_threads_);
+  }
+
+  std::string waiting() const {  // each place where threads wait, with the first of them
+    std::string text;
+    std::vector<bool> is_told(n());
+    int n_told = 0;
+    for (int t = 0; t < n() && n_told < 4; ++t) {
+      const Thread& one = threads_[t];
+      if (one.state == State::gone || is_told[t]) continue;
+      int n_there = 0;
+      for (int other = t; other < n(); ++other) {
+        const Thread& thread = threads_[other];
+        const bool is_there = thread.state != State::gone && thread.site.what == one.site.what &&
+                              thread.site.line == one.site.line && thread.mask == one.mask &&
+                              other / n_threads_ == t / n_threads_;
+        if (is_there) is_told[other] = true;
+        n_there += is_there;
+      }
+      text += (n_told++ ? "; " : "") + std::to_string(n_there) + " in " + one.site.what + " (" + one.site.file + ":" +
+              std::to_string(one.site.line) + "), the first" + where(t);
+    }
+    return text;
+  }
+
+  // ---- shared memory
+
+  // Variables of a block are variables of the system's thread: where several blocks take turns on one, they are
+  // exchanged with the block, all that this library has of the thread.
+  void find_shared_memory() {
+#if __has_include(<link.h>)
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void* self) {
+          const auto code = reinterpret_cast<ElfW(Addr)>(&Runner::work);
+          bool is_ours = false;
+          size_t bytes = 0;
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const ElfW(Phdr)& part = info->dlpi_phdr[i];
+            const ElfW(Addr) start = info->dlpi_addr + part.p_vaddr;
+            is_ours |= part.p_type == PT_LOAD && code >= start && code < start + part.p_memsz;
+            if (part.p_type == PT_TLS) bytes = part.p_memsz;
+          }
+          if (is_ours) {
+            static_cast<Runner*>(self)->shared_memory_ = static_cast<char*>(info->dlpi_tls_data);
+            static_cast<Runner*>(self)->shared_bytes_ = bytes;
+          }
+          return is_ours ? 1 : 0;
+        },
+        this);
+    shared_.resize(WD_BLOCKS);
+#endif
+    if (shared_memory_ == nullptr) fail("blocks that share an environment need the memory of threads of an ELF file");
+  }
+
+  const Kernel kernel_;
+  void** const arguments_;
+  const int n_threads_;  // of a block
+  int first_block_ = 0, current_ = 0, entered_ = 0;
+  std::vector<Thread> threads_;  // of all blocks of the environment
+  std::deque<Fibre> fibres_;
+  std::vector<Fibre*> free_;
+  ucontext_t scheduler_;
+  char* shared_memory_ = nullptr;
+  size_t shared_bytes_ = 0;
+  std::vector<std::vector<char>> shared_;  // of the blocks that have no turn
+};
+
+// Run a kernel; on an error returns 1, and its text.
+static int launch(const Kernel& kernel, int blocks, int threads, int workers, void** arguments, char* error,
+                  size_t error_bytes) {
+  (void)workers;
+  int failed = 0;
+#pragma omp parallel num_threads(workers) if (blocks > WD_BLOCKS && workers > 1)
+  {
+    Runner own(kernel, arguments, blocks, threads);
+#pragma omp for schedule(static)
+    for (int block = 0; block < blocks; block += WD_BLOCKS) {
+      int stops;
+#pragma omp atomic read
+      stops = failed;
+      if (own.error.empty() && !stops) own.run(block);
+      if (own.error.empty()) continue;
+#pragma omp critical(wd_failed)
+      {
+        if (!failed) snprintf(error, error_bytes, "%s", own.error.c_str());
+#pragma omp atomic write
+        failed = 1;
+      }
+    }
+  }
+  fflush(stdout);  // as a GPU prints, at the end of a launch
+  return failed;
+}
+
+}  // namespace wd_fibres
+
+[[noreturn]] static void wd_stop(const std::string& what) {
+  if (wd_fibres::runner != nullptr) wd_fibres::runner->stop(what);
+  fprintf(stderr, "%s, in a kernel that has no threads\n", what.c_str());
+  abort();
+}
+
+template <class... More>
+static wd_fibres::Thread& wd_wait(const wd_fibres::State state, const wd_fibres::Site site, const More... more) {
+  if (wd_fibres::runner == nullptr) wd_stop(site.what);
+  return wd_fibres::runner->wait(state, site, more...);
+}
+
+#define WD_HERE const char *file = __builtin_FILE(), const int line = __builtin_LINE()
+
+static inline void wd_sync_env(const char* file, const int line) {
+  const wd_fibres::State state = WD_BLOCKS > 1 ? wd_fibres::State::at_cluster : wd_fibres::State::at_block;
+  wd_wait(state, wd_fibres::Site{"__sync_env_threads", file, line});
+}
+
+static inline void __syncthreads(WD_HERE) { wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads", file, line}); }
+
+static inline int __syncthreads_count(const int holds, WD_HERE) {
+  return wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads_count", file, line}, 0u, holds != 0).n_holds;
+}
+static inline int __syncthreads_and(const int holds, WD_HERE) {
+  const wd_fibres::Thread& met = wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads_and", file, line}, 0u, holds != 0);
+  return met.n_holds == met.n_met;
+}
+static inline int __syncthreads_or(const int holds, WD_HERE) {
+  return wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads_or", file, line}, 0u, holds != 0).n_holds > 0;
+}
+
+// ---- warps
+
+// Bring a word to the other lanes of a mask, and return what they brought.
+static inline const wd_fibres::Lanes& wd_meet(const wd_fibres::Site site, const unsigned mask, const unsigned long long word) {
+  if (!(mask >> threadIdx.x % warpSize & 1u)) wd_stop(std::string(site.what) + ": the mask lacks the thread's own lane");
+  return wd_wait(wd_fibres::State::at_warp, site, mask, word).lanes;
+}
+
+static inline void __syncwarp(const unsigned mask = 0xffffffffu, WD_HERE) {
+  wd_meet(wd_fibres::Site{"__syncwarp", file, line}, mask, 0ull);
+}
+
+// One lane alone is always right: which lanes run together, CUDA leaves open.
+static inline unsigned __activemask() { return 1u << threadIdx.x % warpSize; }
+
+static inline unsigned __ballot_sync(const unsigned mask, const int holds, WD_HERE) {
+  const wd_fibres::Lanes& met = wd_meet(wd_fibres::Site{"__ballot_sync", file, line}, mask, holds != 0);
+  unsigned held = 0u;
+  for (int lane = 0; lane < warpSize; ++lane) held |= static_cast<unsigned>(met.present >> lane & 1u && met.words[lane]) << lane;
+  return held;
+}
+static inline int __any_sync(const unsigned mask, const int holds, WD_HERE) {
+  return __ballot_sync(mask, holds, file, line) != 0u;
+}
+static inline int __all_sync(const unsigned mask, const int holds, WD_HERE) {
+  return __ballot_sync(mask, !holds, file, line) == 0u;
+}
+
+template <class T>
+static unsigned __match_any_sync(const unsigned mask, const T value, WD_HERE) {
+  unsigned long long word = 0ull;
+  std::memcpy(&word, &value, sizeof value);
+  const wd_fibres::Lanes& met = wd_meet(wd_fibres::Site{"__match_any_sync", file, line}, mask, word);
+  unsigned same = 0u;
+  for (int lane = 0; lane < warpSize; ++lane) same |= static_cast<unsigned>(met.present >> lane & 1u && met.words[lane] == word) << lane;
+  return same;
+}
+
+// The value of the lane `from`, which lies in this lane's part of the warp; else this lane's own.
+template <class T>
+static T wd_shuffle(const wd_fibres::Site site, const unsigned mask, const T value, const int from, const bool is_inside) {
+  static_assert(sizeof(T) <= 8, "a shuffle takes at most 8 bytes");
+  unsigned long long word = 0ull;
+  std::memcpy(&word, &value, sizeof value);
+  const wd_fibres::Lanes& met = wd_meet(site, mask, word);
+  T result = value;
+  if (is_inside && met.present >> from & 1u) std::memcpy(&result, &met.words[from], sizeof result);
+  return result;
+}
+
+template <class T>
+static T __shfl_sync(const unsigned mask, const T value, const int source, const int width = warpSize, WD_HERE) {
+  const int lane = threadIdx.x % warpSize, first = lane & -width;
+  return wd_shuffle(wd_fibres::Site{"__shfl_sync", file, line}, mask, value, first + (source & (width - 1)), true);
+}
+template <class T>
+static T __shfl_up_sync(const unsigned mask, const T value, const unsigned delta, const int width = warpSize, WD_HERE) {
+  const int lane = threadIdx.x % warpSize, from = lane - static_cast<int>(delta);
+  return wd_shuffle(wd_fibres::Site{"__shfl_up_sync", file, line}, mask, value, from & 31, from >= (lane & -width));
+}
+template <class T>
+static T __shfl_down_sync(const unsigned mask, const T value, const unsigned delta, const int width = warpSize, WD_HERE) {
+  const int lane = threadIdx.x % warpSize, from = lane + static_cast<int>(delta);
+  return wd_shuffle(wd_fibres::Site{"__shfl_down_sync", file, line}, mask, value, from & 31, from < (lane & -width) + width);
+}
+template <class T>
+static T __shfl_xor_sync(const unsigned mask, const T value, const int bits, const int width = warpSize, WD_HERE) {
+  const int lane = threadIdx.x % warpSize, from = lane ^ bits;
+  return wd_shuffle(wd_fibres::Site{"__shfl_xor_sync", file, line}, mask, value, from & 31, from < (lane & -width) + width);
+}
+
+// ---- ends
+
+static inline void wd_yield(const char* what, const char* file, int line) {
+  if (wd_fibres::runner != nullptr) wd_wait(wd_fibres::State::ready, wd_fibres::Site{what, file, line});
+}
+
+[[noreturn]] static inline void __trap() { wd_stop("__trap was called"); }
+
+#if defined(__GLIBC__)
+// What `assert` calls: ours ends the launch with an error, where the C library's would end the process.
+extern "C" [[noreturn]] __attribute__((visibility("hidden"))) void __assert_fail(const char* rule, const char* file, unsigned line,
+                                                                             const char*) noexcept {
+  wd_stop(std::string("assert(") + rule + ") does not hold (" + file + ":" + std::to_string(line) + ")");
+}
+#endif
