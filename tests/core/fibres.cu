@@ -130,6 +130,18 @@ __global__ void fails(const int* x) {
   __syncthreads();
   assert(x[index_of_this_thread()] < 7);
 }
+__global__ void spins(int* x) {
+  if (threadIdx.x == 1) *static_cast<volatile int*>(x) = 0;
+  if (threadIdx.x == 0) {
+    while (*static_cast<volatile int*>(x) == 0) {
+    }
+  }
+}
+__global__ void never_free(int* x) {
+  x[0] = 1;
+  while (atomicCAS(x, 0, 1) != 0) {
+  }
+}
 __global__ void traps(int* x) { __trap(); }
 }
 

@@ -127,6 +127,17 @@ def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch,
     np.testing.assert_array_equal(x, want)
 
 
+def test_barrier_of_an_environment_is_ours_where_the_source_has_one(tmp_path):
+    """A source's own waits in memory for blocks that would get no turn."""
+    own = "__device__ void __sync_env_threads();\n__device__ void __sync_env_threads() { for (;;) __threadfence(); }\n"
+    body = "x[blockIdx.x] = 1; __sync_env_threads(); y[blockIdx.x] = x[blockIdx.x ^ 1];"
+    source = tmp_path / "kernel.cu"
+    source.write_text(f'extern "C" {{ {own} __global__ void f(int* x, int* y) {{ {body} }} }}\n')
+    x, y = torch.zeros(2, 6, dtype=torch.int32)
+    launch(functions_of(source, n_agents=6, blocks=2), "f", x, y)
+    assert y.tolist() == [1] * 6
+
+
 # ------------------------------------------------------------------ memory and numbers
 
 
@@ -189,12 +200,18 @@ def test_names_of_nvcc_mean_what_they_do_there(functions):
         ),
         ("other_mask", "'other_mask': __shfl_sync: the mask lacks the thread's own lane, thread 1 of block 0$"),
         ("fails", r"'fails': assert\(x\[.*\] < 7\) does not hold \(.*fibres.cu:\d+\), thread 7 of block 0$"),
+        ("spins", "'spins': it neither ends nor waits for others, but loops, thread 0 of block 0$"),
+        (
+            "never_free",
+            r"'never_free': its threads try for a lock that is never free: 40 in atomicCAS \(.*\), the first, thread ",
+        ),
         ("traps", "'traps': __trap was called, thread 0 of block 0$"),
     ],
 )
 def test_launch_that_cannot_end_is_an_error(functions, monkeypatch, name, message):
     """It names the kernel, the place and the thread, and the next launch runs."""
     monkeypatch.setattr(type(functions.backend), "threads", 1)
+    monkeypatch.setattr(host, "PATIENCE_S", 0.01)
     x = integers(N_ENVS, N_AGENTS)
     with pytest.raises(KernelError, match=message):
         launch(functions, name, x)

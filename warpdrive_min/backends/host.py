@@ -47,6 +47,9 @@ AS_NVCC: Final = ("-fvisibility=hidden", "-Wno-narrowing", "-Werror=frame-larger
 MAX_FIBRES: Final = 16384
 """Fibres of all threads at once: each takes two of the 65,530 parts that Linux lets the memory of a process have."""
 
+PATIENCE_S = 10.0
+"""Seconds for which threads may try for a lock in vain, and of the processor, that one may take without a barrier."""
+
 
 class HostBackend(Backend):
     """CUDA C on the CPU, on as many threads as torch uses (`torch.set_num_threads`)."""
@@ -169,7 +172,7 @@ class AgentKernel:
         self._backend = backend
         self._launch = getattr(module.library, f"wd_launch_{signature.name}")
         sizes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
-        self._launch.argtypes = [*sizes, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        self._launch.argtypes = [*sizes, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
         self._launch.restype = ctypes.c_int
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
@@ -187,7 +190,7 @@ class AgentKernel:
         error = ctypes.create_string_buffer(2000)
 
         def run(keep: object = (addresses, kept)) -> None:
-            if launch(blocks, threads, workers, pointer, error, len(error)):
+            if launch(blocks, threads, workers, PATIENCE_S, pointer, error, len(error)):
                 raise KernelError(error.value.decode(errors="replace"))
 
         return run
@@ -225,10 +228,10 @@ def _launcher(signature: cuda_c.Signature) -> str:
     )
     if not signature.owns_environments:
         return f"""{_ARGUMENTS}
-extern "C" WD_EXPORTED int wd_launch_{signature.name}(int blocks, int threads, int workers, void** arguments,
-                                                      char* error, size_t error_bytes) {{
+extern "C" WD_EXPORTED int wd_launch_{signature.name}(int blocks, int threads, int workers, double patience,
+                                                      void** arguments, char* error, size_t error_bytes) {{
   const wd_fibres::Kernel kernel = {{"{signature.name}", [](void** arguments) {{ {signature.name}({arguments}); }}}};
-  return wd_fibres::launch(kernel, blocks, threads, workers, arguments, error, error_bytes);
+  return wd_fibres::launch(kernel, blocks, threads, workers, patience, arguments, error, error_bytes);
 }}
 """
     return f"""{_ARGUMENTS}

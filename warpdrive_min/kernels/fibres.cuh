@@ -8,9 +8,12 @@
 
 #define WD_FIBRES
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <cstdarg>
 #include <cstdio>
@@ -76,7 +79,6 @@ struct Kernel {
 };
 
 constexpr size_t stack_bytes = size_t{256} << 10, guard_bytes = size_t{64} << 10;
-constexpr double patience = 10.;  // seconds in which threads may try for a lock in vain
 
 class Runner;
 static thread_local Runner* runner;  // none outside of a launch
@@ -84,15 +86,17 @@ static thread_local Runner* runner;  // none outside of a launch
 // A thread of the operating system: runs the blocks of an environment, and then those of the next one.
 class Runner {
  public:
-  Runner(const Kernel& kernel, void** arguments, int blocks, int threads)
-      : kernel_(kernel), arguments_(arguments), n_threads_(threads), threads_(threads * WD_BLOCKS) {
+  Runner(const Kernel& kernel, void** arguments, int blocks, int threads, double patience)
+      : kernel_(kernel), arguments_(arguments), n_threads_(threads), patience_(patience), threads_(threads * WD_BLOCKS) {
     runner = this;
     gridDim = dim3(blocks);
     blockDim = dim3(threads);
     if (WD_BLOCKS > 1) find_shared_memory();
+    watch();
   }
 
   ~Runner() {
+    unwatch();
     for (Fibre& fibre : fibres_) munmap(fibre.memory, guard_bytes + stack_bytes);
     runner = nullptr;
   }
@@ -109,6 +113,7 @@ class Runner {
     for (int n_left = n(); n_left > 0;) {
       for (current_ = 0; current_ < n(); ++current_) {
         if (threads_[current_].state <= State::ready) resume();
+        if (loops_) fail("it neither ends nor waits for others, but loops" + where(current_));
         if (!error.empty()) return;
       }
       const bool any_met = meet();
@@ -119,7 +124,7 @@ class Runner {
         idle_turns = 0;
       } else if (++idle_turns == 1) {
         idle_since = now();
-      } else if (idle_turns % 1024 == 0 && now() - idle_since > patience) {
+      } else if (idle_turns % 1024 == 0 && now() - idle_since > patience_) {
         return fail("its threads try for a lock that is never free: " + waiting());
       }
       n_left = n() - n_gone;
@@ -160,7 +165,10 @@ class Runner {
     Thread& thread = threads_[current_];
     enter();
     if (thread.state == State::fresh && !(thread.fibre = free_fibre())) return;
+    ++n_turns_;
+    is_turn_ = true;
     swapcontext(&scheduler_, &thread.fibre->context);
+    is_turn_ = false;
   }
 
   void leave(Thread& thread) {
@@ -217,6 +225,7 @@ class Runner {
       if (next % n_threads_ == 0 || threads_[next].state != State::fresh) break;
       current_ = next;
       threads_[next].fibre = fibre;
+      ++n_turns_;
       enter();
     }
     free_.push_back(fibre);
@@ -276,6 +285,42 @@ class Runner {
     }
     return any;
   }
+
+  // ---- the watch
+
+  // A thread that has had its turn for twice as much time of the processor as patience allows loops: the launch ends.
+#if defined(__linux__)
+  void watch() {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { runner != nullptr ? runner->look() : void(); };
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGVTALRM, &action, nullptr);
+    sigevent event = {};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = SIGVTALRM;
+    event._sigev_un._tid = static_cast<int>(syscall(SYS_gettid));
+    is_watched_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
+    const timespec every = {static_cast<time_t>(patience_), static_cast<long>(1e9 * (patience_ - static_cast<time_t>(patience_)))};
+    const itimerspec times = {every, every};
+    if (is_watched_) timer_settime(timer_, 0, &times, nullptr);
+  }
+
+  void unwatch() {
+    if (is_watched_) timer_delete(timer_);
+  }
+
+  void look() {  // in a handler of signals, on the stack of the fibre whose turn it is
+    loops_ = is_turn_ && seen_turn_ == n_turns_;
+    seen_turn_ = n_turns_;
+    if (loops_) setcontext(&scheduler_);
+  }
+
+  timer_t timer_;
+  bool is_watched_ = false;
+#else
+  void watch() {}
+  void unwatch() {}
+#endif
 
   // ---- messages
 
@@ -337,6 +382,9 @@ class Runner {
   const Kernel kernel_;
   void** const arguments_;
   const int n_threads_;  // of a block
+  const double patience_;  // in seconds
+  volatile long long n_turns_ = 0, seen_turn_ = 0;
+  volatile bool is_turn_ = false, loops_ = false;
   int first_block_ = 0, current_ = 0, entered_ = 0;
   std::vector<Thread> threads_;  // of all blocks of the environment
   std::deque<Fibre> fibres_;
@@ -348,13 +396,13 @@ class Runner {
 };
 
 // Run a kernel; on an error returns 1, and its text.
-static int launch(const Kernel& kernel, int blocks, int threads, int workers, void** arguments, char* error,
-                  size_t error_bytes) {
+static int launch(const Kernel& kernel, int blocks, int threads, int workers, double patience, void** arguments,
+                  char* error, size_t error_bytes) {
   (void)workers;
   int failed = 0;
 #pragma omp parallel num_threads(workers) if (blocks > WD_BLOCKS && workers > 1)
   {
-    Runner own(kernel, arguments, blocks, threads);
+    Runner own(kernel, arguments, blocks, threads, patience);
 #pragma omp for schedule(static)
     for (int block = 0; block < blocks; block += WD_BLOCKS) {
       int stops;

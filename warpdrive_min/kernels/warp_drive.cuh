@@ -30,13 +30,17 @@ WD_FN int get_flattened_array_index(const int* index, const int* sizes, int rank
 #endif
 
 // Barrier of all threads of an environment that have not left the kernel; what they wrote before it, all of them see.
-#if !defined(WD_OWN___sync_env_threads)
+// Fibres take ours in any case, as one that spins in memory, such as WarpDrive's, would leave the others no turn: then
+// calls take the overload for a `wd_ours`, and what reads `__sync_env_threads(wd_ours()) {` defines another one.
+#if defined(WD_FIBRES)
+struct wd_ours {};
+WD_FN void __sync_env_threads(wd_ours, WD_HERE) { wd_sync_env(file, line); }
+#define __sync_env_threads() __sync_env_threads(wd_ours())
+#elif !defined(WD_OWN___sync_env_threads)
 #if defined(WD_CLUSTER)
 WD_FN void __sync_env_threads() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
-#elif defined(WD_FIBRES)
-WD_FN void __sync_env_threads(WD_HERE) { wd_sync_env(file, line); }
 #else
 WD_FN void __sync_env_threads() { WD_SYNC(); }
 #endif
