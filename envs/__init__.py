@@ -11,6 +11,7 @@ from .classic_control.cartpole import CartPole
 from .classic_control.continuous_mountain_car import ContinuousMountainCar
 from .classic_control.mountain_car import MountainCar
 from .classic_control.pendulum import Pendulum
+from .covid19_economy import Covid19Economy
 from .tag_continuous import TagContinuous
 from .tag_gridworld import TagGridWorld
 
@@ -19,6 +20,7 @@ __all__ = [
     "Acrobot",
     "CartPole",
     "ContinuousMountainCar",
+    "Covid19Economy",
     "MountainCar",
     "Pendulum",
     "TagContinuous",
@@ -33,6 +35,7 @@ ENVS: Final[dict[str, type[Environment]]] = {
     "pendulum": Pendulum,
     "tag_gridworld": TagGridWorld,
     "tag_continuous": TagContinuous,
+    "covid19_economy": Covid19Economy,
 }
 
 for _cls in ENVS.values():

@@ -11,6 +11,7 @@ import torch
 from envs import ENVS, TagContinuous
 from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.environment import agent_sets
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import action_bounds
 
@@ -24,17 +25,25 @@ def start(name: str, config: Mapping[str, Any], backend: str, n_envs: int, **opt
 
 def random_actions(wrapper: EnvWrapper, seed: int) -> Callable[[], None]:
     """Return what draws actions on the host, so that no kernel of a sampler need be built."""
-    spaces = list(wrapper.env.action_space.values())
-    low, high = action_bounds(spaces)
-    is_box, generator = hasattr(spaces[0], "low"), np.random.default_rng(seed)
-    tensor = wrapper.cuda_data_manager.tensor("sampled_actions")
+    generator, arrays = np.random.default_rng(seed), []
+    for suffix, agents in agent_sets(wrapper.env).items():
+        spaces = [wrapper.env.action_space[agent] for agent in agents]
+        tensor = wrapper.cuda_data_manager.tensor(f"sampled_actions{suffix}")
+        arrays.append((tensor, hasattr(spaces[0], "low"), *action_bounds(spaces)))
 
     def draw() -> None:
-        shape = tuple(tensor.shape)
-        actions = generator.uniform(low, high, shape) if is_box else generator.integers(low, high + 1, shape)
-        tensor.copy_(torch.from_numpy(actions))
+        for tensor, is_box, low, high in arrays:
+            shape = tuple(tensor.shape)
+            actions = generator.uniform(low, high, shape) if is_box else generator.integers(low, high + 1, shape)
+            tensor.copy_(torch.from_numpy(actions))
 
     return draw
+
+
+def shown(wrapper: EnvWrapper) -> list[str]:
+    """Return the names of what agents see and are paid, as they are without roles and Dicts: observations, rewards."""
+    names = wrapper.cuda_data_manager.array_names()
+    return sorted(name for name in names if name.startswith(("observations", "rewards")))
 
 
 def step_from_same_state(
@@ -68,18 +77,19 @@ def free_run(
 
     Returns:
         Every array at the end but the kernels' workspace, with ``n_terminated`` of each environment; and after each
-        step the sums of the bits of observations and rewards, ``(n_steps, 2)``.
+        step the sums of the bits of observations and rewards, ``(n_steps, n_arrays)``.
     """
     wrapper = start(name, config, backend, n_envs, seed=seed, auto_reset=True, **options)
     draw = random_policy(wrapper, seed)
     data = wrapper.cuda_data_manager
-    sums = torch.zeros((n_steps, 2), dtype=torch.int64, device=data.device)
+    names = shown(wrapper)
+    sums = torch.zeros((n_steps, len(names)), dtype=torch.int64, device=data.device)
     n_terminated = torch.zeros_like(data.tensor("terminated"))
     for step in range(n_steps):
         draw()
         wrapper.step()
         n_terminated += data.tensor("terminated")
-        for column, key in enumerate(("observations", "rewards")):
+        for column, key in enumerate(names):
             sums[step, column] = data.tensor(key).view(torch.int32).sum(dtype=torch.int64)
     names = [key for key in data.array_names() if not data.attribute(key, "scratch", False)]
     arrays = {key: data.pull_data_from_device(key) for key in names}

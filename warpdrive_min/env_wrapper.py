@@ -20,6 +20,7 @@ from warpdrive_min.environment import (
     Environment,
     Observations,
     PythonEnvironment,
+    agent_sets,
     environment_constants,
     push_environment,
     seed_resets,
@@ -307,16 +308,19 @@ class EnvWrapper:
         return self.cuda_function_manager.bind(self._step_name(), self.cuda_data_manager, **arrays)
 
     def _check_actions(self) -> None:
-        actions = self.cuda_data_manager.tensor(Constants.ACTIONS)
-        low, high = torch.from_numpy(action_bounds(self.env.action_space.values())).to(actions.device)
-        wrong = ((actions < low) | (actions > high)).nonzero()
-        if len(wrong):
-            env, agent, kind = wrong[0].tolist()
-            raise ActionError(
-                f"sampled_actions[{env}, {agent}, {kind}]: must be from {low[agent, kind].item():g} to "
-                f"{high[agent, kind].item():g} (got {actions[env, agent, kind].item():g}; "
-                f"{len(wrong)} of {actions.numel()} actions are outside)"
-            )
+        for suffix, agents in agent_sets(self.env).items():
+            name = Constants.ACTIONS + suffix
+            actions = self.cuda_data_manager.tensor(name)
+            bounds = action_bounds([self.env.action_space[agent] for agent in agents])
+            low, high = torch.from_numpy(bounds).to(actions.device)
+            wrong = ((actions < low) | (actions > high)).nonzero()
+            if len(wrong):
+                env, agent, kind = wrong[0].tolist()
+                raise ActionError(
+                    f"{name}[{env}, {agent}, {kind}]: must be from {low[agent, kind].item():g} to "
+                    f"{high[agent, kind].item():g} (got {actions[env, agent, kind].item():g}; "
+                    f"{len(wrong)} of {actions.numel()} actions are outside)"
+                )
 
     def _require_arrays(self, who: str) -> None:
         if not self.vectorised:

@@ -60,6 +60,8 @@ class CUDAEnvironmentContext:
 
     kernel_sources: Mapping[Language, Source] = {}
     """Source of the kernels in each language; a source in the registrar goes before it."""
+    roles: Mapping[str, Sequence[Hashable]] = {}
+    """Agents of each role that has arrays of its own, ``observations_<role>`` and so on; none: all share arrays."""
     num_agents: int
 
     def __init__(self) -> None:
@@ -216,6 +218,7 @@ class SingleEnvironment:
 
     def __init__(self, env: Environment) -> None:
         self._agents = list(env.action_space)
+        self._sets = agent_sets(env)
         self._data = CUDADataManager(env.num_agents, 1, episode_length=env.episode_length, backend="cpu")
         self._functions = CUDAFunctionManager(env.num_agents, 1, backend="cpu")
         self._functions.load(env.kernel_sources, environment_constants(env))
@@ -231,23 +234,43 @@ class SingleEnvironment:
 
     def step(self, actions: Mapping[Hashable, Any]) -> Transition:
         """Take one step."""
-        array = self._array(Constants.ACTIONS)
         if set(actions) != set(self._agents):
             raise ConfigError(f"step: needs one action for each of the agents {self._agents} (got {list(actions)})")
-        for index, agent in enumerate(self._agents):
-            array[0, index] = np.asarray(actions[agent]).reshape(array.shape[2:])
+        for suffix, agents in self._sets.items():
+            array = self._array(Constants.ACTIONS + suffix)
+            for index, agent in enumerate(agents):
+                array[0, index] = np.asarray(actions[agent]).reshape(array.shape[2:])
         self._step()
-        rewards = dict(zip(self._agents, self._array(Constants.REWARDS)[0].tolist(), strict=True))
+        rewards = {
+            agent: float(reward)
+            for suffix, agents in self._sets.items()
+            for agent, reward in zip(agents, self._array(Constants.REWARDS + suffix)[0], strict=True)
+        }
         return self._observations(), rewards, {"__all__": bool(self._array(DONE)[0])}, {}
 
     def _observations(self) -> Observations:
-        return dict(zip(self._agents, self._array(Constants.OBSERVATIONS)[0].copy(), strict=True))
+        seen: Observations = {}
+        for suffix, agents in self._sets.items():
+            name = Constants.OBSERVATIONS + suffix
+            if self._data.is_data_on_device(name):
+                seen |= dict(zip(agents, self._array(name)[0].copy(), strict=True))
+                continue
+            parts = [each for each in self._data.array_names() if each.startswith(f"{name}_")]
+            rows = {part.removeprefix(f"{name}_"): self._array(part)[0].copy() for part in parts}
+            seen |= {agent: {key: row[index] for key, row in rows.items()} for index, agent in enumerate(agents)}
+        return {agent: seen[agent] for agent in self._agents}
 
     def _array(self, name: str) -> Any:
         return self._data.tensor(name).numpy()
 
 
 # ------------------------------------------------------------------ what the wrapper and a single environment share
+
+
+def agent_sets(env: Any) -> dict[str, list[Hashable]]:
+    """Return the agents of each set of arrays by the end of its arrays' names: "", or ``_<role>`` of roles."""
+    roles: Mapping[str, Sequence[Hashable]] = getattr(env, "roles", {})
+    return {f"_{role}": list(agents) for role, agents in roles.items()} or {"": list(env.action_space)}
 
 
 def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:

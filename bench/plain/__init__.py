@@ -10,6 +10,7 @@ from typing import Final
 
 from .batch import Batch
 from .classic_control import Acrobot, CartPole, ContinuousMountainCar, MountainCar, Pendulum
+from .covid19_economy import Covid19Economy
 from .tag_continuous import TagContinuous
 from .tag_gridworld import TagGridWorld
 
@@ -21,4 +22,5 @@ PLAIN: Final[dict[str, type[Batch]]] = {
     "pendulum": Pendulum,
     "tag_gridworld": TagGridWorld,
     "tag_continuous": TagContinuous,
+    "covid19_economy": Covid19Economy,
 }

@@ -37,7 +37,7 @@ def _step(batch: Batch, oracle: EnvWrapper) -> Agreement:
     """Step both once, and return what was seen."""
     data, n = oracle.cuda_data_manager, oracle.n_envs
     actions = batch.draw()
-    for name, values in {**batch.arrays(), "sampled_actions": batch.as_sampled(actions)}.items():
+    for name, values in {**batch.arrays(), **batch.sampled(actions)}.items():
         array = data.tensor(name)
         array.copy_(torch.from_numpy(np.ascontiguousarray(values[:n]).reshape(array.shape)))
     before = _of(oracle)
@@ -54,15 +54,16 @@ def _step(batch: Batch, oracle: EnvWrapper) -> Agreement:
         n_done=int(ended.sum()),
     )
     got = {name: np.asarray(values[:n]) for name, values in batch.arrays().items()}
-    last = got.pop("final_observations")
+    last = {name.removeprefix("final_"): got.pop(name) for name in list(got) if name.startswith("final_")}
     flags = {"terminated": batch.terminated[:n], "truncated": batch.truncated[:n]}
     for name, values in {**got, **flags}.items():
         want = after[name]
         mine = values.reshape(want.shape).astype(want.dtype)
-        if name == "observations":
-            mine[ended] = last[ended]
-            mine[in_doubt] = want[in_doubt]
-        elif name not in ("rewards", *flags):
+        if name in last:
+            mine[ended] = last[name][ended]
+            if mine.shape[:2] == in_doubt.shape:
+                mine[in_doubt] = want[in_doubt]
+        elif not name.startswith(("rewards", *flags)):
             mine[ended] = want[ended]
         mine[envs] = want[envs]
         seen.largest[name] = difference(want, mine, data.attribute(name, "period", 0.0))

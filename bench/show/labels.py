@@ -23,6 +23,7 @@ ENV_NAME: Final = {
     "pendulum": "Pendulum",
     "tag_gridworld": "Tag GridWorld",
     "tag_continuous": "Tag Continuous",
+    "covid19_economy": "COVID-19 economy",
 }
 MEDIANS: Final = "Medians with their 95 % intervals."
 OTHER_WAYS: Final = ("saved arrays",)

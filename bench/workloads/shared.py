@@ -45,6 +45,8 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
     """
     if env in EPISODE_LENGTHS:
         return {"episode_length": EPISODE_LENGTHS[env]}
+    if env == "covid19_economy":
+        return {"episode_length": 540}
     if env == "tag_gridworld":
         return {
             "num_taggers": n_agents - 1,

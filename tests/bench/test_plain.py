@@ -33,6 +33,13 @@ SUBJECTS = [
     pytest.param("tag_continuous", 12, 16, {**CROWDED, **roles(9, 3), "num_other_agents_observed": 10}, id="partition"),
     pytest.param("tag_continuous", 60, 3, {**CROWDED, **roles(56, 4), "num_other_agents_observed": 2}, id="minima"),
     pytest.param("tag_continuous", 5, 16, {**CROWDED, "runner_exits_game_after_tagged": False}, id="all-stay"),
+    pytest.param(
+        "covid19_economy",
+        52,
+        3,
+        {**SHORT, "stringency_days": 2, "subsidy_days": 3, "vaccination_start": 5, "risk_aversion": 1.5},
+        id="covid19_economy",
+    ),
 ]
 SPREAD = {
     "cartpole": [2.4, 2.0, 0.2, 2.0],
@@ -42,6 +49,8 @@ SPREAD = {
     "pendulum": [np.pi, 8.0],
 }
 """Bounds of states from which all that can happen soon does."""
+NEVER_TERMINATE = ("pendulum", "covid19_economy")
+"""Environments that only the time limit ends."""
 
 
 def both(env: str, n_agents: int, n_envs: int, changes: dict):
@@ -77,7 +86,7 @@ def test_steps_are_those_of_the_oracle(env, n_agents, n_envs, changes):
         n_truncated += batch.truncated.sum()
     assert n_ended > 0
     assert n_truncated > 0
-    assert (n_terminated > 0) == (env != "pendulum" and changes.get("runner_exits_game_after_tagged", True))
+    assert (n_terminated > 0) == (env not in NEVER_TERMINATE and changes.get("runner_exits_game_after_tagged", True))
 
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
@@ -102,7 +111,7 @@ def test_episodes_start_as_the_oracle_starts_them(env, n_agents, n_envs, changes
 def test_actions_are_uniform(env, n_agents, n_envs, changes):
     """Draws have every choice, or all of the range, as the random policy of the oracle has."""
     batch, oracle = both(env, n_agents, 400, changes)
-    drawn = np.stack([batch.as_sampled(batch.draw()) for _ in range(20)]).astype(np.float64)
+    drawn = np.stack([next(iter(batch.sampled(batch.draw()).values())) for _ in range(20)]).astype(np.float64)
     space = oracle.env.action_space[0]
     if hasattr(space, "low"):
         low, high = (float(np.min(bound)) for bound in (space.low, space.high))

@@ -23,13 +23,15 @@ from warpdrive_min.policies import random_policy
 every_scenario = pytest.mark.parametrize(("name", "config"), SCENARIOS.values(), ids=SCENARIOS)
 
 
-def size(backend: str, n_envs: int, n_steps: int) -> dict[str, int]:
+LARGE = ("covid19_economy",)
+"""Environments of which a CPU takes few: each has as much to do as hundreds of others."""
+
+
+def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, int]:
     """Return how much to run: little in the simulator, which does some thousand threads a second."""
-    return (
-        {"n_envs": min(n_envs, 3), "n_steps": min(n_steps, 5)}
-        if is_simulated(backend)
-        else {"n_envs": n_envs, "n_steps": n_steps}
-    )
+    if is_simulated(backend):
+        return {"n_envs": 1 if name in LARGE else min(n_envs, 3), "n_steps": 2 if name in LARGE else min(n_steps, 5)}
+    return {"n_envs": n_envs // 50 if name in LARGE and not torch.cuda.is_available() else n_envs, "n_steps": n_steps}
 
 
 def check(result: Agreement, tolerance: float) -> None:
@@ -42,7 +44,7 @@ def check(result: Agreement, tolerance: float) -> None:
 @every_scenario
 def test_step_agrees_from_the_same_state(name, config, backend):
     """Each step gives the oracle's arrays, from the state that the backend itself reached."""
-    result, _ = step_from_same_state(name, config, backend, **size(backend, 200, 100))
+    result, _ = step_from_same_state(name, config, backend, **size(backend, 200, 100, name))
     check(result, ENVS[name].tolerance)
     if not is_simulated(backend):
         assert result.n_done > 0, "the run must end episodes"
@@ -72,7 +74,7 @@ def test_exact_runs_are_bit_identical(name, config, backend):
 
     Kernels are as they ship, in Numba's simulator of one environment, whose blocks of 128 threads take long there.
     """
-    run = size(backend, 1000, 400)
+    run = size(backend, 1000, 400, name)
     want, want_sums = free_run(name, config, "cpu", exact=True, **run)
     got, got_sums = free_run(name, config, backend, exact=True, **run)
     assert is_simulated(backend) or want["_episode_"].max() > 10, "the run must restart episodes"
@@ -85,11 +87,18 @@ def test_exact_runs_are_bit_identical(name, config, backend):
 def test_environment_does_not_depend_on_how_many_there_are(name, config, backend):
     """The first environments of a larger run go through the same states to the bit."""
     n_envs, n_more, n_steps = (2, 9 if name in SINGLE else 3, 2) if is_simulated(backend) else (5, 16, 40)
+    n_steps = n_steps if name not in LARGE else n_steps // 2
     few, more = (free_run(name, config, backend, exact=False, n_envs=n, n_steps=n_steps)[0] for n in (n_envs, n_more))
-    for key in ("observations", "rewards", "sampled_actions", "_timestep_", "_episode_"):
+    keys = [
+        key for key in few if key.startswith(("observations", "rewards", "sampled_actions", "_timestep_", "_episode_"))
+    ]
+    assert len(keys) >= 5
+    for key in keys:
         np.testing.assert_array_equal(more[key][:n_envs], few[key], err_msg=key)
 
 
+LIBRARY_DECIDES = ("unemployment", "productivity", "national")
+"""Arrays of a start that functions have made, which round in an exact build alone in one way only."""
 SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spread")
 """Scenarios whose environments several blocks can share."""
 
@@ -107,18 +116,27 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(cas
     auto, plain = (start(name, config, backend, n_envs, auto_reset=each, **options) for each in (True, False))
     got, want = auto.cuda_data_manager, plain.cuda_data_manager
     draw, flags = random_actions(plain, 0), ("terminated", "truncated", "_done_")
+
+    def arrays(prefix: str) -> list[str]:
+        """Return the names of the arrays of all roles."""
+        return [array for array in want.array_names() if array.startswith(prefix)]
+
     for _ in range(2):
         draw()
-        got.tensor("sampled_actions").copy_(want.tensor("sampled_actions"))
+        for array in arrays("sampled_actions"):
+            got.tensor(array).copy_(want.tensor(array))
         auto.step()
         plain.step()
     assert got.tensor("_done_").all()
-    for array in (*flags, "rewards"):
+    rewards, last = arrays("rewards"), arrays("final_observations")
+    for array in (*flags, *rewards):
         assert torch.equal(got.tensor(array), want.tensor(array)), array
-    assert torch.equal(got.tensor("final_observations"), want.tensor("observations"))
-    assert not torch.equal(got.tensor("observations"), want.tensor("observations"))
+    for array in last:
+        before = want.tensor(array.removeprefix("final_"))
+        assert torch.equal(got.tensor(array), before), array
+        assert not torch.equal(got.tensor(array.removeprefix("final_")), before), array
     plain.reset_only_done_envs()
-    for array in set(want.array_names()) - {*flags, "rewards", "final_observations"}:
+    for array in set(want.array_names()) - {*flags, *rewards, *last}:
         if not want.attribute(array, "scratch", False):
             assert torch.equal(got.tensor(array), want.tensor(array)), array
     auto.step()
@@ -135,18 +153,19 @@ def test_same_seed_draws_the_same_actions_and_starts(name, config, backend):
         data = wrapper.cuda_data_manager
         starts = {array: data.pull_data_from_device(array) for array in data.array_names()}
         draw = random_policy(wrapper, seed)
-        actions = []
+        actions, names = [], [array for array in starts if array.startswith("sampled_actions")]
         for _ in range(6):
             draw()
-            actions.append(data.pull_data_from_device("sampled_actions"))
-        drawn[key] = (np.stack(actions), starts)
+            actions += [data.pull_data_from_device(array).ravel() for array in names]
+        drawn[key] = (np.concatenate(actions), starts)
     (actions, starts), (want_actions, want_starts) = drawn["got"], drawn["want"]
     np.testing.assert_array_equal(actions, want_actions)
     for array, want in want_starts.items():
         # An observation may be a sine, which is not the same in every library.
-        tolerance = ENVS[name].tolerance if array == "observations" else 0
+        tolerance = ENVS[name].tolerance if array in LIBRARY_DECIDES or array.startswith("observations") else 0
         np.testing.assert_allclose(starts[array], want, rtol=0, atol=tolerance, err_msg=array)
     assert (drawn["other"][0] != want_actions).any()
     has_one_start = name == "tag_gridworld" and not config.get("reset_pool_size")
-    other_starts = drawn["other"][1]["observations"]
-    assert has_one_start or (other_starts != want_starts["observations"]).any()
+    other_starts = drawn["other"][1]
+    seen = [array for array in want_starts if array.startswith("observations")]
+    assert has_one_start or any((other_starts[array] != want_starts[array]).any() for array in seen)

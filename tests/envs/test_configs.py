@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from envs import ENVS
+from tests.envs.builders import SINGLE
 from warpdrive_min.errors import ConfigError
-
-SINGLE = sorted(set(ENVS) - {"tag_gridworld", "tag_continuous"})
 
 BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
     *((name, {"episode_length": 0}, "episode_length", 0) for name in ENVS),
@@ -59,6 +58,11 @@ BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
         11,
     ),
     ("tag_continuous", {"starting_directions": [0.0]}, "starting_directions", 1),
+    ("covid19_economy", {"stringency_days": 0}, "stringency_days", 0),
+    ("covid19_economy", {"num_subsidy_levels": 0}, "num_subsidy_levels", 0),
+    ("covid19_economy", {"daily_vaccinations_per_million": 2e6}, "daily_vaccinations_per_million", 2e6),
+    ("covid19_economy", {"risk_aversion": 0.0}, "risk_aversion", 0.0),
+    ("covid19_economy", {"start_spread": 1.0}, "start_spread", 1.0),
 ]
 """Name of an environment, config that breaks a rule, and the field and the value that the error names."""
 

@@ -21,7 +21,7 @@ def test_run_config_builds_its_environment(path):
     run, folder = RunConfig.load(RUN_CONFIGS[path]), RUN_CONFIGS[path].parent.name
     assert run.name.removeprefix("single_") == folder
     assert ENVS[folder](**run.env).num_agents >= 1
-    assert set(run.policy) in ({"shared"}, {"tagger", "runner"})
+    assert set(run.policy) in ({"shared"}, {"tagger", "runner"}, {"governor", "government"})
     assert run.trainer.train_batch_size % run.trainer.num_envs == 0
 
 

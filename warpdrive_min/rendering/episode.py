@@ -59,8 +59,9 @@ class Episode:
 
     @property
     def scores(self) -> Array:
-        """Rewards so far, ``(n_frames, n_agents)`` float64."""
-        return np.cumsum(self[Constants.REWARDS], axis=0, dtype=np.float64)
+        """Rewards so far, ``(n_frames, n_agents)`` float64; those of roles side by side."""
+        names = [name for name in self.arrays if name.startswith(f"{Constants.REWARDS}_")] or [Constants.REWARDS]
+        return np.cumsum(np.concatenate([self[name] for name in names], axis=1), axis=0, dtype=np.float64)
 
     @property
     def outcome(self) -> str:

@@ -18,7 +18,7 @@ from warpdrive_min.errors import DataError, DeviceMemoryError, known, require
 from warpdrive_min.rendering.episode import Episode
 
 WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
-"""Arrays that say nothing before the first step; all but the first are always recorded, where they are."""
+"""Arrays that say nothing before the first step, or how their names begin; all but the first are always recorded."""
 ALIGNMENT: Final = 16
 """Bytes; no element is larger."""
 
@@ -42,7 +42,7 @@ def record(
         n_steps: Steps at most; None: ``episode_length``.
         env_id: Which environment.
         arrays: Names of what to record besides rewards, flags and the step counter; None: every array that has a row
-            for each environment, but for ``final_observations``, which is stale without ``auto_reset``.
+            for each environment, but for final observations, which are stale without ``auto_reset``.
 
     Raises:
         ConfigError: The wrapper restarts episodes itself, has no arrays, has not started, or its episode is over; or a
@@ -80,9 +80,9 @@ def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
     """Return what is recorded; the push marks arrays that have a row for each environment by their number of copies."""
     data = wrapper.cuda_data_manager
     per_env = [name for name in data.array_names() if data.attribute(name, "n_copies") == wrapper.n_envs]
-    always = [TIMESTEP, DONE, *(name for name in WRITTEN_BY_STEPS[1:] if name in per_env)]
+    always = [TIMESTEP, DONE, *(name for name in per_env if name.startswith(WRITTEN_BY_STEPS[1:]))]
     if wanted is None:
-        wanted = [name for name in per_env if name != FINAL_OBSERVATIONS]
+        wanted = [name for name in per_env if not name.startswith(FINAL_OBSERVATIONS)]
     for name in wanted:
         do, there = f"known are {known([*per_env, *always])}", name in (*per_env, *always)
         require(there, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)
@@ -125,8 +125,8 @@ def _episode(wrapper: EnvWrapper, env_id: int, buffer: torch.Tensor, views: Mapp
     ends = np.flatnonzero(arrays[DONE])
     n_frames = int(ends[0]) + 1 if len(ends) else len(arrays[DONE])
     arrays = {name: array[:n_frames].copy() for name, array in arrays.items()}
-    for name in WRITTEN_BY_STEPS:
-        if name in arrays:
+    for name in arrays:
+        if name.startswith(WRITTEN_BY_STEPS):
             arrays[name][0] = 0
     return Episode(
         env_name=wrapper.name,

@@ -227,6 +227,11 @@ def part_names(name: str, keys: Sequence[Hashable]) -> dict[Hashable, str]:
     return {key: f"{name}_{key}" for key in keys} or {"": name}
 
 
+def layout_of(env: Any) -> SharedLayout:
+    """Return the layout of an environment's arrays: of each role, where it has roles, or of all agents."""
+    return saved_layout((bool(getattr(env, "roles", {})), "first"))
+
+
 def saved_layout(saved: Sequence[Any]) -> SharedLayout:
     """Return the layout that a checkpoint's header names, as `SharedLayout.saved` of the core's."""
     layout: type[SharedLayout] = resolve_name(LAYOUTS["shared" if tuple(saved) == SharedLayout.saved else "warpdrive"])

@@ -21,7 +21,7 @@ from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import remove_left, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
-from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout, layout_of
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
@@ -50,7 +50,8 @@ class Trainer:
         env_wrapper: On a backend whose kernels the environment has.
         config: Run config: the object, what it is made of, or the path of its YAML file.
         policies: Agents of each policy, every agent once; None: all agents to the one policy.
-        layout: Layout of the agents in the wrapper's arrays; None: all share them.
+        layout: Layout of the agents in the wrapper's arrays; None: of each role, where the environment has roles, or of
+            all.
         folder: Name of the run's folder in ``basedir/name/tag``; None: the time.
         verbose: Show progress.
         warpdrive: WarpDrive's keywords, which 0.2 takes no more: ``policy_tag_to_agent_id_map``,
@@ -88,7 +89,7 @@ class Trainer:
         self.config = RunConfig.of(config)
         self.wrapper = env_wrapper
         self.policy_map = policy_map(self.config, env_wrapper, policies)
-        self.layout = layout or SharedLayout()
+        self.layout = layout or layout_of(env_wrapper.env)
         self.world = ranks.World.of()
         self._check()
         trainer = self.config.trainer
@@ -529,7 +530,7 @@ def unused_number(runs: Path) -> int:
 def policy_map(
     config: RunConfig, wrapper: EnvWrapper, given: Mapping[str, Agents] | None = None
 ) -> dict[str, list[Any]]:
-    """Return the agents of each policy: as given, or all to the one policy, or taggers and runners to theirs.
+    """Return the agents of each policy: as given, or all to the one policy, or those of a role to the policy named so.
 
     Raises:
         ConfigError: Nothing is given, and the run config has several policies that are not named after such roles.
@@ -539,7 +540,8 @@ def policy_map(
         return {policy: list(given[policy]) for policy in in_order}
     if len(config.policy) == 1:
         return {next(iter(config.policy)): list(wrapper.env.action_space)}
-    roles = {policy: getattr(wrapper.env, f"{policy}s", None) for policy in config.policy}
+    named = getattr(wrapper.env, "roles", {})
+    roles = {policy: named.get(policy, getattr(wrapper.env, f"{policy}s", None)) for policy in config.policy}
     require(
         all(isinstance(agents, Mapping | Sequence) for agents in roles.values()),
         "policies",

@@ -1,0 +1,129 @@
+"""Data of the COVID-19 economy: the fitted parameters, and the recorded series that they were fitted to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+FILE: Final = Path(__file__).with_name("data.json")
+"""Parameters and series with their units, sources and licence."""
+N_STATES: Final = 51
+"""Governors: of 50 states and the District of Columbia, in alphabetical order."""
+N_FILTERS: Final = 5
+"""Exponential filters through which unemployment follows stringency."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Data:
+    """Content of `FILE`; arrays over states are in the order of ``states``. Units stand in the file."""
+
+    start: date
+    """Day before the first step."""
+    states: tuple[str, ...]
+    """Postal codes."""
+    names: tuple[str, ...]
+    population: Floats
+    transmission_slope: Floats
+    transmission_intercept: Floats
+    transmission_delay: int
+    removal_rate: float
+    mortality: float
+    filter_decay: Floats
+    filter_weight: Floats
+    """``(n_states, n_filters)``."""
+    unemployment_floor: Floats
+    health_weight: Floats
+    """``(n_states + 1,)``, of the governors and last of the government."""
+    gdp_per_head: float
+    infected: Floats
+    """Share of the population on the day ``start``, as is ``recovered``."""
+    recovered: Floats
+    stringency_before: Ints
+    """Recorded levels from 1 January 2020 to the day ``start``, ``(n_days, n_states)``."""
+    stringency: Ints
+    """Recorded levels from the day after ``start`` on, ``(n_days, n_states)``: what the governors did in each step."""
+    unemployment: Floats
+    """Recorded by month from January 2020 on, per cent, ``(n_months, n_states)``."""
+    deaths: Floats
+    """Recorded so far from the day ``start`` on, people of all states, ``(n_days,)``."""
+    vaccinated: Floats
+    """Recorded so far likewise, people fully vaccinated."""
+    deaths_open: Floats
+    """Deaths a day as a share of the population, mean of 540 days at level 1 in all states; ``(n_states + 1,)``, last
+    of the nation. Ours, by this environment with its default config, as are the three that follow."""
+    deaths_closed: Floats
+    """The same at level 10."""
+    utility_open: Floats
+    """Utility of the income of a day likewise, at level 1."""
+    utility_closed: Floats
+    """The same at level 10."""
+
+    @property
+    def population_share(self) -> Floats:
+        """Share of each state in the population of all."""
+        share: Floats = self.population / self.population.sum()
+        return share
+
+    @property
+    def filters_at_start(self) -> Floats:
+        """Filtered changes of stringency on the day ``start``, ``(n_states, n_filters)``, from level 1 in 2019 on."""
+        changes = np.diff(self.stringency_before, axis=0, prepend=1)
+        age = np.arange(len(changes))[::-1, None]
+        filtered: Floats = np.einsum("dk,ds->sk", np.exp(-age / self.filter_decay), changes)
+        return filtered
+
+    def month(self, step: int) -> int:
+        """Return the row of ``unemployment`` of the day after so many steps."""
+        day = date.fromordinal(self.start.toordinal() + step)
+        return 12 * (day.year - 2020) + day.month - 1
+
+
+@cache
+def load() -> Data:
+    """Read `FILE`, once."""
+    given: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    recorded = given["recorded"]
+    start = date.fromisoformat(given["start_date"])
+    n_before = (start - date.fromisoformat(given["first_date"])).days + 1
+    levels = np.array([[int(digit) for digit in of_state] for of_state in recorded["stringency"]], np.int32).T
+    arrays: dict[str, Any] = {
+        name: np.array(given[name], float)
+        for name in (
+            "population",
+            "transmission_slope",
+            "transmission_intercept",
+            "filter_decay",
+            "filter_weight",
+            "unemployment_floor",
+            "infected",
+            "recovered",
+            "deaths_open",
+            "deaths_closed",
+            "utility_open",
+            "utility_closed",
+        )
+    }
+    numbers = {name: given[name] for name in ("transmission_delay", "removal_rate", "mortality", "gdp_per_head")}
+    return Data(
+        start=start,
+        states=tuple(given["states"]),
+        names=tuple(given["names"]),
+        health_weight=np.array([*given["health_weight"], given["health_weight_government"]]),
+        stringency_before=levels[:n_before],
+        stringency=levels[n_before:],
+        unemployment=np.array(recorded["unemployment"]).T,
+        deaths=np.array(recorded["deaths"], float),
+        vaccinated=np.array(recorded["vaccinated"], float),
+        **arrays,
+        **numbers,
+    )

@@ -1,0 +1,309 @@
+"""The COVID-19 economy in Numba. Phases as in reference.py: decide, spread, work, score, observe, start."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32, int32, uint8
+
+from warpdrive_min.kernels.arrays import Clock
+from warpdrive_min.kernels.core_numba import STREAM_START, any_ended, philox, uniform
+
+from .agent_numba import (
+    HUNDRED,
+    HUNDRED_THOUSAND,
+    INFECTED,
+    N_TRAITS,
+    NEW_DEATHS,
+    ONE,
+    PRODUCTIVITY,
+    STRINGENCY,
+    TENTH,
+    UNEMPLOYMENT,
+    ZERO,
+    state_functions,
+)
+from .arrays import Economy, Measures, Outcome, People, Starts, Traits, Welfare
+
+
+class Block(NamedTuple):
+    """Shared memory of a block: the share of the episode that is over, and who ended."""
+
+    day: float32[:]
+    ended: uint8[:]
+
+
+class Country(NamedTuple):
+    """All that a phase may need."""
+
+    people: People
+    economy: Economy
+    measures: Measures
+    traits: Traits
+    welfare: Welfare
+
+
+def build(c: Any) -> dict[str, Any]:
+    """Close the kernels over the constants."""
+    choose, unemployed, produced, live, welfare_of = state_functions(c)
+    threads, envs_per_block, auto_reset = c.THREADS, c.ENVS_PER_BLOCK, c.AUTO_RESET
+    n_agents, n_states, n_national, n_filters, delay = c.N_AGENTS, c.N_STATES, c.N_NATIONAL, c.N_FILTERS, c.DELAY
+    n_levels, n_subsidies, episode_length = c.N_LEVELS, c.N_SUBSIDIES, c.EPISODE_LENGTH
+    stringency_days, subsidy_days = c.STRINGENCY_DAYS, c.SUBSIDY_DAYS
+    subsidy_unit, interest_rate, start_spread = c.SUBSIDY_UNIT, c.INTEREST_RATE, c.START_SPREAD
+    inv_length, inv_levels = c.INV_EPISODE_LENGTH, c.INV_SUBSIDY_LEVELS
+    inv_stringency_days, inv_subsidy_days = c.INV_STRINGENCY_DAYS, c.INV_SUBSIDY_DAYS
+    government, n_items, two = n_states, envs_per_block * n_agents, np.float32(2)
+
+    @cuda.jit(device=True)
+    def shared_memory():
+        return Block(
+            cuda.shared.array(envs_per_block, float32),
+            cuda.shared.array(envs_per_block, uint8),
+        )
+
+    @cuda.jit(device=True)
+    def average(env, which, country):
+        """Return one average over the people of all states, added up in their order."""
+        people, economy = country.people, country.economy
+        total = ZERO
+        for state in range(n_states):
+            if which == 0:
+                value = people.susceptible[env, state]
+            elif which == INFECTED:
+                value = people.infected[env, state]
+            elif which == 2:
+                value = people.recovered[env, state]
+            elif which == 3:
+                value = people.vaccinated[env, state]
+            elif which == UNEMPLOYMENT:
+                value = economy.unemployment[env, state]
+            elif which == PRODUCTIVITY:
+                value = economy.productivity[env, state]
+            elif which == NEW_DEATHS:
+                value = economy.new_deaths[env, state]
+            else:
+                value = float32(country.measures.stringency[env, state])
+            total = total + country.traits.population_share[state] * value
+        return total
+
+    @cuda.jit(device=True)
+    def nation(block, country, national, restarted, n_envs):
+        """Write the averages of every environment, or only of those that restarted. The block has waited before."""
+        for item in range(cuda.threadIdx.x, envs_per_block * n_national, threads):
+            local, which = item // n_national, item % n_national
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs and not (restarted and block.ended[local] == 0):
+                national[env, which] = average(env, which, country)
+
+    @cuda.jit(device=True)
+    def shown_average(national, env, which):
+        value = national[env, which]
+        if which == INFECTED:
+            value = value * HUNDRED
+        elif which == NEW_DEATHS:
+            value = value * HUNDRED_THOUSAND
+        elif which in (UNEMPLOYMENT, STRINGENCY):
+            value = value * TENTH
+        return value
+
+    @cuda.jit(device=True)
+    def show_nation(block, local, env, country, national, row):
+        """Write what the government sees of itself and of the nation."""
+        for which in range(n_national):
+            row[4 * n_states + which] = shown_average(national, env, which)
+        measures = country.measures
+        row[4 * n_states + n_national] = float32(measures.subsidy[env]) * inv_levels
+        row[4 * n_states + n_national + 1] = float32(measures.cooldown[env, government]) * inv_subsidy_days
+        row[4 * n_states + n_national + 2] = block.day[local]
+
+    @cuda.jit(device=True)
+    def show_state(block, local, env, state, country, clock, national, row, of_states):
+        """Write what a governor sees, and what the government sees of the state."""
+        people, economy, measures, traits, welfare = country
+        level = float32(measures.stringency[env, state]) * TENTH
+        ill = people.infected[env, state] * HUNDRED
+        deaths = economy.new_deaths[env, state] * HUNDRED_THOUSAND
+        idle = economy.unemployment[env, state] * TENTH
+        of_states[state] = level
+        of_states[n_states + state] = ill
+        of_states[2 * n_states + state] = deaths
+        of_states[3 * n_states + state] = idle
+        row[0] = level
+        row[1] = float32(measures.past_stringency[env, clock.timestep[env] % delay, state]) * TENTH
+        row[2] = float32(measures.cooldown[env, state]) * inv_stringency_days
+        row[3] = people.susceptible[env, state]
+        row[4] = ill
+        row[5] = people.recovered[env, state]
+        row[6] = people.vaccinated[env, state]
+        row[7] = deaths
+        row[8] = idle
+        row[9] = economy.productivity[env, state]
+        row[10] = float32(measures.subsidy[env]) * inv_levels
+        row[11] = shown_average(national, env, INFECTED)
+        row[12] = shown_average(national, env, NEW_DEATHS)
+        row[13] = shown_average(national, env, UNEMPLOYMENT)
+        row[14] = shown_average(national, env, STRINGENCY)
+        row[15] = block.day[local]
+        row[16] = float32(measures.cooldown[env, government]) * inv_subsidy_days
+        row[17] = welfare.health_weight[state]
+        for trait in range(N_TRAITS):
+            row[18 + trait] = traits.shown[state, trait]
+
+    @cuda.jit(device=True)
+    def observe(block, country, clock, outcome, restarted, n_envs):
+        """Write rows and masks of every environment, or only of those that restarted."""
+        for item in range(cuda.threadIdx.x, n_items, threads):
+            local, agent = item // n_agents, item % n_agents
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs and not (restarted and block.ended[local] == 0):
+                is_final = auto_reset and not restarted and block.ended[local] != 0
+                may_choose = country.measures.cooldown[env, agent] == 0
+                of_states = outcome.observations_government_seen[env, 0]
+                if is_final:
+                    of_states = outcome.final_observations_government_seen[env, 0]
+                if agent == government:
+                    show_nation(block, local, env, country, outcome.national, of_states)
+                    for choice in range(n_subsidies + 1):
+                        outcome.observations_government_action_mask[env, 0, choice] = choice == 0 or may_choose
+                else:
+                    row = outcome.observations_governor_seen[env, agent]
+                    if is_final:
+                        row = outcome.final_observations_governor_seen[env, agent]
+                    show_state(block, local, env, agent, country, clock, outcome.national, row, of_states)
+                    for choice in range(n_levels + 1):
+                        outcome.observations_governor_action_mask[env, agent, choice] = choice == 0 or may_choose
+
+    @cuda.jit(device=True)
+    def put(env, state, country, starts, clock):
+        """Put a state where an episode starts."""
+        people, economy, measures = country.people, country.economy, country.measures
+        words = philox(clock.episode[env], env, state, STREAM_START, clock.reset_seed[0], clock.reset_seed[1])
+        more = ONE + start_spread * (two * uniform(words[0]) - ONE)
+        ill, over = starts.start_infected[state] * more, starts.start_recovered[state]
+        people.infected[env, state] = ill
+        people.recovered[env, state] = over
+        people.susceptible[env, state] = (ONE - ill) - over
+        people.vaccinated[env, state] = ZERO
+        economy.new_deaths[env, state] = ZERO
+        measures.stringency[env, state] = starts.start_stringency[state]
+        for k in range(n_filters):
+            economy.filters[env, state, k] = starts.start_filters[state, k]
+        for day in range(delay):
+            measures.past_stringency[env, day, state] = starts.start_past_stringency[day, state]
+        idle = unemployed(starts.start_filters, state, country.traits)
+        economy.unemployment[env, state] = idle
+        economy.productivity[env, state] = produced(over, ill, idle)
+
+    @cuda.jit(device=True)
+    def start(block, country, starts, clock, outcome, n_envs):
+        """Start the next episode of the environments of this block that ended, and show it; the block has waited."""
+        for item in range(cuda.threadIdx.x, n_items, threads):
+            local, agent = item // n_agents, item % n_agents
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs and block.ended[local] != 0:
+                country.measures.cooldown[env, agent] = 0
+                if agent == government:
+                    country.measures.subsidy[env] = 0
+                else:
+                    put(env, agent, country, starts, clock)
+        cuda.syncthreads()
+        for local in range(cuda.threadIdx.x, envs_per_block, threads):
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs and block.ended[local] != 0:
+                clock.timestep[env] = 0
+                clock.episode[env] += 1
+                block.day[local] = ZERO
+        nation(block, country, outcome.national, True, n_envs)
+        cuda.syncthreads()
+        observe(block, country, clock, outcome, True, n_envs)
+
+    @cuda.jit
+    def step(
+        people: People,
+        economy: Economy,
+        measures: Measures,
+        traits: Traits,
+        welfare: Welfare,
+        starts: Starts,
+        sampled_actions_governor: int32[:, :, :],
+        sampled_actions_government: int32[:, :, :],
+        clock: Clock,
+        outcome: Outcome,
+        n_envs: int32,
+    ):
+        block = shared_memory()
+        country = Country(people, economy, measures, traits, welfare)
+
+        # decide, spread and work
+        for item in range(cuda.threadIdx.x, n_items, threads):
+            local, agent = item // n_agents, item % n_agents
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs:
+                if agent == government:
+                    action = sampled_actions_government[env, 0, 0]
+                    if choose(measures.cooldown, env, agent, action, n_subsidies, subsidy_days):
+                        measures.subsidy[env] = action - 1
+                else:
+                    action = sampled_actions_governor[env, agent, 0]
+                    is_choice = choose(measures.cooldown, env, agent, action, n_levels, stringency_days)
+                    level = action if is_choice else measures.stringency[env, agent]
+                    live(env, agent, level, clock.timestep[env], people, economy, measures, traits)
+        cuda.syncthreads()
+        for local in range(cuda.threadIdx.x, envs_per_block, threads):
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs:
+                timestep = clock.timestep[env] + 1
+                out_of_time = timestep >= episode_length
+                clock.timestep[env] = timestep
+                block.day[local] = float32(timestep) * inv_length
+                block.ended[local] = out_of_time
+                outcome.terminated[env] = 0
+                outcome.truncated[env] = out_of_time
+                clock.done[env] = out_of_time
+        nation(block, country, outcome.national, False, n_envs)
+        cuda.syncthreads()
+
+        # score
+        for item in range(cuda.threadIdx.x, n_items, threads):
+            local, agent = item // n_agents, item % n_agents
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs:
+                paid = subsidy_unit * float32(measures.subsidy[env])
+                if agent == government:
+                    deaths, income = outcome.national[env, NEW_DEATHS], outcome.national[env, PRODUCTIVITY]
+                    income = income - interest_rate * paid
+                    outcome.rewards_government[env, 0] = welfare_of(agent, deaths, income, welfare)
+                else:
+                    deaths, income = economy.new_deaths[env, agent], economy.productivity[env, agent] + paid
+                    outcome.rewards_governor[env, agent] = welfare_of(agent, deaths, income, welfare)
+        observe(block, country, clock, outcome, False, n_envs)
+        if auto_reset and any_ended(block.ended, n_envs):
+            cuda.syncthreads()  # the last day has been observed
+            start(block, country, starts, clock, outcome, n_envs)
+
+    @cuda.jit
+    def reset(
+        people: People,
+        economy: Economy,
+        measures: Measures,
+        traits: Traits,
+        welfare: Welfare,
+        starts: Starts,
+        clock: Clock,
+        outcome: Outcome,
+        force: int32,
+        n_envs: int32,
+    ):
+        block = shared_memory()
+        for local in range(cuda.threadIdx.x, envs_per_block, threads):
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs:
+                block.ended[local] = force != 0 or clock.done[env] != 0
+                clock.done[env] = 0
+        cuda.syncthreads()
+        if any_ended(block.ended, n_envs):
+            start(block, Country(people, economy, measures, traits, welfare), starts, clock, outcome, n_envs)
+
+    return {"step": step, "reset": reset}

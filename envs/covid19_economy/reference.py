@@ -1,0 +1,286 @@
+"""The COVID-19 economy in NumPy, over all environments at once: the oracle, and backend `cpu`.
+
+Phases: `decide`, `spread`, `work`, `score`, `observe`, `start`. Arrays are ``(n_envs, n_states)`` unless
+said otherwise.
+Exponentials and logarithms are those of `maths.cuh`, and sums over states go from the first one to the last: exact
+builds have the same bits on every backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdrive_min.kernels.arrays import Clock
+from warpdrive_min.kernels.maths_numpy import exp, log
+from warpdrive_min.rng import STREAM_START, philox, uniform
+
+from .arrays import Economy, Measures, Outcome, People, Starts, Traits, Welfare
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Envs = NDArray[np.intp]
+
+ONE: Final = np.float32(1)
+LINEAR_ABOVE: Final = np.float32(15)
+"""Argument above which softplus(x) is x, to float32's precision."""
+MIN_INCOME, MAX_INCOME = np.float32(0.1), np.float32(3)
+"""Bounds of the income that utility is taken of."""
+PER_CENT: Final = np.float32(0.01)
+TENTH, HUNDRED, HUNDRED_THOUSAND = np.float32(0.1), np.float32(100), np.float32(100_000)
+"""Scales of observations: levels and per cents in tens, infected in per cent, deaths a day in 100,000 people."""
+
+
+def build(c: Any) -> dict[str, Callable[..., None]]:
+    """Close the kernels over the constants ``c``."""
+
+    def step(
+        people: People,
+        economy: Economy,
+        measures: Measures,
+        traits: Traits,
+        welfare: Welfare,
+        starts: Starts,
+        sampled_actions_governor: Ints,
+        sampled_actions_government: Ints,
+        clock: Clock,
+        outcome: Outcome,
+    ) -> None:
+        change = decide(c, measures, sampled_actions_governor[..., 0], sampled_actions_government[:, 0, 0])
+        delayed = remember(c, measures, clock.timestep)
+        spread(c, people, economy, traits, delayed, clock.timestep)
+        economy.filters[:] = economy.filters * np.float32(c.FILTER_DECAY) + change[..., None]
+        work(c, people, economy, traits)
+        outcome.national[:] = nation(people, economy, measures, traits)
+        score(c, economy, measures, welfare, outcome)
+        clock.timestep[:] += 1
+        outcome.terminated[:] = 0
+        outcome.truncated[:] = clock.timestep >= c.EPISODE_LENGTH
+        clock.done[:] = outcome.truncated
+        observe(c, people, economy, measures, traits, welfare, clock.timestep, outcome)
+        if c.AUTO_RESET and clock.done.any():
+            ended = np.flatnonzero(clock.done)
+            outcome.final_observations_governor_seen[ended] = outcome.observations_governor_seen[ended]
+            outcome.final_observations_government_seen[ended] = outcome.observations_government_seen[ended]
+            restart(ended, people, economy, measures, traits, welfare, starts, clock, outcome)
+
+    def reset(
+        people: People,
+        economy: Economy,
+        measures: Measures,
+        traits: Traits,
+        welfare: Welfare,
+        starts: Starts,
+        clock: Clock,
+        outcome: Outcome,
+        force: int,
+    ) -> None:
+        ended = np.flatnonzero((clock.done != 0) | (force != 0))
+        clock.done[ended] = 0
+        restart(ended, people, economy, measures, traits, welfare, starts, clock, outcome)
+
+    def restart(
+        envs: Envs,
+        people: People,
+        economy: Economy,
+        measures: Measures,
+        traits: Traits,
+        welfare: Welfare,
+        starts: Starts,
+        clock: Clock,
+        outcome: Outcome,
+    ) -> None:
+        start(c, envs, people, economy, measures, traits, starts, clock)
+        clock.timestep[envs] = 0
+        clock.episode[envs] += 1
+        # Copies of the rows that restarted: what is written into them goes back below.
+        some_people, some_economy = People(*(each[envs] for each in people)), Economy(*(each[envs] for each in economy))
+        some_measures, some_outcome = (
+            Measures(*(each[envs] for each in measures)),
+            Outcome(*(each[envs] for each in outcome)),
+        )
+        some_outcome.national[:] = nation(some_people, some_economy, some_measures, traits)
+        observe(c, some_people, some_economy, some_measures, traits, welfare, clock.timestep[envs], some_outcome)
+        for name in ("national", *(name for name in Outcome._fields if name.startswith("observations"))):
+            getattr(outcome, name)[envs] = getattr(some_outcome, name)
+
+    return {"step": step, "reset": reset}
+
+
+def decide(c: Any, measures: Measures, governors: Ints, government: Ints) -> Floats:
+    """Take the choices of those who may choose, in place; returns by how much each state's stringency changed.
+
+    Action 0 leaves a level as it is, action k sets stringency k or subsidy k - 1. A choice holds for some days; what is
+    forbidden, or is no action, changes nothing.
+    """
+    free = measures.cooldown == 0
+    chosen = np.concatenate([governors, government[:, None]], axis=1)
+    is_choice = free & (chosen > 0) & (chosen <= np.array([*[c.N_LEVELS] * c.N_STATES, c.N_SUBSIDIES]))
+    days = np.array([*[c.STRINGENCY_DAYS] * c.N_STATES, c.SUBSIDY_DAYS])
+    measures.cooldown[:] = np.maximum(np.where(is_choice, days, measures.cooldown) - 1, 0)
+    level = np.where(is_choice[:, :-1], governors, measures.stringency)
+    change: Floats = (level - measures.stringency).astype(np.float32)
+    measures.stringency[:] = level
+    measures.subsidy[:] = np.where(is_choice[:, -1], government - 1, measures.subsidy)
+    return change
+
+
+def remember(c: Any, measures: Measures, timestep: Ints) -> Ints:
+    """Return each state's stringency of `DELAY` days ago, whose place today's takes."""
+    env, slot = np.arange(len(timestep)), timestep % c.DELAY
+    delayed: Ints = measures.past_stringency[env, slot]
+    measures.past_stringency[env, slot] = measures.stringency
+    return delayed
+
+
+def spread(c: Any, people: People, economy: Economy, traits: Traits, delayed: Ints, timestep: Ints) -> None:
+    """Infect, vaccinate and let recover or die, for a day, in place."""
+    susceptible, infected, recovered, vaccinated = people
+    rate = traits.transmission_slope * delayed.astype(np.float32) + traits.transmission_intercept
+    infections = np.minimum((np.maximum(rate, np.float32(0)) * susceptible) * infected, susceptible)
+    removed = c.REMOVAL_RATE * infected
+    left = susceptible - infections
+    doses = np.where(timestep >= c.VACCINATION_START, c.DAILY_VACCINATIONS, np.float32(0))
+    shots = np.minimum(doses[:, None], left)
+    susceptible[:] = left - shots
+    infected[:] = (infected + infections) - removed
+    recovered[:] = recovered + removed
+    vaccinated[:] = vaccinated + shots
+    economy.new_deaths[:] = c.MORTALITY * removed
+
+
+def work(c: Any, people: People, economy: Economy, traits: Traits) -> None:
+    """Write how many are unemployed, per cent, and what the others produce, as a share of what all would."""
+    signal = np.zeros_like(economy.unemployment)
+    for k in range(c.N_FILTERS):
+        signal = signal + traits.filter_weight[:, k] * economy.filters[..., k]
+    softplus = np.where(signal > LINEAR_ABOVE, signal, log(ONE + exp(np.minimum(signal, LINEAR_ABOVE))))
+    economy.unemployment[:] = np.minimum(softplus + traits.unemployment_floor, HUNDRED)
+    able = (ONE - c.MORTALITY * people.recovered) - c.TOO_SICK_TO_WORK * people.infected
+    economy.productivity[:] = able * (ONE - economy.unemployment * PER_CENT)
+
+
+def nation(people: People, economy: Economy, measures: Measures, traits: Traits) -> Floats:
+    """Return averages over people, ``(n_envs, 8)``: of the four groups, the day's deaths, work and stringency."""
+    of_states = (*people, economy.unemployment, economy.productivity, economy.new_deaths, measures.stringency)
+    totals = np.zeros((len(measures.subsidy), len(of_states)), np.float32)
+    for index, values in enumerate(of_states):
+        parts = traits.population_share * values.astype(np.float32)
+        for state in range(parts.shape[1]):  # in this order in every language
+            totals[:, index] += parts[:, state]
+    return totals
+
+
+def score(c: Any, economy: Economy, measures: Measures, welfare: Welfare, outcome: Outcome) -> None:
+    """Write the rewards: the day's welfare of each state and of the nation."""
+    paid = c.SUBSIDY_UNIT * measures.subsidy.astype(np.float32)
+    averages = outcome.national
+    deaths = np.concatenate([economy.new_deaths, averages[:, 6:7]], axis=1)
+    incomes = [economy.productivity + paid[:, None], (averages[:, 5] - c.INTEREST_RATE * paid)[:, None]]
+    income = np.clip(np.concatenate(incomes, axis=1), MIN_INCOME, MAX_INCOME)
+    health = (-deaths - welfare.health_low) * welfare.health_scale
+    wealth = (utility(c, income) - welfare.economy_low) * welfare.economy_scale
+    total = welfare.health_weight * health + (ONE - welfare.health_weight) * wealth
+    outcome.rewards_governor[:] = total[:, :-1]
+    outcome.rewards_government[:] = total[:, -1:]
+
+
+def utility(c: Any, income: Floats) -> Floats:
+    """Return the utility of constant relative risk aversion; that of an income of 1 is 1."""
+    logarithm = log(income)
+    if c.IS_LOGARITHMIC:
+        return ONE + logarithm
+    power: Floats = exp(c.ONE_MINUS_AVERSION * logarithm)
+    return ONE + (power - ONE) * np.float32(c.INV_ONE_MINUS_AVERSION)
+
+
+def observe(
+    c: Any,
+    people: People,
+    economy: Economy,
+    measures: Measures,
+    traits: Traits,
+    welfare: Welfare,
+    timestep: Ints,
+    outcome: Outcome,
+) -> None:
+    """Write what governors and government see, and what they may do."""
+    day = (timestep.astype(np.float32) * c.INV_EPISODE_LENGTH)[:, None]
+    delayed = measures.past_stringency[np.arange(len(timestep)), timestep % c.DELAY]
+    paid = measures.subsidy.astype(np.float32)[:, None] * c.INV_SUBSIDY_LEVELS
+    wait = measures.cooldown[:, :-1].astype(np.float32) * c.INV_STRINGENCY_DAYS
+    wait_government = measures.cooldown[:, -1:].astype(np.float32) * c.INV_SUBSIDY_DAYS
+    stringency = measures.stringency.astype(np.float32) * TENTH
+    infected, deaths = people.infected * HUNDRED, economy.new_deaths * HUNDRED_THOUSAND
+    unemployment = economy.unemployment * TENTH
+    scale = np.array([ONE, HUNDRED, ONE, ONE, TENTH, ONE, HUNDRED_THOUSAND, TENTH])
+    averages = outcome.national * scale
+
+    seen = outcome.observations_governor_seen
+    columns = (
+        stringency,
+        delayed.astype(np.float32) * TENTH,
+        wait,
+        people.susceptible,
+        infected,
+        people.recovered,
+        people.vaccinated,
+        deaths,
+        unemployment,
+        economy.productivity,
+        paid,
+        averages[:, 1:2],
+        averages[:, 6:7],
+        averages[:, 4:5],
+        averages[:, 7:8],
+        day,
+        wait_government,
+    )
+    for column, values in enumerate(columns):
+        seen[..., column] = values
+    seen[..., len(columns)] = welfare.health_weight[:-1]
+    seen[..., len(columns) + 1 :] = traits.shown
+
+    of_nation = outcome.observations_government_seen[:, 0]
+    of_nation[:, : 4 * c.N_STATES] = np.concatenate([stringency, infected, deaths, unemployment], axis=1)
+    of_nation[:, 4 * c.N_STATES :] = np.concatenate([averages, paid, wait_government, day], axis=1)
+
+    for mask, waiting in (
+        (outcome.observations_governor_action_mask, measures.cooldown[:, :-1]),
+        (outcome.observations_government_action_mask, measures.cooldown[:, -1:]),
+    ):
+        mask[..., 0] = 1
+        mask[..., 1:] = (waiting == 0)[..., None]
+
+
+def start(
+    c: Any,
+    envs: Envs,
+    people: People,
+    economy: Economy,
+    measures: Measures,
+    traits: Traits,
+    starts: Starts,
+    clock: Clock,
+) -> None:
+    """Put environments where an episode starts, in place."""
+    low, high = clock.reset_seed
+    word = philox(clock.episode[envs, None], envs[:, None], np.arange(c.N_STATES), STREAM_START, low, high)[0]
+    more = ONE + c.START_SPREAD * (np.float32(2) * uniform(word) - ONE)
+    infected = starts.start_infected * more
+    people.infected[envs] = infected
+    people.recovered[envs] = starts.start_recovered
+    people.susceptible[envs] = (ONE - infected) - starts.start_recovered
+    people.vaccinated[envs] = 0
+    economy.filters[envs] = starts.start_filters
+    economy.new_deaths[envs] = 0
+    measures.stringency[envs] = starts.start_stringency
+    measures.past_stringency[envs] = starts.start_past_stringency
+    measures.subsidy[envs] = 0
+    measures.cooldown[envs] = 0
+    rows = People(*(each[envs] for each in people)), Economy(*(each[envs] for each in economy))
+    work(c, *rows, traits)
+    economy.unemployment[envs], economy.productivity[envs] = rows[1].unemployment, rows[1].productivity
