@@ -12,9 +12,11 @@ from warpdrive_min.backends.base import Constant
 from warpdrive_min.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in
+from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 from . import data
+from .scene import draw
 
 N_LEVELS: Final = 10
 """Levels of stringency, 1 to 10."""
@@ -113,6 +115,10 @@ class Covid19Economy(Environment):
     def ops_per_step(self) -> int:
         """Operations of a step. A state: 12 of people, 60 of work, 70 of welfare, 16 of averages, 20 to observe."""
         return 178 * N_STATES + 80
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show the states as tiles of a map, each with its stringency, unemployment and deaths."""
+        return draw(episode)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return what is compiled in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs import CartPole, TagContinuous
+from envs import CartPole, Covid19Economy, TagContinuous
 from tests.environments.counter import Counter
 from tests.environments.lookout import Lookout, seen
 from tests.support import TAG_CONFIGS, on_every_backend
@@ -130,6 +130,25 @@ def test_agents_see_dicts_of_their_own(backend):
 
 
 # ------------------------------------------------------------------ errors
+
+
+def test_roles_see_and_choose_what_is_theirs():
+    """Governors and government have names, spaces, masks and rewards of their own, and each its own action."""
+    env = PettingZooParallelEnv(Covid19Economy(episode_length=20, num_subsidy_levels=4), env_backend="cpu")
+    assert [env.possible_agents[index] for index in (0, 50, 51)] == ["governor_0", "governor_50", "government_51"]
+    assert [env.action_space(agent).n for agent in ("governor_0", "government_51")] == [11, 6]
+    parallel_api_test(env, num_cycles=25)
+    env.reset(seed=1)
+    actions = {agent: 2 + index % 9 for index, agent in enumerate(env.agents)} | {"government_51": 5}
+    observations, rewards, *_ = env.step(actions)
+    levels = [observations[agent]["seen"][0] for agent in env.agents[:-1]]
+    np.testing.assert_allclose(levels, np.array([2 + index % 9 for index in range(51)]) / 10, rtol=1e-6)
+    assert observations["government_51"]["seen"].shape == (215,)
+    assert observations["government_51"]["seen"][212] == 1.0
+    assert observations["government_51"]["action_mask"].tolist() == [1, 0, 0, 0, 0, 0]
+    data, roles = env.wrapper.cuda_data_manager, env.wrapper.env.roles
+    of_roles = [data.pull_data_from_device(f"rewards_{role}")[0] for role in roles]
+    assert [rewards[agent] for agent in env.agents] == np.concatenate(of_roles).tolist()
 
 
 def test_one_copy_restarted_by_reset():

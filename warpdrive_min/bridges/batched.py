@@ -10,7 +10,7 @@ import torch
 
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import seed_resets
+from warpdrive_min.environment import agent_sets, seed_resets
 from warpdrive_min.errors import ActionError, ConfigError, DataError, known, require
 from warpdrive_min.resetter import OWN_KERNEL
 from warpdrive_min.spaces import Box, Dict, category_counts, space_of
@@ -55,31 +55,39 @@ class BatchedEnvironment:
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
             self.data.tensor(EPISODE).zero_()  # so that the first `restart` starts the first episode again
-        self._actions = self.data.tensor(Constants.ACTIONS)
-        self._suffixes: dict[Hashable, str] = {}
+        self._sets = agent_sets(self.wrapper.env)
+        self.places = {agent: (each, row) for each, members in self._sets.items() for row, agent in enumerate(members)}
+        """Place of each agent in the arrays: the end of their names, "" or ``_<role>``, and its row."""
+        self._actions = [self.data.tensor(Constants.ACTIONS + each) for each in self._sets]
+        self._rows = [
+            torch.tensor([self.agents.index(agent) for agent in members], device=self.device)
+            for members in self._sets.values()
+        ]
+        self._suffixes: dict[str, dict[Hashable, str]] = {each: {} for each in self._sets}
         self.observation_spaces: Mapping[Hashable, Any] = {
             agent: self._observation_space(agent, space) for agent, space in self.wrapper.env.observation_space.items()
         }
-        self._rewards = self.data.tensor(Constants.REWARDS)
+        self._rewards = [self.data.tensor(Constants.REWARDS + each) for each in self._sets]
         self._has_reasons = all(self.data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED))
 
     def _observation_space(self, agent: Hashable, space: Any) -> Any:
         """Return the space of what an agent is shown, and note the arrays of its parts; action masks are int8."""
         what = f"{self.who}: agent {agent!r} of environment {self.wrapper.name!r}"
         parts, shown = parts_of(space), {}
+        role = self.places[agent][0]
         for key, suffix in part_names("", list(getattr(space, "spaces", {}))).items():
-            part, name = parts[key], Constants.OBSERVATIONS + suffix
+            part, name = parts[key], Constants.OBSERVATIONS + role + suffix
             if hasattr(part, "spaces"):
                 do = "give every array a key of one flat Dict"
                 raise ConfigError.of(what, f"its observations under {key!r} must be one array", part, do)
             if not self.data.is_data_on_device(name):
                 do = "push it in get_tensor_dictionary(), or by SharedLayout().push(wrapper, policies) after reset()"
                 raise DataError.of(what, f"its observations of the space {part} need the array {name!r}", do=do)
-            rows, want = self.data.get_shape(name), (self.n_envs, self.n_agents, *part.shape)
+            rows, want = self.data.get_shape(name), (self.n_envs, len(self._sets[role]), *part.shape)
             if rows != want:
                 rule = f"its space {part} needs the array {name!r} of shape {want}"
                 raise ConfigError.of(what, rule, rows, "let all agents see arrays of one shape, filled up with zeros")
-            self._suffixes[key] = suffix
+            self._suffixes[role][key] = role + suffix
             if key == Constants.ACTION_MASK:
                 self._require_mask(what, part, self.action_spaces[agent])
                 part = Box(0, 1, part.shape, np.int8)
@@ -108,12 +116,12 @@ class BatchedEnvironment:
     @property
     def action_shape(self) -> tuple[int, ...]:
         """Shape of the array of actions, ``(n_envs, n_agents, n_types)``."""
-        return tuple(self._actions.shape)
+        return (self.n_envs, self.n_agents, *self._actions[0].shape[2:])
 
     @property
     def action_dtype(self) -> str:
         """NumPy's name of its dtype: int32, or float32 for continuous actions."""
-        return self.data.get_dtype(Constants.ACTIONS)
+        return self.data.get_dtype(Constants.ACTIONS + next(iter(self._sets)))
 
     def _shared(self, spaces: Mapping[Hashable, Any], what: str) -> Any:
         first = spaces[self.agents[0]]
@@ -140,7 +148,7 @@ class BatchedEnvironment:
 
     def require_final_observations(self) -> None:
         """Raise `ConfigError` if a step that restarts an environment does not keep how its episode ended."""
-        names = [FINAL_OBSERVATIONS + suffix for suffix in self._suffixes.values()]
+        names = [FINAL_OBSERVATIONS + each for suffixes in self._suffixes.values() for each in suffixes.values()]
         keeps = self._has_reasons and all(map(self.data.is_data_on_device, names))
         has_kernel = self.wrapper.cuda_function_manager.has_function(OWN_KERNEL)
         needed = f"a kernel 'reset' and the arrays {known(names)}, 'terminated' and 'truncated'"
@@ -148,8 +156,10 @@ class BatchedEnvironment:
         require(keeps and has_kernel, self.who, rule, do="use auto_reset=False")
 
     def agent_names(self) -> list[str]:
-        """Return a name for each agent: its role if the environment tells taggers from runners, and its id."""
+        """Return a name for each agent: its role, if the environment has roles or taggers and runners, and its id."""
         roles = {agent: role for role in ("tagger", "runner") for agent in getattr(self.wrapper.env, f"{role}s", ())}
+        named = getattr(self.wrapper.env, "roles", {})
+        roles |= {agent: role for role, members in named.items() for agent in members}
         return [f"{roles.get(agent, 'agent')}_{agent}" for agent in self.agents]
 
     # -------------------------------------------------------------- restart and step
@@ -182,23 +192,29 @@ class BatchedEnvironment:
         given = torch.as_tensor(actions, device=self.device)
         if tuple(given.shape) != shape:
             raise ActionError(f"{self.who}.step: actions must have shape {shape} (got {tuple(given.shape)})")
-        if given.is_floating_point() and not self._actions.is_floating_point():
+        if given.is_floating_point() and not self._actions[0].is_floating_point():
             raise ActionError(f"{self.who}.step: actions must be integers (got {given.dtype})")
-        self._actions.copy_(given.reshape(self._actions.shape))
+        whole = given.reshape(self.action_shape)
+        for actions, rows in zip(self._actions, self._rows, strict=True):
+            actions.copy_(whole.reshape(actions.shape) if len(self._sets) == 1 else whole.index_select(1, rows))
         self.wrapper.step()
 
     # -------------------------------------------------------------- what the last step gave
 
     def observations(self) -> Parts:
-        """Return copies of what the agents see, each ``(n_envs, n_agents, ...)``."""
-        return self._copies(Constants.OBSERVATIONS)
+        """Return copies of what the agents see, each ``(n_envs, n_agents, ...)``; without roles."""
+        return self._copies(Constants.OBSERVATIONS, "")
+
+    def observations_by_set(self) -> dict[str, Parts]:
+        """Return copies of what the agents of each set see, each ``(n_envs, agents of the set, ...)``; see `places`."""
+        return {each: self._copies(Constants.OBSERVATIONS, each) for each in self._sets}
 
     def final_observations(self) -> Parts:
         """Return copies of the last observations of ended episodes, shaped alike; stale where none ended."""
-        return self._copies(FINAL_OBSERVATIONS)
+        return self._copies(FINAL_OBSERVATIONS, "")
 
-    def _copies(self, name: str) -> Parts:
-        arrays = {key: self.data.tensor(name + suffix) for key, suffix in self._suffixes.items()}
+    def _copies(self, name: str, of_set: str) -> Parts:
+        arrays = {key: self.data.tensor(name + suffix) for key, suffix in self._suffixes[of_set].items()}
         return {
             key: (array != 0).view(torch.int8) if key == Constants.ACTION_MASK else array.clone()
             for key, array in arrays.items()
@@ -206,7 +222,12 @@ class BatchedEnvironment:
 
     def rewards(self) -> torch.Tensor:
         """Return a copy of the rewards, ``(n_envs, n_agents)``."""
-        return self._rewards.clone()
+        if len(self._sets) == 1:
+            return self._rewards[0].clone()
+        rewards = self._rewards[0].new_empty(self.n_envs, self.n_agents)
+        for part, rows in zip(self._rewards, self._rows, strict=True):
+            rewards.index_copy_(1, rows, part)
+        return rewards
 
     def ended(self) -> torch.Tensor:
         """Tell which episodes the step ended, ``(n_envs,)`` bool."""

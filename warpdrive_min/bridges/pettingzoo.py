@@ -26,8 +26,8 @@ Array = npt.NDArray[Any]
 class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc]
     """One copy of an environment, its agents by name; every call synchronises and speaks NumPy.
 
-    Agents are named after their role and id, ``"tagger_3"`` or ``"runner_0"``, where the environment has mappings
-    ``taggers`` and ``runners``; else ``"agent_0"``.
+    Agents are named after their role and id, ``"tagger_3"`` or ``"runner_0"``, where the environment has roles, or
+    mappings ``taggers`` and ``runners``; else ``"agent_0"``.
 
     Who leaves the game terminates in that step, with the observation and reward of it, and is gone from ``agents``:
     where the environment has the array ``still_in_the_game``. Else all stay until the episode ends for all, by
@@ -127,9 +127,13 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         return has_left
 
     def _observations(self) -> dict[str, Any]:
-        parts = {key: part[0].cpu().numpy() for key, part in self.batched.observations().items()}
+        sets = {
+            name: {key: part[0].cpu().numpy() for key, part in parts.items()}
+            for name, parts in self.batched.observations_by_set().items()
+        }
         seen = {}
         for agent in self.agents:
+            of_set, row = self.batched.places[self.batched.agents[self._rows[agent]]]
             keys = parts_of(self.observation_spaces[agent])
-            seen[agent] = each_part(operator.itemgetter((self._rows[agent], ...)), {key: parts[key] for key in keys})
+            seen[agent] = each_part(operator.itemgetter((row, ...)), {key: sets[of_set][key] for key in keys})
         return seen
