@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import agent_sets
@@ -16,7 +17,7 @@ from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.spaces import action_bounds, category_counts
 
 
-def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Callable[[], None]:
+def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Launch:
     """Return what draws a random action for every agent into ``sampled_actions``; it enqueues, and can be captured.
 
     Actions are uniform: over the choices of a discrete space, which must be the same for every agent of a role, or
@@ -45,7 +46,7 @@ def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Callable[[], None]:
     return draw_all
 
 
-def _random_actions(wrapper: EnvWrapper, sampler: CUDASampler, name: str, spaces: Sequence[Any]) -> Callable[[], None]:
+def _random_actions(wrapper: EnvWrapper, sampler: CUDASampler, name: str, spaces: Sequence[Any]) -> Launch:
     """Return what draws the actions of one array, whose agents have these spaces."""
     data = wrapper.cuda_data_manager
     if hasattr(spaces[0], "low"):
@@ -54,9 +55,9 @@ def _random_actions(wrapper: EnvWrapper, sampler: CUDASampler, name: str, spaces
         require(is_bounded, "random policy", "needs finite bounds of the actions", spaces, "use a bounded Box")
         low, high = torch.from_numpy(bounds).to(data.device)
         sampler.register_actions(data, name, low.shape[1], is_deterministic=True)
-        return lambda: sampler.sample_uniform(data, low, high, name)
+        return sampler.bound_uniform(data, low, high, name)
     categories = category_counts(spaces[0])
     sampler.register_actions(data, name, categories)
     row = torch.cat([torch.full((n,), 1 / n) for n in categories])
     rows = row.to(data.device).expand(wrapper.n_envs, len(spaces), -1).contiguous()
-    return lambda: sampler.sample(data, rows, name)
+    return sampler.bound(data, rows, name)

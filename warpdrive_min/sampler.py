@@ -221,11 +221,26 @@ class CUDASampler:
             ConfigError: Not seeded, the array is not registered, a keyword is unknown, or a float is not finite.
             DataError: A tensor has another shape, dtype or device.
         """
+        self.bound(data_manager, distribution, action_name, use_argmax, **params)()
+
+    def bound(
+        self,
+        data_manager: CUDADataManager,
+        distribution: torch.Tensor,
+        action_name: str = Constants.ACTIONS,
+        use_argmax: bool = False,
+        **params: Any,
+    ) -> Launch:
+        """Return what enqueues the draw of `sample`, checked and prepared once: for tensors that stay where they are.
+
+        Raises:
+            ConfigError: As `sample`.
+            DataError: Likewise.
+        """
         array = self._seeded(action_name)
         if array.categories:
-            self._choose(data_manager, array, distribution, use_argmax, _keywords(Choice, params, action_name))
-        else:
-            self._add_noise(data_manager, array, distribution, use_argmax, _keywords(Noise, params, action_name))
+            return self._choose(data_manager, array, distribution, use_argmax, _keywords(Choice, params, action_name))
+        return self._add_noise(data_manager, array, distribution, use_argmax, _keywords(Noise, params, action_name))
 
     def sample_gaussian(
         self,
@@ -263,7 +278,7 @@ class CUDASampler:
         shapes = {"mean": rows + types, "log_std": rows[1:] + types, "log_prob": rows, "entropy": rows}
         _check(arguments, shapes, data_manager.device)
         flags = NoiseFlags(use_argmax, log_prob is not None, entropy is not None)
-        self._launch(data_manager, array, "gaussian", flags, arguments)
+        self._prepare(data_manager, array, "gaussian", flags, arguments)()
 
     def sample_uniform(
         self,
@@ -284,10 +299,25 @@ class CUDASampler:
             ConfigError: Not seeded, the array is not registered, or is discrete.
             DataError: A tensor has another shape, dtype or device.
         """
+        self.bound_uniform(data_manager, low, high, action_name)()
+
+    def bound_uniform(
+        self,
+        data_manager: CUDADataManager,
+        low: torch.Tensor,
+        high: torch.Tensor,
+        action_name: str = Constants.ACTIONS,
+    ) -> Launch:
+        """Return what enqueues the draw of `sample_uniform`, as `bound` does.
+
+        Raises:
+            ConfigError: As `sample_uniform`.
+            DataError: Likewise.
+        """
         array = _continuous(self._seeded(action_name), "sample_uniform")
         arguments, shape = {"low": low, "high": high}, (array.n_agents, array.n_types)
         _check(arguments, dict.fromkeys(arguments, shape), data_manager.device)
-        self._launch(data_manager, array, "uniform_actions", NoiseFlags(), arguments)
+        return self._prepare(data_manager, array, "uniform_actions", NoiseFlags(), arguments)
 
     def reset_noise(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> None:
         """Set the noise of continuous actions to 0; enqueues, does not synchronise.
@@ -325,7 +355,7 @@ class CUDASampler:
 
     def _choose(
         self, data: CUDADataManager, array: ActionArray, distribution: torch.Tensor, use_argmax: bool, choice: Choice
-    ) -> None:
+    ) -> Launch:
         outputs = {"log_prob": choice.log_prob, "entropy": choice.entropy}
         arguments = {"distribution": distribution, "mask": choice.mask, **outputs}
         rows = (data.n_envs, array.n_agents)
@@ -338,11 +368,11 @@ class CUDASampler:
             log_prob=choice.log_prob is not None,
             entropy=choice.entropy is not None,
         )
-        self._launch(data, array, "draw", flags, arguments)
+        return self._prepare(data, array, "draw", flags, arguments)
 
     def _add_noise(
         self, data: CUDADataManager, array: ActionArray, mean: torch.Tensor, use_argmax: bool, noise: Noise
-    ) -> None:
+    ) -> Launch:
         actions = by_type(data.tensor(array.name))
         _check({"distribution": mean}, {"distribution": tuple(actions.shape)}, data.device)
         arguments: dict[str, torch.Tensor | float | None] = {"mean": mean, "ou_state": data.tensor(array.ou_state)}
@@ -355,19 +385,23 @@ class CUDASampler:
             else:
                 raise ConfigError(f"sample: {name} of {array.name!r} must be finite (got {number})")
         if use_argmax or (not isinstance(noise.scale, torch.Tensor) and noise.scale < MIN_NOISE_SCALE):
-            actions.copy_(mean.detach())
-        else:
-            self._launch(data, array, "noise", NoiseFlags(), arguments)
+            mean = mean.detach()
 
-    def _launch(
+            def copy_mean() -> None:
+                actions.copy_(mean)
+
+            return copy_mean
+        return self._prepare(data, array, "noise", NoiseFlags(), arguments)
+
+    def _prepare(
         self,
         data: CUDADataManager,
         array: ActionArray,
         kernel: str,
         flags: Flags | NoiseFlags,
         arguments: Mapping[str, torch.Tensor | float | None],
-    ) -> None:
-        """Enqueue a kernel of an array, prepared anew where another tensor or number is given than the last time."""
+    ) -> Launch:
+        """Return what enqueues a kernel of an array; it is kept for the next time, if the same tensors are given."""
         given = tuple(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments.values())
         key = (data, array.name, kernel, flags)
         if key not in self._prepared or self._prepared[key][0] != given:
@@ -381,7 +415,7 @@ class CUDASampler:
                 **{name: _argument(name, value, data.device) for name, value in arguments.items()},
             )
             self._prepared[key] = (given, launch)
-        self._prepared[key][1]()
+        return self._prepared[key][1]
 
     def _manager(self, array: ActionArray, flags: Flags | NoiseFlags) -> CUDAFunctionManager:
         key = (array.name, flags)

@@ -52,6 +52,30 @@ static inline int wd_atomic_min(int* address, int value) {
   return before;
 }
 
+// Lists the numbers from `first` to before `end` whose flag is set, and returns how many; writes up to WD_LISTED_MORE more.
+constexpr int WD_LISTED_MORE = 16;
+
+static inline int wd_list_set(const int* flags, int first, int end, int* list) {
+  int n = 0;
+#if defined(__AVX512F__) && !defined(__clang__)
+  typedef int lanes __attribute__((vector_size(64)));
+  for (; first + 16 <= end; first += 16) {
+    lanes set;
+    std::memcpy(&set, flags + first, sizeof set);
+    const unsigned short mask = __builtin_ia32_ptestmd512(set, set, 0xFFFF);
+    const lanes numbers = lanes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + first;
+    const lanes listed = __builtin_ia32_compresssi512_mask(numbers, numbers, mask);
+    std::memcpy(list + n, &listed, sizeof listed);
+    n += __builtin_popcount(mask);
+  }
+#endif
+  for (; first < end; ++first) {  // without a branch that nobody could predict
+    list[n] = first;
+    n += flags[first] != 0;
+  }
+  return n;
+}
+
 #endif
 
 // WD_ATOMIC_ADD and WD_ATOMIC_MIN are for int, whose result does not depend on the order; they return the value before.

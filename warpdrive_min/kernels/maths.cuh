@@ -34,7 +34,7 @@ WD_FN float wd_round(const float x) { return (x + 12582912.f) - 12582912.f; }
 
 WD_FN float wd_clip(const float x, const float low, const float high) { return x < low ? low : x > high ? high : x; }
 
-WD_FN int wd_min(const int a, const int b) { return a < b ? a : b; }
+WD_FN constexpr int wd_min(const int a, const int b) { return a < b ? a : b; }
 
 // fmodf for SIMD: exact, as products are in double precision, and as a quotient that rounds up to the next integer is
 // seen by the sign of the rest. From 2^22 periods on, where few floats lie in one, the rest is 0.

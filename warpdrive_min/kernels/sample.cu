@@ -25,7 +25,7 @@ static_assert(ROW_STRIDE <= TILE_FLOATS, "sample: N_CATEGORIES must be below 819
 constexpr int TILE_ROWS = THREADS * ROW_STRIDE <= TILE_FLOATS ? THREADS : TILE_FLOATS / ROW_STRIDE;
 #else
 #define WD_UNROLL _Pragma("GCC unroll 32")
-constexpr int TILE_ROWS = IN_REGISTERS ? 128 : 1;  // rows of few choices are worked on in SIMD
+constexpr int TILE_ROWS = ROW_STRIDE >= 8192 ? 1 : wd_min(WD_TILE, 8192 / ROW_STRIDE);
 #endif
 
 struct wd_drawn {
@@ -104,19 +104,29 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
       tile[ROW_STRIDE == N_CATEGORIES ? i : i / N_CATEGORIES * ROW_STRIDE + i % N_CATEGORIES] =
           !MASKED || mask[start + i] ? distribution[start + i] : forbidden();
     WD_SYNC();
+#if !defined(__CUDACC__)
+    wd_drawn_words<N_TYPES> words;
+    if (!ARGMAX) words.draw(first_row + tile_start, n_rows, draws, stream, seed);
+#endif
     WD_INDEPENDENT for (int r = WD_THREAD; r < n_rows; r += WD_STRIDE) {
       const int row = first_row + tile_start + r;
       const int env = row / N_AGENTS, agent = row % N_AGENTS;
+#if defined(__CUDACC__)
       const unsigned first_word = static_cast<unsigned>(ARGMAX ? 0 : draws[env]) * N_TYPES;
       wd_words words = {0u, 0u, 0u, 0u};
+#endif
       float row_log_prob = 0.f, row_entropy = 0.f;
       for (int type = 0, offset = 0; type < N_TYPES; offset += CATEGORIES[type++]) {
+#if defined(__CUDACC__)
         const unsigned word = first_word + type;
         if (!ARGMAX && (type == 0 || word % 4u == 0u))
           words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
+        const float uniform = wd_uniform(wd_word(words, static_cast<int>(word % 4u)));
+#else
+        const float uniform = wd_uniform(words.of[type][r]);
+#endif
         const wd_drawn drawn = draw(tile + r * ROW_STRIDE + offset, mask + start + r * N_CATEGORIES + offset,
-                                    N_TYPES == 1 ? N_CATEGORIES : CATEGORIES[type],
-                                    wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
+                                    N_TYPES == 1 ? N_CATEGORIES : CATEGORIES[type], uniform);
         actions[env][agent][type] = drawn.action;
         row_log_prob += drawn.log_prob;
         row_entropy += drawn.entropy;

@@ -31,6 +31,27 @@ constexpr bool STARTS_AT_ONCE = AUTO_RESET;
 constexpr bool STARTS_AT_ONCE = false;
 #endif
 
+#if !defined(__CUDACC__)
+
+// The words of the starts of up to WD_LANES environments.
+WD_FN void draw_words(const int* envs, int n, const int* episodes, const int* seed, unsigned (*words)[WD_LANES]) {
+  wd_number env[WD_LANES] = {}, episode[WD_LANES] = {};
+  for (int i = 0; i < n; ++i) {
+    env[i] = envs[i];
+    episode[i] = episodes[envs[i]];
+  }
+  wd_lanes of_envs, of_episodes;
+  std::memcpy(&of_envs, env, sizeof env);
+  std::memcpy(&of_episodes, episode, sizeof episode);
+  const auto drawn = wd_philox_lanes(of_episodes, of_envs, wd_number{0}, wd_number{STREAM_START}, seed[0], seed[1]);
+  wd_store_lanes(words[0], drawn.x);
+  wd_store_lanes(words[1], drawn.y);
+  wd_store_lanes(words[2], drawn.z);
+  wd_store_lanes(words[3], drawn.w);
+}
+
+#endif
+
 // Writes what a step led to; with AUTO_RESET, goes on to the next episode if it ended one.
 template <class State, class Seen, int N_STATE, int N_FEATURES>
 WD_FN void finish(int env, State s, Seen seen, float reward, bool is_terminal, float (*state)[N_AGENTS][N_STATE],
@@ -60,21 +81,31 @@ template <class State, int N_STATE, int N_FEATURES>
 WD_FN void restart_finished(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGENTS][N_FEATURES],
                             float (*final_observations)[N_AGENTS][N_FEATURES], const int* _done_, int* _episode_,
                             const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE], int n_envs) {
-  if constexpr (AUTO_RESET && !STARTS_AT_ONCE) {
-    int ended[ENVS_PER_BLOCK], n_ended = 0;  // listed first, without a branch that nobody could predict
-    for (int env = WD_FIRST_ENV, end = wd_min(env + ENVS_PER_BLOCK, n_envs); env < end; ++env) {
-      ended[n_ended] = env;
-      n_ended += _done_[env];
-    }
-    for (int i = 0; i < n_ended; ++i) {
-      const int env = ended[i];
-      for (int feature = 0; feature < N_FEATURES; ++feature)
-        final_observations[env][0][feature] = observations[env][0][feature];
-      const State s = start<State>(env, _episode_[env]++, _reset_seed_, state_reset_pool);
-      wd_store(state[env][0], s);
-      wd_store(observations[env][0], observe(s));
+#if !defined(__CUDACC__)
+  if constexpr (AUTO_RESET) {
+    int ended[ENVS_PER_BLOCK + WD_LISTED_MORE];
+    const int n_ended = wd_list_set(_done_, WD_FIRST_ENV, wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs), ended);
+    for (int first = 0; first < n_ended; first += WD_LANES) {
+      const int* const envs = ended + first;
+      const int n = wd_min(WD_LANES, n_ended - first);
+      unsigned words[4][WD_LANES];
+      if (RESET_POOL_SIZE == 0) draw_words(envs, n, _episode_, _reset_seed_, words);
+      for (int i = 0; i < n; ++i) {
+        const int env = envs[i];
+        for (int feature = 0; feature < N_FEATURES; ++feature)
+          final_observations[env][0][feature] = observations[env][0][feature];
+        State s;
+        if constexpr (RESET_POOL_SIZE == 0)
+          draw_start(s, {words[0][i], words[1][i], words[2][i], words[3][i]});
+        else
+          s = start<State>(env, _episode_[env], _reset_seed_, state_reset_pool);
+        _episode_[env] += 1;
+        wd_store(state[env][0], s);
+        wd_store(observations[env][0], observe(s));
+      }
     }
   }
+#endif
 }
 
 // The kernel `reset`: restarts the finished environments, or all.
