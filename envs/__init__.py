@@ -12,6 +12,7 @@ from .classic_control.continuous_mountain_car import ContinuousMountainCar
 from .classic_control.mountain_car import MountainCar
 from .classic_control.pendulum import Pendulum
 from .covid19_economy import Covid19Economy
+from .rice import Rice
 from .tag_continuous import TagContinuous
 from .tag_gridworld import TagGridWorld
 
@@ -23,6 +24,7 @@ __all__ = [
     "Covid19Economy",
     "MountainCar",
     "Pendulum",
+    "Rice",
     "TagContinuous",
     "TagGridWorld",
 ]
@@ -36,6 +38,7 @@ ENVS: Final[dict[str, type[Environment]]] = {
     "tag_gridworld": TagGridWorld,
     "tag_continuous": TagContinuous,
     "covid19_economy": Covid19Economy,
+    "rice": Rice,
 }
 
 for _cls in ENVS.values():

@@ -137,6 +137,8 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
         "covid19_economy",
         {"episode_length": 30, "stringency_days": 3, "subsidy_days": 5, "vaccination_start": 4, "start_spread": 0.5},
     ),
+    "rice": ("rice", {"num_regions": 4, "episode_length": 30, "reset_pool_size": 4}),
+    "rice, trade": ("rice", {"num_regions": 3, "episode_length": 20, "trade": True, "reset_pool_size": 4}),
 }
 """Every shipped environment in the forms that its kernels have, with short episodes: its name in `ENVS` and config."""
 

@@ -11,6 +11,7 @@ from typing import Final
 from .batch import Batch
 from .classic_control import Acrobot, CartPole, ContinuousMountainCar, MountainCar, Pendulum
 from .covid19_economy import Covid19Economy
+from .rice import Rice
 from .tag_continuous import TagContinuous
 from .tag_gridworld import TagGridWorld
 
@@ -23,4 +24,5 @@ PLAIN: Final[dict[str, type[Batch]]] = {
     "tag_gridworld": TagGridWorld,
     "tag_continuous": TagContinuous,
     "covid19_economy": Covid19Economy,
+    "rice": Rice,
 }

@@ -24,6 +24,7 @@ ENV_NAME: Final = {
     "tag_gridworld": "Tag GridWorld",
     "tag_continuous": "Tag Continuous",
     "covid19_economy": "COVID-19 economy",
+    "rice": "RICE",
 }
 MEDIANS: Final = "Medians with their 95 % intervals."
 OTHER_WAYS: Final = ("saved arrays",)

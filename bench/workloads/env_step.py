@@ -192,6 +192,7 @@ PLAIN_PAIRS: Final = 100_000_000
 CARTPOLE: Final = ("cartpole", 1)
 TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
 TAG_CONTINUOUS: Final = ("tag_continuous", 110)
+RICE: Final = ("rice", 27)
 
 
 def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
@@ -218,7 +219,7 @@ def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
     """
     classic = [(env, 1) for env in EPISODE_LENGTHS]
     if preset == "smoke":
-        return {key: [64] for key in classic} | {TAG_GRIDWORLD: [4], ("tag_continuous", 5): [4]}
+        return {key: [64] for key in classic} | {TAG_GRIDWORLD: [4], ("tag_continuous", 5): [4], RICE: [4]}
     on_gpu = torch.cuda.is_available() or preset == "full"
     of_one = [1, 100, 10_000, *([1_000_000] if on_gpu else [])]
     of_tag = [1, 10, 100, *([1_000, 2_000] if on_gpu else [])]
@@ -226,6 +227,7 @@ def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
         of_one, of_tag = of_one[1:], [10, 100, *of_tag[4:]]
     sizes = {key: list(of_one) for key in classic} | {key: list(of_tag) for key in (TAG_GRIDWORLD, TAG_CONTINUOUS)}
     sizes[CARTPOLE] = sorted({*of_one, 100_000})
+    sizes[RICE] = [60, 1_000, *([10_000] if on_gpu else [])]
     if preset == "full":
         sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
         sizes[TAG_GRIDWORLD] = [*sizes[TAG_GRIDWORLD], 100_000]

@@ -89,6 +89,8 @@ WHOLE_TASKS: Final = (
     Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
     Task(env="covid19_economy", algorithm="A2C", learner="government", threshold=425.0),
     Task(env="covid19_economy", algorithm="PPO", learner="government", threshold=425.0),
+    Task(env="rice", algorithm="A2C", threshold=220.0),
+    Task(env="rice", algorithm="PPO", threshold=220.0),
 )
 """Every run config that is to learn; both kinds of agents learn in those of Tag, and the taggers are judged. In the
 COVID-19 economy the nation's welfare is, which is the governors' doing: 345 at random, and 448 at level 7 all the time.

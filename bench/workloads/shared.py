@@ -47,6 +47,8 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
         return {"episode_length": EPISODE_LENGTHS[env]}
     if env == "covid19_economy":
         return {"episode_length": 540}
+    if env == "rice":
+        return {"num_regions": n_agents}
     if env == "tag_gridworld":
         return {
             "num_taggers": n_agents - 1,

@@ -32,6 +32,7 @@ SUBJECTS = [
     ),
     pytest.param("tag_continuous", 12, 16, {**CROWDED, **roles(9, 3), "num_other_agents_observed": 10}, id="partition"),
     pytest.param("tag_continuous", 60, 3, {**CROWDED, **roles(56, 4), "num_other_agents_observed": 2}, id="minima"),
+    pytest.param("rice", 3, 16, SHORT, id="rice"),
     pytest.param("tag_continuous", 5, 16, {**CROWDED, "runner_exits_game_after_tagged": False}, id="all-stay"),
     pytest.param(
         "covid19_economy",
@@ -49,7 +50,7 @@ SPREAD = {
     "pendulum": [np.pi, 8.0],
 }
 """Bounds of states from which all that can happen soon does."""
-NEVER_TERMINATE = ("pendulum", "covid19_economy")
+NEVER_TERMINATE = ("pendulum", "covid19_economy", "rice")
 """Environments that only the time limit ends."""
 
 
@@ -168,6 +169,7 @@ def test_another_environment_is_seen(env):
     ("env", "changes"),
     [
         ("tag_gridworld", {"reset_pool_size": 4}),
+        ("rice", {"trade": True}),
         ("tag_gridworld", {"grid_length": 3_000}),
         ("tag_continuous", {"use_full_observation": True}),
         ("tag_continuous", {"start": "fixed"}),
@@ -175,7 +177,7 @@ def test_another_environment_is_seen(env):
 )
 def test_configs_that_a_baseline_does_not_have_are_refused(env, changes):
     """None is run as another one."""
-    with pytest.raises(ConfigError, match="plain Tag"):
+    with pytest.raises(ConfigError, match=r"plain (Tag|Rice)"):
         both(env, 5, 4, changes)
 
 

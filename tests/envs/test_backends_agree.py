@@ -23,7 +23,7 @@ from warpdrive_min.policies import random_policy
 every_scenario = pytest.mark.parametrize(("name", "config"), SCENARIOS.values(), ids=SCENARIOS)
 
 
-LARGE = ("covid19_economy",)
+LARGE = ("covid19_economy", "rice")
 """Environments of which a CPU takes few: each has as much to do as hundreds of others."""
 
 

@@ -63,6 +63,12 @@ BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
     ("covid19_economy", {"daily_vaccinations_per_million": 2e6}, "daily_vaccinations_per_million", 2e6),
     ("covid19_economy", {"risk_aversion": 0.0}, "risk_aversion", 0.0),
     ("covid19_economy", {"start_spread": 1.0}, "start_spread", 1.0),
+    ("rice", {"num_regions": 28}, "num_regions", 28),
+    ("rice", {"num_levels": 1}, "num_levels", 1),
+    ("rice", {"reset_pool_size": 1}, "reset_pool_size", 1),
+    ("rice", {"capital_spread": 1.0}, "capital_spread", 1.0),
+    ("rice", {"parameters": {"sigma": 1.0}}, "parameters", "sigma"),
+    ("rice", {"parameters": {"years": 0.0}}, "parameters", {"years": 0.0}),
 ]
 """Name of an environment, config that breaks a rule, and the field and the value that the error names."""
 

@@ -1,0 +1,268 @@
+"""RICE: its config, arrays and spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from warpdrive_min.backends.base import Constant
+from warpdrive_min.config import Config, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.environment import Environment, sources_in
+from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.rendering import Episode, Scene
+from warpdrive_min.spaces import MultiDiscrete
+
+from . import data
+from .arrays import Climate, Regions
+from .scene import draw
+
+N_WORLD = 6
+"""Entries of an observation on the whole world: time, two temperatures and three boxes of carbon."""
+POSITIVE = (
+    "years",
+    "abatement_exponent",
+    "forcing_steps",
+    "temperature_of_doubling",
+    "carbon_atmosphere",
+    "carbon_upper_ocean",
+    "carbon_lower_ocean",
+    "carbon_equilibrium",
+    "upper_ocean_equilibrium",
+    "lower_ocean_equilibrium",
+    "debt_multiple",
+    "substitution",
+)
+"""Parameters that are divided by, or whose logarithm is taken."""
+
+
+class RiceConfig(Config):
+    """Config of RICE."""
+
+    PLACE: ClassVar[str] = "rice"
+
+    episode_length: Annotated[PositiveInt, Field(le=60)] = 20
+    """Steps of five years after which an episode is cut off; the regions are calibrated to the first twenty."""
+    num_regions: Annotated[PositiveInt, Field(ge=2, le=data.N_REGIONS)] = data.N_REGIONS
+    """Regions: so many of the first ones in `parameters.json`."""
+    num_levels: Annotated[PositiveInt, Field(ge=2, le=100)] = 10
+    """Levels of each rate."""
+    trade: bool = False
+    """Sell and buy goods, with limits of exports and with tariffs."""
+    min_consumption: PositiveFloat = 0.01
+    """Least consumption whose utility is told apart, 1,000 USD a year for each person."""
+    parameters: Mapping[str, float] = Field(default_factory=dict)
+    """Values of parameters of the world in place of those in `parameters.json`, by name."""
+    reset_pool_size: NonNegativeInt = 0
+    """Starts: 0, always that of 2015; from 2 on, a row of a pool of that size for each environment and episode."""
+    capital_spread: UnitFloat = 0.5
+    """Largest share by which the capital of a region differs in a start of the pool from that of 2015."""
+    seed: NonNegativeInt | None = None
+    """Seed of the pool; None: 0."""
+
+    def _check(self) -> None:
+        self._require("reset_pool_size", self.reset_pool_size != 1, "must be 0 or at least 2")
+        self._require("capital_spread", self.capital_spread < 1, "must be less than 1")
+        values = self.world
+        for name in self.parameters:
+            if name not in data.world():
+                raise ConfigError.of("parameters", f"must be known ({known(data.world())})", name)
+        for name in POSITIVE:
+            self._require("parameters", values[name] > 0, f"must have {name!r} above 0")
+        self._require("parameters", values["utility_elasticity"] != 1, "must have 'utility_elasticity' other than 1")
+
+    @property
+    def world(self) -> dict[str, float]:
+        """Parameters that all regions share, by name."""
+        return {**data.world(), **self.parameters}
+
+    @property
+    def paths(self) -> dict[str, NDArray[np.float32]]:
+        """Paths that nobody decides on, by name: all arrays of `Paths` but the starts."""
+        return data.paths(self.world, self.num_regions, self.episode_length)
+
+    @property
+    def n_agents(self) -> int:
+        """Number of regions."""
+        return self.num_regions
+
+    @property
+    def n_public(self) -> int:
+        """Entries that all observe of each region: capital, output, emissions, mitigation, and its balance of trade."""
+        return 5 if self.trade else 4
+
+    @property
+    def n_features(self) -> int:
+        """Entries of an observation."""
+        return N_WORLD + data.N_PROFILE + self.n_public + self.n_agents * (1 + self.n_public)
+
+    @property
+    def action_levels(self) -> list[int]:
+        """Levels of each type of action: mitigation and savings; with trade exports, imports and tariffs."""
+        n_types = 3 + 2 * self.n_agents if self.trade else 2
+        return [self.num_levels] * n_types
+
+    @property
+    def n_starts(self) -> int:
+        """Starts among which an episode's is drawn."""
+        return max(1, self.reset_pool_size)
+
+    @property
+    def starts(self) -> NDArray[np.float32]:
+        """Capital at which episodes start, ``(n_starts, n_agents)``, 10^12 USD; in a pool uniform around 2015's."""
+        capital = data.regions(self.num_regions)["capital"]
+        if not self.reset_pool_size:
+            return capital[None].astype(np.float32)
+        spread = self.capital_spread
+        factors = np.random.default_rng(self.seed or 0).uniform(1 - spread, 1 + spread, (self.n_starts, self.n_agents))
+        return (capital * factors).astype(np.float32)
+
+
+class Rice(Environment):
+    """Twenty-seven regions choose every five years how much carbon to avoid and how much to save.
+
+    | action | range |
+    |---|---|
+    | 0: mitigation rate | level / (``num_levels`` - 1) |
+    | 1: savings rate | level / ``num_levels`` |
+
+    With ``trade``, and N regions, further:
+
+    | action | range |
+    |---|---|
+    | 2: share of output that may be exported | level / (``num_levels`` - 1) |
+    | 3 to N+2: imports from each region, of own output | level / (``num_levels`` - 1) |
+    | N+3 to 2N+2: tariff on each region | level / (``num_levels`` - 1) |
+
+    | observation, P public entries | unit |
+    |---|---|
+    | 0: steps done | ``episode_length`` |
+    | 1, 2: temperature of atmosphere and ocean | 5 K |
+    | 3 to 5: carbon of atmosphere, upper and lower ocean | that of the equilibrium |
+    | 6 to 9: own population, technology, carbon intensity, cost of mitigation | 10^9, 10, kg/USD, 0.1 |
+    | 10 to P+9: own public entries | |
+    | P+10 to P+N+9: is it oneself | 0 or 1 |
+    | the rest: public entries of each region | |
+
+    Public entries are log(capital) / 4, log(1 + output) / 4, emissions / 10 and the mitigation rate of the last step;
+    with trade the balance over the debt at which imports stop, within plus or minus 1.
+
+    The reward is the utility of a period's consumption. Never terminated, truncated at ``episode_length``.
+
+    Source: Nordhaus, DICE-2016R; Zhang et al. 2022, "AI for Global Climate Cooperation", appendices A, B and I. What is
+    chosen where these leave it open, or differ, says ``docs/environments/rice.md``.
+    """
+
+    name = "Rice"
+    kernel_sources = sources_in(__package__)
+    tolerance = 5e-3
+
+    def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
+        """Take the fields of `RiceConfig` as keyword arguments."""
+        super().__init__(env_backend)
+        self.config = RiceConfig(**config)
+        self.seed = self.config.seed or 0
+        self.num_agents = self.config.n_agents
+        self.episode_length = self.config.episode_length
+        self.action_space = {agent: MultiDiscrete(self.config.action_levels) for agent in range(self.num_agents)}
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes of a step, in words of 4, each counted once.
+
+        An agent: actions, capital, balance and reserve read, 7 of its state, the reward and the observation written. An
+        environment: 5 of the climate and the time read, these and three flags written.
+        """
+        config = self.config
+        return 4 * (self.num_agents * (len(config.action_levels) + 11 + config.n_features) + 15)
+
+    @property
+    def ops_per_step(self) -> int:
+        """Operations of a step. An agent: 3 powers and 2 logarithms of 25 each, 50 more; with trade one a partner."""
+        partner = 40 * self.num_agents if self.config.trade else 0
+        return self.num_agents * (175 + partner) + 60
+
+    def scene(self, episode: Episode) -> Scene:
+        """Show emissions of the regions and the temperature."""
+        return draw(self.config, episode)
+
+    def get_constants(self) -> dict[str, Constant]:
+        """Return what is compiled in."""
+        config, w = self.config, self.config.world
+        return {
+            "N_FEATURES": config.n_features,
+            "N_PUBLIC": config.n_public,
+            "N_TYPES": len(config.action_levels),
+            "N_LEVELS": config.num_levels,
+            "N_STARTS": config.n_starts,
+            "TRADE": config.trade,
+            "YEARS": w["years"],
+            "CAPITAL_SHARE": w["capital_share"],
+            "KEPT_CAPITAL": (1 - w["depreciation"]) ** w["years"],
+            "DAMAGE_LINEAR": w["damage_linear"],
+            "DAMAGE_QUADRATIC": w["damage_quadratic"],
+            "ABATEMENT_EXPONENT": w["abatement_exponent"],
+            "FORCING": w["forcing_of_doubling"] / np.log(2),
+            "FEEDBACK": w["forcing_of_doubling"] / w["temperature_of_doubling"],
+            "WARMING_SPEED": w["warming_speed"],
+            "OCEAN_LOSS": w["ocean_loss"],
+            "OCEAN_SPEED": w["ocean_speed"],
+            "CARBON_EQUILIBRIUM": w["carbon_equilibrium"],
+            "UPPER_EQUILIBRIUM": w["upper_ocean_equilibrium"],
+            "LOWER_EQUILIBRIUM": w["lower_ocean_equilibrium"],
+            "ATMOSPHERE_TO_UPPER": w["carbon_to_ocean"],
+            "UPPER_TO_ATMOSPHERE": w["carbon_to_ocean"] * w["carbon_equilibrium"] / w["upper_ocean_equilibrium"],
+            "UPPER_TO_LOWER": w["carbon_to_deep"],
+            "LOWER_TO_UPPER": w["carbon_to_deep"] * w["upper_ocean_equilibrium"] / w["lower_ocean_equilibrium"],
+            "EMITTED_CARBON": w["years"] * w["carbon_of_co2"],
+            "START_ATMOSPHERE": w["carbon_atmosphere"],
+            "START_UPPER": w["carbon_upper_ocean"],
+            "START_LOWER": w["carbon_lower_ocean"],
+            "START_AIR": w["temperature_atmosphere"],
+            "START_OCEAN": w["temperature_ocean"],
+            "UTILITY_EXPONENT": 1 - w["utility_elasticity"],
+            "MIN_CONSUMPTION": config.min_consumption,
+            "INTEREST": 1 + w["balance_interest"],
+            "SUBSTITUTION": w["substitution"],
+            "INVERSE_SUBSTITUTION": 1 / w["substitution"],
+            "DOMESTIC": w["domestic_preference"],
+            "FOREIGN": w["foreign_preference"] / (self.num_agents - 1),
+        }
+
+    def get_data_dictionary(self) -> DataFeed:
+        """State of regions and climate, the paths, and the one start where there is no pool to draw from."""
+        feed = DataFeed()
+        for name in Regions._fields:
+            row = np.zeros(self.num_agents, np.float32)
+            feed.add_data(name, row, per_env=True, log_data_across_episode=True)
+        for name, n_boxes in zip(Climate._fields, (3, 2), strict=True):
+            feed.add_data(name, np.zeros(n_boxes, np.float32), per_env=True)
+        for name, array in self.config.paths.items():
+            feed.add_data(name, array)
+        if not self.config.reset_pool_size:
+            feed.add_data("capital_reset_pool", self.config.starts)
+        return feed
+
+    def get_tensor_dictionary(self) -> DataFeed:
+        """Arrays that a trainer reads and writes."""
+        feed = DataFeed()
+        row = np.zeros((self.num_agents, self.config.n_features), np.float32)
+        actions = np.zeros((self.num_agents, len(self.config.action_levels)), np.int32)
+        feed.add_data("observations", row, per_env=True)
+        feed.add_data("final_observations", row, per_env=True)
+        feed.add_data("sampled_actions", actions, per_env=True)
+        feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
+        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
+        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
+        return feed
+
+    def get_reset_pool_dictionary(self) -> DataFeed:
+        """Return the pool of starts, if there is one to draw from."""
+        feed = DataFeed()
+        if self.config.reset_pool_size:
+            feed.add_pool_for_reset("capital_reset_pool", self.config.starts, reset_target="capital")
+        return feed

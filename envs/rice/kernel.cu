@@ -1,0 +1,269 @@
+// RICE. Phases as in reference.py: produce, trade, warm, consume, observe, start.
+//
+// A block owns its environments and its threads stride over their regions; what one region needs of the others lies in
+// shared memory, a few words each. Sums over regions are taken by one thread in the order of the regions, so that they
+// have the oracle's bits. Observations, most of the traffic, are written by LANES neighbouring threads a row.
+
+constexpr int N_WORLD = 6, N_PROFILE = 4;
+constexpr int MITIGATION = 0, SAVINGS = 1, EXPORTS = 2, IMPORTS = 3, TARIFFS = IMPORTS + N_AGENTS;  // columns of actions
+constexpr float WHOLE = N_LEVELS - 1;
+constexpr float SMALLEST = 1.17549435e-38f;
+
+// Threads that write one row of the observations.
+constexpr int LANES = WD_STRIDE < 32 ? 1 : 32;
+static_assert(WD_STRIDE % LANES == 0, "rice: THREADS must be a multiple of 32");
+
+struct World {
+  float spare[ENVS_PER_BLOCK][N_AGENTS];          // output that is left to consume or sell
+  float unit[ENVS_PER_BLOCK][N_AGENTS];           // what a level of imports is worth; with trade
+  float share[ENVS_PER_BLOCK][N_AGENTS];          // share of what others want that is sold to them; with trade
+  float all[ENVS_PER_BLOCK][N_AGENTS][N_PUBLIC];  // what all see of each region
+  float world[ENVS_PER_BLOCK][N_WORLD];           // what all see of the world
+  int period[ENVS_PER_BLOCK];
+  unsigned char ended[ENVS_PER_BLOCK];
+};
+
+WD_FN float largest(float a, float b) { return a > b ? a : b; }
+WD_FN float least(float a, float b) { return a < b ? a : b; }
+
+// Period of a step; who steps on after the last one gets it again.
+WD_FN int period_at(int timestep) { return wd_min(timestep, EPISODE_LENGTH - 1); }
+
+// x to a power; 0 for what is not positive and normal.
+WD_FN float power(float x, float exponent) { return x >= SMALLEST ? wd_exp(exponent * wd_log(x)) : 0.f; }
+
+// ---------------------------------------------------------------------------------------------- trade
+
+// Imports that a region wants of another one, levels.
+WD_FN float wanted(const int* actions, int buyer, int seller) {
+  return buyer == seller ? 0.f : static_cast<float>(actions[IMPORTS + seller]);
+}
+
+// What a level of imports is worth to a region that trusts in its balance; afterwards the block waits.
+WD_FN float unit_of(const int* actions, int buyer, float output, float balance, float credit) {
+  float levels = 0.f;  // small integers
+  for (int seller = 0; seller < N_AGENTS; ++seller) levels += wanted(actions, buyer, seller);
+  const float trust = wd_clip(1.f + balance / credit, 0.f, 1.f);
+  return output / largest(levels, WHOLE) * trust;
+}
+
+// ---------------------------------------------------------------------------------------------- observe
+
+// What all see of a region. Afterwards the block waits.
+WD_FN void publish(World& block, int local, int agent, float capital, float output, float emissions, float mitigation,
+                   float balance, float credit) {
+  float* row = block.all[local][agent];
+  row[0] = wd_log(largest(capital, SMALLEST)) * 0.25f;
+  row[1] = wd_log(1.f + output) * 0.25f;
+  row[2] = emissions * 0.1f;
+  row[3] = mitigation;
+  if constexpr (TRADE) row[N_PUBLIC - 1] = wd_clip(balance / credit, -1.f, 1.f);
+}
+
+// What all see of the world. Afterwards the block waits.
+WD_FN void look(World& block, int local, int timestep, const float* carbon, const float* temperature) {
+  float* row = block.world[local];
+  row[0] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
+  row[1] = temperature[0] / 5.f;
+  row[2] = temperature[1] / 5.f;
+  row[3] = carbon[0] / CARBON_EQUILIBRIUM;
+  row[4] = carbon[1] / UPPER_EQUILIBRIUM;
+  row[5] = carbon[2] / LOWER_EQUILIBRIUM;
+  block.period[local] = timestep;
+}
+
+WD_FN float seen(const World& block, int local, int self, int column, const float (*profile)[N_AGENTS][N_PROFILE]) {
+  if (column < N_WORLD) return block.world[local][column];
+  column -= N_WORLD;
+  if (column < N_PROFILE) return profile[block.period[local]][self][column];
+  column -= N_PROFILE;
+  if (column < N_PUBLIC) return block.all[local][self][column];
+  column -= N_PUBLIC;
+  if (column < N_AGENTS) return column == self ? 1.f : 0.f;
+  column -= N_AGENTS;
+  return block.all[local][column / N_PUBLIC][column % N_PUBLIC];
+}
+
+// Writes the rows of every environment, or only of those that restarted.
+WD_FN void observe(const World& block, int n_envs, bool restarted, const float (*profile)[N_AGENTS][N_PROFILE],
+                   float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES]) {
+  for (int row = WD_THREAD / LANES; row < ENVS_PER_BLOCK * N_AGENTS; row += WD_STRIDE / LANES) {
+    const int local = row / N_AGENTS, self = row % N_AGENTS, env = WD_BLOCK * ENVS_PER_BLOCK + local;
+    if (env >= n_envs || (restarted && !block.ended[local])) continue;
+    const bool is_final = AUTO_RESET && !restarted && block.ended[local];
+    float* target = is_final ? final_observations[env][self] : observations[env][self];
+    for (int column = WD_THREAD % LANES; column < N_FEATURES; column += LANES)
+      target[column] = seen(block, local, self, column, profile);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- start
+
+// True for all threads of the block alike.
+WD_FN bool any_ended(const World& block, int n_envs) {
+  bool any = false;
+  for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
+    any |= block.ended[local] != 0;
+  return any;
+}
+
+// Starts the next episode of the environments of this block that ended. The block has waited before; it has again when
+// this returns.
+WD_FN void start(World& block, int n_envs, float (*capital)[N_AGENTS], float (*output)[N_AGENTS],
+                 float (*consumption)[N_AGENTS], float (*emissions)[N_AGENTS], float (*mitigation)[N_AGENTS],
+                 float (*balance)[N_AGENTS], float (*reserve)[N_AGENTS], float (*carbon)[3], float (*temperature)[2],
+                 const float (*capital_reset_pool)[N_AGENTS], const float* credit, int* _timestep_, int* _episode_,
+                 const int* _reset_seed_) {
+  WD_EACH_AGENT(local, env, agent) {
+    if (!block.ended[local]) continue;
+    const int row = wd_pool_row(_episode_[env], env, _reset_seed_[0], _reset_seed_[1], N_STARTS);
+    const float first = capital_reset_pool[row][agent];
+    capital[env][agent] = first;
+    output[env][agent] = consumption[env][agent] = emissions[env][agent] = mitigation[env][agent] = 0.f;
+    balance[env][agent] = reserve[env][agent] = 0.f;
+    publish(block, local, agent, first, 0.f, 0.f, 0.f, 0.f, credit[agent]);
+  }
+  WD_SYNC();
+  WD_EACH_ENV(local, env) {
+    if (!block.ended[local]) continue;
+    carbon[env][0] = START_ATMOSPHERE;
+    carbon[env][1] = START_UPPER;
+    carbon[env][2] = START_LOWER;
+    temperature[env][0] = START_AIR;
+    temperature[env][1] = START_OCEAN;
+    _timestep_[env] = 0;
+    _episode_[env] += 1;
+    look(block, local, 0, carbon[env], temperature[env]);
+  }
+  WD_SYNC();
+}
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*consumption)[N_AGENTS],
+                float (*emissions)[N_AGENTS], float (*mitigation)[N_AGENTS], float (*balance)[N_AGENTS],
+                float (*reserve)[N_AGENTS], float (*carbon)[3], float (*temperature)[2],
+                const float (*production)[N_AGENTS], const float (*labour)[N_AGENTS],
+                const float (*intensity)[N_AGENTS], const float (*abatement)[N_AGENTS],
+                const float (*profile)[N_AGENTS][N_PROFILE], const float (*world)[2], const float* credit,
+                const float (*capital_reset_pool)[N_AGENTS], const int (*sampled_actions)[N_AGENTS][N_TYPES],
+                float (*rewards)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
+                float (*final_observations)[N_AGENTS][N_FEATURES], int* terminated, int* truncated, int* _done_,
+                int* _timestep_, int* _episode_, const int* _reset_seed_, int n_envs) {
+  WD_SHARED World block;
+
+  // produce
+  WD_EACH_AGENT(local, env, agent) {
+    const int period = period_at(_timestep_[env]);
+    const int* actions = sampled_actions[env][agent];
+    const float mitigated = static_cast<float>(actions[MITIGATION]) / WHOLE;
+    const float savings = static_cast<float>(actions[SAVINGS]) / static_cast<float>(N_LEVELS);
+    const float warming = temperature[env][0], before = capital[env][agent];
+    const float gross = production[period][agent] * power(before, CAPITAL_SHARE);  // Y = A L^(1 - gamma) K^gamma
+    const float undamaged = largest(1.f - warming * (DAMAGE_LINEAR + DAMAGE_QUADRATIC * warming), 0.f);
+    const float cost = abatement[period][agent] * power(mitigated, ABATEMENT_EXPONENT);  // theta_1 mu^theta_2
+    const float net = undamaged * largest(1.f - cost, 0.f) * gross;
+    const float investment = savings * net;
+    output[env][agent] = net;
+    mitigation[env][agent] = mitigated;
+    emissions[env][agent] = intensity[period][agent] * (1.f - mitigated) * gross;  // sigma (1 - mu) Y
+    capital[env][agent] = KEPT_CAPITAL * before + YEARS * investment;
+    block.spare[local][agent] = net - investment;
+    if constexpr (TRADE) block.unit[local][agent] = unit_of(actions, agent, net, balance[env][agent], credit[agent]);
+  }
+  WD_SYNC();
+
+  // trade: what regions sell, and to what share of what others want
+  if constexpr (TRADE) {
+    WD_EACH_AGENT(local, env, agent) {
+      float demand = 0.f;
+      for (int buyer = 0; buyer < N_AGENTS; ++buyer)
+        demand += wanted(sampled_actions[env][buyer], buyer, agent) * block.unit[local][buyer];
+      const float exported = static_cast<float>(sampled_actions[env][agent][EXPORTS]) / WHOLE * output[env][agent];
+      const float limit = least(exported, block.spare[local][agent]);
+      block.share[local][agent] = demand > limit ? limit / demand : 1.f;
+      const float sold = least(demand, limit);
+      block.spare[local][agent] -= sold;
+      consumption[env][agent] = sold;  // until all regions have bought
+    }
+    WD_SYNC();
+  }
+
+  // warm
+  WD_EACH_ENV(local, env) {
+    const int period = period_at(_timestep_[env]);
+    float emitted = 0.f;
+    for (int agent = 0; agent < N_AGENTS; ++agent) emitted += emissions[env][agent];
+    emitted = world[period][0] + emitted;
+    const float atmosphere = carbon[env][0], upper = carbon[env][1], lower = carbon[env][2];
+    const float sinking = ATMOSPHERE_TO_UPPER * atmosphere - UPPER_TO_ATMOSPHERE * upper;
+    const float buried = UPPER_TO_LOWER * upper - LOWER_TO_UPPER * lower;
+    const float warmer = atmosphere - sinking + EMITTED_CARBON * emitted;
+    carbon[env][0] = warmer;
+    carbon[env][1] = upper + sinking - buried;
+    carbon[env][2] = lower + buried;
+    // F' = F_2x log2(M_AT' / M_AT,1750) + F_EX'
+    const float forcing = FORCING * wd_log(warmer / CARBON_EQUILIBRIUM) + world[period + 1][1];
+    const float air = temperature[env][0], ocean = temperature[env][1], to_ocean = air - ocean;
+    temperature[env][0] = air + WARMING_SPEED * (forcing - (FEEDBACK * air + OCEAN_LOSS * to_ocean));
+    temperature[env][1] = ocean + OCEAN_SPEED * to_ocean;
+    const bool is_over = (_timestep_[env] += 1) >= EPISODE_LENGTH;
+    terminated[env] = 0;
+    truncated[env] = _done_[env] = block.ended[local] = is_over;
+    look(block, local, period + 1, carbon[env], temperature[env]);
+  }
+  WD_SYNC();
+
+  // consume
+  WD_EACH_AGENT(local, env, agent) {
+    float consumed = block.spare[local][agent];
+    if constexpr (TRADE) {
+      const int* actions = sampled_actions[env][agent];
+      float imports = 0.f, tariffed = 0.f, value = 0.f;
+      for (int seller = 0; seller < N_AGENTS; ++seller) {
+        const float bought = wanted(actions, agent, seller) * block.unit[local][agent] * block.share[local][seller];
+        const float tariff = static_cast<float>(actions[TARIFFS + seller]) / WHOLE * bought;
+        imports += bought;
+        tariffed += tariff;
+        value += power(bought - tariff, SUBSTITUTION);
+      }
+      // Armington: goods of others are no full substitute.
+      consumed = power(DOMESTIC * power(consumed, SUBSTITUTION) + FOREIGN * value, INVERSE_SUBSTITUTION);
+      reserve[env][agent] += YEARS * tariffed;
+      balance[env][agent] = INTEREST * balance[env][agent] + YEARS * (consumption[env][agent] - imports);
+    }
+    consumption[env][agent] = consumed;
+    const float people = labour[block.period[local] - 1][agent];
+    const float each = largest(consumed / people, MIN_CONSUMPTION);
+    rewards[env][agent] = people * (power(each, UTILITY_EXPONENT) - 1.f) / UTILITY_EXPONENT;
+    publish(block, local, agent, capital[env][agent], output[env][agent], emissions[env][agent],
+            mitigation[env][agent], balance[env][agent], credit[agent]);
+  }
+  WD_SYNC();
+
+  observe(block, n_envs, false, profile, observations, final_observations);
+  if (AUTO_RESET && any_ended(block, n_envs)) {
+    WD_SYNC();  // what the episode ended with has been observed
+    start(block, n_envs, capital, output, consumption, emissions, mitigation, balance, reserve, carbon, temperature,
+          capital_reset_pool, credit, _timestep_, _episode_, _reset_seed_);
+    observe(block, n_envs, true, profile, observations, final_observations);
+  }
+}
+
+WD_KERNEL(reset)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*consumption)[N_AGENTS],
+                 float (*emissions)[N_AGENTS], float (*mitigation)[N_AGENTS], float (*balance)[N_AGENTS],
+                 float (*reserve)[N_AGENTS], float (*carbon)[3], float (*temperature)[2],
+                 const float (*profile)[N_AGENTS][N_PROFILE], const float* credit,
+                 const float (*capital_reset_pool)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES], int* _done_,
+                 int* _timestep_, int* _episode_, const int* _reset_seed_, int force, int n_envs) {
+  WD_SHARED World block;
+  WD_EACH_ENV(local, env) {
+    block.ended[local] = force != 0 || _done_[env] != 0;
+    _done_[env] = 0;
+  }
+  WD_SYNC();
+  if (!any_ended(block, n_envs)) return;
+  start(block, n_envs, capital, output, consumption, emissions, mitigation, balance, reserve, carbon, temperature,
+        capital_reset_pool, credit, _timestep_, _episode_, _reset_seed_);
+  observe(block, n_envs, true, profile, observations, nullptr);
+}

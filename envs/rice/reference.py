@@ -1,0 +1,195 @@
+"""RICE in NumPy, over all environments at once: the oracle, and backend `cpu`.
+
+Phases: `produce`, `trade`, `warm`, `consume`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless said
+otherwise. Sums over regions are taken in the order of the regions, so that every language has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.maths_numpy import exp, log
+from warpdrive_min.rng import pool_row
+
+from .arrays import Climate, Paths, Regions
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+ONE: Final = np.float32(1)
+SMALLEST: Final = np.finfo(np.float32).tiny
+MITIGATION, SAVINGS, EXPORTS, IMPORTS = range(4)
+"""Columns of the actions; imports have one for each region, and tariffs as many after them."""
+
+
+def build(c: Any) -> dict[str, Callable[..., None]]:
+    """Close the kernels over the constants ``c``."""
+
+    def step(
+        regions: Regions, climate: Climate, paths: Paths, sampled_actions: Ints, clock: Clock, results: Results
+    ) -> None:
+        period = np.minimum(clock.timestep, c.EPISODE_LENGTH - 1)  # who steps on gets the last one again
+        spare = produce(c, regions, climate, paths, sampled_actions, period)
+        bought = trade(c, regions, paths, sampled_actions, spare) if c.TRADE else None
+        warm(c, regions, climate, paths, period)
+        results.rewards[:] = consume(c, regions, paths, spare, bought, period)
+        clock.timestep[:] += 1
+        results.terminated[:] = 0
+        results.truncated[:] = clock.done[:] = clock.timestep >= c.EPISODE_LENGTH
+        observe(c, regions, climate, paths, period + 1, results.observations)
+        if c.AUTO_RESET and clock.done.any():
+            ended = np.flatnonzero(clock.done)
+            results.final_observations[ended] = results.observations[ended]
+            start(c, ended, regions, climate, paths, clock, results.observations)
+
+    def reset(regions: Regions, climate: Climate, paths: Paths, clock: Clock, results: Results, force: int) -> None:
+        ended = np.flatnonzero((clock.done != 0) | (force != 0))
+        clock.done[ended] = 0
+        start(c, ended, regions, climate, paths, clock, results.observations)
+
+    return {"step": step, "reset": reset}
+
+
+def produce(c: Any, regions: Regions, climate: Climate, paths: Paths, actions: Ints, period: Ints) -> Floats:
+    """Write output, emissions, mitigation and the next period's capital; returns what is left to consume or sell."""
+    mitigation = actions[..., MITIGATION].astype(np.float32) / np.float32(c.N_LEVELS - 1)
+    savings = actions[..., SAVINGS].astype(np.float32) / np.float32(c.N_LEVELS)
+    warming = climate.temperature[:, :1]
+    gross = paths.production[period] * power(regions.capital, c.CAPITAL_SHARE)  # Y = A L^(1 - gamma) K^gamma
+    undamaged = np.maximum(ONE - warming * (c.DAMAGE_LINEAR + c.DAMAGE_QUADRATIC * warming), 0)
+    cost = paths.abatement[period] * power(mitigation, c.ABATEMENT_EXPONENT)  # theta_1 mu^theta_2
+    output = undamaged * np.maximum(ONE - cost, 0) * gross
+    investment = savings * output
+    regions.output[:] = output
+    regions.mitigation[:] = mitigation
+    regions.emissions[:] = paths.intensity[period] * (ONE - mitigation) * gross  # sigma (1 - mu) Y
+    regions.capital[:] = c.KEPT_CAPITAL * regions.capital + c.YEARS * investment
+    spare: Floats = output - investment
+    return spare
+
+
+def trade(c: Any, regions: Regions, paths: Paths, actions: Ints, spare: Floats) -> Floats:
+    """Share out what regions sell among those that want it; returns the value of foreign goods in consumption.
+
+    Writes ``spare``, from which exports are taken, balances and reserves.
+    """
+    n, whole = c.N_AGENTS, np.float32(c.N_LEVELS - 1)
+    wanted, tariffs = (actions[..., first : first + n].astype(np.float32) for first in (IMPORTS, IMPORTS + n))
+    wanted[:, np.arange(n), np.arange(n)] = 0
+    trust = np.clip(ONE + regions.balance / paths.credit, 0, 1)
+    # Levels are small integers, whose sum is exact in any order.
+    unit = regions.output / np.maximum(wanted.sum(2), whole) * trust
+    demand = total(wanted[:, buyer] * unit[:, buyer, None] for buyer in range(n))
+    limit = np.minimum(actions[..., EXPORTS].astype(np.float32) / whole * regions.output, spare)
+    sold = np.minimum(demand, limit)
+    share = np.where(demand > limit, limit / np.where(demand > limit, demand, ONE), ONE)
+    imports, tariffed, value = (np.zeros_like(spare) for _ in range(3))
+    for seller in range(n):
+        bought = wanted[:, :, seller] * unit * share[:, seller, None]
+        tariff = tariffs[:, :, seller] / whole * bought
+        imports += bought
+        tariffed += tariff
+        value += power(bought - tariff, c.SUBSTITUTION)
+    spare -= sold
+    regions.reserve[:] += c.YEARS * tariffed
+    regions.balance[:] = c.INTEREST * regions.balance + c.YEARS * (sold - imports)
+    return value
+
+
+def warm(c: Any, regions: Regions, climate: Climate, paths: Paths, period: Ints) -> None:
+    """Move the carbon and the temperatures on by a period: what leaves one box enters another."""
+    emissions = paths.world[period, 0] + total(regions.emissions.T)
+    atmosphere, upper, lower = climate.carbon.T.copy()
+    sinking = c.ATMOSPHERE_TO_UPPER * atmosphere - c.UPPER_TO_ATMOSPHERE * upper
+    buried = c.UPPER_TO_LOWER * upper - c.LOWER_TO_UPPER * lower
+    climate.carbon[:, 0] = atmosphere - sinking + c.EMITTED_CARBON * emissions
+    climate.carbon[:, 1] = upper + sinking - buried
+    climate.carbon[:, 2] = lower + buried
+    air, ocean = climate.temperature.T.copy()
+    # F' = F_2x log2(M_AT' / M_AT,1750) + F_EX'
+    forcing = c.FORCING * log(climate.carbon[:, 0] / c.CARBON_EQUILIBRIUM) + paths.world[period + 1, 1]
+    to_ocean = air - ocean
+    climate.temperature[:, 0] = air + c.WARMING_SPEED * (forcing - (c.FEEDBACK * air + c.OCEAN_LOSS * to_ocean))
+    climate.temperature[:, 1] = ocean + c.OCEAN_SPEED * to_ocean
+
+
+def consume(c: Any, regions: Regions, paths: Paths, spare: Floats, bought: Floats | None, period: Ints) -> Floats:
+    """Write consumption and return its utility."""
+    if bought is None:
+        regions.consumption[:] = spare
+    else:  # Armington: goods of others are no full substitute
+        mixed = c.DOMESTIC * power(spare, c.SUBSTITUTION) + c.FOREIGN * bought
+        regions.consumption[:] = power(mixed, c.INVERSE_SUBSTITUTION)
+    people = paths.labour[period]
+    each = np.maximum(regions.consumption / people, c.MIN_CONSUMPTION)
+    utility: Floats = people * (power(each, c.UTILITY_EXPONENT) - ONE) / c.UTILITY_EXPONENT
+    return utility
+
+
+def observe(c: Any, regions: Regions, climate: Climate, paths: Paths, period: Ints, seen: Floats) -> None:
+    """Write what every region sees, ``seen`` ``(n_envs, n_agents, n_features)``."""
+    n = c.N_AGENTS
+    public = publish(c, regions, paths)
+    seen[..., 0] = (period.astype(np.float32) / np.float32(c.EPISODE_LENGTH))[:, None]
+    seen[..., 1:3] = climate.temperature[:, None] / np.float32(5)
+    seen[..., 3:6] = (climate.carbon / np.array([c.CARBON_EQUILIBRIUM, c.UPPER_EQUILIBRIUM, c.LOWER_EQUILIBRIUM]))[
+        :, None
+    ]
+    seen[..., 6:10] = paths.profile[period]
+    own = 10 + c.N_PUBLIC
+    seen[..., 10:own] = public
+    seen[..., own : own + n] = np.eye(n, dtype=np.float32)
+    seen[..., own + n :] = public.reshape(len(public), 1, -1)
+
+
+def publish(c: Any, regions: Regions, paths: Paths) -> Floats:
+    """Return what all see of each region, ``(n_envs, n_agents, n_public)``."""
+    quarter = np.float32(0.25)
+    columns = [
+        log(np.maximum(regions.capital, SMALLEST)) * quarter,
+        log(ONE + regions.output) * quarter,
+        regions.emissions * np.float32(0.1),
+        regions.mitigation,
+    ]
+    if c.TRADE:
+        columns.append(np.clip(regions.balance / paths.credit, -1, 1))
+    return np.stack(columns, -1)
+
+
+def start(
+    c: Any, envs: NDArray[np.intp], regions: Regions, climate: Climate, paths: Paths, clock: Clock, seen: Floats
+) -> None:
+    """Start the next episode of the named environments, and write its first observations."""
+    low, high = clock.reset_seed
+    for array in regions:
+        array[envs] = 0
+    regions.capital[envs] = paths.capital_reset_pool[pool_row(clock.episode[envs], envs, low, high, c.N_STARTS)]
+    climate.carbon[envs] = c.START_ATMOSPHERE, c.START_UPPER, c.START_LOWER
+    climate.temperature[envs] = c.START_AIR, c.START_OCEAN
+    clock.timestep[envs] = 0
+    clock.episode[envs] += 1
+    first = np.empty((len(envs), *seen.shape[1:]), np.float32)
+    started = Regions(*(array[envs] for array in regions)), Climate(*(array[envs] for array in climate))
+    observe(c, *started, paths, clock.timestep[envs], first)
+    seen[envs] = first
+
+
+def power(x: Floats, exponent: np.float32) -> Floats:
+    """Return x to a power; 0 for what is not positive and normal."""
+    is_positive = x >= SMALLEST
+    raised = exp(exponent * log(np.where(is_positive, x, ONE)))
+    return np.where(is_positive, raised, np.float32(0))
+
+
+def total(parts: Iterable[Floats]) -> Floats:
+    """Return the sum, from first to last."""
+    parts = iter(parts)
+    result: Floats = next(parts).copy()
+    for part in parts:
+        result += part
+    return result

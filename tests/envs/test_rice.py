@@ -1,0 +1,240 @@
+"""RICE: worked numbers, what is conserved, and published results."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from envs import Rice
+from envs.rice import data, reference
+from envs.rice.arrays import Climate, Paths, Regions
+from tests.agreement import assert_same_bits, free_run, random_actions, start, step_from_same_state
+from tests.support import is_simulated, on_every_other_backend
+
+N = data.N_REGIONS
+DICE_2016R = {"forcing_steps": 17.0, "land_decline": 0.115}
+"""Where RICE-N has parameters of the climate of its own, those of DICE-2016R."""
+BASELINE = {
+    "emissions": [
+        35.7403846239, 39.3836936187, 42.9317332530, 46.3500626764, 49.6064559213, 52.6746847474, 55.5338979827,
+        58.1679798262, 60.5649239920, 62.7162465933, 64.6164502868, 66.2625447611, 67.6536235241, 68.7904934669,
+        69.6753512566, 70.3114985962, 70.7030860777, 70.8548718186, 70.7719749064, 70.4614328363,
+    ],
+    "temperature": [
+        1.0163416484, 1.1892306821, 1.3679223581, 1.5517382033, 1.7400122810, 1.9320690888, 2.1272196666,
+        2.3247673028, 2.5240174603, 2.7242887063, 2.9249228452, 3.1252933680, 3.3248118882, 3.5229325669,
+        3.7191547069, 3.9130237748, 4.1041311327, 4.2891568657, 4.4681583758, 4.6411843630,
+    ],
+}  # fmt: skip
+"""Industrial emissions from 2015 on, GtCO2 a year, and temperatures five years later, K, of DICE-2016R without policy.
+
+Source: Nordhaus's run DICER3-base.csv, as in dice2016/ of github.com/chrisroadmap/loaded-dice.
+"""
+
+
+def started(n_envs: int = 1, **config):
+    """Return a wrapper on NumPy, and what gives an array of it."""
+    wrapper = start("rice", config, "cpu", n_envs)
+    return wrapper, lambda name: wrapper.cuda_data_manager.tensor(name).numpy()
+
+
+def play(array, wrapper, *levels: int, n_steps: int = 1) -> None:
+    """Step with the same levels in all regions: of mitigation, savings, and with trade exports, imports and tariffs."""
+    actions, n = array("sampled_actions"), wrapper.n_agents
+    for _ in range(n_steps):
+        actions[:] = np.repeat(levels, [1, 1, 1, n, n][: len(levels)])
+        wrapper.step()
+
+
+def test_first_step_of_a_region_is_as_worked_by_hand():
+    """Region 1, 2015: all equations once, with a third of mitigation and savings of 30 %."""
+    wrapper, array = started()
+    capital, labour, technology, sigma = 0.239419592, 476.878017, 1.8724419952820714, 0.4559257467059924
+    play(array, wrapper, 3, 3)
+    gross = technology * capital**0.3 * (labour / 1000) ** 0.7
+    theta_1 = 550 / (1000 * 2.6) * sigma
+    net = (1 - 0.00236 * 0.85**2) * (1 - theta_1 * (1 / 3) ** 2.6) * gross
+    consumption = 0.7 * net
+    want = {
+        "output": net,
+        "consumption": consumption,
+        "emissions": sigma * (2 / 3) * gross,
+        "capital": 0.9**5 * capital + 5 * 0.3 * net,
+        "rewards": labour / 1000 * ((consumption / (labour / 1000)) ** -0.45 - 1) / -0.45,
+    }
+    for name, value in want.items():
+        assert array(name)[0, 0] == pytest.approx(value, rel=3e-6), name
+    assert gross == pytest.approx(0.726, abs=5e-4)
+
+
+def test_climate_has_the_published_temperatures():
+    """Driven by the emissions of DICE-2016R without policy, the climate warms as there, by 4.64 K in 2115."""
+    _, array = started(parameters=DICE_2016R)
+    env = Rice(parameters=DICE_2016R)
+    c = SimpleNamespace(**{name: np.float32(value) for name, value in env.get_constants().items()})
+    regions, climate, paths = (each(*(array(name) for name in each._fields)) for each in (Regions, Climate, Paths))
+    for period, (emissions, want) in enumerate(zip(*BASELINE.values(), strict=True)):
+        regions.emissions[:] = emissions / N
+        reference.warm(c, regions, climate, paths, np.array([period]))
+        assert climate.temperature[0, 0] == pytest.approx(want, abs=2e-5), f"period {period}"
+
+
+def test_saving_everything_warms_as_the_paper_says():
+    """Zhang et al., appendix D: without mitigation and with savings of 100 %, about 7 degrees in 2100."""
+    wrapper, array = started(num_levels=100)
+    play(array, wrapper, 0, 99, n_steps=17)
+    assert array("temperature")[0, 0] == pytest.approx(7, abs=0.25)
+
+
+def test_first_year_is_that_of_the_world():
+    """Output, emissions and people of 2015 are within 20 % of those that DICE-2016R starts from."""
+    wrapper, array = started()
+    play(array, wrapper, 0, 2)
+    assert array("output").sum() == pytest.approx(105.5, rel=0.2)
+    assert array("emissions").sum() == pytest.approx(35.85, rel=0.2)
+    assert 1000 * array("labour")[0].sum() == pytest.approx(7403, rel=0.2)
+
+
+def test_carbon_is_conserved():
+    """What the three boxes hold more after 20 steps at random is what was emitted: 5 years of CO2, as carbon."""
+    wrapper, array = started(4)
+    draw, carbon = random_actions(wrapper, 0), array("carbon").sum(1, dtype=np.float64)
+    for period in range(20):
+        draw()
+        wrapper.step()
+        emitted = array("emissions").sum(1, dtype=np.float64) + 2.6 * 0.999**period
+        carbon += 5 / 3.666 * emitted
+        np.testing.assert_allclose(array("carbon").sum(1, dtype=np.float64), carbon, rtol=2e-6)
+
+
+def test_boxes_are_in_balance_without_emissions():
+    """At the equilibrium of DICE-2016R nothing flows, and the temperature of no forcing stays."""
+    still = {
+        "carbon_atmosphere": 588.0, "carbon_upper_ocean": 360.0, "carbon_lower_ocean": 1720.0, "land_emissions": 0.0,
+        "temperature_atmosphere": 0.0, "temperature_ocean": 0.0, "forcing_first": 0.0, "forcing_last": 0.0,
+    }  # fmt: skip
+    wrapper, array = started(parameters=still)
+    play(array, wrapper, 9, 2, n_steps=20)
+    np.testing.assert_allclose(array("carbon")[0], [588, 360, 1720], rtol=1e-6)
+    np.testing.assert_allclose(array("temperature")[0], 0, atol=1e-5)
+
+
+def test_goods_that_are_bought_were_sold():
+    """Without interest, balances of trade add up to zero; reserves grow by what tariffs take."""
+    wrapper, array = started(5, num_regions=4, trade=True, parameters={"balance_interest": 0.0})
+    draw, reserve = random_actions(wrapper, 1), 0.0
+    for _ in range(6):
+        draw()
+        wrapper.step()
+        np.testing.assert_allclose(array("balance").sum(1, dtype=np.float64), 0, atol=2e-4)
+        assert (np.abs(array("balance")) > 0.01).any(), "somebody must trade"
+        assert (array("reserve") >= reserve).all()
+        reserve = array("reserve").copy()
+    assert (array("consumption") >= 0).all()
+
+
+def test_trade_of_two_regions_is_as_worked_by_hand():
+    """Each wants as much as it makes of the other one, which sells a third of its own; a tariff takes a ninth."""
+    wrapper, array = started(num_regions=2, trade=True, num_levels=10)
+    play(array, wrapper, 0, 0, 3, 9, 1)
+    output = array("output")[0].astype(float)
+    sold = output / 3  # less than what the other one wants
+    assert (sold <= output[::-1]).all()
+    foreign = sold[::-1] * 8 / 9
+    mixed = (0.5 * (output - sold) ** 0.5 + 0.5 * foreign**0.5) ** 2
+    np.testing.assert_allclose(array("consumption")[0], mixed, rtol=1e-5)
+    np.testing.assert_allclose(array("reserve")[0], 5 * sold[::-1] / 9, rtol=1e-5)
+    np.testing.assert_allclose(array("balance")[0], 5 * (sold - sold[::-1]), rtol=1e-4, atol=1e-5)
+
+
+def test_debt_stops_imports():
+    """A region that owes more than a tenth of its first capital gets nothing, whatever it wants."""
+    wrapper, array = started(num_regions=2, trade=True)
+    array("balance")[0, 0] = -0.2 * data.regions(2)["capital"][0]
+    play(array, wrapper, 0, 0, 9, 9, 0)
+    assert array("balance")[0, 0] == pytest.approx(-0.22 * data.regions(2)["capital"][0] + 5 * array("output")[0, 0])
+
+
+def test_paths_go_where_their_equations_say():
+    """Two periods of population by hand; carbon, its avoidance and use of land decline, other forcing ends at 1."""
+    paths, own = data.paths(data.world(), N, 60), data.regions(N)
+    people = own["labour"][0]
+    for period in range(3):
+        assert 1000 * paths["labour"][period, 0] == pytest.approx(people, rel=1e-6)
+        people *= ((1 + own["labour_limit"][0]) / (1 + people)) ** own["labour_speed"][0]
+    for name in ("intensity", "abatement"):
+        assert (np.diff(paths[name], axis=0) <= 0).all(), name
+    assert (np.diff(paths["world"][:, 0]) < 0).all()
+    assert paths["world"][[0, 20, 60], 1].tolist() == [0.5, 1.0, 1.0]
+    assert all(np.isfinite(path).all() for path in paths.values())
+
+
+def test_observation_says_what_its_page_says():
+    """Time, climate, own profile, own public entries, who one is, and the public entries of all."""
+    wrapper, array = started(num_regions=3, episode_length=4)
+    play(array, wrapper, 9, 2)
+    seen, own = array("observations")[0, 1], [array(name)[0, 1] for name in ("capital", "output", "emissions")]
+    np.testing.assert_allclose(seen[:3], [0.25, *(array("temperature")[0] / 5)], rtol=1e-6)
+    np.testing.assert_allclose(seen[3:6], array("carbon")[0] / [588, 360, 1720], rtol=1e-6)
+    np.testing.assert_array_equal(seen[6:10], array("profile")[1, 1])
+    public = [np.log(own[0]) / 4, np.log1p(own[1]) / 4, own[2] / 10, 1]
+    np.testing.assert_allclose(seen[10:14], public, rtol=1e-5)
+    assert seen[14:17].tolist() == [0, 1, 0]
+    np.testing.assert_array_equal(seen[21:25], seen[10:14])
+    assert len(seen) == 17 + 3 * 4
+
+
+def random_rice_config(seed: int) -> dict:
+    """Draw a config."""
+    generator = np.random.default_rng(seed)
+    return {
+        "num_regions": int(generator.integers(2, 6)),
+        "num_levels": int(generator.integers(2, 12)),
+        "episode_length": int(generator.integers(3, 30)),
+        "trade": bool(generator.integers(2)),
+        "reset_pool_size": int(generator.choice([0, 2, 5])),
+        "capital_spread": float(generator.uniform(0, 0.9)),
+        "min_consumption": float(generator.uniform(0.001, 1)),
+        "parameters": {
+            "damage_quadratic": float(generator.uniform(0, 0.02)),
+            "temperature_of_doubling": float(generator.uniform(1, 6)),
+            "utility_elasticity": float(generator.uniform(0.2, 0.9)),
+            "substitution": float(generator.uniform(0.3, 0.9)),
+            "depreciation": float(generator.uniform(0, 0.3)),
+        },
+    }
+
+
+@on_every_other_backend
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(200), marks=pytest.mark.gpu)], ids=["one", "many"])
+def test_random_configs_agree(seeds, backend):
+    """Random configs go through the oracle's bits with exact floats, from random states."""
+    for seed in seeds:
+        config = random_rice_config(seed)
+        size = {"n_envs": 1, "n_steps": 2} if is_simulated(backend) else {"n_envs": 9, "n_steps": 40}
+        result, _ = step_from_same_state("rice", config, backend, seed=seed, exact=True, **size)
+        assert result.max_error == 0, f"seed {seed}, {config}: {result}"
+
+
+@on_every_other_backend
+def test_all_regions_have_the_same_bits(backend):
+    """The whole world, which trades, goes through the oracle's bits."""
+    if is_simulated(backend):
+        pytest.skip("27 regions take a minute in the simulator")
+    run = {"n_envs": 3, "n_steps": 21, "exact": True}
+    want, _ = free_run("rice", {"trade": True}, "cpu", **run)
+    got, _ = free_run("rice", {"trade": True}, backend, **run)
+    assert_same_bits(got, want)
+
+
+def test_data_file_names_units_and_sources():
+    """Every parameter has a unit, a source and a meaning; the licence of the regions' table is in the file."""
+    file = data.document()
+    for name, entry in file["world"].items():
+        assert {*entry} == {"value", "unit", "source", "meaning"}, name
+        assert entry["source"], name
+    assert {*file["regions"]["columns"]} >= {"technology", "capital", "labour", "intensity"}
+    assert np.array(file["regions"]["rows"]).shape == (27, 8)
+    assert "Redistribution" in " ".join(file["licence"])
