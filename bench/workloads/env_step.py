@@ -10,6 +10,7 @@ import torch
 
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.environment import agent_sets
 from warpdrive_min.envs import ENVS
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
@@ -171,11 +172,15 @@ def checked_envs(point: Point) -> int:
 
 def sampler_bytes(wrapper: EnvWrapper) -> int:
     """Return bytes a draw must move for one environment: the distribution, the actions, the counter in and out."""
-    space = next(iter(wrapper.env.action_space.values()))
-    if hasattr(space, "low"):  # uniform between bounds that all environments share
-        return 4 * wrapper.n_agents * int(space.shape[0]) + 8
-    categories = category_counts(space)
-    return 4 * wrapper.n_agents * (sum(categories) + len(categories)) + 8
+    total = 0
+    for agents in agent_sets(wrapper.env).values():
+        space = wrapper.env.action_space[agents[0]]
+        if hasattr(space, "low"):  # uniform between bounds that all environments share
+            total += 4 * len(agents) * int(space.shape[0]) + 8
+        else:
+            categories = category_counts(space)
+            total += 4 * len(agents) * (sum(categories) + len(categories)) + 8
+    return total
 
 
 # ------------------------------------------------------------------ points
@@ -193,6 +198,7 @@ CARTPOLE: Final = ("cartpole", 1)
 TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
 TAG_CONTINUOUS: Final = ("tag_continuous", 110)
 RICE: Final = ("rice", 27)
+COVID19_ECONOMY: Final = ("covid19_economy", 52)
 
 
 def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
@@ -231,6 +237,7 @@ def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
     if preset == "full":
         sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
         sizes[TAG_GRIDWORLD] = [*sizes[TAG_GRIDWORLD], 100_000]
+    sizes[COVID19_ECONOMY] = [60, *([1_000, 10_000] if on_gpu else [])]  # of 60 is WarpDrive's own number
     for env in ("tag_gridworld", "tag_continuous"):
         for n_agents in agent_counts(preset):
             if on_gpu or n_agents <= 1_000:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from warpdrive_min import EnvWrapper
+from warpdrive_min import CUDADataManager, EnvWrapper
 from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import PolicyConfig, RunConfig
@@ -284,8 +284,17 @@ def played(point: Point) -> Arrays:
         rollouts.run()
     trainer.update()
     data = trainer.wrapper.cuda_data_manager
-    names = (Constants.OBSERVATIONS, Constants.ACTIONS, Constants.REWARDS, EPISODE, TIMESTEP)
+    names = [*named(data, Constants.OBSERVATIONS, Constants.ACTIONS, Constants.REWARDS), EPISODE, TIMESTEP]
     return {name: data.tensor(name).cpu() for name in names} | {"weights": trainer.weights()}
+
+
+def named(data: CUDADataManager, *names: str) -> list[str]:
+    """Return the arrays of these names, of each role and key of a Dict, with a row for each agent."""
+    return [
+        each
+        for each in data.array_names()
+        if any(each == name or each.startswith(f"{name}_") for name in names) and len(data.get_shape(each)) > 1
+    ]
 
 
 def learning_check(trainer: WatchedTrainer, compare: Comparison) -> Callable[[], Check]:
@@ -319,15 +328,15 @@ def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]
 
     def check() -> Check:
         episode, timestep = (data.tensor(name).clone() for name in (EPISODE, TIMESTEP))
-        data.tensor(Constants.REWARDS).fill_(torch.nan)
+        for name in named(data, Constants.REWARDS):
+            data.tensor(name).fill_(torch.nan)
         run()
         goes_on = data.tensor(EPISODE) == episode
         n_played = (data.tensor(TIMESTEP) - timestep)[goes_on]
         # Some episodes are over; where none goes on, each was restarted, of which the episodes' numbers tell.
         is_whole = bool((n_played == point["n_steps"]).all())
-        is_finite = all(
-            bool(torch.isfinite(data.tensor(name).sum())) for name in (Constants.OBSERVATIONS, Constants.REWARDS)
-        )
+        shown = named(data, Constants.OBSERVATIONS, Constants.REWARDS)
+        is_finite = all(bool(torch.isfinite(data.tensor(name).sum())) for name in shown)
         error, oracle = compare()
         return Check(
             passed=is_finite and is_whole and error == 0,
@@ -397,7 +406,7 @@ def training_point(
     **first: Any,
 ) -> dict[str, Any]:
     """Return a point of a trainer; ``algorithm`` stands before the network, and other axes behind the mode."""
-    network = network or ("256-256" if env == "tag_continuous" else "32-32")
+    network = network or ("256-256" if env in ("tag_continuous", "covid19_economy") else "32-32")
     algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
     how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
     return place(env, backend, n_envs, n_agents, n_steps=n_steps, **algorithm, **how, **first)
@@ -410,6 +419,8 @@ ROLLOUT_SIZES: Final = (
     ("tag_gridworld", 2_000, 5, 100),
     ("tag_continuous", 100, 110, 50),
     ("tag_continuous", 2_000, 110, 50),
+    ("covid19_economy", 60, 52, 90),
+    ("covid19_economy", 1_000, 52, 90),
 )
 """Environment, number of environments, agents of each, and steps, on a GPU."""
 LARGEST: Final = (ROLLOUT_SIZES[2], ROLLOUT_SIZES[3], ROLLOUT_SIZES[5])
@@ -442,6 +453,10 @@ on Numba.
 """
 
 
+COVID19_ENVS: Final = (60, 1_000)
+"""Environments in which the COVID-19 economy is trained: as many as in the run config of its authors, and more."""
+
+
 def train_points(preset: Preset) -> list[Point]:
     """Return a small CartPole on the CPU; from preset default on also all points that others were measured on."""
 
@@ -460,6 +475,11 @@ def train_points(preset: Preset) -> list[Point]:
     multiplying = [each for each in axes if each["env"] == "tag_continuous" or each["algorithm"] == "PPO"]
     varied = [each for each in axes if (each["env"], each["n_envs"], each["n_agents"], each["algorithm"]) in VARIED]
     points += [training_point(**each) for each in axes]
+    points += [
+        training_point("covid19_economy", backend, n_envs, 52, 90, algorithm="PPO")
+        for n_envs in COVID19_ENVS
+        for backend in ("pycuda", "numba")
+    ]
     on_numba = varied if preset == "default" else axes
     points += [training_point(**{**each, "backend": "numba"}) for each in on_numba]
     points += [training_point(**each, precision="tf32") for each in (axes if preset == "full" else multiplying)]
