@@ -30,12 +30,14 @@ from warpdrive_min.validation.compare import (
     require_value,
     values_at,
 )
-from warpdrive_min.validation.subject import Array, Subject, Trace, draw_actions, play, replay, snapshot
+from warpdrive_min.validation.subject import Array, Arrays, Subject, Trace, draw_actions, play, replay, snapshot
 
 OUTPUTS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED, TIMESTEP, EPISODE)
 """Arrays that an environment's user sees of a step; the other arrays are state, or scratch that nobody need reset."""
 NOT_RESET: Final = (Constants.REWARDS, Constants.ACTIONS, TERMINATED, TRUNCATED, FINAL_OBSERVATIONS)
 """Arrays that a reset leaves as the last step wrote it."""
+PREFIXES: Final = (Constants.OBSERVATIONS, Constants.REWARDS, Constants.ACTIONS, FINAL_OBSERVATIONS)
+"""Names of arrays that each role of an environment, and each key of a Dict, may have its own of."""
 SANITIZER: Final = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9")
 PATIENCE_S: Final = 600
 """After so long a process that exercises the kernels counts as hung."""
@@ -77,6 +79,12 @@ def _run(name: str, subject: Subject) -> Result:
         return Result(name, "skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (whatever the environment's own code raises is the finding)
         return Result(name, "failed", f"{type(error).__name__}: {error}")
+
+
+def in_row(row: Arrays, *names: str) -> list[str]:
+    """Return the arrays of these names, and of `PREFIXES` those of each role and key of a Dict."""
+    prefixes = tuple(f"{name}_" for name in names if name in PREFIXES)
+    return [each for each in row if each in names or each.startswith(prefixes)]
 
 
 # ------------------------------------------------------------------ whether it can be run
@@ -191,7 +199,7 @@ def check_determinism(subject: Subject) -> str:
         runs.append(play(wrapper, actions))
     require_same(runs[0], runs[1], "going back to the same arrays: ")
     other = subject.play(seed=subject.seed + 1)
-    names = (Constants.OBSERVATIONS, Constants.REWARDS)
+    names = in_row(other[0], Constants.OBSERVATIONS, Constants.REWARDS)
     if not any(differing(*pair, names) for pair in zip(subject.trace, other, strict=True)):
         raise CheckFailedError("another seed of starts and actions gives the same observations and rewards")
     return "same bits twice; another seed differs"
@@ -239,10 +247,10 @@ def check_reset(subject: Subject) -> str:
             require_value(start, name, start[name] == want, str(want), "after a forced reset: ")
         histories.append(play(wrapper, actions[3 * n_before :]))
     starts = histories[0][0], histories[1][0]
-    left_over = [name for name in differing(*starts) if name not in NOT_RESET]
+    left_over = [name for name in differing(*starts) if name not in in_row(starts[0], *NOT_RESET)]
     what = "the same episode after another one differs" + (f" (not reset: {', '.join(left_over)})" if left_over else "")
-    require_equal(*starts, what, (Constants.OBSERVATIONS,))
-    outputs: list[Trace] = [[{name: row[name] for name in OUTPUTS if name in row} for row in t[1:]] for t in histories]
+    require_equal(*starts, what, in_row(starts[0], Constants.OBSERVATIONS))
+    outputs: list[Trace] = [[{name: row[name] for name in in_row(row, *OUTPUTS)} for row in t[1:]] for t in histories]
     require_same(outputs[0], outputs[1], f"{what}: ", first_step=1)
     return f"flags cleared; an episode is the same for {n_after} steps after two histories"
 
@@ -275,10 +283,11 @@ def check_auto_reset(subject: Subject) -> str:
         n_done += int(done.sum())
         apart.reset_only_done_envs()
         want = {**snapshot(apart), DONE: ended[DONE]}
-        if together.cuda_function_manager.has_function("reset") and FINAL_OBSERVATIONS in got:
-            final = got[FINAL_OBSERVATIONS]
-            want[FINAL_OBSERVATIONS] = np.where(_column(done, final), ended[Constants.OBSERVATIONS], final)
-        require_equal(want, got, f"step {step}", (*OUTPUTS, FINAL_OBSERVATIONS))
+        if together.cuda_function_manager.has_function("reset"):
+            for name in in_row(got, FINAL_OBSERVATIONS):
+                last = ended[name.removeprefix("final_")]
+                want[name] = np.where(_column(done, got[name]), last, got[name])
+        require_equal(want, got, f"step {step}", in_row(got, *OUTPUTS, FINAL_OBSERVATIONS))
     if not n_done:
         raise CheckSkippedError(f"no episode ended in {subject.n_steps} steps; use more steps or environments")
     return f"{n_done} episodes ended, the same either way"

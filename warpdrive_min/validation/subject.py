@@ -20,13 +20,15 @@ from warpdrive_min import backends
 from warpdrive_min.backends.base import Language
 from warpdrive_min.constants import TIMESTEP, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import CUDAEnvironmentContext, Environment, push_environment, seed_resets
+from warpdrive_min.environment import CUDAEnvironmentContext, Environment, agent_sets, push_environment, seed_resets
 from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.policies import random_policy
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 """Arrays with a row for each environment, by name."""
+Actions = dict[str, torch.Tensor]
+"""Actions of a step, by the names of their arrays."""
 Trace = list[Arrays]
 """Arrays of a run: at the start and after each step."""
 
@@ -155,8 +157,8 @@ class Subject:
         return play(wrapper, draw_actions(wrapper, self.n_steps, int(options.get("seed", self.seed))))
 
 
-def play(wrapper: EnvWrapper, actions: Iterable[torch.Tensor]) -> Trace:
-    """Step with these actions, one tensor a step; returns the arrays at the start and after each step."""
+def play(wrapper: EnvWrapper, actions: Iterable[Actions]) -> Trace:
+    """Step with these actions; returns the arrays at the start and after each step."""
     return [snapshot(wrapper), *(replay(wrapper, each) for each in actions)]
 
 
@@ -170,20 +172,22 @@ def snapshot(wrapper: EnvWrapper) -> Arrays:
     }
 
 
-def replay(wrapper: EnvWrapper, actions: torch.Tensor) -> Arrays:
+def replay(wrapper: EnvWrapper, actions: Actions) -> Arrays:
     """Take a step with these actions and return the arrays."""
-    wrapper.cuda_data_manager.tensor(Constants.ACTIONS).copy_(actions)
+    for name, values in actions.items():
+        wrapper.cuda_data_manager.tensor(name).copy_(values)
     wrapper.step()
     return snapshot(wrapper)
 
 
-def draw_actions(wrapper: EnvWrapper, n_steps: int, seed: int) -> list[torch.Tensor]:
+def draw_actions(wrapper: EnvWrapper, n_steps: int, seed: int) -> list[Actions]:
     """Draw the actions of so many steps; a wrapper can have this done once."""
-    draw, actions = random_policy(wrapper, seed), wrapper.cuda_data_manager.tensor(Constants.ACTIONS)
+    draw, data = random_policy(wrapper, seed), wrapper.cuda_data_manager
+    arrays = {name: data.tensor(name) for name in (Constants.ACTIONS + each for each in agent_sets(wrapper.env))}
     drawn = []
     for _ in range(n_steps):
         draw()
-        drawn.append(actions.clone())
+        drawn.append({name: array.clone() for name, array in arrays.items()})
     return drawn
 
 
