@@ -83,17 +83,13 @@ WD_FN void sort(float& a, float& b) {
 
 WD_FN float squared_distance(const float* x, const float* y, int a, int b) { return squared(x[a] - x[b], y[a] - y[b]); }
 
+#if defined(__CUDACC__)
+
 // Writes the ids of the SLOTS nearest agents that follow `last` (NOBODY: from the nearest on) in the order by
 // (distance, id); NOBODY where there are no more. Two passes over all agents instead of one that sorts ids along:
 // an insertion costs two instructions a slot (minimum, maximum) instead of five.
 WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsigned short* nearest) {
-#if defined(__CUDACC__)
   const auto distance_to = [&](int other) { return squared_distance(x, y, other, self); };
-#else
-  float all[ROOM];  // a loop of its own, which the compiler vectorises
-  for (int other = 0; other < ROOM; ++other) all[other] = squared_distance(x, y, other, self);
-  const auto distance_to = [&](int other) { return all[other]; };
-#endif
   const float last_distance = last == NOBODY ? -1.f : distance_to(last);
   const auto may_follow = [&](int other, float distance) {
     if (ROUNDS == 1) return other != self;
@@ -159,6 +155,74 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
   for (int slot = 0; slot < SLOTS; ++slot) nearest[ranks[slot]] = static_cast<unsigned short>(ids[slot]);
 }
 
+#else
+
+// Writes the same for the agents from `first` to before `end` of an environment, to `nearest` of each: those in the game
+// are lanes of SIMD, which all look at one other at a time, from the lowest id on, and insert it behind its equals.
+constexpr int WIDTH = 16;
+typedef float Floats __attribute__((vector_size(4 * WIDTH)));
+typedef int Ints __attribute__((vector_size(4 * WIDTH)));
+
+WD_FN void find_nearest(const Crowd& crowd, int local, int first, int end, bool is_first_round,
+                        unsigned short (*nearest)[ROW]) {
+  const float* const x = crowd.feature[X][local];
+  const float* const y = crowd.feature[Y][local];
+  int others[N_AGENTS], n_others = 0;
+  int selves[N_AGENTS], n_selves = 0;
+  for (int agent = 0; agent < N_AGENTS; ++agent) {
+    others[n_others] = agent;
+    n_others += is_set(crowd, IN_GAME, local, agent);
+  }
+  for (int agent = first; agent < end; ++agent) {
+    const bool looks = is_set(crowd, IN_GAME, local, agent) && (is_first_round || nearest[agent - first][SLOTS - 1] != NOBODY);
+    selves[n_selves] = agent;
+    n_selves += looks;
+    for (int slot = 0; slot < SLOTS && !looks; ++slot) nearest[agent - first][slot] = NOBODY;
+  }
+  for (int group = 0; group < n_selves; group += WIDTH) {
+    Floats self_x{}, self_y{}, last_distance{};
+    Ints self{}, last{};
+    for (int lane = 0; lane < WIDTH; ++lane) {
+      const int agent = selves[wd_min(group + lane, n_selves - 1)];
+      self[lane] = agent;
+      self_x[lane] = x[agent];
+      self_y[lane] = y[agent];
+      if (ROUNDS == 1 || is_first_round) continue;
+      last[lane] = nearest[agent - first][SLOTS - 1];
+      last_distance[lane] = squared_distance(x, y, last[lane], agent);
+    }
+    Floats distances[SLOTS];
+    Ints ids[SLOTS];
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      distances[slot] = Floats{} + TOO_FAR;
+      ids[slot] = Ints{} + NOBODY;
+    }
+    for (int index = 0; index < n_others; ++index) {
+      const int other = others[index];
+      const Floats dx = x[other] - self_x, dy = y[other] - self_y;
+      Floats distance = dx * dx + dy * dy;
+      distance = self == other ? Floats{} + TOO_FAR : distance;
+      if (ROUNDS > 1 && !is_first_round) {
+        const Ints follows = (distance > last_distance) | ((distance == last_distance) & (last < other));
+        distance = follows ? distance : Floats{} + TOO_FAR;
+      }
+#pragma GCC unroll 16
+      for (int slot = SLOTS - 1; slot >= 0; --slot) {
+        const Floats before = distances[slot ? slot - 1 : 0];
+        const Ints goes_on = slot ? distance < before : Ints{};
+        const Ints is_nearer = distance < distances[slot];
+        distances[slot] = goes_on ? before : is_nearer ? distance : distances[slot];
+        ids[slot] = goes_on ? ids[slot ? slot - 1 : 0] : is_nearer ? Ints{} + other : ids[slot];
+      }
+    }
+    for (int lane = 0; lane < wd_min(WIDTH, n_selves - group); ++lane)
+      for (int slot = 0; slot < SLOTS; ++slot)
+        nearest[self[lane] - first][slot] = static_cast<unsigned short>(ids[slot][lane]);
+  }
+}
+
+#endif
+
 // One entry of an observation: `feature` of the agent `other` (NOBODY: padding) as `self` sees it.
 WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature) {
   const bool sees = is_set(crowd, IN_GAME, local, self);
@@ -178,6 +242,7 @@ WD_FN void observe(Shared& shared, int n_envs, bool restarted, float (*observati
     const int n_rows = wd_min(BATCH, N_ITEMS - first);
     for (int round = 0; round < ROUNDS; ++round) {
       if (!USE_FULL_OBSERVATION) {
+#if defined(__CUDACC__)
         for (int row = WD_THREAD; row < n_rows; row += WD_STRIDE) {
           const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
           if (WD_BLOCK * ENVS_PER_BLOCK + local >= n_envs || (restarted && !crowd.ended[local])) continue;
@@ -189,8 +254,17 @@ WD_FN void observe(Shared& shared, int n_envs, bool restarted, float (*observati
             for (int slot = 0; slot < SLOTS; ++slot) nearest[slot] = NOBODY;
           }
         }
+#else
+        for (int row = 0, n = 0; row < n_rows; row += n) {
+          const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
+          n = wd_min(N_AGENTS - self, n_rows - row);
+          if (WD_BLOCK * ENVS_PER_BLOCK + local >= n_envs || (restarted && !crowd.ended[local])) continue;
+          find_nearest(crowd, local, self, self + n, round == 0, shared.nearest + row);
+        }
+#endif
         WD_SYNC();
       }
+#if defined(__CUDACC__)
       for (int column = WD_THREAD % LANES; column < COLUMNS; column += LANES) {
         const int feature = column / SLOTS, slot = column % SLOTS, rank = round * SLOTS + slot;
         if (rank >= N_OBSERVED || (feature == TIME && round > 0)) continue;
@@ -204,6 +278,24 @@ WD_FN void observe(Shared& shared, int n_envs, bool restarted, float (*observati
           target[feature * N_OBSERVED + rank] = seen(crowd, local, self, other, feature);
         }
       }
+#else
+      for (int row = 0; row < n_rows; ++row) {
+        const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
+        const int env = WD_BLOCK * ENVS_PER_BLOCK + local;
+        if (env >= n_envs || (restarted && !crowd.ended[local])) continue;
+        const bool is_final = AUTO_RESET && !restarted && crowd.ended[local];
+        float* const target = is_final ? final_observations[env][self] : observations[env][self];
+        const int n = wd_min(SLOTS, N_OBSERVED - round * SLOTS);
+        int others[SLOTS];
+        for (int slot = 0; slot < n; ++slot)
+          others[slot] = USE_FULL_OBSERVATION ? slot + (slot >= self) : shared.nearest[row][slot];
+#pragma GCC unroll 7
+        for (int feature = X; feature < TIME; ++feature)
+          WD_INDEPENDENT for (int slot = 0; slot < n; ++slot)
+            target[feature * N_OBSERVED + round * SLOTS + slot] = seen(crowd, local, self, others[slot], feature);
+        if (round == 0) target[TIME * N_OBSERVED] = seen(crowd, local, self, NOBODY, TIME);
+      }
+#endif
       WD_SYNC();
     }
   }
