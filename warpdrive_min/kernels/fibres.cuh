@@ -138,14 +138,14 @@ class Runner {
     thread.site = site;
     thread.mask = mask;
     thread.word = word;
-    leave(thread);
+    leave(thread.fibre);
     return thread;
   }
 
   // End the launch with an error.
   [[noreturn]] void stop(const std::string& what) {
     fail(what + where(current_));
-    for (;;) leave(threads_[current_]);
+    for (;;) leave(threads_[current_].fibre);
   }
 
  private:
@@ -161,20 +161,33 @@ class Runner {
 
   // ---- turns
 
+  // Let the current thread go on, and those of its block after it that can.
   void resume() {
-    Thread& thread = threads_[current_];
-    enter();
-    if (thread.state == State::fresh && !(thread.fibre = free_fibre())) return;
-    ++n_turns_;
     is_turn_ = true;
-    swapcontext(&scheduler_, &thread.fibre->context);
+    if (Fibre* const fibre = begin_turn()) swapcontext(&scheduler_, &fibre->context);
     is_turn_ = false;
   }
 
-  void leave(Thread& thread) {
+  // Leave a fibre for the next thread of the block if it can go on, else for the scheduler.
+  void leave(Fibre* const fibre) {
     asm volatile("" ::: "memory");
-    swapcontext(&thread.fibre->context, &scheduler_);
+    const int next = current_ + 1;
+    Fibre* other = nullptr;
+    if (error.empty() && next % n_threads_ != 0 && threads_[next].state <= State::ready) {
+      current_ = next;
+      other = begin_turn();
+    }
+    swapcontext(&fibre->context, other != nullptr ? &other->context : &scheduler_);
     asm volatile("" ::: "memory");
+  }
+
+  // Return the fibre of the current thread; none, with an error, where there is no memory for one.
+  Fibre* begin_turn() {
+    Thread& thread = threads_[current_];
+    if (thread.state == State::fresh) thread.fibre = free_fibre();
+    ++n_turns_;
+    enter();
+    return thread.fibre;
   }
 
   // Let the built-in variables, and shared memory, be those of the current thread.
@@ -229,7 +242,7 @@ class Runner {
       enter();
     }
     free_.push_back(fibre);
-    leave(threads_[current_]);
+    leave(fibre);
   }
 
   // ---- barriers
