@@ -71,6 +71,16 @@ __global__ void warps(int* x, float* y) {
   x[4 * i + 3] = __all_sync(half, lane < 16) + 2 * __any_sync(half, lane == 20) + 4 * (__activemask() >> lane & 1);
 }
 
+// All threads do the same in place, as the lanes of a warp can: nobody reads what another one has written already.
+__global__ void in_place(int* x) {
+  int* const pair = x + 2 * blockIdx.x;
+  for (int i = 0; i < 2; ++i) {
+    int sum = 0;
+    for (int j = 0; j < 2; ++j) sum += (i + j + 1) * pair[j];
+    pair[i] = sum;
+  }
+}
+
 // Each thread takes the lock in its turn.
 __device__ int lock = 0;
 __global__ void locked(int* x) {

@@ -41,9 +41,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     compile_shared_library = cuda_c.compile_shared_library
 
-    def counted(text, path, compiler, flags, where):
+    def counted(text, path, compiler, flags, where, *more):
         calls.append(where)
-        compile_shared_library(text, path, compiler, flags, where)
+        compile_shared_library(text, path, compiler, flags, where, *more)
 
     monkeypatch.setattr(cuda_c, "compile_shared_library", counted)
     return calls

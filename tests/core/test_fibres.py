@@ -109,6 +109,15 @@ def test_lanes_of_a_warp_see_each_other(functions):
     assert not x[39].any()
 
 
+def test_threads_go_in_step_from_write_to_write(functions):
+    """Where all of them compute and write the same, it is as if one had."""
+    x = torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.int32)
+    first = x @ torch.tensor([1, 2], dtype=torch.int32)
+    second = 2 * first + 3 * x[:, 1]
+    launch(functions, "in_place", x)
+    assert x.tolist() == torch.stack([first, second], 1).tolist()
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize(("n_agents", "blocks"), [(6, 2), (7, 3), (4, 1)])
 def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch, n_agents, blocks, n_threads):

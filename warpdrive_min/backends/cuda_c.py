@@ -447,18 +447,21 @@ def compiler_version(compiler: str) -> str:
     return _run([compiler, "--version"], compiler).splitlines()[0]
 
 
-def compile_shared_library(text: str, path: Path, compiler: str, flags: Sequence[str], where: str) -> None:
-    """Compile C++ text to a shared library.
+def compile_shared_library(
+    text: str, path: Path, compiler: str, flags: Sequence[str], where: str, unit_flags: Sequence[str] = ()
+) -> None:
+    """Compile C++ text to a shared library, with some flags for the text that are not for the linker.
 
     Raises:
         CompileError: With the compiler's message.
     """
-    unit_path = path.with_suffix(".cpp")
+    unit_path, what = path.with_suffix(".cpp"), f"{where}: does not compile ({compiler})"
     unit_path.write_text(text)
-    _run(
-        [compiler, *flags, "-shared", "-fPIC", "-o", str(path), str(unit_path)],
-        f"{where}: does not compile ({compiler})",
-    )
+    if unit_flags:
+        object_path = path.with_suffix(".o")
+        _run([compiler, *flags, *unit_flags, "-fPIC", "-c", "-o", str(object_path), str(unit_path)], what)
+        unit_path = object_path
+    _run([compiler, *flags, "-shared", "-fPIC", "-o", str(path), str(unit_path)], what)
 
 
 def _run(command: Sequence[str], what: str) -> str:

@@ -48,6 +48,12 @@ BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps
 AS_NVCC: Final = ("-fvisibility=hidden", "-Wno-narrowing", "-Werror=frame-larger-than=131072")
 """Flags for sources with a thread for each agent: names stay theirs, `{gridDim.x}` is an int, a stack holds a frame."""
 
+SHOW_WRITES: Final = "-fsanitize=thread"
+"""Flag by which the compiler shows each write to `fibres.cuh`; the sanitiser's library stays out."""
+
+FEWER_CALLS: Final = ("--param=tsan-instrument-func-entry-exit=0",)
+"""Flag of g++ without which each function of a kernel would be shown, too."""
+
 MAX_FIBRES: Final = 16384
 """Fibres of all threads at once: each takes two of the 65,530 parts that Linux lets the memory of a process have."""
 
@@ -96,8 +102,8 @@ class HostBackend(Backend):
 
         def make(target: Path) -> None:
             with cuda_c.empty_headers(cuda_c.CUDA_HEADERS) as folder:
-                more = [f"-I{folder}"] if is_for_nvcc else []
-                cuda_c.compile_shared_library(text, target, compiler, [*flags, *more], str(path))
+                more = [f"-I{folder}", SHOW_WRITES, *accepted(compiler, FEWER_CALLS)] if is_for_nvcc else []
+                cuda_c.compile_shared_library(text, target, compiler, flags, str(path), more)
 
         library = cached(key, ".so", make)
         if not is_for_nvcc:

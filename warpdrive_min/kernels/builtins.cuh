@@ -199,7 +199,7 @@ template <class T>
 static inline T __ldg(const T* address) {
   return *address;
 }
-static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+WD_UNSEEN static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_block() { __threadfence(); }
 static inline void __threadfence_system() { __threadfence(); }
 static inline long long clock64() { return clock(); }
@@ -207,7 +207,7 @@ static inline void __nanosleep(unsigned, WD_HERE) { wd_yield("__nanosleep", file
 
 // Replace a value by what `change` makes of it; returns the value before. In a template, so that a source may have its own.
 template <class T, class Change>
-static inline T wd_change(T* const address, const Change change) {
+WD_UNSEEN static T wd_change(T* const address, const Change change) {
   T before;
   __atomic_load(address, &before, __ATOMIC_SEQ_CST);
   for (;;) {
@@ -246,7 +246,7 @@ static T atomicExch(T* const address, const std::common_type_t<T> value, WD_HERE
   return old;
 }
 template <class T>
-static T atomicCAS(T* const address, std::common_type_t<T> compare, std::common_type_t<T> value, WD_HERE) {
+WD_UNSEEN static T atomicCAS(T* const address, std::common_type_t<T> compare, std::common_type_t<T> value, WD_HERE) {
   if (!__atomic_compare_exchange(address, &compare, &value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     wd_yield("atomicCAS", file, line);
   }

@@ -1,9 +1,9 @@
 // Kernels with a thread for each agent on the CPU, included by `builtins.cuh` for the backend `host`.
 //
 // The threads of a block are fibres on one thread of the operating system, which others take blocks beside. A fibre runs a
-// CUDA thread until it waits for others; then the next one gets its turn, on a fibre of its own. A thread that never waits
-// hands its fibre on when it ends, so a kernel without a barrier is a plain loop on one stack. Blocks that share an
-// environment run together. Nothing depends on time: the same threads take turns in the same order in every run.
+// CUDA thread until it waits for others or writes where they may read; then the next one gets its turn, on a fibre of its
+// own. Blocks that share an environment run together. Nothing depends on time: the threads of a block take turns in the
+// same order in every run.
 #pragma once
 
 #define WD_FIBRES
@@ -43,6 +43,13 @@ static thread_local uint3 threadIdx, blockIdx;
 static thread_local dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
+// Functions whose writes are none of a kernel's.
+#if defined(__clang__)
+#define WD_UNSEEN __attribute__((disable_sanitizer_instrumentation))
+#else
+#define WD_UNSEEN __attribute__((no_sanitize("thread")))
+#endif
+
 namespace wd_fibres {
 
 enum class State { fresh, ready, at_warp, at_block, at_cluster, gone };
@@ -58,8 +65,58 @@ struct Lanes {  // what the lanes of a warp brought to the place where they met
   unsigned long long words[warpSize];
 };
 
+// A place on a stack from which it goes on. `swapcontext` keeps the mask of signals by a call of the system each time, which
+// costs more than all else here, so that there is another way where most machines are.
+#if defined(__x86_64__) && defined(__ELF__)
+struct Context {
+  void* stack;
+};
+extern "C" __attribute__((visibility("hidden"))) void wd_switch(void** from, void* to);
+asm(R"(
+.pushsection .text
+.hidden wd_switch
+.globl wd_switch
+.type wd_switch, @function
+wd_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size wd_switch, . - wd_switch
+.popsection
+)");
+static void switch_to(Context* const from, Context* const to) { wd_switch(&from->stack, to->stack); }
+static void begin(Context* const context, char* const memory, const size_t bytes, void (*work)()) {
+  void** const top = reinterpret_cast<void**>(memory + bytes - 16);  // what `work` would return to, aligned as after a call
+  top[1] = nullptr;
+  top[0] = reinterpret_cast<void*>(work);
+  context->stack = top - 6;  // the registers, which are 0 in new memory
+}
+#else
+using Context = ucontext_t;
+static void switch_to(Context* const from, Context* const to) { swapcontext(from, to); }
+static void begin(Context* const context, char* const memory, const size_t bytes, void (*work)()) {
+  getcontext(context);
+  context->uc_stack.ss_sp = memory;
+  context->uc_stack.ss_size = bytes;
+  context->uc_link = nullptr;
+  makecontext(context, work, 0);
+}
+#endif
+
 struct Fibre {
-  ucontext_t context;
+  Context context;
   void* memory;
 };
 
@@ -107,8 +164,10 @@ class Runner {
   void run(const int first_block) {
     first_block_ = first_block;
     for (Thread& thread : threads_) thread.state = State::fresh;
+    n_runnable_ = n();
     for (auto& memory : shared_) memory.assign(shared_memory_, shared_memory_ + shared_bytes_);
     int idle_turns = 0;
+    long long n_steps = 0;
     double idle_since = 0.;
     for (int n_left = n(); n_left > 0;) {
       for (current_ = 0; current_ < n(); ++current_) {
@@ -117,33 +176,56 @@ class Runner {
         if (!error.empty()) return;
       }
       const bool any_met = meet();
-      int n_gone = 0, n_ready = 0;
-      for (const Thread& thread : threads_) n_gone += thread.state == State::gone, n_ready += thread.state == State::ready;
-      if (n_gone < n() && n_ready == 0) return fail("its threads wait for each other: " + waiting());
+      int n_gone = 0;
+      n_runnable_ = 0;
+      for (const Thread& thread : threads_) {
+        n_gone += thread.state == State::gone;
+        n_runnable_ += thread.state == State::ready;
+      }
+      if (n_gone < n() && n_runnable_ == 0) return fail("its threads wait for each other: " + waiting());
       if (any_met || n() - n_gone < n_left) {
         idle_turns = 0;
       } else if (++idle_turns == 1) {
         idle_since = now();
+        n_steps = n_steps_;
       } else if (idle_turns % 1024 == 0 && now() - idle_since > patience_) {
-        return fail("its threads try for a lock that is never free: " + waiting());
+        if (n_steps_ == n_steps) return fail("its threads try for a lock that is never free: " + waiting());
+        if (now() - idle_since > 6. * patience_) return fail("its threads neither end nor wait for others, but loop");
       }
       n_left = n() - n_gone;
     }
   }
 
+  // Before a thread writes where others may read, they go on as far: the lanes of a warp go in step, and there are kernels
+  // whose lanes all read, compute and write the same without a barrier. What lies on the thread's own stack is its own.
+  WD_UNSEEN void go_in_step(const void* const address) {
+    if (!in_kernel_ || n_runnable_ == 1) return;
+    const size_t offset = static_cast<const char*>(address) - static_cast<char*>(threads_[current_].fibre->memory);
+    if (offset < guard_bytes + stack_bytes) return;
+    in_kernel_ = false;
+    n_steps_ += 1;
+    threads_[current_].state = State::ready;
+    leave(threads_[current_].fibre);
+    in_kernel_ = true;
+  }
+
   // Wait until the scheduler says that the others are there; returns the thread.
-  Thread& wait(const State state, const Site site, const unsigned mask = 0u, const unsigned long long word = 0ull) {
+  WD_UNSEEN Thread& wait(State state, Site site, unsigned mask = 0u, unsigned long long word = 0ull) {
+    in_kernel_ = false;
+    n_runnable_ -= state > State::ready;
     Thread& thread = threads_[current_];
     thread.state = state;
     thread.site = site;
     thread.mask = mask;
     thread.word = word;
     leave(thread.fibre);
+    in_kernel_ = true;
     return thread;
   }
 
   // End the launch with an error.
-  [[noreturn]] void stop(const std::string& what) {
+  [[noreturn]] WD_UNSEEN void stop(const std::string& what) {
+    in_kernel_ = false;
     fail(what + where(current_));
     for (;;) leave(threads_[current_].fibre);
   }
@@ -164,7 +246,7 @@ class Runner {
   // Let the current thread go on, and those of its block after it that can.
   void resume() {
     is_turn_ = true;
-    if (Fibre* const fibre = begin_turn()) swapcontext(&scheduler_, &fibre->context);
+    if (Fibre* const fibre = begin_turn()) switch_to(&scheduler_, &fibre->context);
     is_turn_ = false;
   }
 
@@ -177,7 +259,7 @@ class Runner {
       current_ = next;
       other = begin_turn();
     }
-    swapcontext(&fibre->context, other != nullptr ? &other->context : &scheduler_);
+    switch_to(&fibre->context, other != nullptr ? &other->context : &scheduler_);
     asm volatile("" ::: "memory");
   }
 
@@ -212,11 +294,7 @@ class Runner {
       }
       Fibre& fibre = fibres_.emplace_back();
       fibre.memory = memory;
-      getcontext(&fibre.context);
-      fibre.context.uc_stack.ss_sp = static_cast<char*>(memory) + guard_bytes;
-      fibre.context.uc_stack.ss_size = stack_bytes;
-      fibre.context.uc_link = nullptr;
-      makecontext(&fibre.context, &Runner::work, 0);
+      begin(&fibre.context, static_cast<char*>(memory) + guard_bytes, stack_bytes, &Runner::work);
       free_.push_back(&fibre);
     }
     Fibre* const fibre = free_.back();
@@ -229,10 +307,13 @@ class Runner {
   }
 
   // Run the current thread to its end, and those of its block after it that have not begun; then free the fibre.
-  void finish() {
+  WD_UNSEEN void finish() {
     Fibre* const fibre = threads_[current_].fibre;
     for (;;) {
+      in_kernel_ = true;
       kernel_.run(arguments_);
+      in_kernel_ = false;
+      n_runnable_ -= 1;
       threads_[current_].state = State::gone;
       const int next = current_ + 1;
       if (next % n_threads_ == 0 || threads_[next].state != State::fresh) break;
@@ -313,7 +394,8 @@ class Runner {
     event.sigev_signo = SIGVTALRM;
     event._sigev_un._tid = static_cast<int>(syscall(SYS_gettid));
     is_watched_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
-    const timespec every = {static_cast<time_t>(patience_), static_cast<long>(1e9 * (patience_ - static_cast<time_t>(patience_)))};
+    const time_t seconds = static_cast<time_t>(patience_);
+    const timespec every = {seconds, static_cast<long>(1e9 * (patience_ - static_cast<double>(seconds)))};
     const itimerspec times = {every, every};
     if (is_watched_) timer_settime(timer_, 0, &times, nullptr);
   }
@@ -322,10 +404,17 @@ class Runner {
     if (is_watched_) timer_delete(timer_);
   }
 
-  void look() {  // in a handler of signals, on the stack of the fibre whose turn it is
+  WD_UNSEEN void look() {  // in a handler of signals, on the stack of the fibre whose turn it is
     loops_ = is_turn_ && seen_turn_ == n_turns_;
     seen_turn_ = n_turns_;
-    if (loops_) setcontext(&scheduler_);
+    if (!loops_) return;
+    in_kernel_ = false;
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGVTALRM);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    Context here;
+    switch_to(&here, &scheduler_);
   }
 
   timer_t timer_;
@@ -398,11 +487,14 @@ class Runner {
   const double patience_;  // in seconds
   volatile long long n_turns_ = 0, seen_turn_ = 0;
   volatile bool is_turn_ = false, loops_ = false;
+  bool in_kernel_ = false;  // not in what this class does for it
+  int n_runnable_ = 0;      // threads that wait for nobody, and are not gone
+  long long n_steps_ = 0;   // times that one waited for the others to come as far
   int first_block_ = 0, current_ = 0, entered_ = 0;
   std::vector<Thread> threads_;  // of all blocks of the environment
   std::deque<Fibre> fibres_;
   std::vector<Fibre*> free_;
-  ucontext_t scheduler_;
+  Context scheduler_;
   char* shared_memory_ = nullptr;
   size_t shared_bytes_ = 0;
   std::vector<std::vector<char>> shared_;  // of the blocks that have no turn
@@ -412,21 +504,17 @@ class Runner {
 static int launch(const Kernel& kernel, int blocks, int threads, int workers, double patience, void** arguments,
                   char* error, size_t error_bytes) {
   (void)workers;
-  int failed = 0;
+  volatile int failed = 0;  // read without a lock: whoever sees it late runs a block too many
 #pragma omp parallel num_threads(workers) if (blocks > WD_BLOCKS && workers > 1)
   {
     Runner own(kernel, arguments, blocks, threads, patience);
 #pragma omp for schedule(static)
     for (int block = 0; block < blocks; block += WD_BLOCKS) {
-      int stops;
-#pragma omp atomic read
-      stops = failed;
-      if (own.error.empty() && !stops) own.run(block);
+      if (own.error.empty() && !failed) own.run(block);
       if (own.error.empty()) continue;
 #pragma omp critical(wd_failed)
       {
         if (!failed) snprintf(error, error_bytes, "%s", own.error.c_str());
-#pragma omp atomic write
         failed = 1;
       }
     }
@@ -450,44 +538,47 @@ static wd_fibres::Thread& wd_wait(const wd_fibres::State state, const wd_fibres:
 }
 
 #define WD_HERE const char *file = __builtin_FILE(), const int line = __builtin_LINE()
+#define WD_SITE(what) wd_fibres::Site{what, file, line}
 
 static inline void wd_sync_env(const char* file, const int line) {
   const wd_fibres::State state = WD_BLOCKS > 1 ? wd_fibres::State::at_cluster : wd_fibres::State::at_block;
-  wd_wait(state, wd_fibres::Site{"__sync_env_threads", file, line});
+  wd_wait(state, WD_SITE("__sync_env_threads"));
 }
 
-static inline void __syncthreads(WD_HERE) { wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads", file, line}); }
+static inline void __syncthreads(WD_HERE) { wd_wait(wd_fibres::State::at_block, WD_SITE("__syncthreads")); }
 
 static inline int __syncthreads_count(const int holds, WD_HERE) {
-  return wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads_count", file, line}, 0u, holds != 0).n_holds;
+  return wd_wait(wd_fibres::State::at_block, WD_SITE("__syncthreads_count"), 0u, holds != 0).n_holds;
 }
 static inline int __syncthreads_and(const int holds, WD_HERE) {
-  const wd_fibres::Thread& met = wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads_and", file, line}, 0u, holds != 0);
+  const auto& met = wd_wait(wd_fibres::State::at_block, WD_SITE("__syncthreads_and"), 0u, holds != 0);
   return met.n_holds == met.n_met;
 }
 static inline int __syncthreads_or(const int holds, WD_HERE) {
-  return wd_wait(wd_fibres::State::at_block, wd_fibres::Site{"__syncthreads_or", file, line}, 0u, holds != 0).n_holds > 0;
+  return wd_wait(wd_fibres::State::at_block, WD_SITE("__syncthreads_or"), 0u, holds != 0).n_holds > 0;
 }
 
 // ---- warps
 
 // Bring a word to the other lanes of a mask, and return what they brought.
-static inline const wd_fibres::Lanes& wd_meet(const wd_fibres::Site site, const unsigned mask, const unsigned long long word) {
+static inline const wd_fibres::Lanes& wd_meet(wd_fibres::Site site, unsigned mask, unsigned long long word) {
   if (!(mask >> threadIdx.x % warpSize & 1u)) wd_stop(std::string(site.what) + ": the mask lacks the thread's own lane");
   return wd_wait(wd_fibres::State::at_warp, site, mask, word).lanes;
 }
 
 static inline void __syncwarp(const unsigned mask = 0xffffffffu, WD_HERE) {
-  wd_meet(wd_fibres::Site{"__syncwarp", file, line}, mask, 0ull);
+  wd_meet(WD_SITE("__syncwarp"), mask, 0ull);
 }
 
 // One lane alone is always right: which lanes run together, CUDA leaves open.
 static inline unsigned __activemask() { return 1u << threadIdx.x % warpSize; }
 
 static inline unsigned __ballot_sync(const unsigned mask, const int holds, WD_HERE) {
-  const wd_fibres::Lanes& met = wd_meet(wd_fibres::Site{"__ballot_sync", file, line}, mask, holds != 0);
+  const wd_fibres::Lanes& met = wd_meet(WD_SITE("__ballot_sync"), mask, holds != 0);
   unsigned held = 0u;
-  for (int lane = 0; lane < warpSize; ++lane) held |= static_cast<unsigned>(met.present >> lane & 1u && met.words[lane]) << lane;
+  for (int lane = 0; lane < warpSize; ++lane) {
+    if (met.present >> lane & 1u && met.words[lane]) held |= 1u << lane;
+  }
   return held;
 }
 static inline int __any_sync(const unsigned mask, const int holds, WD_HERE) {
@@ -501,9 +592,11 @@ template <class T>
 static unsigned __match_any_sync(const unsigned mask, const T value, WD_HERE) {
   unsigned long long word = 0ull;
   std::memcpy(&word, &value, sizeof value);
-  const wd_fibres::Lanes& met = wd_meet(wd_fibres::Site{"__match_any_sync", file, line}, mask, word);
+  const wd_fibres::Lanes& met = wd_meet(WD_SITE("__match_any_sync"), mask, word);
   unsigned same = 0u;
-  for (int lane = 0; lane < warpSize; ++lane) same |= static_cast<unsigned>(met.present >> lane & 1u && met.words[lane] == word) << lane;
+  for (int lane = 0; lane < warpSize; ++lane) {
+    if (met.present >> lane & 1u && met.words[lane] == word) same |= 1u << lane;
+  }
   return same;
 }
 
@@ -522,36 +615,74 @@ static T wd_shuffle(const wd_fibres::Site site, const unsigned mask, const T val
 template <class T>
 static T __shfl_sync(const unsigned mask, const T value, const int source, const int width = warpSize, WD_HERE) {
   const int lane = threadIdx.x % warpSize, first = lane & -width;
-  return wd_shuffle(wd_fibres::Site{"__shfl_sync", file, line}, mask, value, first + (source & (width - 1)), true);
+  return wd_shuffle(WD_SITE("__shfl_sync"), mask, value, first + (source & (width - 1)), true);
 }
 template <class T>
 static T __shfl_up_sync(const unsigned mask, const T value, const unsigned delta, const int width = warpSize, WD_HERE) {
   const int lane = threadIdx.x % warpSize, from = lane - static_cast<int>(delta);
-  return wd_shuffle(wd_fibres::Site{"__shfl_up_sync", file, line}, mask, value, from & 31, from >= (lane & -width));
+  return wd_shuffle(WD_SITE("__shfl_up_sync"), mask, value, from & 31, from >= (lane & -width));
 }
 template <class T>
 static T __shfl_down_sync(const unsigned mask, const T value, const unsigned delta, const int width = warpSize, WD_HERE) {
   const int lane = threadIdx.x % warpSize, from = lane + static_cast<int>(delta);
-  return wd_shuffle(wd_fibres::Site{"__shfl_down_sync", file, line}, mask, value, from & 31, from < (lane & -width) + width);
+  return wd_shuffle(WD_SITE("__shfl_down_sync"), mask, value, from & 31, from < (lane & -width) + width);
 }
 template <class T>
 static T __shfl_xor_sync(const unsigned mask, const T value, const int bits, const int width = warpSize, WD_HERE) {
   const int lane = threadIdx.x % warpSize, from = lane ^ bits;
-  return wd_shuffle(wd_fibres::Site{"__shfl_xor_sync", file, line}, mask, value, from & 31, from < (lane & -width) + width);
+  return wd_shuffle(WD_SITE("__shfl_xor_sync"), mask, value, from & 31, from < (lane & -width) + width);
 }
 
 // ---- ends
 
 static inline void wd_yield(const char* what, const char* file, int line) {
-  if (wd_fibres::runner != nullptr) wd_wait(wd_fibres::State::ready, wd_fibres::Site{what, file, line});
+  if (wd_fibres::runner != nullptr) wd_wait(wd_fibres::State::ready, WD_SITE(what));
 }
 
 [[noreturn]] static inline void __trap() { wd_stop("__trap was called"); }
 
 #if defined(__GLIBC__)
 // What `assert` calls: ours ends the launch with an error, where the C library's would end the process.
-extern "C" [[noreturn]] __attribute__((visibility("hidden"))) void __assert_fail(const char* rule, const char* file, unsigned line,
-                                                                             const char*) noexcept {
+extern "C" [[noreturn]] __attribute__((visibility("hidden"))) void __assert_fail(const char* rule, const char* file,
+                                                                                 unsigned line, const char*) noexcept {
   wd_stop(std::string("assert(") + rule + ") does not hold (" + file + ":" + std::to_string(line) + ")");
 }
 #endif
+
+// ---- writes
+
+// The compiler calls these (-fsanitize=thread) at each access to memory that others may see.
+#define WD_HOOK extern "C" WD_UNSEEN __attribute__((visibility("hidden"))) void
+WD_HOOK wd_before_write(void* address) {
+  if (wd_fibres::runner != nullptr) wd_fibres::runner->go_in_step(address);
+}
+#define WD_ACCESSES(size)                                                                 \
+  WD_HOOK __tsan_read##size(void*) {}                                                     \
+  WD_HOOK __tsan_unaligned_read##size(void*) {}                                           \
+  WD_HOOK __tsan_write##size(void* address) { wd_before_write(address); }                 \
+  WD_HOOK __tsan_unaligned_write##size(void* address) { wd_before_write(address); }       \
+  WD_HOOK __tsan_read_write##size(void* address) { wd_before_write(address); }            \
+  WD_HOOK __tsan_unaligned_read_write##size(void* address) { wd_before_write(address); }
+WD_ACCESSES(1)
+WD_ACCESSES(2)
+WD_ACCESSES(4)
+WD_ACCESSES(8)
+WD_ACCESSES(16)
+WD_HOOK __tsan_read_range(void*, size_t) {}
+WD_HOOK __tsan_write_range(void* address, size_t) { wd_before_write(address); }
+WD_HOOK __tsan_vptr_read(void**) {}
+WD_HOOK __tsan_vptr_update(void**, void*) {}
+WD_HOOK __tsan_func_entry(void*) {}
+WD_HOOK __tsan_func_exit() {}
+WD_HOOK __tsan_init() {}
+#undef WD_HOOK
+#define WD_HOOK extern "C" WD_UNSEEN __attribute__((visibility("hidden"))) void*
+WD_HOOK __tsan_memcpy(void* to, const void* from, size_t bytes) {
+  wd_before_write(to);
+  return memmove(to, from, bytes);
+}
+WD_HOOK __tsan_memmove(void* to, const void* from, size_t bytes) { return __tsan_memcpy(to, from, bytes); }
+WD_HOOK __tsan_memset(void* to, int byte, size_t bytes) {
+  wd_before_write(to);
+  return memset(to, byte, bytes);
+}
