@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -135,6 +136,8 @@ class Timed(Checked):
     """Waits until everything enqueued is done."""
     stopwatch: Stopwatch | None = None
     """Clock; None: that of the device."""
+    pinned: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Context in which samples are taken: keeps threads on cores of their own."""
     snapshot: Callable[[], Callable[[], None]] | None = None
     """Copies the state that the next run starts from, and returns what writes it back, both enqueued; None: there is
     none, or it is out of reach."""
@@ -318,7 +321,8 @@ class Timer:
             for _ in range(runs):
                 self._timed.run()
 
-        wall, device = self._stopwatch.time(block)
+        with self._timed.pinned():
+            wall, device = self._stopwatch.time(block)
         if wall <= 0:
             raise MeasureError(f"measure: the clock did not advance over a sample (got {wall} ns); measure again")
         return wall, device

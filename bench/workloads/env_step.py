@@ -94,6 +94,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
         backend,
         steps,
         checked(point, oracle, compare),
+        is_pinned=True,
         work={"env_steps": n_envs, "agent_steps": n_envs * n_agents},
         threads=backend.threads,
         n_bytes=n_envs * (wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -163,13 +164,19 @@ def timed(
     *,
     work: Mapping[str, int],
     threads: int | None,
+    is_pinned: bool = False,
     n_bytes: int = 0,
     n_ops: int = 0,
     notes: Mapping[str, Any] | None = None,
     snapshot: Callable[[], Callable[[], None]] | None = None,
 ) -> Timed:
-    """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition."""
+    """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition.
+
+    If ``is_pinned``, each thread of a CPU has a core of its own while samples are taken, where there are as many.
+    """
+    cores = backend.own_cores if is_pinned else None
     return Timed(
+        pinned=backend.pinned if cores else nullcontext,
         run=repeats.run,
         synchronize=backend.synchronize,
         check=check,
@@ -181,7 +188,7 @@ def timed(
             work={kind: amount * repeats.n for kind, amount in work.items()},
             bytes_per_run=n_bytes * repeats.n,
             ops_per_run=n_ops * repeats.n,
-            notes=notes or {},
+            notes={**(notes or {}), **({"threads_pinned_to": cores} if cores else {})},
         ),
     )
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
 from bench.case import PLAIN, Preset, point_name
 from bench.cases import CASES
 from bench.ledger import CLAIMS
-from bench.measure import Plan, Ranks, Timed
+from bench.measure import Plan, Ranks, Timed, Timer
 from bench.workloads import env_step, kernels
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
 from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
@@ -182,6 +187,34 @@ def test_step_alone_draws_nothing(monkeypatch):
     env_step.env_step(point).run()
     assert len(draws) >= n_before + EAGER_STEPS
     assert alone.facts.work == {"env_steps": 8 * EAGER_STEPS, "agent_steps": 8 * EAGER_STEPS}
+
+
+@pytest.mark.skipif(BACKENDS["host"].own_cores is None, reason="threads cannot be pinned here")
+def test_threads_of_the_compiled_baseline_have_cores_of_their_own():
+    """Each thread is kept on its core while a sample is taken, and on none after it; the record says which."""
+    host, allowed, seen = BACKENDS["host"], os.sched_getaffinity(0), []
+    workload = env_step.env_step({"env": "cartpole", "backend": "host", "n_envs": 300, "n_agents": 1})
+
+    def look() -> None:
+        workload.run()
+        seen.append(affinities())
+
+    got = Timer(dataclasses.replace(workload, run=look)).runs_per_sample(0.0)
+    assert got >= 1
+    assert host.own_cores is not None
+    assert len(set(host.own_cores)) == host.threads == workload.facts.threads
+    assert workload.facts.notes["threads_pinned_to"] == host.own_cores
+    assert all({core} in found for found in seen for core in host.own_cores)
+    assert all(affinity == allowed for affinity in affinities())
+
+
+def affinities() -> list[set[int]]:
+    """Return the cores that each thread of this process may use."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            found.append(os.sched_getaffinity(int(task.name)))
+    return found
 
 
 # ------------------------------------------------------------------ kernels

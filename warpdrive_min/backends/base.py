@@ -155,6 +155,16 @@ class Backend(abc.ABC):
         """Make the stream current on which this backend's launches can be captured; it is the same one each time."""
         yield None
 
+    @property
+    def own_cores(self) -> list[int] | None:
+        """Cores on which `pinned` keeps the threads, one each; None: it leaves them where they are."""
+        return None
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep each thread that runs kernels on a core of its own meanwhile, where `own_cores` has some."""
+        yield
+
     def require(self) -> Backend:
         """Return self if available.
 

@@ -6,13 +6,15 @@ with a thread for each agent it is fibres (`kernels/fibres.cuh`), which is right
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -80,6 +82,32 @@ class HostBackend(Backend):
         """Threads that share out the blocks."""
         compiler = cuda_c.cpu_compiler()
         return torch.get_num_threads() if compiler and openmp_flags(compiler) else 1
+
+    @property
+    def own_cores(self) -> list[int] | None:
+        """Cores on which `pinned` keeps the threads: other cores first, then hyperthreads of the same.
+
+        None where there are fewer than threads, and where the system or the compiler cannot pin.
+        """
+        compiler, n = cuda_c.cpu_compiler(), self.threads or 1
+        if compiler is None or not openmp_flags(compiler) or not hasattr(os, "sched_getaffinity"):
+            return None
+        cores = sorted(os.sched_getaffinity(0), key=lambda core: (_hyperthread(core), core))
+        return cores[:n] if n <= len(cores) else None
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep each thread that runs kernels, the caller's among them, on a core of its own meanwhile."""
+        cores, compiler = self.own_cores, cuda_c.cpu_compiler()
+        if cores is None or compiler is None:
+            yield
+            return
+        allowed = sorted(os.sched_getaffinity(0))
+        _pin(compiler, [[core] for core in cores])
+        try:
+            yield
+        finally:
+            _pin(compiler, [allowed] * len(cores))
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Compile the source and a launcher for each of its kernels to a shared library; cached."""
@@ -254,6 +282,44 @@ extern "C" void wd_launch_{signature.name}(int blocks, int workers, void** argum
   }}
 }}
 """
+
+
+_PIN: Final = """
+#include <omp.h>
+#include <sched.h>
+extern "C" void wd_pin(int threads, int n_each, const int* cores) {
+#pragma omp parallel num_threads(threads)
+  {
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    for (int i = 0; i < n_each; ++i) CPU_SET(cores[omp_get_thread_num() * n_each + i], &own);
+    sched_setaffinity(0, sizeof own, &own);
+  }
+}
+"""
+
+
+def _pin(compiler: str, cores: Sequence[Sequence[int]]) -> None:
+    """Keep each thread of the pool that runs kernels on the cores of its entry, which are as many for each."""
+    flat = [core for each in cores for core in each]
+    _pinning(compiler).wd_pin(len(cores), len(cores[0]), (ctypes.c_int * len(flat))(*flat))
+
+
+@functools.cache
+def _pinning(compiler: str) -> ctypes.CDLL:
+    flags = ["-O1", *openmp_flags(compiler)]
+    key = {"text": _PIN, "flags": flags, "compiler": cuda_c.compiler_version(compiler)}
+    library = cached(key, ".so", lambda to: cuda_c.compile_shared_library(_PIN, to, compiler, flags, "pinning"))
+    return ctypes.CDLL(str(library))
+
+
+def _hyperthread(core: int) -> int:
+    """Return the place of a logical core among those that share its physical one; 0 where the system does not say."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        return [int(number) for number in re.findall(r"\d+", text)].index(core)
+    except (OSError, ValueError):
+        return 0
 
 
 @functools.cache
