@@ -15,7 +15,7 @@ from tests.compat.environments.climate.climate import Climate, CUDAClimate
 from tests.compat.environments.epidemic.epidemic import Epidemic
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE
 from tests.support import BACKENDS_HERE
-from warpdrive_min import BACKENDS
+from warpdrive_min import BACKENDS, backends
 
 FOLDER = Path(__file__).with_name("environments")
 SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
@@ -35,6 +35,8 @@ BLOCKS = [
     *(pytest.param("pycuda", blocks, marks=pytest.mark.gpu) for blocks in (1, 2)),
 ]
 """Backend, and blocks of an environment."""
+IN_CUDA_C = [pytest.param("host", marks=needs_host), pytest.param("pycuda", marks=pytest.mark.gpu)]
+"""Backends that run CUDA C."""
 
 
 def registrar_of_users() -> EnvironmentRegistrar:
@@ -51,6 +53,14 @@ def registrar_of_users() -> EnvironmentRegistrar:
         registrar.add_cuda_env_src_path(name, source, env_backend="pycuda")
         registrar.add_cuda_env_src_path(name, module, env_backend="numba")
     return registrar
+
+
+def name_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a backend in code for WarpDrive, in which `host` plays the part of `pycuda` for a test."""
+    if backend != "host":
+        return backend
+    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "host")
+    return "pycuda"
 
 
 def wrapped(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) -> EnvWrapper:

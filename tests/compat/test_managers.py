@@ -20,9 +20,9 @@ from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFu
 from warp_drive.utils.data_feed import DataFeed
 from warp_drive.utils.pycuda_utils.misc import check_env_header, update_env_header
 
-from tests.compat.builders import BLOCKS, needs_numba
+from tests.compat.builders import BLOCKS, name_of, needs_numba
 from tests.compat.walkers import CUDA_SOURCE, Walkers
-from warpdrive_min import BACKENDS, EnvironmentRegistrar, backends
+from warpdrive_min import BACKENDS, EnvironmentRegistrar
 from warpdrive_min.backends import cuda_c, pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
@@ -76,10 +76,7 @@ def doubling(backend, blocks):
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
     """The sequence of WarpDrive's own test: launch, log each copy, reset, and copies that finish at different times."""
-    if backend == "host":
-        monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "host")
-        backend = "pycuda"
-    data, functions, launch = doubling(backend, blocks)
+    data, functions, launch = doubling(name_of(backend, monkeypatch), blocks)
     logger, resetter = NumbaLogController(function_manager=functions), NumbaEnvironmentReset(function_manager=functions)
     data.push_data_to_device(feed(x=[[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]], factor=2.0))
     data.push_data_to_device(feed(y=[[6, 7, 8, 9, 10], [1, 2, 3, 4, 5]]))

@@ -14,12 +14,14 @@ import yaml
 from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
 from warp_drive.utils.common import get_project_root
 
-from tests.compat.builders import needs_numba
-from warpdrive_min import BACKENDS
+from tests.compat.builders import IN_CUDA_C, name_of, needs_host, needs_numba
+from warpdrive_min import BACKENDS, backends
 from warpdrive_min.backends import cache, cuda_c
 from warpdrive_min.backends.base import Availability
-from warpdrive_min.compat import project
+from warpdrive_min.compat import modules, project
+from warpdrive_min.compat.__main__ import main as run_script
 from warpdrive_min.compat.words import ENVIRONMENTS
+from warpdrive_min.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +93,30 @@ def test_script_of_a_checkout_runs(tmp_path):
     assert ran.stdout == "[2, 2, 2]\n", ran.stderr
 
 
+HOST_SCRIPT = """
+import os, sys
+from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
+
+print(sys.argv[1:], PyCUDAFunctionManager(2, 2).backend.name, os.environ["WARPDRIVE_MIN_PYCUDA"])
+"""
+
+
+@needs_host
+def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys):
+    """With ``--host`` before it, the option is gone, and processes that it spawns do as it does."""
+    write(tmp_path, script_py=HOST_SCRIPT)
+    monkeypatch.setattr(sys, "argv", ["warpdrive_min.compat", "--host", str(tmp_path / "script.py"), "-x"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "pycuda")
+    for name in (modules.CHOICE, modules.PLAYER):
+        monkeypatch.setenv(name, "")
+    run_script()
+    assert capsys.readouterr().out == "['-x'] host host\n"
+    monkeypatch.setenv(modules.PLAYER, "cpu")
+    with pytest.raises(ConfigError, match=r"WARPDRIVE_MIN_PYCUDA: must be 'host' or 'pycuda' \(got 'cpu'\)"):
+        modules.cast_pycuda()
+
+
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
     """Go where no checkout is around, with a cache of one's own."""
@@ -119,14 +145,16 @@ def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
     assert project.source_of_binary(binary) == source
 
 
-@pytest.mark.gpu
-def test_kernel_of_the_tutorials_steps():
+@pytest.mark.parametrize("backend", IN_CUDA_C)
+def test_kernel_of_the_tutorials_steps(backend, monkeypatch):
     """X is divided and y multiplied, and an environment with an element at its target is done."""
+    name_of(backend, monkeypatch)
     functions = PyCUDAFunctionManager(num_agents=2, num_envs=2)
     functions.load_cuda_from_binary_file(get_project_root() / "warp_drive" / "cuda_bin" / "test_build.fatbin")
     functions.initialize_functions(["testkernel"])
-    x, y = torch.ones(2, 2, device="cuda"), torch.tensor([[1, 2], [3, 4]], dtype=torch.int32, device="cuda")
-    done, actions = (torch.zeros(size, dtype=torch.int32, device="cuda") for size in (2, 12))
+    device = functions.backend.device
+    x, y = torch.ones(2, 2, device=device), torch.tensor([[1, 2], [3, 4]], dtype=torch.int32, device=device)
+    done, actions = (torch.zeros(size, dtype=torch.int32, device=device) for size in (2, 12))
     numbers = np.float32(2), np.int32(8), np.int32(1), np.int32(2)
     functions.get_function("testkernel")(x, y, done, actions, *numbers, block=functions.block, grid=functions.grid)
     assert x.tolist() == [[0.5, 0.5]] * 2

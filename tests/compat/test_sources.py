@@ -20,7 +20,7 @@ if importlib.util.find_spec("gymnasium") is None:
 from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU
 from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
 
-from tests.compat.builders import FOLDER, THREADED, start
+from tests.compat.builders import FOLDER, IN_CUDA_C, THREADED, name_of, start
 from tests.compat.environments.orchard.orchard import GROWTH, Orchard
 from warpdrive_min.backends import cuda_c, pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Parameter
@@ -161,13 +161,14 @@ def test_random_numbers_of_curand_compile(tmp_path, text):
     assert compiled(write(tmp_path, step=text))[:4] == b"\x7fELF"
 
 
-@pytest.mark.gpu
-def test_states_draw_from_streams_of_their_own():
+@pytest.mark.parametrize("backend", IN_CUDA_C)
+def test_states_draw_from_streams_of_their_own(backend, monkeypatch):
     """Two launches draw two words of the stream that each thread's index names."""
+    name_of(backend, monkeypatch)
     functions = PyCUDAFunctionManager(num_agents=3, num_envs=2)
     index = "int index = blockIdx.x * blockDim.x + threadIdx.x;"
     functions.load_cuda_from_source_code(kernel(f"{index} x[index] = curand_uniform(states[index]);"))
-    x = torch.zeros(2, 3, device="cuda")
+    x = torch.zeros(2, 3, device=functions.backend.device)
     for word in range(2):
         functions.get_function("f")(x, block=functions.block, grid=functions.grid)
         want = [1 - uniform(philox(0, env, 0, 0x80000000, 0, 0)[word]) for env in range(6)]

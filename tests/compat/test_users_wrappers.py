@@ -16,10 +16,9 @@ from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
 from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scaling
 
-from tests.compat.builders import THREADED, policy, settings
+from tests.compat.builders import THREADED, name_of, policy, settings
 from tests.compat.coins import Coins, CUDACoins, WrapperByHand, WrapperWithOtherArguments, registrar
 from tests.compat.written_models import Gated
-from warpdrive_min import backends
 from warpdrive_min.compat import scaling
 from warpdrive_min.compat.environments import CartPole
 from warpdrive_min.errors import ConfigError
@@ -42,10 +41,7 @@ def _lent_registrar(registrar):
 @pytest.fixture(params=THREADED)
 def backend(request, monkeypatch):
     """Lend a backend with a thread for each agent; where it is `host`, that plays the part of `pycuda`."""
-    if request.param != "host":
-        return request.param
-    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "host")
-    return "pycuda"
+    return name_of(request.param, monkeypatch)
 
 
 def wrapped(kind, backend, n_envs=2):
