@@ -139,6 +139,10 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "rice": ("rice", {"num_regions": 4, "episode_length": 30, "reset_pool_size": 4}),
     "rice, trade": ("rice", {"num_regions": 3, "episode_length": 20, "trade": True, "reset_pool_size": 4}),
+    "rice, negotiation": (
+        "rice",
+        {"num_regions": 3, "episode_length": 20, "trade": True, "negotiation": True, "reset_pool_size": 4},
+    ),
 }
 """Every shipped environment in the forms that its kernels have, with short episodes: its name in `ENVS` and config."""
 

@@ -62,6 +62,8 @@ class CUDAEnvironmentContext:
     """Source of the kernels in each language; a source in the registrar goes before it."""
     roles: Mapping[str, Sequence[Hashable]] = {}
     """Agents of each role that has arrays of its own, ``observations_<role>`` and so on; none: all share arrays."""
+    masks_actions: bool = False
+    """Training takes the array ``action_mask`` for what the agents may do, where observations have no such key."""
     num_agents: int
 
     def __init__(self) -> None:

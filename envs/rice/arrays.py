@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from numba import float32
+    from numba import float32, int32
 
 
 class Regions(NamedTuple):
@@ -28,6 +28,16 @@ class Climate(NamedTuple):
 
     carbon: float32[:, :]
     temperature: float32[:, :]
+
+
+class Bargain(NamedTuple):
+    """Proposals, ``[env, proposer, other]``, what each region has agreed to, ``[env, agent]``, and the mask; levels."""
+
+    promise: int32[:, :, :]
+    ask: int32[:, :, :]
+    pledge: int32[:, :]
+    action_mask: int32[:, :, :]
+    """``[env, agent, choice]``; 0 forbids a choice in the next step."""
 
 
 class Paths(NamedTuple):

@@ -45,14 +45,18 @@ class RiceConfig(Config):
 
     PLACE: ClassVar[str] = "rice"
 
-    episode_length: Annotated[PositiveInt, Field(le=60)] = 20
-    """Steps of five years after which an episode is cut off; the regions are calibrated to the first twenty."""
+    episode_length: PositiveInt = 20
+    """Steps after which an episode is cut off: of five years, with negotiation three to five years. The regions are
+    calibrated to the first hundred years.
+    """
     num_regions: Annotated[PositiveInt, Field(ge=2, le=data.N_REGIONS)] = data.N_REGIONS
     """Regions: so many of the first ones in `parameters.json`."""
     num_levels: Annotated[PositiveInt, Field(ge=2, le=100)] = 10
     """Levels of each rate."""
     trade: bool = False
     """Sell and buy goods, with limits of exports and with tariffs."""
+    negotiation: bool = False
+    """Propose mitigation rates to each other, and accept or reject; a period then takes three steps."""
     min_consumption: PositiveFloat = 0.01
     """Least consumption whose utility is told apart, 1,000 USD a year for each person."""
     parameters: Mapping[str, float] = Field(default_factory=dict)
@@ -65,6 +69,8 @@ class RiceConfig(Config):
     """Seed of the pool; None: 0."""
 
     def _check(self) -> None:
+        longest = 60 * self.n_stages
+        self._require("episode_length", self.episode_length <= longest, f"must be at most {longest}, 300 years")
         self._require("reset_pool_size", self.reset_pool_size != 1, "must be 0 or at least 2")
         self._require("capital_spread", self.capital_spread < 1, "must be less than 1")
         values = self.world
@@ -83,7 +89,12 @@ class RiceConfig(Config):
     @property
     def paths(self) -> dict[str, NDArray[np.float32]]:
         """Paths that nobody decides on, by name: all arrays of `Paths` but the starts."""
-        return data.paths(self.world, self.num_regions, self.episode_length)
+        return data.paths(self.world, self.num_regions, -(-self.episode_length // self.n_stages))
+
+    @property
+    def n_stages(self) -> int:
+        """Steps of a period: to propose, to answer and to act, or only to act."""
+        return 3 if self.negotiation else 1
 
     @property
     def n_agents(self) -> int:
@@ -98,13 +109,19 @@ class RiceConfig(Config):
     @property
     def n_features(self) -> int:
         """Entries of an observation."""
-        return N_WORLD + data.N_PROFILE + self.n_public + self.n_agents * (1 + self.n_public)
+        bargain = 4 + 4 * self.n_agents if self.negotiation else 0
+        return N_WORLD + data.N_PROFILE + self.n_public + self.n_agents * (1 + self.n_public) + bargain
 
     @property
     def action_levels(self) -> list[int]:
-        """Levels of each type of action: mitigation and savings; with trade exports, imports and tariffs."""
-        n_types = 3 + 2 * self.n_agents if self.trade else 2
-        return [self.num_levels] * n_types
+        """Levels of each type of action: mitigation and savings; of trade; of promises, demands and answers."""
+        n_types = self.n_acts + (2 * self.n_agents if self.negotiation else 0)
+        return [self.num_levels] * n_types + [2] * (self.n_agents if self.negotiation else 0)
+
+    @property
+    def n_acts(self) -> int:
+        """Types of action that are no negotiation."""
+        return 3 + 2 * self.n_agents if self.trade else 2
 
     @property
     def n_starts(self) -> int:
@@ -151,6 +168,20 @@ class Rice(Environment):
     Public entries are log(capital) / 4, log(1 + output) / 4, emissions / 10 and the mitigation rate of the last step;
     with trade the balance over the debt at which imports stop, within plus or minus 1.
 
+    With ``negotiation`` a period has three stages, and a mask allows in each the actions that count: to propose, to
+    answer, and to act. Further actions and observations:
+
+    | action | range |
+    |---|---|
+    | promise to each region, and demand of each: least mitigation | as mitigation |
+    | answer to each region's proposal | 0 no, 1 yes |
+
+    | observation | unit |
+    |---|---|
+    | stage | one of three is 1 |
+    | least mitigation that one has agreed to | 1 |
+    | of each region: own promise to it and demand of it, its promise and its demand | 1 |
+
     The reward is the utility of a period's consumption. Never terminated, truncated at ``episode_length``.
 
     Source: Nordhaus, DICE-2016R; Zhang et al. 2022, "AI for Global Climate Cooperation", appendices A, B and I. What is
@@ -168,6 +199,7 @@ class Rice(Environment):
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
+        self.masks_actions = self.config.negotiation
         self.action_space = {agent: MultiDiscrete(self.config.action_levels) for agent in range(self.num_agents)}
 
     @property
@@ -186,6 +218,16 @@ class Rice(Environment):
         partner = 40 * self.num_agents if self.config.trade else 0
         return self.num_agents * (175 + partner) + 60
 
+    @property
+    def n_partners(self) -> int:
+        """Length of a row of proposals; 1 without negotiation, when nobody looks at it."""
+        return self.num_agents if self.config.negotiation else 1
+
+    @property
+    def n_choices(self) -> int:
+        """Length of a row of the mask; 1 without negotiation, when nobody looks at it."""
+        return sum(self.config.action_levels) if self.config.negotiation else 1
+
     def scene(self, episode: Episode) -> Scene:
         """Show emissions of the regions and the temperature."""
         return draw(self.config, episode)
@@ -200,6 +242,11 @@ class Rice(Environment):
             "N_LEVELS": config.num_levels,
             "N_STARTS": config.n_starts,
             "TRADE": config.trade,
+            "NEGOTIATION": config.negotiation,
+            "N_STAGES": config.n_stages,
+            "N_ACTS": config.n_acts,
+            "N_PARTNERS": self.n_partners,
+            "N_CHOICES": self.n_choices,
             "YEARS": w["years"],
             "CAPITAL_SHARE": w["capital_share"],
             "KEPT_CAPITAL": (1 - w["depreciation"]) ** w["years"],
@@ -241,6 +288,9 @@ class Rice(Environment):
             feed.add_data(name, row, per_env=True, log_data_across_episode=True)
         for name, n_boxes in zip(Climate._fields, (3, 2), strict=True):
             feed.add_data(name, np.zeros(n_boxes, np.float32), per_env=True)
+        for name in ("promise", "ask"):
+            feed.add_data(name, np.zeros((self.num_agents, self.n_partners), np.int32), per_env=True)
+        feed.add_data("pledge", np.zeros(self.num_agents, np.int32), per_env=True)
         for name, array in self.config.paths.items():
             feed.add_data(name, array)
         if not self.config.reset_pool_size:
@@ -255,6 +305,7 @@ class Rice(Environment):
         feed.add_data("observations", row, per_env=True)
         feed.add_data("final_observations", row, per_env=True)
         feed.add_data("sampled_actions", actions, per_env=True)
+        feed.add_data("action_mask", np.ones((self.num_agents, self.n_choices), np.int32), per_env=True)
         feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
         feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
         feed.add_data("truncated", np.zeros((), np.int32), per_env=True)

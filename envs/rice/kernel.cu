@@ -1,4 +1,4 @@
-// RICE. Phases as in reference.py: produce, trade, warm, consume, observe, start.
+// RICE. Phases as in reference.py: bargain, produce, trade, warm, consume, observe, start.
 //
 // A block owns its environments and its threads stride over their regions; what one region needs of the others lies in
 // shared memory, a few words each. Sums over regions are taken by one thread in the order of the regions, so that they
@@ -6,6 +6,7 @@
 
 constexpr int N_WORLD = 6, N_PROFILE = 4;
 constexpr int MITIGATION = 0, SAVINGS = 1, EXPORTS = 2, IMPORTS = 3, TARIFFS = IMPORTS + N_AGENTS;  // columns of actions
+constexpr int PROMISES = N_ACTS, ASKS = N_ACTS + N_AGENTS, ANSWERS = N_ACTS + 2 * N_AGENTS;
 constexpr float WHOLE = N_LEVELS - 1;
 constexpr float SMALLEST = 1.17549435e-38f;
 
@@ -13,13 +14,21 @@ constexpr float SMALLEST = 1.17549435e-38f;
 constexpr int LANES = WD_STRIDE < 32 ? 1 : 32;
 static_assert(WD_STRIDE % LANES == 0, "rice: THREADS must be a multiple of 32");
 
+// Proposals, what regions have agreed to, and the mask of what they may do next.
+struct Bargain {
+  int (*promise)[N_AGENTS][N_PARTNERS];
+  int (*ask)[N_AGENTS][N_PARTNERS];
+  int (*pledge)[N_AGENTS];
+  int (*action_mask)[N_AGENTS][N_CHOICES];
+};
+
 struct World {
   float spare[ENVS_PER_BLOCK][N_AGENTS];          // output that is left to consume or sell
   float unit[ENVS_PER_BLOCK][N_AGENTS];           // what a level of imports is worth; with trade
   float share[ENVS_PER_BLOCK][N_AGENTS];          // share of what others want that is sold to them; with trade
   float all[ENVS_PER_BLOCK][N_AGENTS][N_PUBLIC];  // what all see of each region
   float world[ENVS_PER_BLOCK][N_WORLD];           // what all see of the world
-  int period[ENVS_PER_BLOCK];
+  int timestep[ENVS_PER_BLOCK];
   unsigned char ended[ENVS_PER_BLOCK];
 };
 
@@ -27,7 +36,10 @@ WD_FN float largest(float a, float b) { return a > b ? a : b; }
 WD_FN float least(float a, float b) { return a < b ? a : b; }
 
 // Period of a step; who steps on after the last one gets it again.
-WD_FN int period_at(int timestep) { return wd_min(timestep, EPISODE_LENGTH - 1); }
+WD_FN int period_at(int timestep) { return wd_min(timestep, EPISODE_LENGTH - 1) / N_STAGES; }
+
+// True at the stage of a period at which regions live through it.
+WD_FN bool acts_at(int timestep) { return timestep % N_STAGES == N_STAGES - 1; }
 
 // x to a power; 0 for what is not positive and normal.
 WD_FN float power(float x, float exponent) { return x >= SMALLEST ? wd_exp(exponent * wd_log(x)) : 0.f; }
@@ -45,6 +57,49 @@ WD_FN float unit_of(const int* actions, int buyer, float output, float balance, 
   for (int seller = 0; seller < N_AGENTS; ++seller) levels += wanted(actions, buyer, seller);
   const float trust = wd_clip(1.f + balance / credit, 0.f, 1.f);
   return output / largest(levels, WHOLE) * trust;
+}
+
+// ---------------------------------------------------------------------------------------------- bargain
+
+// Writes what a region proposes, or from all answers the least mitigation that it has agreed to. Reads what others have
+// proposed in an earlier step; afterwards the block waits.
+WD_FN void negotiate(const Bargain& bargain, int stage, int env, int self, const int (*actions)[N_TYPES]) {
+  int pledge = 0;
+  for (int other = 0; other < N_AGENTS && stage < 2; ++other) {
+    if (other == self) {
+      if (stage == 0) bargain.promise[env][self][other % N_PARTNERS] = bargain.ask[env][self][other % N_PARTNERS] = 0;
+    } else if (stage == 0) {
+      bargain.promise[env][self][other % N_PARTNERS] = actions[self][PROMISES + other];
+      bargain.ask[env][self][other % N_PARTNERS] = actions[self][ASKS + other];
+    } else {
+      const int kept = bargain.promise[env][self][other % N_PARTNERS] * actions[other][ANSWERS + self];
+      const int granted = bargain.ask[env][other][self % N_PARTNERS] * actions[self][ANSWERS + other];
+      pledge = kept > pledge ? kept : pledge;
+      pledge = granted > pledge ? granted : pledge;
+    }
+  }
+  if (stage == 1) bargain.pledge[env][self] = pledge;
+}
+
+// Forgets what a region has proposed and agreed to.
+WD_FN void forget(const Bargain& bargain, int env, int self) {
+  if constexpr (!NEGOTIATION) return;
+  for (int other = 0; other < N_PARTNERS; ++other)
+    bargain.promise[env][self][other] = bargain.ask[env][self][other] = 0;
+  bargain.pledge[env][self] = 0;
+}
+
+// True where a choice of a region is allowed at a stage; what does not count there has one choice, the first.
+WD_FN bool allowed(int stage, int self, int pledge, int choice) {
+  if (choice < N_ACTS * N_LEVELS) {
+    const int level = choice % N_LEVELS;
+    return (stage == N_STAGES - 1 || level == 0) && (choice >= N_LEVELS || level >= pledge);
+  }
+  choice -= N_ACTS * N_LEVELS;
+  if (choice < 2 * N_AGENTS * N_LEVELS)
+    return choice % N_LEVELS == 0 || (stage == 0 && choice / N_LEVELS % N_AGENTS != self);
+  choice -= 2 * N_AGENTS * N_LEVELS;
+  return choice % 2 == 0 || (stage == 1 && choice / 2 != self);
 }
 
 // ---------------------------------------------------------------------------------------------- observe
@@ -69,23 +124,32 @@ WD_FN void look(World& block, int local, int timestep, const float* carbon, cons
   row[3] = carbon[0] / CARBON_EQUILIBRIUM;
   row[4] = carbon[1] / UPPER_EQUILIBRIUM;
   row[5] = carbon[2] / LOWER_EQUILIBRIUM;
-  block.period[local] = timestep;
+  block.timestep[local] = timestep;
 }
 
-WD_FN float seen(const World& block, int local, int self, int column, const float (*profile)[N_AGENTS][N_PROFILE]) {
+WD_FN float seen(const World& block, const Bargain& bargain, int local, int env, int self, int column,
+                 const float (*profile)[N_AGENTS][N_PROFILE]) {
   if (column < N_WORLD) return block.world[local][column];
   column -= N_WORLD;
-  if (column < N_PROFILE) return profile[block.period[local]][self][column];
+  if (column < N_PROFILE)
+    return profile[wd_min(block.timestep[local], EPISODE_LENGTH) / N_STAGES][self][column];
   column -= N_PROFILE;
   if (column < N_PUBLIC) return block.all[local][self][column];
   column -= N_PUBLIC;
   if (column < N_AGENTS) return column == self ? 1.f : 0.f;
   column -= N_AGENTS;
-  return block.all[local][column / N_PUBLIC][column % N_PUBLIC];
+  if (column < N_AGENTS * N_PUBLIC) return block.all[local][column / N_PUBLIC][column % N_PUBLIC];
+  column -= N_AGENTS * N_PUBLIC;
+  if (column < 3) return block.timestep[local] % N_STAGES == column ? 1.f : 0.f;
+  if (column == 3) return static_cast<float>(bargain.pledge[env][self]) / WHOLE;
+  const int other = (column - 4) / 4, entry = (column - 4) % 4;
+  const int (*proposals)[N_PARTNERS] = entry % 2 == 0 ? bargain.promise[env] : bargain.ask[env];
+  const int level = entry < 2 ? proposals[self][other % N_PARTNERS] : proposals[other][self % N_PARTNERS];
+  return static_cast<float>(level) / WHOLE;
 }
 
 // Writes the rows of every environment, or only of those that restarted.
-WD_FN void observe(const World& block, int n_envs, bool restarted, const float (*profile)[N_AGENTS][N_PROFILE],
+WD_FN void observe(const World& block, const Bargain& bargain, int n_envs, bool restarted, const float (*profile)[N_AGENTS][N_PROFILE],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES]) {
   for (int row = WD_THREAD / LANES; row < ENVS_PER_BLOCK * N_AGENTS; row += WD_STRIDE / LANES) {
     const int local = row / N_AGENTS, self = row % N_AGENTS, env = WD_BLOCK * ENVS_PER_BLOCK + local;
@@ -93,7 +157,11 @@ WD_FN void observe(const World& block, int n_envs, bool restarted, const float (
     const bool is_final = AUTO_RESET && !restarted && block.ended[local];
     float* target = is_final ? final_observations[env][self] : observations[env][self];
     for (int column = WD_THREAD % LANES; column < N_FEATURES; column += LANES)
-      target[column] = seen(block, local, self, column, profile);
+      target[column] = seen(block, bargain, local, env, self, column, profile);
+    if (!NEGOTIATION || is_final) continue;
+    const int stage = block.timestep[local] % N_STAGES, pledge = bargain.pledge[env][self];
+    for (int choice = WD_THREAD % LANES; choice < N_CHOICES; choice += LANES)
+      bargain.action_mask[env][self][choice] = allowed(stage, self, pledge, choice);
   }
 }
 
@@ -109,7 +177,7 @@ WD_FN bool any_ended(const World& block, int n_envs) {
 
 // Starts the next episode of the environments of this block that ended. The block has waited before; it has again when
 // this returns.
-WD_FN void start(World& block, int n_envs, float (*capital)[N_AGENTS], float (*output)[N_AGENTS],
+WD_FN void start(World& block, const Bargain& bargain, int n_envs, float (*capital)[N_AGENTS], float (*output)[N_AGENTS],
                  float (*consumption)[N_AGENTS], float (*emissions)[N_AGENTS], float (*mitigation)[N_AGENTS],
                  float (*balance)[N_AGENTS], float (*reserve)[N_AGENTS], float (*carbon)[3], float (*temperature)[2],
                  const float (*capital_reset_pool)[N_AGENTS], const float* credit, int* _timestep_, int* _episode_,
@@ -121,6 +189,7 @@ WD_FN void start(World& block, int n_envs, float (*capital)[N_AGENTS], float (*o
     capital[env][agent] = first;
     output[env][agent] = consumption[env][agent] = emissions[env][agent] = mitigation[env][agent] = 0.f;
     balance[env][agent] = reserve[env][agent] = 0.f;
+    forget(bargain, env, agent);
     publish(block, local, agent, first, 0.f, 0.f, 0.f, 0.f, credit[agent]);
   }
   WD_SYNC();
@@ -143,20 +212,32 @@ WD_FN void start(World& block, int n_envs, float (*capital)[N_AGENTS], float (*o
 WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*consumption)[N_AGENTS],
                 float (*emissions)[N_AGENTS], float (*mitigation)[N_AGENTS], float (*balance)[N_AGENTS],
                 float (*reserve)[N_AGENTS], float (*carbon)[3], float (*temperature)[2],
-                const float (*production)[N_AGENTS], const float (*labour)[N_AGENTS],
-                const float (*intensity)[N_AGENTS], const float (*abatement)[N_AGENTS],
-                const float (*profile)[N_AGENTS][N_PROFILE], const float (*world)[2], const float* credit,
+                int (*promise)[N_AGENTS][N_PARTNERS], int (*ask)[N_AGENTS][N_PARTNERS], int (*pledge)[N_AGENTS],
+                int (*action_mask)[N_AGENTS][N_CHOICES], const float (*production)[N_AGENTS],
+                const float (*labour)[N_AGENTS], const float (*intensity)[N_AGENTS],
+                const float (*abatement)[N_AGENTS], const float (*profile)[N_AGENTS][N_PROFILE],
+                const float (*world)[2], const float* credit,
                 const float (*capital_reset_pool)[N_AGENTS], const int (*sampled_actions)[N_AGENTS][N_TYPES],
                 float (*rewards)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
                 float (*final_observations)[N_AGENTS][N_FEATURES], int* terminated, int* truncated, int* _done_,
                 int* _timestep_, int* _episode_, const int* _reset_seed_, int n_envs) {
   WD_SHARED World block;
+  const Bargain bargain{promise, ask, pledge, action_mask};
+
+  if constexpr (NEGOTIATION) {
+    WD_EACH_AGENT(local, env, agent) {
+      negotiate(bargain, _timestep_[env] % N_STAGES, env, agent, sampled_actions[env]);
+    }
+    WD_SYNC();
+  }
 
   // produce
   WD_EACH_AGENT(local, env, agent) {
+    if (!acts_at(_timestep_[env])) continue;
     const int period = period_at(_timestep_[env]);
     const int* actions = sampled_actions[env][agent];
-    const float mitigated = static_cast<float>(actions[MITIGATION]) / WHOLE;
+    const int agreed = NEGOTIATION ? pledge[env][agent] : 0;
+    const float mitigated = static_cast<float>(actions[MITIGATION] > agreed ? actions[MITIGATION] : agreed) / WHOLE;
     const float savings = static_cast<float>(actions[SAVINGS]) / static_cast<float>(N_LEVELS);
     const float warming = temperature[env][0], before = capital[env][agent];
     const float gross = production[period][agent] * power(before, CAPITAL_SHARE);  // Y = A L^(1 - gamma) K^gamma
@@ -176,6 +257,7 @@ WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*c
   // trade: what regions sell, and to what share of what others want
   if constexpr (TRADE) {
     WD_EACH_AGENT(local, env, agent) {
+      if (!acts_at(_timestep_[env])) continue;
       float demand = 0.f;
       for (int buyer = 0; buyer < N_AGENTS; ++buyer)
         demand += wanted(sampled_actions[env][buyer], buyer, agent) * block.unit[local][buyer];
@@ -191,79 +273,89 @@ WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*c
 
   // warm
   WD_EACH_ENV(local, env) {
-    const int period = period_at(_timestep_[env]);
-    float emitted = 0.f;
-    for (int agent = 0; agent < N_AGENTS; ++agent) emitted += emissions[env][agent];
-    emitted = world[period][0] + emitted;
-    const float atmosphere = carbon[env][0], upper = carbon[env][1], lower = carbon[env][2];
-    const float sinking = ATMOSPHERE_TO_UPPER * atmosphere - UPPER_TO_ATMOSPHERE * upper;
-    const float buried = UPPER_TO_LOWER * upper - LOWER_TO_UPPER * lower;
-    const float warmer = atmosphere - sinking + EMITTED_CARBON * emitted;
-    carbon[env][0] = warmer;
-    carbon[env][1] = upper + sinking - buried;
-    carbon[env][2] = lower + buried;
-    // F' = F_2x log2(M_AT' / M_AT,1750) + F_EX'
-    const float forcing = FORCING * wd_log(warmer / CARBON_EQUILIBRIUM) + world[period + 1][1];
-    const float air = temperature[env][0], ocean = temperature[env][1], to_ocean = air - ocean;
-    temperature[env][0] = air + WARMING_SPEED * (forcing - (FEEDBACK * air + OCEAN_LOSS * to_ocean));
-    temperature[env][1] = ocean + OCEAN_SPEED * to_ocean;
+    if (acts_at(_timestep_[env])) {
+      const int period = period_at(_timestep_[env]);
+      float emitted = 0.f;
+      for (int agent = 0; agent < N_AGENTS; ++agent) emitted += emissions[env][agent];
+      emitted = world[period][0] + emitted;
+      const float atmosphere = carbon[env][0], upper = carbon[env][1], lower = carbon[env][2];
+      const float sinking = ATMOSPHERE_TO_UPPER * atmosphere - UPPER_TO_ATMOSPHERE * upper;
+      const float buried = UPPER_TO_LOWER * upper - LOWER_TO_UPPER * lower;
+      const float warmer = atmosphere - sinking + EMITTED_CARBON * emitted;
+      carbon[env][0] = warmer;
+      carbon[env][1] = upper + sinking - buried;
+      carbon[env][2] = lower + buried;
+      // F' = F_2x log2(M_AT' / M_AT,1750) + F_EX'
+      const float forcing = FORCING * wd_log(warmer / CARBON_EQUILIBRIUM) + world[period + 1][1];
+      const float air = temperature[env][0], ocean = temperature[env][1], to_ocean = air - ocean;
+      temperature[env][0] = air + WARMING_SPEED * (forcing - (FEEDBACK * air + OCEAN_LOSS * to_ocean));
+      temperature[env][1] = ocean + OCEAN_SPEED * to_ocean;
+    }
     const bool is_over = (_timestep_[env] += 1) >= EPISODE_LENGTH;
     terminated[env] = 0;
     truncated[env] = _done_[env] = block.ended[local] = is_over;
-    look(block, local, period + 1, carbon[env], temperature[env]);
+    look(block, local, _timestep_[env], carbon[env], temperature[env]);
   }
   WD_SYNC();
 
   // consume
   WD_EACH_AGENT(local, env, agent) {
-    float consumed = block.spare[local][agent];
-    if constexpr (TRADE) {
-      const int* actions = sampled_actions[env][agent];
-      float imports = 0.f, tariffed = 0.f, value = 0.f;
-      for (int seller = 0; seller < N_AGENTS; ++seller) {
-        const float bought = wanted(actions, agent, seller) * block.unit[local][agent] * block.share[local][seller];
-        const float tariff = static_cast<float>(actions[TARIFFS + seller]) / WHOLE * bought;
-        imports += bought;
-        tariffed += tariff;
-        value += power(bought - tariff, SUBSTITUTION);
+    if (acts_at(_timestep_[env] - 1)) {
+      float consumed = block.spare[local][agent];
+      if constexpr (TRADE) {
+        const int* actions = sampled_actions[env][agent];
+        float imports = 0.f, tariffed = 0.f, value = 0.f;
+        for (int seller = 0; seller < N_AGENTS; ++seller) {
+          const float bought = wanted(actions, agent, seller) * block.unit[local][agent] * block.share[local][seller];
+          const float tariff = static_cast<float>(actions[TARIFFS + seller]) / WHOLE * bought;
+          imports += bought;
+          tariffed += tariff;
+          value += power(bought - tariff, SUBSTITUTION);
+        }
+        // Armington: goods of others are no full substitute.
+        consumed = power(DOMESTIC * power(consumed, SUBSTITUTION) + FOREIGN * value, INVERSE_SUBSTITUTION);
+        reserve[env][agent] += YEARS * tariffed;
+        balance[env][agent] = INTEREST * balance[env][agent] + YEARS * (consumption[env][agent] - imports);
       }
-      // Armington: goods of others are no full substitute.
-      consumed = power(DOMESTIC * power(consumed, SUBSTITUTION) + FOREIGN * value, INVERSE_SUBSTITUTION);
-      reserve[env][agent] += YEARS * tariffed;
-      balance[env][agent] = INTEREST * balance[env][agent] + YEARS * (consumption[env][agent] - imports);
+      consumption[env][agent] = consumed;
+      const float people = labour[period_at(_timestep_[env] - 1)][agent];
+      const float each = largest(consumed / people, MIN_CONSUMPTION);
+      rewards[env][agent] = people * (power(each, UTILITY_EXPONENT) - 1.f) / UTILITY_EXPONENT;
+      forget(bargain, env, agent);  // an agreement is of one period
+    } else {
+      rewards[env][agent] = 0.f;
     }
-    consumption[env][agent] = consumed;
-    const float people = labour[block.period[local] - 1][agent];
-    const float each = largest(consumed / people, MIN_CONSUMPTION);
-    rewards[env][agent] = people * (power(each, UTILITY_EXPONENT) - 1.f) / UTILITY_EXPONENT;
     publish(block, local, agent, capital[env][agent], output[env][agent], emissions[env][agent],
             mitigation[env][agent], balance[env][agent], credit[agent]);
   }
   WD_SYNC();
 
-  observe(block, n_envs, false, profile, observations, final_observations);
+  observe(block, bargain, n_envs, false, profile, observations, final_observations);
   if (AUTO_RESET && any_ended(block, n_envs)) {
     WD_SYNC();  // what the episode ended with has been observed
-    start(block, n_envs, capital, output, consumption, emissions, mitigation, balance, reserve, carbon, temperature,
-          capital_reset_pool, credit, _timestep_, _episode_, _reset_seed_);
-    observe(block, n_envs, true, profile, observations, final_observations);
+    start(block, bargain, n_envs, capital, output, consumption, emissions, mitigation, balance, reserve, carbon,
+          temperature, capital_reset_pool, credit, _timestep_, _episode_, _reset_seed_);
+    observe(block, bargain, n_envs, true, profile, observations, final_observations);
   }
 }
 
 WD_KERNEL(reset)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*consumption)[N_AGENTS],
                  float (*emissions)[N_AGENTS], float (*mitigation)[N_AGENTS], float (*balance)[N_AGENTS],
                  float (*reserve)[N_AGENTS], float (*carbon)[3], float (*temperature)[2],
-                 const float (*profile)[N_AGENTS][N_PROFILE], const float* credit,
+                 int (*promise)[N_AGENTS][N_PARTNERS], int (*ask)[N_AGENTS][N_PARTNERS], int (*pledge)[N_AGENTS],
+                 int (*action_mask)[N_AGENTS][N_CHOICES], const float (*profile)[N_AGENTS][N_PROFILE],
+                 const float* credit,
                  const float (*capital_reset_pool)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES], int* _done_,
                  int* _timestep_, int* _episode_, const int* _reset_seed_, int force, int n_envs) {
   WD_SHARED World block;
+  const Bargain bargain{promise, ask, pledge, action_mask};
   WD_EACH_ENV(local, env) {
     block.ended[local] = force != 0 || _done_[env] != 0;
     _done_[env] = 0;
   }
   WD_SYNC();
   if (!any_ended(block, n_envs)) return;
-  start(block, n_envs, capital, output, consumption, emissions, mitigation, balance, reserve, carbon, temperature,
-        capital_reset_pool, credit, _timestep_, _episode_, _reset_seed_);
-  observe(block, n_envs, true, profile, observations, nullptr);
+  start(block, bargain, n_envs, capital, output, consumption, emissions, mitigation, balance, reserve, carbon,
+        temperature, capital_reset_pool, credit, _timestep_, _episode_, _reset_seed_);
+  observe(block, bargain, n_envs, true, profile, observations, nullptr);
 }

@@ -1,4 +1,7 @@
-"""RICE in Numba. Phases as in reference.py: produce, trade, warm, consume, observe, start; layout as in kernel.cu."""
+"""RICE in Numba.
+
+Phases as in reference.py: bargain, produce, trade, warm, consume, observe, start; layout as in kernel.cu.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from numba import cuda, float32, int32, uint8
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.core_numba import any_ended, clip, exp, log, pool_row
 
-from .arrays import Climate, Paths, Regions
+from .arrays import Bargain, Climate, Paths, Regions
 
 ZERO, ONE = np.float32(0), np.float32(1)
 SMALLEST = np.finfo(np.float32).tiny
@@ -27,7 +30,7 @@ class World(NamedTuple):
     share: float32[:, :]
     all: float32[:, :, :]
     world: float32[:, :]
-    period: int32[:]
+    timestep: int32[:]
     ended: uint8[:]
 
 
@@ -57,6 +60,9 @@ def build(c: Any) -> dict[str, Any]:
     lanes = math.gcd(32, threads)  # threads that write one row
     whole, levels, length = np.float32(c.N_LEVELS - 1), np.float32(c.N_LEVELS), np.float32(episode_length)
     tariffs = IMPORTS + n_agents
+    negotiates, n_stages, n_partners, n_choices = c.NEGOTIATION, c.N_STAGES, c.N_PARTNERS, c.N_CHOICES
+    n_levels, promises, asks, answers = c.N_LEVELS, c.N_ACTS, c.N_ACTS + n_agents, c.N_ACTS + 2 * n_agents
+    n_of_acts, n_of_proposals = c.N_ACTS * c.N_LEVELS, 2 * n_agents * c.N_LEVELS
     years, capital_share, kept_capital = c.YEARS, c.CAPITAL_SHARE, c.KEPT_CAPITAL
     damage_linear, damage_quadratic, abatement_exponent = c.DAMAGE_LINEAR, c.DAMAGE_QUADRATIC, c.ABATEMENT_EXPONENT
     forcing_gain, feedback, warming_speed = c.FORCING, c.FEEDBACK, c.WARMING_SPEED
@@ -86,7 +92,52 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit(device=True)
     def period_at(timestep):
         """Return the period of a step; who steps on after the last one gets it again."""
-        return min(timestep, episode_length - 1)
+        return min(timestep, episode_length - 1) // n_stages
+
+    @cuda.jit(device=True)
+    def acts_at(timestep):
+        """Tell whether regions live through a period at this stage of it."""
+        return timestep % n_stages == n_stages - 1
+
+    @cuda.jit(device=True)
+    def negotiate(env, self, stage, bargain, actions):
+        """Write what a region proposes, or from all answers what it has agreed to. Afterwards the block waits."""
+        pledge = 0
+        if stage == 0:
+            for other in range(n_agents):
+                is_other = other != self
+                promised = actions[env, self, promises + other] if is_other else 0
+                asked = actions[env, self, asks + other] if is_other else 0
+                bargain.promise[env, self, other % n_partners] = promised
+                bargain.ask[env, self, other % n_partners] = asked
+        elif stage == 1:
+            for other in range(n_agents):
+                if other != self:
+                    kept = bargain.promise[env, self, other % n_partners] * actions[env, other, answers + self]
+                    granted = bargain.ask[env, other, self % n_partners] * actions[env, self, answers + other]
+                    pledge = max(pledge, max(kept, granted))
+            bargain.pledge[env, self] = pledge
+
+    @cuda.jit(device=True)
+    def forget(env, self, bargain):
+        """Forget what a region has proposed and agreed to."""
+        if negotiates:
+            for other in range(n_partners):
+                bargain.promise[env, self, other] = 0
+                bargain.ask[env, self, other] = 0
+            bargain.pledge[env, self] = 0
+
+    @cuda.jit(device=True)
+    def allowed(stage, self, pledge, choice):
+        """Tell whether a choice is allowed; of what does not count at a stage only the first one is."""
+        if choice < n_of_acts:
+            level = choice % n_levels
+            return (stage == n_stages - 1 or level == 0) and (choice >= n_levels or level >= pledge)
+        choice -= n_of_acts
+        if choice < n_of_proposals:
+            return choice % n_levels == 0 or (stage == 0 and choice // n_levels % n_agents != self)
+        choice -= n_of_proposals
+        return choice % 2 == 0 or (stage == 1 and choice // 2 != self)
 
     @cuda.jit(device=True)
     def wanted(env, buyer, seller, actions):
@@ -94,9 +145,10 @@ def build(c: Any) -> dict[str, Any]:
         return ZERO if buyer == seller else float32(actions[env, buyer, IMPORTS + seller])
 
     @cuda.jit(device=True)
-    def produce(block, local, env, agent, period, regions, climate, paths, actions):
+    def produce(block, local, env, agent, period, regions, climate, bargain, paths, actions):
         """Share out a region's output. Afterwards the block waits."""
-        mitigated = float32(actions[env, agent, MITIGATION]) / whole
+        agreed = bargain.pledge[env, agent] if negotiates else 0
+        mitigated = float32(max(actions[env, agent, MITIGATION], agreed)) / whole
         savings = float32(actions[env, agent, SAVINGS]) / levels
         warming, before = climate.temperature[env, 0], regions.capital[env, agent]
         gross = paths.production[period, agent] * power(before, capital_share)  # Y = A L^(1 - gamma) K^gamma
@@ -152,7 +204,7 @@ def build(c: Any) -> dict[str, Any]:
         temperature[env, 1] = ocean + ocean_speed * to_ocean
 
     @cuda.jit(device=True)
-    def consume(block, local, env, agent, regions, paths, actions, rewards):
+    def consume(block, local, env, agent, period, regions, paths, actions, rewards):
         """Buy, consume, and give the reward. Afterwards the block waits."""
         consumed = block.spare[local, agent]
         if has_trade:
@@ -170,7 +222,7 @@ def build(c: Any) -> dict[str, Any]:
             surplus = years * (regions.consumption[env, agent] - imports)
             regions.balance[env, agent] = interest * regions.balance[env, agent] + surplus
         regions.consumption[env, agent] = consumed
-        people = paths.labour[block.period[local] - 1, agent]
+        people = paths.labour[period, agent]
         each = largest(consumed / people, min_consumption)
         rewards[env, agent] = people * (power(each, utility_exponent) - ONE) / utility_exponent
 
@@ -193,16 +245,16 @@ def build(c: Any) -> dict[str, Any]:
         block.world[local, 3] = climate.carbon[env, 0] / carbon_equilibrium
         block.world[local, 4] = climate.carbon[env, 1] / upper_equilibrium
         block.world[local, 5] = climate.carbon[env, 2] / lower_equilibrium
-        block.period[local] = timestep
+        block.timestep[local] = timestep
 
     @cuda.jit(device=True)
-    def seen(block, local, self, column, paths):
+    def seen(block, local, env, self, column, bargain, paths):
         """Return one entry of an observation of ``self``."""
         if column < N_WORLD:
             return block.world[local, column]
         column -= N_WORLD
         if column < N_PROFILE:
-            return paths.profile[block.period[local], self, column]
+            return paths.profile[min(block.timestep[local], episode_length) // n_stages, self, column]
         column -= N_PROFILE
         if column < n_public:
             return block.all[local, self, column]
@@ -210,10 +262,21 @@ def build(c: Any) -> dict[str, Any]:
         if column < n_agents:
             return ONE if column == self else ZERO
         column -= n_agents
-        return block.all[local, column // n_public, column % n_public]
+        if column < n_agents * n_public:
+            return block.all[local, column // n_public, column % n_public]
+        column -= n_agents * n_public
+        if column < 3:
+            return ONE if block.timestep[local] % n_stages == column else ZERO
+        if column == 3:
+            return float32(bargain.pledge[env, self]) / whole
+        other, entry = (column - 4) // 4, (column - 4) % 4
+        row, partner = (self, other) if entry < 2 else (other, self)
+        if entry % 2 == 0:
+            return float32(bargain.promise[env, row, partner % n_partners]) / whole
+        return float32(bargain.ask[env, row, partner % n_partners]) / whole
 
     @cuda.jit(device=True)
-    def observe(block, paths, results, restarted, n_envs):
+    def observe(block, bargain, paths, results, restarted, n_envs):
         """Write the rows of every environment, or only of those that restarted."""
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
             local, self = row // n_agents, row % n_agents
@@ -221,14 +284,18 @@ def build(c: Any) -> dict[str, Any]:
             if env < n_envs and not (restarted and block.ended[local] == 0):
                 is_final = auto_reset and not restarted and block.ended[local] != 0
                 for column in range(cuda.threadIdx.x % lanes, n_features, lanes):
-                    value = seen(block, local, self, column, paths)
+                    value = seen(block, local, env, self, column, bargain, paths)
                     if is_final:
                         results.final_observations[env, self, column] = value
                     else:
                         results.observations[env, self, column] = value
+                if negotiates and not is_final:
+                    stage, pledge = block.timestep[local] % n_stages, bargain.pledge[env, self]
+                    for choice in range(cuda.threadIdx.x % lanes, n_choices, lanes):
+                        bargain.action_mask[env, self, choice] = allowed(stage, self, pledge, choice)
 
     @cuda.jit(device=True)
-    def start(block, regions, climate, paths, clock, n_envs):
+    def start(block, regions, climate, bargain, paths, clock, n_envs):
         """Start the next episode of the environments of this block that ended; the block has waited before."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
@@ -242,6 +309,7 @@ def build(c: Any) -> dict[str, Any]:
                 regions.mitigation[env, agent] = ZERO
                 regions.balance[env, agent] = ZERO
                 regions.reserve[env, agent] = ZERO
+                forget(env, agent, bargain)
                 publish(block, local, env, agent, regions, paths)
         cuda.syncthreads()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
@@ -261,6 +329,7 @@ def build(c: Any) -> dict[str, Any]:
     def step(
         regions: Regions,
         climate: Climate,
+        bargain: Bargain,
         paths: Paths,
         sampled_actions: int32[:, :, :],
         clock: Clock,
@@ -268,50 +337,70 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         block = shared_memory()
+        if negotiates:
+            for item in range(cuda.threadIdx.x, n_items, threads):
+                local, agent = item // n_agents, item % n_agents
+                env = cuda.blockIdx.x * envs_per_block + local
+                if env < n_envs:
+                    negotiate(env, agent, clock.timestep[env] % n_stages, bargain, sampled_actions)
+            cuda.syncthreads()
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
-            if env < n_envs:
+            if env < n_envs and acts_at(clock.timestep[env]):
                 period = period_at(clock.timestep[env])
-                produce(block, local, env, agent, period, regions, climate, paths, sampled_actions)
+                produce(block, local, env, agent, period, regions, climate, bargain, paths, sampled_actions)
         cuda.syncthreads()
         if has_trade:
             for item in range(cuda.threadIdx.x, n_items, threads):
                 local, agent = item // n_agents, item % n_agents
                 env = cuda.blockIdx.x * envs_per_block + local
-                if env < n_envs:
+                if env < n_envs and acts_at(clock.timestep[env]):
                     sell(block, local, env, agent, regions, sampled_actions)
             cuda.syncthreads()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                period = period_at(clock.timestep[env])
-                warm(env, period, regions, climate, paths)
+                if acts_at(clock.timestep[env]):
+                    warm(env, period_at(clock.timestep[env]), regions, climate, paths)
                 clock.timestep[env] += 1
                 is_over = clock.timestep[env] >= episode_length
                 results.terminated[env] = 0
                 results.truncated[env] = is_over
                 clock.done[env] = is_over
                 block.ended[local] = is_over
-                look(block, local, env, period + 1, climate)
+                look(block, local, env, clock.timestep[env], climate)
         cuda.syncthreads()
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = item // n_agents, item % n_agents
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                consume(block, local, env, agent, regions, paths, sampled_actions, results.rewards)
+                before = clock.timestep[env] - 1
+                if acts_at(before):
+                    period = period_at(before)
+                    consume(block, local, env, agent, period, regions, paths, sampled_actions, results.rewards)
+                    forget(env, agent, bargain)  # an agreement is of one period
+                else:
+                    results.rewards[env, agent] = ZERO
                 publish(block, local, env, agent, regions, paths)
         cuda.syncthreads()
 
-        observe(block, paths, results, False, n_envs)
+        observe(block, bargain, paths, results, False, n_envs)
         if auto_reset and any_ended(block.ended, n_envs):
             cuda.syncthreads()  # what the episode ended with has been observed
-            start(block, regions, climate, paths, clock, n_envs)
-            observe(block, paths, results, True, n_envs)
+            start(block, regions, climate, bargain, paths, clock, n_envs)
+            observe(block, bargain, paths, results, True, n_envs)
 
     @cuda.jit
     def reset(
-        regions: Regions, climate: Climate, paths: Paths, clock: Clock, results: Results, force: int32, n_envs: int32
+        regions: Regions,
+        climate: Climate,
+        bargain: Bargain,
+        paths: Paths,
+        clock: Clock,
+        results: Results,
+        force: int32,
+        n_envs: int32,
     ):
         block = shared_memory()
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
@@ -321,7 +410,7 @@ def build(c: Any) -> dict[str, Any]:
                 clock.done[env] = 0
         cuda.syncthreads()
         if any_ended(block.ended, n_envs):
-            start(block, regions, climate, paths, clock, n_envs)
-            observe(block, paths, results, True, n_envs)
+            start(block, regions, climate, bargain, paths, clock, n_envs)
+            observe(block, bargain, paths, results, True, n_envs)
 
     return {"step": step, "reset": reset}

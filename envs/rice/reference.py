@@ -1,7 +1,7 @@
 """RICE in NumPy, over all environments at once: the oracle, and backend `cpu`.
 
-Phases: `produce`, `trade`, `warm`, `consume`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless said
-otherwise. Sums over regions are taken in the order of the regions, so that every language has the same bits.
+Phases: `bargain`, `produce`, `trade`, `warm`, `consume`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless
+said otherwise. Sums over regions are taken in the order of the regions, so that every language has the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.maths_numpy import exp, log
 from warpdrive_min.rng import pool_row
 
-from .arrays import Climate, Paths, Regions
+from .arrays import Bargain, Climate, Paths, Regions
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -31,33 +31,91 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     """Close the kernels over the constants ``c``."""
 
     def step(
-        regions: Regions, climate: Climate, paths: Paths, sampled_actions: Ints, clock: Clock, results: Results
+        regions: Regions,
+        climate: Climate,
+        bargain: Bargain,
+        paths: Paths,
+        sampled_actions: Ints,
+        clock: Clock,
+        results: Results,
     ) -> None:
-        period = np.minimum(clock.timestep, c.EPISODE_LENGTH - 1)  # who steps on gets the last one again
-        spare = produce(c, regions, climate, paths, sampled_actions, period)
-        bought = trade(c, regions, paths, sampled_actions, spare) if c.TRADE else None
-        warm(c, regions, climate, paths, period)
-        results.rewards[:] = consume(c, regions, paths, spare, bought, period)
+        stage = clock.timestep % c.N_STAGES
+        # Who steps on after the last period gets it again.
+        period = np.minimum(clock.timestep, c.EPISODE_LENGTH - 1) // c.N_STAGES
+        if c.NEGOTIATION:
+            negotiate(c, bargain, sampled_actions, stage)
+        act(c, stage == c.N_STAGES - 1, period, regions, climate, bargain, paths, sampled_actions, results.rewards)
         clock.timestep[:] += 1
         results.terminated[:] = 0
         results.truncated[:] = clock.done[:] = clock.timestep >= c.EPISODE_LENGTH
-        observe(c, regions, climate, paths, period + 1, results.observations)
+        observe(c, regions, climate, bargain, paths, clock.timestep, results.observations)
         if c.AUTO_RESET and clock.done.any():
             ended = np.flatnonzero(clock.done)
             results.final_observations[ended] = results.observations[ended]
-            start(c, ended, regions, climate, paths, clock, results.observations)
+            start(c, ended, regions, climate, bargain, paths, clock, results.observations)
 
-    def reset(regions: Regions, climate: Climate, paths: Paths, clock: Clock, results: Results, force: int) -> None:
+    def reset(
+        regions: Regions, climate: Climate, bargain: Bargain, paths: Paths, clock: Clock, results: Results, force: int
+    ) -> None:
         ended = np.flatnonzero((clock.done != 0) | (force != 0))
         clock.done[ended] = 0
-        start(c, ended, regions, climate, paths, clock, results.observations)
+        start(c, ended, regions, climate, bargain, paths, clock, results.observations)
 
     return {"step": step, "reset": reset}
 
 
-def produce(c: Any, regions: Regions, climate: Climate, paths: Paths, actions: Ints, period: Ints) -> Floats:
-    """Write output, emissions, mitigation and the next period's capital; returns what is left to consume or sell."""
-    mitigation = actions[..., MITIGATION].astype(np.float32) / np.float32(c.N_LEVELS - 1)
+def negotiate(c: Any, bargain: Bargain, actions: Ints, stage: Ints) -> None:
+    """Write what is proposed, and from the answers the least mitigation that each region has agreed to; in levels."""
+    n = c.N_AGENTS
+    promised, asked, answered = (actions[..., c.N_ACTS + k * n : c.N_ACTS + (k + 1) * n] for k in range(3))
+    others = 1 - np.eye(n, dtype=np.int32)
+    proposes, answers = stage == 0, stage == 1
+    bargain.promise[proposes] = (promised * others)[proposes]
+    bargain.ask[proposes] = (asked * others)[proposes]
+    # Of a proposal of i to j, j's answer: i keeps its promise and j what was asked of it, if j accepts.
+    kept = bargain.promise * answered.transpose(0, 2, 1)
+    granted = bargain.ask.transpose(0, 2, 1) * answered
+    bargain.pledge[answers] = np.maximum(kept, granted).max(2)[answers]
+
+
+def act(
+    c: Any,
+    acts: NDArray[np.bool_],
+    period: Ints,
+    regions: Regions,
+    climate: Climate,
+    bargain: Bargain,
+    paths: Paths,
+    actions: Ints,
+    rewards: Floats,
+) -> None:
+    """Live through a period in the environments that are at the stage for it, and give its rewards; 0 in others."""
+    rewards[:] = 0
+    if not acts.any():
+        return
+    world = Regions(*(array[acts] for array in regions)), Climate(*(array[acts] for array in climate))
+    (now, sky), chosen, period = world, actions[acts], period[acts]
+    levels = np.maximum(chosen[..., MITIGATION], bargain.pledge[acts])
+    spare = produce(c, now, sky, paths, levels, chosen, period)
+    bought = trade(c, now, paths, chosen, spare) if c.TRADE else None
+    warm(c, now, sky, paths, period)
+    rewards[acts] = consume(c, now, paths, spare, bought, period)
+    for arrays, changed in ((regions, now), (climate, sky)):
+        for array, values in zip(arrays, changed, strict=True):
+            array[acts] = values
+    if c.NEGOTIATION:  # an agreement is of one period
+        for array in (bargain.promise, bargain.ask, bargain.pledge):
+            array[acts] = 0
+
+
+def produce(
+    c: Any, regions: Regions, climate: Climate, paths: Paths, levels: Ints, actions: Ints, period: Ints
+) -> Floats:
+    """Write output, emissions, mitigation and the next period's capital; returns what is left to consume or sell.
+
+    ``levels`` are those of mitigation.
+    """
+    mitigation = levels.astype(np.float32) / np.float32(c.N_LEVELS - 1)
     savings = actions[..., SAVINGS].astype(np.float32) / np.float32(c.N_LEVELS)
     warming = climate.temperature[:, :1]
     gross = paths.production[period] * power(regions.capital, c.CAPITAL_SHARE)  # Y = A L^(1 - gamma) K^gamma
@@ -131,20 +189,46 @@ def consume(c: Any, regions: Regions, paths: Paths, spare: Floats, bought: Float
     return utility
 
 
-def observe(c: Any, regions: Regions, climate: Climate, paths: Paths, period: Ints, seen: Floats) -> None:
-    """Write what every region sees, ``seen`` ``(n_envs, n_agents, n_features)``."""
-    n = c.N_AGENTS
+def observe(
+    c: Any, regions: Regions, climate: Climate, bargain: Bargain, paths: Paths, timestep: Ints, seen: Floats
+) -> None:
+    """Write what every region sees, ``seen`` ``(n_envs, n_agents, n_features)``, and what it may do next."""
+    n, whole = c.N_AGENTS, np.float32(c.N_LEVELS - 1)
+    period = np.minimum(timestep, c.EPISODE_LENGTH) // c.N_STAGES
     public = publish(c, regions, paths)
-    seen[..., 0] = (period.astype(np.float32) / np.float32(c.EPISODE_LENGTH))[:, None]
+    equilibrium = np.array([c.CARBON_EQUILIBRIUM, c.UPPER_EQUILIBRIUM, c.LOWER_EQUILIBRIUM])
+    seen[..., 0] = (timestep.astype(np.float32) / np.float32(c.EPISODE_LENGTH))[:, None]
     seen[..., 1:3] = climate.temperature[:, None] / np.float32(5)
-    seen[..., 3:6] = (climate.carbon / np.array([c.CARBON_EQUILIBRIUM, c.UPPER_EQUILIBRIUM, c.LOWER_EQUILIBRIUM]))[
-        :, None
-    ]
+    seen[..., 3:6] = (climate.carbon / equilibrium)[:, None]
     seen[..., 6:10] = paths.profile[period]
     own = 10 + c.N_PUBLIC
+    last = own + n * (1 + c.N_PUBLIC)
     seen[..., 10:own] = public
     seen[..., own : own + n] = np.eye(n, dtype=np.float32)
-    seen[..., own + n :] = public.reshape(len(public), 1, -1)
+    seen[..., own + n : last] = public.reshape(len(public), 1, -1)
+    if c.NEGOTIATION:
+        stage = timestep % c.N_STAGES
+        seen[..., last : last + 3] = (stage[:, None] == np.arange(3))[:, None]
+        seen[..., last + 3] = bargain.pledge.astype(np.float32) / whole
+        turned = bargain.promise.transpose(0, 2, 1), bargain.ask.transpose(0, 2, 1)
+        proposals = np.stack([bargain.promise, bargain.ask, *turned], -1).astype(np.float32) / whole
+        seen[..., last + 4 :] = proposals.reshape(len(seen), n, -1)
+        allow(c, bargain, stage)
+
+
+def allow(c: Any, bargain: Bargain, stage: Ints) -> None:
+    """Write what may be done at a stage; what does not count there has one choice, the first."""
+    n, levels, mask = c.N_AGENTS, c.N_LEVELS, bargain.action_mask
+    first = np.arange(levels) == 0
+    others = ~np.eye(n, dtype=bool)[..., None]
+    acts = (stage == c.N_STAGES - 1)[:, None, None]
+    free = np.broadcast_to(acts | first, (len(mask), n, levels))
+    ends = np.cumsum([0, c.N_ACTS * levels, 2 * n * levels, 2 * n])
+    mask[..., : ends[1]] = np.tile(free, c.N_ACTS)
+    mask[..., :levels] &= np.arange(levels) >= bargain.pledge[..., None]
+    for part, at, wide, twice in ((slice(ends[1], ends[2]), 0, levels, 2), (slice(ends[2], ends[3]), 1, 2, 1)):
+        is_free = (others & (stage == at)[:, None, None, None]) | (np.arange(wide) == 0)
+        mask[..., part] = np.tile(is_free.reshape(len(mask), n, -1), twice)
 
 
 def publish(c: Any, regions: Regions, paths: Paths) -> Floats:
@@ -162,11 +246,18 @@ def publish(c: Any, regions: Regions, paths: Paths) -> Floats:
 
 
 def start(
-    c: Any, envs: NDArray[np.intp], regions: Regions, climate: Climate, paths: Paths, clock: Clock, seen: Floats
+    c: Any,
+    envs: NDArray[np.intp],
+    regions: Regions,
+    climate: Climate,
+    bargain: Bargain,
+    paths: Paths,
+    clock: Clock,
+    seen: Floats,
 ) -> None:
     """Start the next episode of the named environments, and write its first observations."""
     low, high = clock.reset_seed
-    for array in regions:
+    for array in (*regions, bargain.promise, bargain.ask, bargain.pledge):
         array[envs] = 0
     regions.capital[envs] = paths.capital_reset_pool[pool_row(clock.episode[envs], envs, low, high, c.N_STARTS)]
     climate.carbon[envs] = c.START_ATMOSPHERE, c.START_UPPER, c.START_LOWER
@@ -174,9 +265,11 @@ def start(
     clock.timestep[envs] = 0
     clock.episode[envs] += 1
     first = np.empty((len(envs), *seen.shape[1:]), np.float32)
+    agreed = Bargain(*(array[envs] for array in bargain))
     started = Regions(*(array[envs] for array in regions)), Climate(*(array[envs] for array in climate))
-    observe(c, *started, paths, clock.timestep[envs], first)
+    observe(c, *started, agreed, paths, clock.timestep[envs], first)
     seen[envs] = first
+    bargain.action_mask[envs] = agreed.action_mask
 
 
 def power(x: Floats, exponent: np.float32) -> Floats:

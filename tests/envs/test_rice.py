@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from envs import Rice
 from envs.rice import data, reference
 from envs.rice.arrays import Climate, Paths, Regions
 from tests.agreement import assert_same_bits, free_run, random_actions, start, step_from_same_state
 from tests.support import is_simulated, on_every_other_backend
+from tests.training.builders import A2C, PPO, make_trainer
 
 N = data.N_REGIONS
 DICE_2016R = {"forcing_steps": 17.0, "land_decline": 0.115}
@@ -157,6 +159,98 @@ def test_debt_stops_imports():
     assert array("balance")[0, 0] == pytest.approx(-0.22 * data.regions(2)["capital"][0] + 5 * array("output")[0, 0])
 
 
+def bargained():
+    """Return a wrapper of three regions that negotiate, what gives its arrays, and what writes actions and steps.
+
+    Keys are types of action of a region.
+    """
+    wrapper, array = started(num_regions=3, negotiation=True, episode_length=7)
+
+    def step(**chosen: dict[int, int]) -> None:
+        actions = array("sampled_actions")
+        actions[:] = 0
+        for region, levels in chosen.items():
+            for column, level in levels.items():
+                actions[0, int(region[-1]), column] = level
+        wrapper.step()
+
+    return wrapper, array, step
+
+
+def test_accepted_proposal_binds_both_regions_for_a_period():
+    """Region 0 promises 4 and asks 7 of region 1, which accepts; region 2 refuses the same. Nothing else is owed."""
+    _, array, step = bargained()
+    proposal = {2 + 1: 4, 2 + 2: 9, 5 + 1: 7, 5 + 2: 9}  # two acts, then promises to each region, then demands
+    step(region_0=proposal)
+    assert array("rewards").tolist() == [[0, 0, 0]]
+    assert (array("promise")[0, 0].tolist(), array("ask")[0, 0].tolist()) == ([0, 4, 9], [0, 7, 9])
+    capital = array("capital").copy()
+    step(region_1={8 + 0: 1})
+    assert array("pledge")[0].tolist() == [4, 7, 0]
+    np.testing.assert_array_equal(array("capital"), capital)
+    mask = array("action_mask")[0]
+    allowed = [row[:10].nonzero()[0].min() for row in mask]
+    assert allowed == [4, 7, 0]
+    step(region_0={0: 2}, region_1={0: 8}, region_2={0: 1})
+    np.testing.assert_allclose(array("mitigation")[0], np.array([4, 8, 1]) / 9, rtol=1e-6)
+    assert (array("rewards") != 0).all()
+    assert not array("pledge").any()
+    assert not array("promise").any()
+    step()
+    step()
+    step(region_0={0: 2})
+    assert array("mitigation")[0, 0] == pytest.approx(2 / 9), "the agreement was of one period"
+
+
+def test_mask_allows_what_counts_at_a_stage():
+    """Acts, proposals to others and answers to others, each at its stage; always one choice of every type."""
+    wrapper, array, step = bargained()
+    sizes = wrapper.env.config.action_levels
+    for stage in (0, 1, 2, 0):
+        rows = np.split(array("action_mask")[0], np.cumsum(sizes)[:-1], axis=-1)
+        free = [[bool(row.sum() > 1) for row in part] for part in rows]
+        others = [[agent != other for agent in range(3)] for other in range(3)]
+        want = [[stage == 2] * 3] * 2
+        for at, n_times in ((0, 2), (1, 1)):
+            want = want + [[each and stage == at for each in row] for row in others] * n_times
+        assert free == want, f"stage {stage}"
+        assert all(row[:, 0].all() or stage == 2 for row in rows)
+        step()
+
+
+def test_period_of_negotiation_is_that_without():
+    """Who proposes nothing lives through the same years, three steps each, as where nobody negotiates."""
+    (plain, of_plain), (talks, of_talks) = (
+        started(num_regions=3),
+        started(num_regions=3, negotiation=True, episode_length=60),
+    )
+    for _ in range(20):
+        for wrapper, array, n_steps in ((plain, of_plain, 1), (talks, of_talks, 3)):
+            for _ in range(n_steps):
+                array("sampled_actions")[..., :2] = 3
+                wrapper.step()
+        for name in ("capital", "consumption", "temperature", "rewards"):
+            np.testing.assert_array_equal(of_talks(name), of_plain(name), err_msg=name)
+    assert of_talks("truncated").all()
+
+
+def test_training_acts_and_learns_within_the_mask(tmp_path):
+    """Both algorithms draw only what each stage allows; what has one choice has probability 1 in the loss."""
+    config = {"num_regions": 3, "negotiation": True, "episode_length": 6}
+    for policy in (A2C, PPO):
+        trainer = make_trainer(Rice(**config), {"shared": policy}, basedir=tmp_path / policy["algorithm"])
+        group = trainer.groups["shared"]
+        before = [weights.clone() for weights in group.acting.parameters()]
+        trainer.iterate()
+        buffer = group.buffer
+        sizes = trainer.wrapper.env.config.action_levels
+        chosen = buffer.actions.long() + torch.tensor(np.cumsum([0, *sizes[:-1]]))
+        assert buffer.masks[:-1].gather(-1, chosen).all()
+        assert 0 < buffer.masks.float().mean() < 0.7
+        trainer.graceful_close()
+        assert any((now != was).any() for now, was in zip(group.acting.parameters(), before, strict=True))
+
+
 def test_paths_go_where_their_equations_say():
     """Two periods of population by hand; carbon, its avoidance and use of land decline, other forcing ends at 1."""
     paths, own = data.paths(data.world(), N, 60), data.regions(N)
@@ -194,6 +288,7 @@ def random_rice_config(seed: int) -> dict:
         "num_levels": int(generator.integers(2, 12)),
         "episode_length": int(generator.integers(3, 30)),
         "trade": bool(generator.integers(2)),
+        "negotiation": bool(generator.integers(2)),
         "reset_pool_size": int(generator.choice([0, 2, 5])),
         "capital_spread": float(generator.uniform(0, 0.9)),
         "min_consumption": float(generator.uniform(0.001, 1)),

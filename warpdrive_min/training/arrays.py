@@ -185,6 +185,8 @@ class SharedLayout:
             places = [place[agent] for agent in agents]
             observed = self._observed(wrapper, Constants.OBSERVATIONS + suffix, agents[0], len(place))
             mask = observed.pop(Constants.ACTION_MASK, None)
+            if mask is None and getattr(env, "masks_actions", False):
+                mask = self.by_agent(_tensor(wrapper, Constants.ACTION_MASK + suffix), len(place))
             by_policy[policy] = AgentArrays(
                 policy=policy,
                 agents=agents,
