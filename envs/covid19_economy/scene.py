@@ -80,12 +80,12 @@ def draw(episode: Episode) -> Scene:
     for column, row, code in zip(columns, rows, known.states, strict=True):
         corners = [(column + x, row + y) for x, y in ((-0.48, -0.48), (0.48, -0.48), (0.48, 0.48), (-0.48, 0.48))]
         layers.append(Path(**still(*corners), closed=True, colour="faint", width=1))
-        layers.append(Text(x=column, y=row + 0.28, texts=[code], align="center"))
+        layers.append(Text(x=column, y=row + 0.25, texts=[code], align="center"))
     for bar in bars:
         heights = np.clip(bar.heights, EMPTY, 1.0)
         for state, (column, row) in enumerate(zip(columns, rows, strict=True)):
             left, low = column + bar.left, row - 0.44
-            top = low + 0.58 * heights[:, state, None]
+            top = low + 0.56 * heights[:, state, None]
             layers.append(
                 Path(
                     x=np.array([[left, left + 0.26, left + 0.26, left]]),

@@ -19,6 +19,7 @@ from tests.support import is_simulated, on_every_other_backend
 from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
 from warpdrive_min.environment import environment_constants
+from warpdrive_min.training.trainer import Trainer
 
 PEOPLE = ("susceptible", "infected", "recovered", "vaccinated")
 
@@ -171,10 +172,10 @@ def test_more_infected_at_the_start_are_drawn_for_each_state_and_episode():
 
 
 def test_indices_go_from_one_extreme_policy_to_the_other():
-    """540 days at level 1 in all states and at level 10 give the means from 0 to 1 of which indices are made."""
-    known, wrapper = data.load(), started("covid19_economy", 2, auto_reset=False)
-    sums = np.zeros((2, 2, N_STATES + 1))
-    level = np.array([1, N_LEVELS])[:, None, None]
+    """540 days at level 1 in all states and at 10 give the means from 0 to 1 of which indices are made; 7 is best."""
+    known, wrapper = data.load(), started("covid19_economy", 4, auto_reset=False)
+    sums, returns = np.zeros((2, 4, N_STATES + 1)), np.zeros((4, 2))
+    level = np.array([1, N_LEVELS, 7, 0])[:, None, None]
     for _ in range(540):
         put(wrapper, sampled_actions_governor=level)
         wrapper.step()
@@ -182,7 +183,9 @@ def test_indices_go_from_one_extreme_policy_to_the_other():
         income = np.concatenate([read(wrapper, "productivity"), national[:, 5:6]], 1)
         sums[0] += np.concatenate([read(wrapper, "new_deaths"), national[:, 6:7]], 1)
         sums[1] += 2 - 1 / income
-    (deaths_open, deaths_closed), (utility_open, utility_closed) = sums / 540
+        returns += [[read(wrapper, f"rewards_{role}")[env].mean() for role in wrapper.env.roles] for env in range(4)]
+    np.testing.assert_allclose(returns, [[127, 131], [413, 409], [453, 448], [383, 400]], atol=0.5)
+    (deaths_open, deaths_closed), (utility_open, utility_closed) = sums[:, :2] / 540
     np.testing.assert_allclose(deaths_open, known.deaths_open, rtol=1e-4)
     np.testing.assert_allclose(deaths_closed, known.deaths_closed, rtol=1e-4)
     np.testing.assert_allclose(utility_open, known.utility_open, atol=1e-5)
@@ -205,6 +208,37 @@ def test_recorded_measures_give_the_deaths_and_the_work_that_the_page_says():
     want = known.unemployment[3:16] @ known.population_share
     assert (got - want)[[0, 3, -1]] == pytest.approx([-2.63, -0.20, -0.57], abs=0.02)
     assert np.sqrt(np.mean((got - want) ** 2)) == pytest.approx(0.79, abs=0.02)
+
+
+# ------------------------------------------------------------------ learning
+
+
+def test_both_roles_learn_and_keep_to_their_masks(tmp_path):
+    """Each role has a policy of its own size, no drawn action was forbidden, and the weights of both move."""
+    config = {
+        "trainer": {"num_envs": 2, "num_episodes": 100, "train_batch_size": 16, "env_backend": "cpu", "seed": 1},
+        "policy": {
+            role: {"to_train": True, "algorithm": "PPO", "model": {"fc_dims": [8]}} for role in Covid19Economy.roles
+        },
+        "saving": {"basedir": str(tmp_path), "name": "covid19_economy", "tag": "test"},
+    }
+    env = Covid19Economy(episode_length=5, stringency_days=2, subsidy_days=3)
+    wrapper = EnvWrapper(env, num_envs=2, env_backend="cpu", auto_reset=True)
+    trainer = Trainer(wrapper, config, verbose=False)
+    before = {name: weight.clone() for group in trainer.groups.values() for name, weight in group.weights().items()}
+    trainer.iterate()
+    for role, n_features, n_choices in (("governor", 22, 11), ("government", 215, 22)):
+        group = trainer.groups[role]
+        buffer = group.buffer
+        assert buffer is not None
+        assert buffer.observations.shape[2:] == (group.arrays.n_agents, n_features)
+        assert buffer.masks.shape[-1] == n_choices
+        assert buffer.masks[:-1].gather(-1, buffer.actions.long()).all()
+        is_bound = buffer.masks[:-1].sum(-1) == 1
+        assert 0 < is_bound.float().mean() < 1
+        assert (buffer.log_probs[is_bound] == 0).all()
+        assert (buffer.log_probs[~is_bound] < 0).all()
+        assert any((weight != before[name]).any() for name, weight in group.weights().items())
 
 
 # ------------------------------------------------------------------ random configs and states
