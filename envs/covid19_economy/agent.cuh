@@ -5,7 +5,9 @@ constexpr int GOVERNMENT = N_STATES;
 constexpr float LINEAR_ABOVE = 15.f, MIN_INCOME = 0.1f, MAX_INCOME = 3.f, PER_CENT = 0.01f;
 constexpr float TENTH = 0.1f, HUNDRED = 100.f, HUNDRED_THOUSAND = 100000.f;
 constexpr int N_TRAITS = 4;  // of `shown`
-constexpr int INFECTED = 1, UNEMPLOYMENT = 4, PRODUCTIVITY = 5, NEW_DEATHS = 6, STRINGENCY = 7;  // of `national`
+// Columns of `national`.
+constexpr int SUSCEPTIBLE = 0, INFECTED = 1, RECOVERED = 2, VACCINATED = 3;
+constexpr int UNEMPLOYMENT = 4, PRODUCTIVITY = 5, NEW_DEATHS = 6, STRINGENCY = 7;
 constexpr int OF_EACH_STATE = 4;  // features of each state that the government sees
 
 // Takes a choice, if there may be one; returns whether there is.

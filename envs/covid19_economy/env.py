@@ -105,11 +105,11 @@ class Covid19Economy(Environment):
     def bytes_per_step(self) -> int:
         """Bytes of a step, in words of 4, each counted once.
 
-        A state: 14 read (4 of people, 5 filters, 2 levels of old, the level, the wait, the action), 50 written (the
-        same but the action and one of the old levels, deaths, work, the reward, 22 seen, 11 of the mask). The nation: 4
-        read, 236 and the mask written.
+        A state: 14 read (4 of people, 5 filters, 2 levels of old, the level, the wait, the action), 49 written (the
+        same but the action and one of the old levels; deaths, 2 of work, the reward, 22 seen, 11 of the mask). The
+        nation: 4 read, 230 and the mask written.
         """
-        return 4 * (64 * N_STATES + 242 + self.config.num_subsidy_levels)
+        return 4 * (63 * N_STATES + 236 + self.config.num_subsidy_levels)
 
     @property
     def ops_per_step(self) -> int:

@@ -33,12 +33,17 @@ struct World {
 
 // One average over the people of all states.
 WD_FN float average(const World& world, int env, int which) {
-  const float* const of_states[N_NATIONAL - 1] = {
-      world.susceptible[env],  world.infected[env],     world.recovered[env], world.vaccinated[env],
-      world.unemployment[env], world.productivity[env], world.new_deaths[env]};
+  // Selected once: an array of pointers would be indexed in local memory.
+  const float* of_states = which == SUSCEPTIBLE    ? world.susceptible[env]
+                           : which == INFECTED     ? world.infected[env]
+                           : which == RECOVERED    ? world.recovered[env]
+                           : which == VACCINATED   ? world.vaccinated[env]
+                           : which == UNEMPLOYMENT ? world.unemployment[env]
+                           : which == PRODUCTIVITY ? world.productivity[env]
+                                                   : world.new_deaths[env];
   float total = 0.f;
   for (int state = 0; state < N_STATES; ++state) {
-    const float value = which == STRINGENCY ? static_cast<float>(world.stringency[env][state]) : of_states[which][state];
+    const float value = which == STRINGENCY ? static_cast<float>(world.stringency[env][state]) : of_states[state];
     total = total + world.population_share[state] * value;
   }
   return total;

@@ -18,9 +18,11 @@ from .agent_numba import (
     NEW_DEATHS,
     ONE,
     PRODUCTIVITY,
+    RECOVERED,
     STRINGENCY,
     TENTH,
     UNEMPLOYMENT,
+    VACCINATED,
     ZERO,
     state_functions,
 )
@@ -67,24 +69,22 @@ def build(c: Any) -> dict[str, Any]:
     def average(env, which, country):
         """Return one average over the people of all states, added up in their order."""
         people, economy = country.people, country.economy
+        of_states = people.susceptible
+        if which == INFECTED:
+            of_states = people.infected
+        elif which == RECOVERED:
+            of_states = people.recovered
+        elif which == VACCINATED:
+            of_states = people.vaccinated
+        elif which == UNEMPLOYMENT:
+            of_states = economy.unemployment
+        elif which == PRODUCTIVITY:
+            of_states = economy.productivity
+        elif which == NEW_DEATHS:
+            of_states = economy.new_deaths
         total = ZERO
         for state in range(n_states):
-            if which == 0:
-                value = people.susceptible[env, state]
-            elif which == INFECTED:
-                value = people.infected[env, state]
-            elif which == 2:
-                value = people.recovered[env, state]
-            elif which == 3:
-                value = people.vaccinated[env, state]
-            elif which == UNEMPLOYMENT:
-                value = economy.unemployment[env, state]
-            elif which == PRODUCTIVITY:
-                value = economy.productivity[env, state]
-            elif which == NEW_DEATHS:
-                value = economy.new_deaths[env, state]
-            else:
-                value = float32(country.measures.stringency[env, state])
+            value = float32(country.measures.stringency[env, state]) if which == STRINGENCY else of_states[env, state]
             total = total + country.traits.population_share[state] * value
         return total
 
