@@ -236,6 +236,14 @@ def test_launch_has_limits(functions):
         launch(functions_of(n_agents=6, blocks=2), "exchanges", x, grid=(3, 1))
 
 
+def test_kernel_that_the_preprocessor_takes_is_left_out(tmp_path):
+    """A source may have others under a condition."""
+    source = tmp_path / "kernel.cu"
+    source.write_text("#if WITH_MORE\n__global__ void g(int* x) {}\n#endif\n__global__ void f(int* x) {}\n")
+    assert functions_of(source).has_function("f")
+    assert not functions_of(source).has_function("g")
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

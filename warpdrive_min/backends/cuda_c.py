@@ -464,6 +464,23 @@ def compile_shared_library(
     _run([compiler, *flags, "-shared", "-fPIC", "-o", str(path), str(unit_path)], what)
 
 
+def preprocessed(text: str, source: Path, compiler: str, flags: Sequence[str]) -> str:
+    """Return what the preprocessor of a C++ compiler leaves of a unit; cached.
+
+    Raises:
+        CompileError: With the compiler's message.
+    """
+
+    def make(path: Path) -> None:
+        with empty_headers(CUDA_HEADERS) as folder:
+            unit_path = folder / "unit.cpp"
+            unit_path.write_text(text)
+            command = [compiler, *flags, f"-I{folder}", "-E", "-P", "-o", str(path), str(unit_path)]
+            _run(command, f"{source}: does not compile ({compiler})")
+
+    return cached(key(text, source, flags=flags, compiler=compiler_version(compiler)), ".ii", make).read_text()
+
+
 def _run(command: Sequence[str], what: str) -> str:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:

@@ -47,8 +47,9 @@ FAST_FLOATS: Final = ("-ffp-contract=fast", "-freciprocal-math")
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
 """Flags of g++ that keep selects selects, so that loops over environments run in SIMD; no result depends on them."""
 
-AS_NVCC: Final = ("-fvisibility=hidden", "-Wno-narrowing", "-Werror=frame-larger-than=131072")
-"""Flags for sources with a thread for each agent: names stay theirs, `{gridDim.x}` is an int, a stack holds a frame."""
+AS_NVCC: Final = ("-fno-reciprocal-math", "-fvisibility=hidden", "-Wno-narrowing", "-Werror=frame-larger-than=131072")
+"""Flags for sources with a thread for each agent: quotients are nvcc's, names stay theirs, `{gridDim.x}` is an int, and
+a stack holds a frame."""
 
 SHOW_WRITES: Final = "-fsanitize=thread"
 """Flag by which the compiler shows each write to `fibres.cuh`; the sanitiser's library stays out."""
@@ -119,13 +120,16 @@ class HostBackend(Backend):
         declared = cuda_c.signatures(whole, constants, str(path))
         rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
         require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
-        text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
         floats = EXACT_FLOATS if constants.get("EXACT") else FAST_FLOATS
         flags = ["-std=c++17", OPTIMISATION, "-march=native", *floats, "-Wno-unknown-pragmas"]
         flags += [*accepted(compiler, BRANCHLESS), *openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
         is_for_nvcc = cuda_c.is_for_nvcc(whole)
         if is_for_nvcc:
             flags += [*AS_NVCC, f"-I{cuda_c.CURAND}"]
+            if _CONDITION.search(whole):
+                left = cuda_c.preprocessed(cuda_c.unit(path, constants), path, compiler, flags)
+                declared = {name: each for name, each in declared.items() if re.search(rf"\b{name}\s*\(", left)}
+        text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
         key = cuda_c.key(text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=_processor())
 
         def make(target: Path) -> None:
@@ -248,6 +252,7 @@ def _c_value(argument: Argument, dtype: str | None) -> Any:
 
 
 _DYNAMIC: Final = re.compile(r"\bextern\s+__shared__|\b__shared__\s+extern\b")
+_CONDITION: Final = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
 _ARGUMENTS: Final = """
 #ifndef WD_LAUNCHER
 #define WD_LAUNCHER
