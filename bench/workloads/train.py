@@ -421,6 +421,7 @@ ROLLOUT_SIZES: Final = (
     ("tag_continuous", 2_000, 110, 50),
     ("covid19_economy", 60, 52, 90),
     ("covid19_economy", 1_000, 52, 90),
+    ("rice", 1_000, 27, 20),
 )
 """Environment, number of environments, agents of each, and steps, on a GPU."""
 LARGEST: Final = (ROLLOUT_SIZES[2], ROLLOUT_SIZES[3], ROLLOUT_SIZES[5])
@@ -455,6 +456,8 @@ on Numba.
 
 COVID19_ENVS: Final = (60, 1_000)
 """Environments in which the COVID-19 economy is trained: as many as in the run config of its authors, and more."""
+RICE_ENVS: Final = (60, 1_000, 10_000)
+"""Environments in which RICE is trained."""
 
 
 def train_points(preset: Preset) -> list[Point]:
@@ -480,6 +483,7 @@ def train_points(preset: Preset) -> list[Point]:
         for n_envs in COVID19_ENVS
         for backend in ("pycuda", "numba")
     ]
+    points += [training_point("rice", "pycuda", n_envs, 27, 20, algorithm="PPO") for n_envs in RICE_ENVS]
     on_numba = varied if preset == "default" else axes
     points += [training_point(**{**each, "backend": "numba"}) for each in on_numba]
     points += [training_point(**each, precision="tf32") for each in (axes if preset == "full" else multiplying)]

@@ -206,11 +206,13 @@ class Rice(Environment):
     def bytes_per_step(self) -> int:
         """Bytes of a step, in words of 4, each counted once.
 
-        An agent: actions, capital, balance and reserve read, 7 of its state, the reward and the observation written. An
-        environment: 5 of the climate and the time read, these and three flags written.
+        An agent: actions, capital, balance and reserve read, 7 of its state, the reward and the observation written;
+        with negotiation its proposals and its pledge read and written, and its mask written. An environment: 5 of the
+        climate and the time read, these and three flags written.
         """
         config = self.config
-        return 4 * (self.num_agents * (len(config.action_levels) + 11 + config.n_features) + 15)
+        bargain = 4 * self.n_partners + 2 + self.n_choices if config.negotiation else 0
+        return 4 * (self.num_agents * (len(config.action_levels) + 11 + config.n_features + bargain) + 15)
 
     @property
     def ops_per_step(self) -> int:

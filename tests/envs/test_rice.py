@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,29 +12,14 @@ import torch
 from envs import Rice
 from envs.rice import data, reference
 from envs.rice.arrays import Climate, Paths, Regions
+from envs.rice.baseline import DICE_2016R, YEARS, paint, without_policy
 from tests.agreement import assert_same_bits, free_run, random_actions, start, step_from_same_state
 from tests.support import is_simulated, on_every_other_backend
 from tests.training.builders import A2C, PPO, make_trainer
 
 N = data.N_REGIONS
-DICE_2016R = {"forcing_steps": 17.0, "land_decline": 0.115}
+CLIMATE_OF_DICE = {"forcing_steps": 17.0, "land_decline": 0.115}
 """Where RICE-N has parameters of the climate of its own, those of DICE-2016R."""
-BASELINE = {
-    "emissions": [
-        35.7403846239, 39.3836936187, 42.9317332530, 46.3500626764, 49.6064559213, 52.6746847474, 55.5338979827,
-        58.1679798262, 60.5649239920, 62.7162465933, 64.6164502868, 66.2625447611, 67.6536235241, 68.7904934669,
-        69.6753512566, 70.3114985962, 70.7030860777, 70.8548718186, 70.7719749064, 70.4614328363,
-    ],
-    "temperature": [
-        1.0163416484, 1.1892306821, 1.3679223581, 1.5517382033, 1.7400122810, 1.9320690888, 2.1272196666,
-        2.3247673028, 2.5240174603, 2.7242887063, 2.9249228452, 3.1252933680, 3.3248118882, 3.5229325669,
-        3.7191547069, 3.9130237748, 4.1041311327, 4.2891568657, 4.4681583758, 4.6411843630,
-    ],
-}  # fmt: skip
-"""Industrial emissions from 2015 on, GtCO2 a year, and temperatures five years later, K, of DICE-2016R without policy.
-
-Source: Nordhaus's run DICER3-base.csv, as in dice2016/ of github.com/chrisroadmap/loaded-dice.
-"""
 
 
 def started(n_envs: int = 1, **config):
@@ -73,14 +59,30 @@ def test_first_step_of_a_region_is_as_worked_by_hand():
 
 def test_climate_has_the_published_temperatures():
     """Driven by the emissions of DICE-2016R without policy, the climate warms as there, by 4.64 K in 2115."""
-    _, array = started(parameters=DICE_2016R)
-    env = Rice(parameters=DICE_2016R)
+    _, array = started(parameters=CLIMATE_OF_DICE)
+    env = Rice(parameters=CLIMATE_OF_DICE)
     c = SimpleNamespace(**{name: np.float32(value) for name, value in env.get_constants().items()})
     regions, climate, paths = (each(*(array(name) for name in each._fields)) for each in (Regions, Climate, Paths))
-    for period, (emissions, want) in enumerate(zip(*BASELINE.values(), strict=True)):
+    for period, (emissions, want) in enumerate(
+        zip(DICE_2016R["emissions"][:-1], DICE_2016R["temperature"][1:], strict=True)
+    ):
         regions.emissions[:] = emissions / N
         reference.warm(c, regions, climate, paths, np.array([period]))
         assert climate.temperature[0, 0] == pytest.approx(want, abs=2e-5), f"period {period}"
+
+
+def test_page_states_the_difference_to_the_published_baseline(tmp_path):
+    """Its table has the years' numbers of both; the figure is painted from the same."""
+    page = (Path(__file__).parents[2] / "docs" / "environments" / "rice.md").read_text()
+    own, years = without_policy(), (2015, 2050, 2100, 2115)
+    for name, digits in (("temperature", 2), ("consumption", 1), ("emissions", 1)):
+        for series in (DICE_2016R[name], own[name]):
+            row = " | ".join(f"{series[year == YEARS][0]:.{digits}f}" for year in years)
+            assert f"| {row} |" in page, (name, row)
+    assert "difference | +0.00 | +0.41 | +1.47 | +1.72 |" in page
+    pytest.importorskip("matplotlib")
+    paint(str(tmp_path / "baseline.png"))
+    assert (tmp_path / "baseline.png").stat().st_size > 10_000
 
 
 def test_saving_everything_warms_as_the_paper_says():
