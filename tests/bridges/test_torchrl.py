@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs import CartPole, TagContinuous
+from envs import CartPole, Covid19Economy, TagContinuous
 from envs.classic_control.pendulum import Pendulum
 from tests.environments.counter import Counter
 from tests.environments.lookout import Lookout, seen
@@ -175,3 +175,25 @@ def test_agents_of_a_group_see_the_same_keys():
     match = r"TorchRLEnv: agent 1: all agents must have the observation space .* of agent 0 .got .*; use PettingZoo"
     with pytest.raises(ConfigError, match=match):
         TorchRLEnv(Lookout(without_map=[1]))
+
+
+def test_roles_are_groups_of_their_own():
+    """Governors and government have their own entries, specs and masks, and each action reaches its agent."""
+    env = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2, env_backend="cpu")
+    check_env_specs(env)
+    assert {group: len(names) for group, names in env.group_map.items()} == {"governor": 51, "government": 1}
+    data = env.reset(seed=1)
+    assert data["governor", "observation", "seen"].shape == (2, 51, 22)
+    assert data["government", "observation", "seen"].shape == (2, 1, 215)
+    assert data["government", "action_mask"].shape == (2, 1, 6)
+    data["governor", "action"] = 1 + torch.arange(2 * 51).reshape(2, 51) % 10
+    data["government", "action"] = torch.tensor([[2], [5]])
+    after = env.step(data)["next"]
+    levels = after["governor", "observation", "seen"][..., 0]
+    assert torch.allclose(10 * levels, data["governor", "action"].float())
+    assert after["government", "observation", "seen"][:, 0, 212].tolist() == [0.25, 1.0]
+    assert not after["governor", "action_mask"][..., 1:].any()
+    for role, n_agents in (("governor", 51), ("government", 1)):
+        rewards = env.batched.data.tensor(f"rewards_{role}")
+        assert rewards.shape == (2, n_agents)
+        assert torch.equal(after[role, "reward"][..., 0], rewards)

@@ -59,10 +59,9 @@ class BatchedEnvironment:
         self.places = {agent: (each, row) for each, members in self._sets.items() for row, agent in enumerate(members)}
         """Place of each agent in the arrays: the end of their names, "" or ``_<role>``, and its row."""
         self._actions = [self.data.tensor(Constants.ACTIONS + each) for each in self._sets]
-        self._rows = [
-            torch.tensor([self.agents.index(agent) for agent in members], device=self.device)
-            for members in self._sets.values()
-        ]
+        self.rows = {each: [self.agents.index(agent) for agent in members] for each, members in self._sets.items()}
+        """Places of the agents of each set among all agents, by the end of their arrays' names."""
+        self._rows = [torch.tensor(rows, device=self.device) for rows in self.rows.values()]
         self._suffixes: dict[str, dict[Hashable, str]] = {each: {} for each in self._sets}
         self.observation_spaces: Mapping[Hashable, Any] = {
             agent: self._observation_space(agent, space) for agent, space in self.wrapper.env.observation_space.items()
@@ -124,9 +123,9 @@ class BatchedEnvironment:
         return self.data.get_dtype(Constants.ACTIONS + next(iter(self._sets)))
 
     def _shared(self, spaces: Mapping[Hashable, Any], what: str) -> Any:
-        first = spaces[self.agents[0]]
+        name, first = next(iter(spaces.items()))
         for agent, space in spaces.items():
-            rule, got = f"all agents must have the {what} space {first} of agent {self.agents[0]!r}", f"{space}"
+            rule, got = f"all agents must have the {what} space {first} of agent {name!r}", f"{space}"
             require(space == first, f"{self.who}: agent {agent!r}", rule, got, "use PettingZooParallelEnv")
         return first
 
@@ -138,9 +137,10 @@ class BatchedEnvironment:
         require(not agent or self.n_agents == 1, self.who, rule, self.n_agents, do)
 
     def require_one_space(self) -> None:
-        """Raise `ConfigError` if agents differ in what they see or do."""
-        self._shared(self.observation_spaces, "observation")
-        self._shared(self.action_spaces, "action")
+        """Raise `ConfigError` if agents of a set differ in what they see or do."""
+        for members in self._sets.values():
+            for spaces, what in ((self.observation_spaces, "observation"), (self.action_spaces, "action")):
+                self._shared({agent: spaces[agent] for agent in members}, what)
 
     def require_no_auto_reset(self) -> None:
         """Raise `ConfigError` if environments restart themselves."""
@@ -189,15 +189,26 @@ class BatchedEnvironment:
         Raises:
             ActionError: Another shape, or real numbers for discrete actions.
         """
+        given = self._checked(actions, shape)
+        whole = given.reshape(self.action_shape)
+        for actions, rows in zip(self._actions, self._rows, strict=True):
+            actions.copy_(whole.reshape(actions.shape) if len(self._sets) == 1 else whole.index_select(1, rows))
+        self.wrapper.step()
+
+    def step_sets(self, actions: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Write the actions of each set and take one step; arguments by set, as of `step`."""
+        parts = [self._checked(actions[each], shapes[each]) for each in self._sets]
+        for array, part in zip(self._actions, parts, strict=True):
+            array.copy_(part.reshape(array.shape))
+        self.wrapper.step()
+
+    def _checked(self, actions: Any, shape: tuple[int, ...]) -> torch.Tensor:
         given = torch.as_tensor(actions, device=self.device)
         if tuple(given.shape) != shape:
             raise ActionError(f"{self.who}.step: actions must have shape {shape} (got {tuple(given.shape)})")
         if given.is_floating_point() and not self._actions[0].is_floating_point():
             raise ActionError(f"{self.who}.step: actions must be integers (got {given.dtype})")
-        whole = given.reshape(self.action_shape)
-        for actions, rows in zip(self._actions, self._rows, strict=True):
-            actions.copy_(whole.reshape(actions.shape) if len(self._sets) == 1 else whole.index_select(1, rows))
-        self.wrapper.step()
+        return given
 
     # -------------------------------------------------------------- what the last step gave
 
@@ -228,6 +239,10 @@ class BatchedEnvironment:
         for part, rows in zip(self._rewards, self._rows, strict=True):
             rewards.index_copy_(1, rows, part)
         return rewards
+
+    def rewards_by_set(self) -> dict[str, torch.Tensor]:
+        """Return copies of the rewards of each set, ``(n_envs, agents of the set)``."""
+        return {each: rewards.clone() for each, rewards in zip(self._sets, self._rewards, strict=True)}
 
     def ended(self) -> torch.Tensor:
         """Tell which episodes the step ended, ``(n_envs,)`` bool."""

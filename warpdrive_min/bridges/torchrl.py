@@ -36,8 +36,9 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
     | ``"reward"`` | ``(n_envs, 1)`` |
     | ``"done"``, ``"terminated"``, ``"truncated"`` | ``(n_envs, 1)`` |
 
-    With several agents the first three lie in the group ``"agents"`` and have the axis of agents after that of
-    environments: ``("agents", "observation")`` is ``(n_envs, n_agents, n_features)``. Agents end together. Discrete
+    With several agents the first three lie in the group ``"agents"``, or of an environment with roles in one for each
+    role, and have the axis of agents after that of environments: ``("agents", "observation")`` is
+    ``(n_envs, n_agents, n_features)``. Agents end together. Discrete
     actions are categories, int64, not one-hot. ``group_map`` names the agents.
 
     Where observations are a Dict, ``"observation"`` has an entry for each key, as ``("observation", "map")``; but an
@@ -51,7 +52,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
 
     Raises:
-        ConfigError: ``auto_reset``, or agents whose spaces differ.
+        ConfigError: ``auto_reset``, or agents of a group whose spaces differ.
     """
 
     def __init__(self, env: Any, **options: Any) -> None:
@@ -61,23 +62,36 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         batch = (batched.n_envs,)
         super().__init__(device=batched.device, batch_size=torch.Size(batch))
         self.batched = batched
-        self.group_map = {GROUP: batched.agent_names()}
-        self._rows = rows = torch.Size(batch if batched.n_agents == 1 else (*batch, batched.n_agents))
-        self._action_key = "action" if batched.n_agents == 1 else (GROUP, "action")
-        device = batched.device
+        self._sets = {of_set.removeprefix("_") or GROUP: of_set for of_set in batched.rows}
+        """End of the names of each group's arrays."""
+        names, device = batched.agent_names(), batched.device
+        self.group_map = {group: [names[row] for row in batched.rows[of_set]] for group, of_set in self._sets.items()}
+        self._is_flat = batched.n_agents == 1
+        self._shapes = {
+            group: torch.Size(batch if self._is_flat else (*batch, len(members)))
+            for group, members in self.group_map.items()
+        }
+        self._action_keys = {group: "action" if self._is_flat else (group, "action") for group in self._sets}
         self._next_seed: int | None = None
-        seen = {entry: spec_of_seen(value, rows) for entry, value in self._observed().items()}
-        self.observation_spec = self._grouped(**seen)
-        self.action_spec = self._grouped(action=spec_of(batched.action_space, rows, device))
-        self.reward_spec = self._grouped(reward=Unbounded((*rows, 1), device, torch.float32))
+        seen, actions, rewards = {}, {}, {}
+        for group, entries in self._observed().items():
+            shape, first = self._shapes[group], batched.agents[batched.rows[self._sets[group]][0]]
+            seen[group] = {entry: spec_of_seen(value, shape) for entry, value in entries.items()}
+            actions[group] = {"action": spec_of(batched.action_spaces[first], shape, device)}
+            rewards[group] = {"reward": Unbounded((*shape, 1), device, torch.float32)}
+        self.observation_spec, self.action_spec, self.reward_spec = map(self._grouped, (seen, actions, rewards))
         flag = Categorical(2, torch.Size((*batch, 1)), device, torch.bool)
         flags = {name: flag.clone() for name in ("done", "terminated", "truncated")}
         self.done_spec = Composite(flags, shape=batch, device=device)
 
-    def _grouped(self, **specs: Any) -> Composite:
-        if self.batched.n_agents > 1:
-            specs = {GROUP: Composite(specs, shape=self._rows, device=self.device)}
-        return Composite(specs, shape=self.batch_size, device=self.device)
+    def _grouped(self, specs: dict[str, dict[str, Any]]) -> Composite:
+        if self._is_flat:
+            return Composite(specs[GROUP], shape=self.batch_size, device=self.device)
+        groups = {
+            group: Composite(of_group, shape=self._shapes[group], device=self.device)
+            for group, of_group in specs.items()
+        }
+        return Composite(groups, shape=self.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         """Let the next restart give the first starts of a seed; None changes nothing."""
@@ -88,28 +102,40 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         mask = None if tensordict is None else tensordict.get("_reset", None)
         self.batched.restart(self._next_seed, None if mask is None else mask.reshape(self.batch_size))
         self._next_seed = None
-        return self._data(**self._observed())
+        return self._data(self._observed())
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        action = tensordict.get(self._action_key)
-        self.batched.step(action, tuple(self.full_action_spec[self._action_key].shape))
-        data = self._data(**self._observed(), reward=self.batched.rewards().reshape(*self._rows, 1))
+        actions = {self._sets[group]: tensordict.get(key) for group, key in self._action_keys.items()}
+        shapes = {
+            self._sets[group]: tuple(self.full_action_spec[key].shape) for group, key in self._action_keys.items()
+        }
+        self.batched.step_sets(actions, shapes)
+        entries, rewards = self._observed(), self.batched.rewards_by_set()
+        for group, shape in self._shapes.items():
+            entries[group]["reward"] = rewards[self._sets[group]].reshape(*shape, 1)
+        data = self._data(entries)
         terminated, truncated = self.batched.terminated_and_truncated()
         ends = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
         return data.update({name: flags[:, None] for name, flags in ends.items()})
 
-    def _observed(self) -> dict[str, Any]:
-        """Return the entries of what the agents see; TorchRL looks for an action mask beside the action."""
-        parts = {key: part.reshape(*self._rows, *part.shape[2:]) for key, part in self.batched.observations().items()}
-        mask = parts.pop(Constants.ACTION_MASK, None)
-        entries = {"observation": each_part(lambda part: part, parts)}
-        return entries if mask is None else {**entries, Constants.ACTION_MASK: mask.view(torch.bool)}
+    def _observed(self) -> dict[str, dict[str, Any]]:
+        """Return the entries of what each group sees; TorchRL looks for an action mask beside the action."""
+        seen, observed = self.batched.observations_by_set(), {}
+        for group, shape in self._shapes.items():
+            parts = {key: part.reshape(*shape, *part.shape[2:]) for key, part in seen[self._sets[group]].items()}
+            mask = parts.pop(Constants.ACTION_MASK, None)
+            observed[group] = {"observation": each_part(lambda part: part, parts)}
+            if mask is not None:
+                observed[group][Constants.ACTION_MASK] = mask.view(torch.bool)
+        return observed
 
-    def _data(self, **entries: Any) -> TensorDict:
-        data: dict[str, Any] = dict(entries)
-        if self.batched.n_agents > 1:
-            data = {GROUP: TensorDict(data, self._rows, device=self.device)}
-        return TensorDict(data, self.batch_size, device=self.device)
+    def _data(self, entries: dict[str, dict[str, Any]]) -> TensorDict:
+        if self._is_flat:
+            return TensorDict(entries[GROUP], self.batch_size, device=self.device)
+        groups = {
+            group: TensorDict(of_group, self._shapes[group], device=self.device) for group, of_group in entries.items()
+        }
+        return TensorDict(groups, self.batch_size, device=self.device)
 
 
 def spec_of_seen(entry: torch.Tensor | dict[str, torch.Tensor], rows: torch.Size) -> Any:
