@@ -126,6 +126,10 @@ __global__ void numbers(float* y) {
   y[i++] = __fmaf_rn(2.f, 3.f, 4.f) + __umulhi(1u << 31, 4u) + dim3(5).x + gridDim.y + blockDim.x;
 }
 
+#if WITH_MORE
+__global__ void absent(int* x) {}
+#endif
+
 // ---- what cannot end
 
 __global__ void waits(int* x) {
