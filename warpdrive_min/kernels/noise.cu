@@ -94,7 +94,7 @@ WD_KERNEL(uniform_actions)(const float (*low)[N_TYPES], const float (*high)[N_TY
   for (int first_row = WD_FIRST_ENV * N_AGENTS; first_row < end_row; first_row += WD_TILE) {
     const int n_rows = wd_min(WD_TILE, end_row - first_row);
     wd_drawn_words<N_TYPES> words;
-    words.draw(first_row, n_rows, draws, stream, seed);
+    words.draw(first_row / WD_TILE, first_row, n_rows, draws, stream, seed);
     WD_INDEPENDENT for (int row = 0; row < n_rows; ++row) {
       const int env = (first_row + row) / N_AGENTS, agent = (first_row + row) % N_AGENTS;
       for (int type = 0; type < N_TYPES; ++type)
@@ -107,7 +107,7 @@ WD_KERNEL(uniform_actions)(const float (*low)[N_TYPES], const float (*high)[N_TY
   for (int first_row = WD_FIRST_ENV * N_AGENTS; first_row < end_row; first_row += WD_TILE) {
     const int n_rows = wd_min(WD_TILE, end_row - first_row);
     wd_drawn_words<N_TYPES> words;
-    words.draw(first_row, n_rows, draws, stream, seed);
+    words.draw(first_row / WD_TILE, first_row, n_rows, draws, stream, seed);
     WD_INDEPENDENT for (int row = 0; row < n_rows; ++row) {
       const int env = (first_row + row) / N_AGENTS, agent = (first_row + row) % N_AGENTS;
       for (int type = 0; type < N_TYPES; ++type)

@@ -98,46 +98,66 @@ WD_FN void wd_store_lanes(unsigned* const to, const wd_lanes words) {
 
 constexpr int WD_TILE = 128;  // rows whose words are drawn at once
 
-// The words that a draw of N_WORDS takes for each of up to WD_TILE rows, a row for each agent of each environment.
+// Blocks of words of up to WD_TILE rows, a row for each agent of each environment, and what they follow from.
+struct wd_blocks {
+  int first_row, n_rows;
+  unsigned block, stream, seed_low, seed_high;
+  unsigned of[4][WD_TILE + WD_LANES];
+
+  bool are(const int row, const int n, const unsigned number, const unsigned of_stream, const int* const seed) const {
+    return first_row == row && n_rows == n && block == number && stream == of_stream &&
+           seed_low == static_cast<unsigned>(seed[0]) && seed_high == static_cast<unsigned>(seed[1]);
+  }
+
+  void draw(const int row, const int n, const unsigned number, const unsigned of_stream, const int* const seed) {
+    first_row = row, n_rows = n, block = number, stream = of_stream, seed_low = seed[0], seed_high = seed[1];
+    wd_lanes env{}, agent{};
+    for (int lane = 0; lane < WD_LANES; ++lane) {
+      env[lane] = (row + lane) / N_AGENTS;
+      agent[lane] = (row + lane) % N_AGENTS;
+    }
+    for (int to = 0; to < n; to += WD_LANES) {
+      const auto words = [&] {
+        if constexpr (N_AGENTS == 1)
+          return wd_philox_lanes(wd_number{block}, env, wd_number{0}, wd_number{stream}, seed_low, seed_high);
+        else
+          return wd_philox_lanes(wd_number{block}, env, agent, wd_number{stream}, seed_low, seed_high);
+      }();
+      wd_store_lanes(of[0] + to, words.x);
+      wd_store_lanes(of[1] + to, words.y);
+      wd_store_lanes(of[2] + to, words.z);
+      wd_store_lanes(of[3] + to, words.w);
+      agent += WD_LANES % N_AGENTS;
+      const auto is_next = agent >= N_AGENTS;  // -1 in its lanes
+      agent -= (wd_lanes)is_next & N_AGENTS;
+      env += WD_LANES / N_AGENTS - (wd_lanes)is_next;
+    }
+  }
+};
+
+// Blocks that serve the next draws as well, up to four: each thread keeps those of so many tiles.
+constexpr int WD_KEPT_TILES = 128;
+static thread_local wd_blocks wd_kept[WD_KEPT_TILES];
+
+// The words that a draw of N_WORDS takes for each row of a tile.
 template <int N_WORDS>
 struct wd_drawn_words {
-  unsigned of[N_WORDS][WD_TILE + WD_LANES];
+  unsigned of[N_WORDS][WD_TILE];
 
-  inline void draw(const int first_row, const int n_rows, const int* const draws, const unsigned stream,
-                  const int* const seed) {
+  void draw(const int tile, const int first_row, const int n_rows, const int* const draws, const unsigned stream,
+            const int* const seed) {
     const int first_env = first_row / N_AGENTS, end_env = (first_row + n_rows - 1) / N_AGENTS + 1;
     int difference = 0;
     for (int env = first_env; env < end_env; ++env) difference |= draws[env] ^ draws[first_env];
     const int n_alike = difference ? 1 : n_rows;
-    for (int row = 0; row < n_rows; row += n_alike)
-      draw_alike(row, first_row + row, n_alike, draws[(first_row + row) / N_AGENTS], stream, seed);
-  }
-
- private:
-  // Of rows that have made as many draws: the words from `first_word` on.
-  inline void draw_alike(const int to, const int first_row, const int n_rows, const int n_draws,
-                         const unsigned stream, const int* const seed) {
-    const unsigned first_word = static_cast<unsigned>(n_draws) * N_WORDS;
-    for (unsigned block = first_word / 4u; block <= (first_word + N_WORDS - 1) / 4u; ++block) {
-      wd_lanes env{}, agent{};
-      for (int lane = 0; lane < WD_LANES; ++lane) {
-        env[lane] = (first_row + lane) / N_AGENTS;
-        agent[lane] = (first_row + lane) % N_AGENTS;
-      }
-      for (int row = 0; row < n_rows; row += WD_LANES) {
-        const auto words = [&] {
-          if constexpr (N_AGENTS == 1)
-            return wd_philox_lanes(wd_number{block}, env, wd_number{0}, wd_number{stream}, seed[0], seed[1]);
-          else
-            return wd_philox_lanes(wd_number{block}, env, agent, wd_number{stream}, seed[0], seed[1]);
-        }();
-        for (unsigned i = 0; i < N_WORDS; ++i)
-          if (const unsigned word = first_word + i; N_WORDS == 1 || word / 4u == block)
-            wd_store_lanes(of[i] + to + row, word & 2u ? (word & 1u ? words.w : words.z) : word & 1u ? words.y : words.x);
-        agent += WD_LANES % N_AGENTS;
-        const auto is_next = agent >= N_AGENTS;  // -1 in its lanes
-        agent -= (wd_lanes)is_next & N_AGENTS;
-        env += WD_LANES / N_AGENTS - (wd_lanes)is_next;
+    for (int row = 0; row < n_rows; row += n_alike) {
+      const unsigned first_word = static_cast<unsigned>(draws[(first_row + row) / N_AGENTS]) * N_WORDS;
+      wd_blocks& blocks = wd_kept[tile % WD_KEPT_TILES];
+      for (unsigned i = 0; i < N_WORDS; ++i) {
+        const unsigned word = first_word + i;
+        if (!blocks.are(first_row + row, n_alike, word / 4u, stream, seed))
+          blocks.draw(first_row + row, n_alike, word / 4u, stream, seed);
+        std::memcpy(of[i] + row, blocks.of[word % 4u], n_alike * sizeof(unsigned));
       }
     }
   }

@@ -26,6 +26,7 @@ constexpr int TILE_ROWS = THREADS * ROW_STRIDE <= TILE_FLOATS ? THREADS : TILE_F
 #else
 #define WD_UNROLL _Pragma("GCC unroll 32")
 constexpr int TILE_ROWS = ROW_STRIDE >= 8192 ? 1 : wd_min(WD_TILE, 8192 / ROW_STRIDE);
+constexpr int TILES = (WD_ITEMS_OF_A_PART + TILE_ROWS - 1) / TILE_ROWS;  // of a block
 #endif
 
 struct wd_drawn {
@@ -106,7 +107,7 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
     WD_SYNC();
 #if !defined(__CUDACC__)
     wd_drawn_words<N_TYPES> words;
-    if (!ARGMAX) words.draw(first_row + tile_start, n_rows, draws, stream, seed);
+    if (!ARGMAX) words.draw(WD_BLOCK * TILES + tile_start / TILE_ROWS, first_row + tile_start, n_rows, draws, stream, seed);
 #endif
     WD_INDEPENDENT for (int r = WD_THREAD; r < n_rows; r += WD_STRIDE) {
       const int row = first_row + tile_start + r;
