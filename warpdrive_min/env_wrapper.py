@@ -385,3 +385,6 @@ def check_environment(env: Any) -> None:
     for attribute in ("num_agents", "episode_length"):
         value = getattr(env, attribute)
         require(value >= 1, f"environment {env.name!r}", f"{attribute} must be at least 1", value)
+    members = [agent for agents in getattr(env, "roles", {}).values() for agent in agents]
+    is_each_once = len(members) == len(set(members)) and set(members) in (set(), set(env.action_space))
+    require(is_each_once, f"environment {env.name!r}", "roles must hold each agent of action_space once", members)

@@ -122,13 +122,15 @@ def counter(**attributes: object) -> Counter:
         (counter(num_agents=0), {}, 0),
         (counter(episode_length=0), {}, 0),
         (counter(action_space=dict.fromkeys([0, 1, 2, 9], Discrete(2))), {}, ([0, 1, 2], [0, 1, 2, 9])),
+        (counter(roles={"left": [0, 1], "right": [1, 2]}), {}, [0, 1, 1, 2]),
+        (counter(roles={"left": [0]}), {}, [0]),
         (counter(), {"num_envs": 0}, 0),
         *((ENVS[name](), {"blocks_per_env": -2}, -2) for name in ("cartpole", "tag_gridworld", "tag_continuous")),
         (counter(), {"blocks_per_env": 0}, 0),
     ],
 )
 def test_wrapper_refuses(env, options, got):
-    """Neither agents nor steps, an agent without observation, no copies, no blocks."""
+    """Neither agents nor steps, an agent without observation, in no role or in two, no copies, no blocks."""
     with pytest.raises(ConfigError) as caught:
         EnvWrapper(env, **options)
     assert caught.value.got == got
