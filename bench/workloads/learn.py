@@ -88,7 +88,7 @@ WHOLE_TASKS: Final = (
     Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=45.0),
     Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
     Task(env="covid19_economy", algorithm="A2C", learner="government", threshold=400.0),
-    Task(env="covid19_economy", algorithm="PPO", learner="government", threshold=425.0),
+    Task(env="covid19_economy", algorithm="PPO", learner="government", threshold=420.0),
     Task(env="rice", algorithm="A2C", threshold=220.0),
     Task(env="rice", algorithm="PPO", threshold=220.0),
 )
