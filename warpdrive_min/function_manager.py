@@ -24,6 +24,9 @@ PACKED_THREADS: Final = 128
 SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
 MAX_THREADS: Final = 1024
+"""Threads of a block, at most, on every GPU."""
+OWNER_THREADS: Final = MAX_THREADS
+"""Threads of a block that owns its environment, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class LaunchShape:
             share = -(-n_agents // blocks_per_env)
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
         if n_agents >= BLOCK_FROM_AGENTS:
-            return cls(threads=min(MAX_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
+            return cls(threads=min(OWNER_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
         return cls(threads=PACKED_THREADS, envs_per_block=PACKED_THREADS // n_agents)
 
     def blocks(self, n_envs: int) -> int:

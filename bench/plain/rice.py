@@ -13,15 +13,16 @@ from .batch import Array, Batch, Floats, Indices
 
 
 class Rice(Batch):
-    """RICE without trade; arrays are ``(..., n_agents, n_envs)``.
+    """RICE without trade and negotiation; arrays are ``(..., n_agents, n_envs)``.
 
     Raises:
-        ConfigError: Regions trade, or starts are drawn from a pool.
+        ConfigError: Regions trade or negotiate, or starts are drawn from a pool.
     """
 
     def __init__(self, config: Any, n_envs: int, seed: int) -> None:
         super().__init__(config, n_envs, seed)
         require(not config.trade, "plain Rice", "knows no trade", config.trade)
+        require(not config.negotiation, "plain Rice", "knows no negotiation", config.negotiation)
         require(not config.reset_pool_size, "plain Rice", "takes one start", config.reset_pool_size)
         self.config, self.parameters = config, config.world
         n = config.n_agents

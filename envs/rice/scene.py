@@ -20,10 +20,11 @@ BOXES: Final[tuple[tuple[str, Colour], ...]] = (("atmosphere", "vermilion"), ("o
 
 
 def draw(config: RiceConfig, episode: Episode) -> Scene:
-    """Return the scene of an episode that has emissions, mitigation, output and temperature."""
-    n, n_frames, world = config.n_agents, episode.n_frames, config.world
-    emissions, mitigation = episode["emissions"].astype(float), episode["mitigation"].astype(float)
-    output, temperature = episode["output"].astype(float), episode["temperature"].astype(float)
+    """Return the scene of an episode that has emissions, mitigation, output and temperature; a frame is a period."""
+    n, world, ends = config.n_agents, config.world, slice(None, None, config.n_stages)
+    names = ("emissions", "mitigation", "output", "temperature")
+    emissions, mitigation, output, temperature = (episode[name][ends].astype(float) for name in names)
+    n_frames = len(emissions)
     # Emissions without mitigation, of output before damage and mitigation.
     period = np.arange(n_frames - 1)
     warming = temperature[:-1, :1]
@@ -51,7 +52,7 @@ def draw(config: RiceConfig, episode: Episode) -> Scene:
     for degree in range(warmest + 1):
         level = low + HEIGHT * degree / warmest
         layers.append(Path(**still((0, level), (n, level)), colour="faint", width=1))
-    at = n / config.episode_length * np.arange(n_frames)
+    at = n * config.n_stages / config.episode_length * np.arange(n_frames)
     so_far = np.minimum(np.arange(n_frames), np.arange(n_frames)[:, None])
     for (name, colour), box in zip(BOXES, temperature.T, strict=True):
         level = low + HEIGHT / warmest * box
@@ -66,11 +67,11 @@ def draw(config: RiceConfig, episode: Episode) -> Scene:
         y_range=(-0.5, low + HEIGHT + 1.2),
         layers=layers,
         readings={
-            "year": [f"{world['start_year'] + world['years'] * step:.0f}" for step in range(n_frames)],
+            "year": [f"{world['start_year'] + world['years'] * frame:.0f}" for frame in range(n_frames)],
             "temperature": [f"{value:.2f} K" for value in temperature[:, 0]],
             "Gt CO2 a year": numbers(emissions.sum(1)),
             "10^12 USD a year": numbers(output.sum(1)),
-            "utility": numbers(episode.scores.sum(1)),
+            "utility": numbers(episode.scores[ends].sum(1)),
         },
         n_frames=n_frames,
         aspect=0.75,
