@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from tests.compat import warp_drive_names
 from warpdrive_min.compat import NAMES, install
+from warpdrive_min.compat.__main__ import main as run_script
 from warpdrive_min.compat.modules import CHOICE, EARLIER, why_left_out
 from warpdrive_min.compat.trainers import TrainerA2C
 from warpdrive_min.data_manager import CUDADataManager
@@ -179,4 +179,4 @@ def test_missing_script_is_an_error(tmp_path, monkeypatch):
     """The message says how the command is used."""
     monkeypatch.setattr(sys, "argv", ["compat", str(tmp_path / "nothing.py")])
     with pytest.raises(ConfigError, match=r"needs the path of a Python script \(got .*nothing\.py\)"):
-        runpy.run_module("warpdrive_min.compat", run_name="__main__")
+        run_script()

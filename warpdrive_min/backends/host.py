@@ -40,10 +40,6 @@ from warpdrive_min.errors import BindingError, CompileError, KernelError, requir
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
 
-EXACT_FLOATS: Final = ("-ffp-contract=off",)
-FAST_FLOATS: Final = ("-ffp-contract=fast", "-freciprocal-math")
-"""Flags for what is not `EXACT`: FMA, and products with the reciprocals of constants in the place of quotients."""
-
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
 """Flags of g++ that keep selects selects, so that loops over environments run in SIMD; no result depends on them."""
 
@@ -120,8 +116,8 @@ class HostBackend(Backend):
         declared = cuda_c.signatures(whole, constants, str(path))
         rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
         require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
-        floats = EXACT_FLOATS if constants.get("EXACT") else FAST_FLOATS
-        flags = ["-std=c++17", OPTIMISATION, "-march=native", *floats, "-Wno-unknown-pragmas"]
+        contraction = "off" if constants.get("EXACT") else "fast"
+        flags = ["-std=c++17", OPTIMISATION, "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [*accepted(compiler, BRANCHLESS), *openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
         is_for_nvcc = cuda_c.is_for_nvcc(whole)
         if is_for_nvcc:
