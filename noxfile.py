@@ -48,13 +48,6 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
-def golden(session: nox.Session) -> None:
-    """`python -m tests.golden`: what commands give and what is computed, against the commit before the redesign."""
-    install(session, "dev")
-    session.run("python", "-m", "tests.golden", *session.posargs)
-
-
-@nox.session
 def bench(session: nox.Session) -> None:
     """`python -m bench run`: sweep, check, measure, record, table, plots."""
     install(session, "bench")
