@@ -182,7 +182,8 @@ def stop(world: World, folder: Path, backend: str) -> dict:
     with stoppable():
         try:
             tell_process()
-            time.sleep(60)
+            for _ in range(600):  # as a loop of training does: one that only sleeps may miss a signal just before it
+                time.sleep(0.1)
         except Stopped as stopped:
             (folder / f"stopped_{world.rank}").write_text(str(stopped.number))
             raise
