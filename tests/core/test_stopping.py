@@ -21,7 +21,8 @@ from warpdrive_min import stopping
 
 def wait():
     print(stage, flush=True)
-    time.sleep(60)
+    for _ in range(600):  # as work does: one long sleep may miss a signal just before it
+        time.sleep(0.1)
 
 stage = sys.argv[2]
 stopping.end_at_once()
