@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
+import threading
+import time
 
 import pytest
 import torch
@@ -18,6 +21,16 @@ if not HAS_GPU:
     # Before anything imports Numba or Triton: without a GPU their kernels are tested in a simulator and an interpreter.
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     os.environ["TRITON_INTERPRET"] = "1"
+
+    if importlib.util.find_spec("numba_cuda"):
+        from numba.cuda.simulator.kernel import BlockThread
+
+        def is_alive(self: threading.Thread) -> bool:
+            """Let the threads of a block run on before the simulator, which polls them, asks for the next."""
+            time.sleep(0)
+            return threading.Thread.is_alive(self)
+
+        BlockThread.is_alive = is_alive
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
