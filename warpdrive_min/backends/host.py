@@ -252,8 +252,10 @@ _CONDITION: Final = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
 _ARGUMENTS: Final = """
 #ifndef WD_LAUNCHER
 #define WD_LAUNCHER
-#include <tuple>
-template <int N, class... P> std::tuple_element_t<N, std::tuple<P...>> wd_nth(void (*)(P...));
+template <int N, class Kernel> struct wd_parameter;
+template <class First, class... Rest> struct wd_parameter<0, void(First, Rest...)> { using type = First; };
+template <int N, class First, class... Rest>
+struct wd_parameter<N, void(First, Rest...)> : wd_parameter<N - 1, void(Rest...)> {};
 template <class T> static T wd_argument(void* address) { return *static_cast<T*>(address); }
 #endif
 """
@@ -262,7 +264,7 @@ template <class T> static T wd_argument(void* address) { return *static_cast<T*>
 def _launcher(signature: cuda_c.Signature) -> str:
     """Return the C++ function that runs a kernel's blocks; it takes the addresses of the arguments, as CUDA does."""
     arguments = ", ".join(
-        f"wd_argument<decltype(wd_nth<{index}>({signature.name}))>(arguments[{index}])"
+        f"wd_argument<wd_parameter<{index}, decltype({signature.name})>::type>(arguments[{index}])"
         for index in range(len(signature.parameters))
     )
     if not signature.owns_environments:

@@ -21,9 +21,10 @@
 
 #else  // host
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // Bessel's and others' functions, half of what g++ would have to read
+#include <cmath>
 
 static thread_local int wd_block;  // set by the generated launcher
 
