@@ -1,9 +1,23 @@
 """The shipped environments, under the one name that they have everywhere.
 
-In a checkout they are the folder `envs` beside this package; in a wheel that folder takes the place of this file.
+In a checkout they are the folder `envs` beside this package, which leaves the name `envs` to a package of the user's;
+in a wheel that folder takes the place of this file.
 """
 
 from __future__ import annotations
 
-from envs import *  # noqa: F403
-from envs import __all__ as __all__
+import importlib.util
+import sys
+from pathlib import Path
+
+_INIT = Path(__file__).parents[1] / "envs" / "__init__.py"
+_found = importlib.util.find_spec("envs")
+
+if _found is not None and _found.origin is not None and _INIT.samefile(_found.origin):
+    from envs import *  # noqa: F403
+    from envs import __all__ as __all__
+else:
+    _spec = importlib.util.spec_from_file_location(__name__, _INIT, submodule_search_locations=[str(_INIT.parent)])
+    assert _spec is not None and _spec.loader is not None  # noqa: PT018  (the path is a Python file's)
+    sys.modules[__name__] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules[__name__])

@@ -160,19 +160,22 @@ def test_warp_drive_that_was_imported_before_is_an_error(monkeypatch):
 
 
 def test_script_runs_unchanged(tmp_path):
-    """The script gets its arguments, its own folder first on the path, __main__, and its own example_envs."""
+    """The script gets its arguments, its own folder first on the path, __main__, and its own packages of our names."""
     scripts = tmp_path / "scripts"
-    (scripts / "example_envs").mkdir(parents=True)
-    (scripts / "example_envs" / "__init__.py").write_text("OWN = True\n")
+    for package in ("envs", "example_envs"):
+        (scripts / package).mkdir(parents=True)
+        (scripts / package / "__init__.py").write_text("OWN = True\n")
     (scripts / "beside.py").write_text("value = 3\n")
     (scripts / "main.py").write_text(
-        "import sys, beside, example_envs\n"
+        "import sys, beside, envs, example_envs\n"
         "from warp_drive.env_wrapper import EnvWrapper\n"
+        "from warpdrive_min.envs import CartPole\n"
         "if __name__ == '__main__':\n"
-        "    print(sys.argv, beside.value, example_envs.OWN, EnvWrapper.__module__)\n"
+        "    print(sys.argv, beside.value, envs.OWN, example_envs.OWN, EnvWrapper.__module__, CartPole.__module__)\n"
     )
     ran = run(tmp_path, "-m", "warpdrive_min.compat", "scripts/main.py", "--env", "x")
-    assert ran.stdout == "['scripts/main.py', '--env', 'x'] 3 True warpdrive_min.compat.env_wrapper\n", ran.stderr
+    ours = "warpdrive_min.compat.env_wrapper warpdrive_min.envs.classic_control.cartpole.env"
+    assert ran.stdout == f"['scripts/main.py', '--env', 'x'] 3 True True {ours}\n", ran.stderr
 
 
 def test_missing_script_is_an_error(tmp_path, monkeypatch):

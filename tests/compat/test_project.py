@@ -18,12 +18,13 @@ from tests.compat.builders import IN_CUDA_C, name_of, needs_host, needs_numba
 from warpdrive_min import BACKENDS, backends
 from warpdrive_min.backends import cache, cuda_c
 from warpdrive_min.backends.base import Availability
-from warpdrive_min.compat import modules, project
+from warpdrive_min.compat import modules, project, torch_on_host
 from warpdrive_min.compat.__main__ import main as run_script
 from warpdrive_min.compat.words import ENVIRONMENTS
 from warpdrive_min.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
+REAL_DEVICES = torch.cuda.device_count()
 
 ENVIRONMENT = """
 import numpy as np
@@ -94,27 +95,53 @@ def test_script_of_a_checkout_runs(tmp_path):
 
 
 HOST_SCRIPT = """
-import os, sys
+import os, sys, torch
 from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFunctionManager
 
 print(sys.argv[1:], PyCUDAFunctionManager(2, 2).backend.name, os.environ["WARPDRIVE_MIN_PYCUDA"])
+print(torch.zeros(2).cuda().device)
 """
 
 
+@pytest.fixture
+def cast(monkeypatch):
+    """Let a test cast the part of `pycuda`; afterwards it plays itself."""
+    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "pycuda")
+    for name in (modules.CHOICE, modules.PLAYER):
+        monkeypatch.setenv(name, "")
+    yield
+    torch_on_host.switch(False)
+
+
 @needs_host
-def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys):
+def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys, cast):
     """With ``--host`` before it, the option is gone, and processes that it spawns do as it does."""
     write(tmp_path, script_py=HOST_SCRIPT)
     monkeypatch.setattr(sys, "argv", ["warpdrive_min.compat", "--host", str(tmp_path / "script.py"), "-x"])
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "pycuda")
-    for name in (modules.CHOICE, modules.PLAYER):
-        monkeypatch.setenv(name, "")
     run_script()
-    assert capsys.readouterr().out == "['-x'] host host\n"
+    assert capsys.readouterr().out == "['-x'] host host\ncpu\n"
     monkeypatch.setenv(modules.PLAYER, "cpu")
     with pytest.raises(ConfigError, match=r"WARPDRIVE_MIN_PYCUDA: must be 'host' or 'pycuda' \(got 'cpu'\)"):
         modules.cast_pycuda()
+
+
+def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
+    """Tensors and models stay where they are and copies from the device are copies; asking for no host ends it."""
+    monkeypatch.setenv(modules.PLAYER, "host")
+    modules.cast_pycuda()
+    tensor, device = torch.zeros(2), torch.device("cuda", 0)
+    moved = [tensor.cuda(), tensor.cuda(0), tensor.to("cuda"), tensor.to(device=device)]
+    assert all(each is tensor for each in moved)
+    before = [tensor.cpu(), tensor.to("cpu"), tensor.to(torch.float64).to(device="cpu")]
+    tensor += 1
+    assert [copy.tolist() for copy in before] == [[0, 0]] * 3
+    model = torch.nn.Linear(2, 1, device="cuda").cuda().to(device)
+    assert model(torch.ones(3, 2, device=device)).device == torch.randint(3, (2,), device="cuda:0").device
+    assert (device.type, model.weight.device.type, torch.cuda.device_count()) == ("cuda", "cpu", REAL_DEVICES)
+    monkeypatch.setenv(modules.PLAYER, "pycuda")
+    modules.cast_pycuda()
+    assert tensor.to("cpu") is tensor
 
 
 @pytest.fixture
@@ -146,11 +173,15 @@ def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
 
 
 @pytest.mark.parametrize("backend", IN_CUDA_C)
-def test_kernel_of_the_tutorials_steps(backend, monkeypatch):
-    """X is divided and y multiplied, and an environment with an element at its target is done."""
+def test_kernel_of_the_tutorials_steps(backend, monkeypatch, nowhere):
+    """X is divided and y multiplied, an environment with an element at its target is done; `compile` may go first."""
     name_of(backend, monkeypatch)
+    root = get_project_root() / "warp_drive"
+    binary = root / "cuda_bin" / "test_build.fatbin"
+    PyCUDAFunctionManager.compile(root / "cuda_includes" / "test_build.cu", binary)
+    assert binary.exists() == (backend != "host")
     functions = PyCUDAFunctionManager(num_agents=2, num_envs=2)
-    functions.load_cuda_from_binary_file(get_project_root() / "warp_drive" / "cuda_bin" / "test_build.fatbin")
+    functions.load_cuda_from_binary_file(binary)
     functions.initialize_functions(["testkernel"])
     device = functions.backend.device
     x, y = torch.ones(2, 2, device=device), torch.tensor([[1, 2], [3, 4]], dtype=torch.int32, device=device)

@@ -203,6 +203,8 @@ class PyCUDAFunctionManager(_FunctionManager):
     def compile(main_file: str | Path, cubin_file: str | Path, arch: str | None = None) -> None:
         """Compile a CUDA C source, for the sizes of `update_env_header`, for `load_cuda_from_binary_file`.
 
+        Where `host` plays the part of `pycuda`, it is built there and no file is written: what loads one builds anew.
+
         Args:
             main_file: Source.
             cubin_file: Where the compiled code goes; its folder is made.
@@ -211,12 +213,15 @@ class PyCUDAFunctionManager(_FunctionManager):
         Raises:
             CompileError: With the compiler's message, or because there is no compiler.
         """
-        if arch is None:
-            backends.get("pycuda")
-            arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
         source = Path(main_file)
         sizes = warp_drive_sizes(whole_text(source), **header_sizes)
         constants = CUDAFunctionManager(header_sizes["n_agents"]).with_defaults(sizes)
+        if arch is None:
+            player = backends.get("pycuda")
+            if player.name == "host":
+                player.compile(source, constants)
+                return
+            arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
         with replacing(Path(cubin_file)) as unfinished:
             unfinished.write_bytes(compile_cubin(source, constants, arch).read_bytes())
 

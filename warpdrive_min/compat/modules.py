@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from warpdrive_min import backends
+from warpdrive_min.compat import torch_on_host
 from warpdrive_min.errors import ConfigError, known, require
 
 CHOICE: Final = "WARPDRIVE_MIN_COMPAT"
@@ -152,12 +153,15 @@ def install() -> None:
 def cast_pycuda() -> None:
     """Let the backend that the environment variable WARPDRIVE_MIN_PYCUDA names play the part of `pycuda`.
 
+    Where that is `host`, torch takes its device `cuda` for the CPU, in this thread.
+
     Raises:
         ConfigError: It is neither ``host`` nor ``pycuda``.
     """
     player = os.environ.get(PLAYER) or "pycuda"
     require(player in ("host", "pycuda"), PLAYER, "must be 'host' or 'pycuda'", player)
     backends.PLAYED_BY["pycuda"] = player
+    torch_on_host.switch(player == "host")
 
 
 def _place(spec: ModuleSpec | None) -> str:
