@@ -49,6 +49,16 @@ def test_name_resolves(module, name):
     assert getattr(importlib.import_module(module), name) is value
 
 
+def test_module_that_was_moved_is_the_one_of_now():
+    """It has all names of the module whose place it had, and they are the same."""
+    moved = {module: names["*"] for module, names in EARLIER.items() if "*" in names}
+    assert "warp_drive.cuda_managers.pycuda_data_manager" in moved
+    for before, now in moved.items():
+        there = importlib.import_module(now)
+        assert there.__all__
+        assert all(getattr(importlib.import_module(before), name) is getattr(there, name) for name in there.__all__)
+
+
 @pytest.mark.parametrize("module", warp_drive_names.kept())
 def test_module_of_warp_drive_has_its_public_names(module):
     """Each public name of the module is there, or its absence has a reason, which the error says."""
