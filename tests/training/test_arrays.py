@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from envs import Covid19Economy
 from tests.environments.clock import Clock
 from tests.training.builders import refused
 from warpdrive_min import CUDASampler, EnvWrapper
@@ -58,6 +59,24 @@ def test_rows_are_picked_only_where_they_differ():
     policies = {"even": [0, 2], "odd": [1]}
     separate = WarpDriveLayout(separate=True).arrays(start(policies=policies), policies)
     assert [(each.rows, each.suffix) for each in separate.values()] == [(None, "_even"), (None, "_odd")]
+
+
+def test_agents_of_a_role_share_arrays():
+    """Governors have a set, which two policies may part between them, and the government another; none has of both."""
+    wrapper = EnvWrapper(Covid19Economy(episode_length=5), num_envs=2)
+    wrapper.reset()
+    policies = {"east": range(1, 51, 2), "government": [51], "west": range(0, 51, 2)}
+    east, government, west = arrays_of(wrapper, policies).values()
+    assert [each.suffix for each in (east, government, west)] == ["_governor", "_government", "_governor"]
+    assert (east.rows.tolist(), government.rows) == (list(policies["east"]), None)
+    assert (east.n_features, government.n_features, west.mask.shape) == (22, 215, (2, 51, 11))
+    assert government.actions is not east.actions
+    assert east.actions.data_ptr() == west.actions.data_ptr()
+    by_policy = WarpDriveLayout(separate=True).arrays(wrapper, wrapper.env.roles)
+    assert [each.suffix for each in by_policy.values()] == ["_governor", "_government"]
+    wrapper.env.action_space[51] = wrapper.env.action_space[0]
+    with refused("policy 'one'", list(range(52))):
+        arrays_of(wrapper, {"one": range(52)})
 
 
 def samplers(wrapper, part="model"):

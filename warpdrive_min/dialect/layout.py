@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,9 @@ class WarpDriveLayout(SharedLayout):
         """Return the layout whose entry of a checkpoint's header this is."""
         return cls(*saved)
 
-    def sets(self, policies: PolicyMap, everyone: Agents) -> dict[str, Agents]:
+    def sets(self, env: Any, policies: PolicyMap) -> Mapping[str, Agents]:
         """Return the agents of each set of arrays, by the suffix of its names."""
-        return {f"_{policy}": list(agents) for policy, agents in policies.items()} if self.saved[0] else {"": everyone}
+        return {f"_{policy}": agents for policy, agents in policies.items()} if self.saved[0] else super().sets(env, {})
 
     def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return what single agents observe as an array of all; that of one agent has no axis to move."""
@@ -113,8 +113,7 @@ def create_and_push_data_placeholders(
     if env_wrapper is None:
         raise ConfigError.of("placeholders", "need a wrapper", None, "pass it after its first reset()")
     layout = WarpDriveLayout(create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
-    everyone = list(env_wrapper.env.action_space)
-    policies = policy_tag_to_agent_id_map or {"shared": everyone}
+    policies = policy_tag_to_agent_id_map or {"shared": list(env_wrapper.env.action_space)}
     feed = layout.feed(env_wrapper, policies)
     if push_data_batch_placeholders:
         n_steps = training_batch_size_per_env or 0
@@ -124,7 +123,7 @@ def create_and_push_data_placeholders(
             _add_batches(feed, env_wrapper, policy, members, n_steps)
     push_missing(env_wrapper, feed)
     if action_sampler is not None:
-        for suffix, members in layout.sets(policies, everyone).items():
+        for suffix, members in layout.sets(env_wrapper.env, policies).items():
             space = ActionSpace.of(env_wrapper.env.action_space[members[0]])
             names = list(action_arrays(suffix, space.n_types))
             choices = space.categories or (1,) * space.n_types

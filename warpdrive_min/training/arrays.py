@@ -15,6 +15,7 @@ import torch
 from warpdrive_min.constants import TIMESTEP, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import agent_sets
 from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.sampler import by_type
 from warpdrive_min.spaces import category_counts
@@ -41,7 +42,7 @@ class AgentArrays:
     agents: tuple[Hashable, ...]
     """In the order of the policy's list."""
     suffix: str
-    """End of the arrays' names: "", or ``_<policy>`` where each policy has arrays of its own."""
+    """End of the arrays' names: "", or ``_<role>`` of agents whose role has arrays of its own."""
     rows: torch.Tensor | None
     """Places of the agents in the arrays, (n_agents,) int64; None: all, in order."""
     space: ActionSpace
@@ -92,7 +93,7 @@ class AgentArrays:
 
 
 class SharedLayout:
-    """All agents in one set of arrays, in which they are the axis after that of the environments.
+    """The agents of each role in a set of arrays, or without roles all of them, on the axis after that of environments.
 
     Another layout is a subclass that says which agents share arrays, and where their axis is.
     """
@@ -105,9 +106,9 @@ class SharedLayout:
         """Return the layout whose entry of a checkpoint's header this is."""
         return cls()
 
-    def sets(self, policies: PolicyMap, everyone: Agents) -> dict[str, Agents]:
+    def sets(self, env: Any, policies: PolicyMap) -> Mapping[str, Agents]:
         """Return the agents of each set of arrays, by the suffix of its names."""
-        return {"": everyone}
+        return agent_sets(env)
 
     def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return what single agents observe as an array of all."""
@@ -141,10 +142,9 @@ class SharedLayout:
         """
         rule = "need a wrapper on a backend whose kernels it has, after its first reset()"
         require(wrapper.vectorised and not wrapper.reset_on_host, "arrays", rule)
-        everyone = list(wrapper.env.action_space)
-        check_policies(policies, everyone)
+        check_policies(policies, list(wrapper.env.action_space))
         feed = DataFeed()
-        for suffix, agents in self.sets(policies, everyone).items():
+        for suffix, agents in self.sets(wrapper.env, policies).items():
             _require_one_space(wrapper, agents)
             self._add_step_arrays(feed, wrapper, suffix, agents)
         return feed
@@ -167,13 +167,12 @@ class SharedLayout:
         """Return the arrays of each policy's agents.
 
         Raises:
-            ConfigError: An agent is in no policy or in two, agents of one policy differ in their actions, or an array
-                is missing.
+            ConfigError: An agent is in no policy or in two, agents of one policy differ in their actions or share no
+                arrays, or an array is missing.
         """
         env, device = wrapper.env, wrapper.cuda_data_manager.device
-        everyone = list(env.action_space)
-        check_policies(policies, everyone)
-        sets = self.sets(policies, everyone)
+        check_policies(policies, list(env.action_space))
+        sets = self.sets(env, policies)
         by_policy = {}
         for policy, members in policies.items():
             agents = tuple(members)
@@ -182,6 +181,8 @@ class SharedLayout:
             require(is_one, f"policy {policy!r}", "its agents must have the same actions", spaces, "split it")
             suffix = next(suffix for suffix, of_set in sets.items() if agents[0] in of_set)
             place = {agent: index for index, agent in enumerate(sets[suffix])}
+            rule = f"its agents must share arrays, as {list(place)} do"
+            require(place.keys() >= set(agents), f"policy {policy!r}", rule, list(agents), "give each role its own")
             places = [place[agent] for agent in agents]
             observed = self._observed(wrapper, Constants.OBSERVATIONS + suffix, agents[0], len(place))
             mask = observed.pop(Constants.ACTION_MASK, None)
@@ -227,11 +228,6 @@ class SharedLayout:
 def part_names(name: str, keys: Sequence[Hashable]) -> dict[Hashable, str]:
     """Return the names of an array's parts by the keys of a Dict; of what is no Dict its own name, by ""."""
     return {key: f"{name}_{key}" for key in keys} or {"": name}
-
-
-def layout_of(env: Any) -> SharedLayout:
-    """Return the layout of an environment's arrays: of each role, where it has roles, or of all agents."""
-    return saved_layout((bool(getattr(env, "roles", {})), "first"))
 
 
 def saved_layout(saved: Sequence[Any]) -> SharedLayout:

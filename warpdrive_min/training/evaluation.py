@@ -12,7 +12,7 @@ from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import EnvWrapper, Lent
 from warpdrive_min.errors import require
 from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.training.arrays import PolicyMap, SharedLayout, layout_of
+from warpdrive_min.training.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.policies import PolicyGroup, action_samplers
 
@@ -41,7 +41,7 @@ class EvaluationEnvs:
         wrapper: Wrapper of the environment and the backend that they have.
         models: Model of each policy; offers ``act``.
         policies: Agents of each policy.
-        layout: Layout of the agents in the arrays; None: of the environment.
+        layout: Layout of the agents in the arrays; None: `SharedLayout`.
         n_envs: Environments; of the wrapper's own those that there are, which play by turns.
         seed: Seed of starts and draws.
     """
@@ -59,7 +59,7 @@ class EvaluationEnvs:
         self.wrapper = wrapper if self._lent else wrapper.like(n_envs, seed=seed)
         self._n_envs, self._seed = n_envs, seed
         try:
-            self._prepare(layout or layout_of(wrapper.env), models, policies)
+            self._prepare(layout or SharedLayout(), models, policies)
         except BaseException:
             self.close()
             raise

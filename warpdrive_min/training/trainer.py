@@ -21,7 +21,7 @@ from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import remove_left, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
-from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout, layout_of
+from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
@@ -89,7 +89,7 @@ class Trainer:
         self.config = RunConfig.of(config)
         self.wrapper = env_wrapper
         self.policy_map = policy_map(self.config, env_wrapper, policies)
-        self.layout = layout or layout_of(env_wrapper.env)
+        self.layout = layout or SharedLayout()
         self.world = ranks.World.of()
         self._check()
         trainer = self.config.trainer
