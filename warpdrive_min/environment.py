@@ -63,7 +63,8 @@ class CUDAEnvironmentContext:
     roles: Mapping[str, Sequence[Hashable]] = {}
     """Agents of each role that has arrays of its own, ``observations_<role>`` and so on; none: all share arrays."""
     masks_actions: bool = False
-    """Training takes the array ``action_mask`` for what the agents may do, where observations have no such key."""
+    """Training and bridges take the array ``action_mask`` for what agents may do, where observations have no such key.
+    """
     num_agents: int
 
     def __init__(self) -> None:

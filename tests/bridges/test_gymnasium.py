@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from envs import CartPole, TagContinuous
+from envs import CartPole, Covid19Economy, TagContinuous
 from envs.classic_control.pendulum import Pendulum
+from tests.bridges.negotiation import Oracle, negotiating
 from tests.environments.counter import Counter, PythonCounter
 from tests.environments.lookout import Lookout, seen
 from tests.support import TAG_CONFIGS, on_every_backend
@@ -26,7 +27,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics  # noqa: E402
 
 from warpdrive_min.bridges.gymnasium import GymnasiumEnv, GymnasiumVectorEnv  # noqa: E402
 from warpdrive_min.bridges.packages import MissingPackage  # noqa: E402
-from warpdrive_min.bridges.spaces import to_gymnasium  # noqa: E402
+from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium  # noqa: E402
 
 TAG = next(iter(TAG_CONFIGS.values()))
 
@@ -135,14 +136,18 @@ def test_tensors_hold_what_the_numpy_arrays_hold():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("env", [lambda: CartPole(episode_length=3), lambda: Lookout(1)], ids=["cartpole", "lookout"])
+@pytest.mark.parametrize(
+    "env",
+    [lambda: CartPole(episode_length=3), lambda: Lookout(1), negotiating],
+    ids=["cartpole", "lookout", "negotiating"],
+)
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_step_and_reset_do_not_synchronise(backend, env):
-    """On a GPU, with tensors, torch sees no synchronising call, whether observations are an array or a Dict."""
-    envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend)
+    """On a GPU, with tensors, torch sees no synchronising call: with an array, a Dict, or masks in the infos."""
+    envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend, agents_as_envs=True)
     envs.reset()
-    actions = torch.ones(64, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
-    mask = actions > 0
+    actions = torch.ones(envs.action_space.shape, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
+    mask = actions.reshape(envs.num_envs, -1)[:, 0] > 0
     envs.step(actions)
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -300,7 +305,7 @@ def test_action_mask_needs_an_entry_for_each_choice():
     for actions, n_choices in ((spaces.MultiDiscrete([3, 2]), 5), (spaces.Box(-1, 1, (3,)), 0)):
         env = Lookout(1)
         env.action_space = {0: actions}
-        match = rf"agent 0 of .* its action mask needs one entry for each of the {n_choices} choices of .* .got Box"
+        match = rf"agent 0 of .* its action mask needs one entry for each of the {n_choices} choices of .* .got .3,."
         with pytest.raises(ConfigError, match=match):
             GymnasiumVectorEnv(env)
 
@@ -315,7 +320,89 @@ def test_restarting_in_the_step_needs_every_part_of_final_observations():
         GymnasiumVectorEnv(env)
 
 
+# ------------------------------------------------------------------ action masks beside the observations
+
+
+@on_every_backend
+def test_masks_are_infos(backend):
+    """They are the oracle's over an end, and who draws by them does nothing that is refused."""
+    envs = GymnasiumVectorEnv(negotiating(), num_envs=2, env_backend=backend, agents_as_envs=True, to_numpy=True)
+    oracle, space = Oracle(2, auto_reset=True), envs.single_action_space
+    space.seed(3)
+    observations, infos = envs.reset()
+    assert envs.observation_space.contains(observations)
+    for step in range(1, 13):
+        mask = infos["action_mask"]
+        assert mask.dtype == np.int8
+        np.testing.assert_array_equal(mask, oracle.masks.reshape(6, -1))
+        assert infos["_action_mask"].tolist() == [True] * 6
+        actions = np.array([space.sample(mask_for_sample(row, space)) for row in mask])
+        *_, truncated, infos = envs.step(actions)
+        assert truncated.all() == ("final_obs" in infos) == (step % 6 == 0)
+        oracle.step(actions.reshape(2, 3, -1))
+    assert oracle.n_bound > 0, "pledges must limit rates"
+
+
+def test_masks_are_tensors_with_tensors():
+    """Fresh ones in reset and step, beside the infos of ends."""
+    envs = GymnasiumVectorEnv(negotiating(), num_envs=2, agents_as_envs=True)
+    _, before = envs.reset()
+    kept = before["action_mask"].clone()
+    *_, infos = envs.step(torch.zeros(envs.action_space.shape, dtype=torch.int64))
+    assert infos.keys() == {"action_mask", "_action_mask", "final_obs", "_final_obs"}
+    assert (infos["action_mask"].dtype, infos["action_mask"].shape) == (torch.int8, kept.shape)
+    assert torch.equal(before["action_mask"], kept)
+    assert not torch.equal(infos["action_mask"], kept)
+
+
+class OneWay(CartPole):
+    """CartPole that may only push right."""
+
+    masks_actions = True
+    mask = np.array([[0, 1]], np.int32)
+
+    def get_tensor_dictionary(self):
+        feed = super().get_tensor_dictionary()
+        feed.add_data("action_mask", self.mask, per_env=True)
+        return feed
+
+
+def test_mask_of_a_plain_env_is_what_its_space_samples_by():
+    """``info["action_mask"]``, as in Gymnasium's own Taxi; of an action of one type an array."""
+    env = GymnasiumEnv(OneWay())
+    check_env(env, skip_render_check=True)
+    _, info = env.reset()
+    for _ in range(5):
+        assert (info["action_mask"].dtype, info["action_mask"].tolist()) == (np.int8, [0, 1])
+        assert env.action_space.sample(info["action_mask"]) == 1
+        *_, info = env.step(1)
+
+
+def test_mask_must_be_there_with_an_entry_for_each_choice():
+    """The error says what is missing, or which agent's is of another size."""
+    env = OneWay()
+    env.get_tensor_dictionary = super(OneWay, env).get_tensor_dictionary
+    with pytest.raises(DataError, match=r"environment 'CartPole': masks actions, and needs the array 'action_mask'"):
+        GymnasiumEnv(env)
+    for mask, match in (
+        ([[1, 1, 1]], r"agent 0: its action mask needs one entry for each of the 2 choices of .* .got .3,."),
+        ([[1, 1], [1, 1]], r"the array 'action_mask' must have .1, 1. rows of copies and agents .got .1, 2."),
+    ):
+        env = OneWay()
+        env.mask = np.array(mask, np.int32)
+        with pytest.raises(ConfigError, match=match):
+            GymnasiumEnv(env)
+
+
 # ------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize("bridge", [GymnasiumEnv, GymnasiumVectorEnv])
+def test_roles_need_another_bridge(bridge):
+    """Gymnasium has one space for all, also where roles have spaces of one form; the error names the bridges."""
+    rule = rf"^{bridge.__name__}: shows agents alike, and environment 'Covid19Economy' has roles .*"
+    with pytest.raises(ConfigError, match=rule + r"got 'governor, government'.; use PettingZooParallelEnv or TorchRL"):
+        bridge(Covid19Economy(), **({"agents_as_envs": True} if bridge is GymnasiumVectorEnv else {}))
 
 
 def test_several_agents_need_another_bridge():

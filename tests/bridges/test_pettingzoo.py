@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from envs import CartPole, Covid19Economy, TagContinuous
+from tests.bridges.negotiation import Oracle, negotiating
 from tests.environments.counter import Counter
 from tests.environments.lookout import Lookout, seen
 from tests.support import TAG_CONFIGS, on_every_backend
@@ -15,7 +16,8 @@ from warpdrive_min.errors import ActionError, ConfigError
 pytest.importorskip("pettingzoo")
 
 from gymnasium.utils.env_checker import data_equivalence
-from pettingzoo.test import parallel_api_test, parallel_seed_test
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+from pettingzoo.utils import parallel_to_aec
 
 from warpdrive_min.bridges.pettingzoo import PettingZooParallelEnv
 
@@ -129,9 +131,6 @@ def test_agents_see_dicts_of_their_own(backend):
     assert rewards == {"agent_0": 2, "agent_1": 1}
 
 
-# ------------------------------------------------------------------ errors
-
-
 def test_roles_see_and_choose_what_is_theirs():
     """Governors and government have names, spaces, masks and rewards of their own, and each its own action."""
     env = PettingZooParallelEnv(Covid19Economy(episode_length=20, num_subsidy_levels=4), env_backend="cpu")
@@ -149,6 +148,28 @@ def test_roles_see_and_choose_what_is_theirs():
     data, roles = env.wrapper.cuda_data_manager, env.wrapper.env.roles
     of_roles = [data.pull_data_from_device(f"rewards_{role}")[0] for role in roles]
     assert [rewards[agent] for agent in env.agents] == np.concatenate(of_roles).tolist()
+
+
+def test_masks_are_infos_that_spaces_sample_by():
+    """PettingZoo's own tests draw by them; they are the oracle's, and who draws by them is never refused."""
+    with pytest.warns(UserWarning, match="Action space for each agent probably should be"):
+        api_test(parallel_to_aec(PettingZooParallelEnv(negotiating())), num_cycles=18)
+    seed_test(lambda: parallel_to_aec(PettingZooParallelEnv(negotiating())), num_cycles=18)
+    env, oracle = PettingZooParallelEnv(negotiating()), Oracle(1)
+    _, infos = env.reset()
+    for seed, agent in enumerate(env.agents):
+        env.action_space(agent).seed(seed)
+    while env.agents:
+        masks = {agent: info["action_mask"] for agent, info in infos.items()}
+        np.testing.assert_array_equal([np.concatenate(mask) for mask in masks.values()], oracle.masks[0])
+        actions = {agent: env.action_space(agent).sample(mask) for agent, mask in masks.items()}
+        *_, infos = env.step(actions)
+        oracle.step([list(actions.values())])
+    assert oracle.n_bound > 0, "pledges must limit rates"
+    assert infos.keys() == actions.keys()
+
+
+# ------------------------------------------------------------------ errors
 
 
 def test_one_copy_restarted_by_reset():

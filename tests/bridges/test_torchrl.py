@@ -7,6 +7,7 @@ import torch
 
 from envs import CartPole, Covid19Economy, TagContinuous
 from envs.classic_control.pendulum import Pendulum
+from tests.bridges.negotiation import Oracle, negotiating
 from tests.environments.counter import Counter
 from tests.environments.lookout import Lookout, seen
 from tests.support import TAG_CONFIGS, on_every_backend
@@ -147,6 +148,22 @@ def test_dict_observations_are_nested_entries(backend, n_agents):
         assert entry["observation"].keys() == want.keys()
         for key, part in entry["observation"].items():
             assert (part.tolist(), str(part.dtype)) == (want[key].tolist(), f"torch.{want[key].dtype}")
+
+
+def test_masks_lie_beside_the_actions():
+    """ActionMask draws by them, for actions of several types; they are the oracle's, and nothing drawn is refused."""
+    env, oracle = TorchRLEnv(negotiating(), num_envs=2), Oracle(2)
+    check_env_specs(env)
+    torch.manual_seed(1)
+    data = TransformedEnv(env, ActionMask(("agents", "action"), ("agents", "action_mask"))).rollout(10)
+    assert data["next", "truncated"][:, :, 0].tolist() == [[False] * 5 + [True]] * 2
+    assert data["agents", "observation"].shape == (2, 6, 3, env.wrapper.env.config.n_features)
+    for step in range(6):
+        now = data[:, step]
+        assert torch.equal(now["agents", "action_mask"], torch.from_numpy(oracle.masks) != 0)
+        oracle.step(now["agents", "action"])
+        assert torch.equal(now["next", "agents", "action_mask"], torch.from_numpy(oracle.masks) != 0)
+    assert oracle.n_bound > 0, "pledges must limit rates"
 
 
 def test_seed_gives_the_starts():

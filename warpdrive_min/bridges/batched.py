@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class BatchedEnvironment:
             observations that does not have a row of its agents' space for each of them, or an action mask without an
             entry for each choice.
         DataError: The environment has no ``observations`` (of a Dict ``observations_<key>``), ``sampled_actions`` or
-            ``rewards``.
+            ``rewards``, or no ``action_mask`` though it masks actions.
     """
 
     def __init__(self, who: str, env: Any, options: Mapping[str, Any]) -> None:
@@ -66,6 +66,7 @@ class BatchedEnvironment:
         self.observation_spaces: Mapping[Hashable, Any] = {
             agent: self._observation_space(agent, space) for agent, space in self.wrapper.env.observation_space.items()
         }
+        self._masks = {each: self._mask(each) for each in self._sets if self._masks_beside(each)}
         self._rewards = [self.data.tensor(Constants.REWARDS + each) for each in self._sets]
         self._has_reasons = all(self.data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED))
 
@@ -88,17 +89,34 @@ class BatchedEnvironment:
                 raise ConfigError.of(what, rule, rows, "let all agents see arrays of one shape, filled up with zeros")
             self._suffixes[role][key] = role + suffix
             if key == Constants.ACTION_MASK:
-                self._require_mask(what, part, self.action_spaces[agent])
+                self._require_mask(what, part.shape, self.action_spaces[agent])
                 part = Box(0, 1, part.shape, np.int8)
             elif isinstance(part, Box) and np.dtype(part.dtype) != self.data.get_dtype(name):
                 part = space_of(np.zeros(part.shape, self.data.get_dtype(name)))
             shown[key] = part
         return Dict(shown) if hasattr(space, "spaces") else shown[WHOLE]
 
-    def _require_mask(self, what: str, mask: Any, actions: Any) -> None:
+    def _masks_beside(self, of_set: str) -> bool:
+        """Tell whether the action masks of a set are an array beside what its agents see."""
+        is_seen = Constants.ACTION_MASK in self._suffixes[of_set]
+        return getattr(self.wrapper.env, "masks_actions", False) and not is_seen
+
+    def _mask(self, of_set: str) -> torch.Tensor:
+        """Return the array of action masks of a set, which must have a row for each of its agents."""
+        what, name = f"{self.who}: environment {self.wrapper.name!r}", Constants.ACTION_MASK + of_set
+        rule, do = f"masks actions, and needs the array {name!r}", "push it in get_tensor_dictionary()"
+        require(self.data.is_data_on_device(name), what, rule, do=do, error=DataError)
+        mask, members = self.data.tensor(name), self._sets[of_set]
+        rows, want = tuple(mask.shape[:2]), (self.n_envs, len(members))
+        require(rows == want, what, f"the array {name!r} must have {want} rows of copies and agents", rows)
+        for agent in members:
+            self._require_mask(f"{what}: agent {agent!r}", mask.shape[2:], self.action_spaces[agent])
+        return mask
+
+    def _require_mask(self, what: str, shape: Sequence[int], actions: Any) -> None:
         n_choices = 0 if hasattr(actions, "low") else sum(category_counts(actions))
         rule = f"its action mask needs one entry for each of the {n_choices} choices of {actions}"
-        require(tuple(mask.shape) == (n_choices,), what, rule, mask, "put types of actions side by side")
+        require(tuple(shape) == (n_choices,), what, rule, tuple(shape), "put types of actions side by side")
 
     # -------------------------------------------------------------- what a bridge may ask for
 
@@ -135,6 +153,12 @@ class BatchedEnvironment:
         do = "use PettingZooParallelEnv or TorchRLEnv, or GymnasiumVectorEnv(..., agents_as_envs=True)"
         rule = f"environment {self.wrapper.name!r} must have 1 agent"
         require(not agent or self.n_agents == 1, self.who, rule, self.n_agents, do)
+
+    def require_no_roles(self) -> None:
+        """Raise `ConfigError` if the environment has roles, whose agents have spaces of their own."""
+        roles, do = list(getattr(self.wrapper.env, "roles", {})), "use PettingZooParallelEnv or TorchRLEnv"
+        rule = f"shows agents alike, and environment {self.wrapper.name!r} has roles with spaces of their own"
+        require(not roles, self.who, rule, ", ".join(roles), do)
 
     def require_one_space(self) -> None:
         """Raise `ConfigError` if agents of a set differ in what they see or do."""
@@ -226,10 +250,14 @@ class BatchedEnvironment:
 
     def _copies(self, name: str, of_set: str) -> Parts:
         arrays = {key: self.data.tensor(name + suffix) for key, suffix in self._suffixes[of_set].items()}
-        return {
-            key: (array != 0).view(torch.int8) if key == Constants.ACTION_MASK else array.clone()
-            for key, array in arrays.items()
-        }
+        return {key: _flags(array) if key == Constants.ACTION_MASK else array.clone() for key, array in arrays.items()}
+
+    def action_masks(self) -> dict[str, torch.Tensor]:
+        """Return copies of the action masks of each set whose agents do not see theirs.
+
+        Each is ``(n_envs, agents of the set, n_choices)`` int8, choices of all types in a row.
+        """
+        return {each: _flags(mask) for each, mask in self._masks.items()}
 
     def rewards(self) -> torch.Tensor:
         """Return a copy of the rewards, ``(n_envs, n_agents)``."""
@@ -257,6 +285,10 @@ class BatchedEnvironment:
             return self.data.tensor(TERMINATED) != 0, self.data.tensor(TRUNCATED) != 0
         out_of_time = self.data.tensor(TIMESTEP) >= self.wrapper.episode_length
         return self.ended() & ~out_of_time, self.ended() & out_of_time
+
+
+def _flags(mask: torch.Tensor) -> torch.Tensor:
+    return (mask != 0).view(torch.int8)
 
 
 def parts_of(space: Any) -> Mapping[Hashable, Any]:

@@ -10,7 +10,8 @@ import torch
 
 from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part
 from warpdrive_min.bridges.packages import needed_by
-from warpdrive_min.bridges.spaces import to_gymnasium
+from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
+from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import require
 
@@ -30,7 +31,8 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     actions may be a tensor there too. Then `step`, and `reset` without a seed, enqueue and do not synchronise. With
     ``to_numpy`` all of them are NumPy arrays, and every call synchronises.
 
-    Where observations are a Dict, so are these, ``final_obs`` too. An action mask is int8, 0 and 1.
+    Where observations are a Dict, so are these, ``final_obs`` too. An action mask is int8, 0 and 1: the entry
+    ``action_mask`` of such a Dict, or else of the infos, ``(num_envs, n_choices)``, choices of all types in a row.
 
     In ``SAME_STEP`` infos tell how episodes ended. With ``to_numpy`` they are exactly Gymnasium's: ``final_obs``,
     ``_final_obs``, ``final_info`` and ``_final_info``, in steps in which an episode ended. As tensors, which cannot
@@ -45,14 +47,15 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         options: Keyword arguments of `EnvWrapper`, if ``env`` is none; ``auto_reset`` is True unless given.
 
     Raises:
-        ConfigError: Several agents without ``agents_as_envs``, agents whose spaces differ, or an environment that
-            does not keep the final observations that ``auto_reset`` needs.
+        ConfigError: Roles, several agents without ``agents_as_envs``, agents whose spaces differ, or an environment
+            that does not keep the final observations that ``auto_reset`` needs.
     """
 
     def __init__(self, env: Any, *, to_numpy: bool = False, agents_as_envs: bool = False, **options: Any) -> None:
         if not isinstance(env, EnvWrapper):
             options = {"auto_reset": True, **options}
         self.batched = batched = BatchedEnvironment("GymnasiumVectorEnv", env, options)
+        batched.require_no_roles()
         self._to_numpy = to_numpy
         self._restarts_itself = batched.wrapper.auto_reset
         if not agents_as_envs:
@@ -75,14 +78,14 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
             options: ``"reset_mask"``, ``(num_envs,)`` bool, an array or a tensor, restarts these copies alone.
 
         Returns:
-            The observations, and no infos.
+            The observations and infos.
 
         Raises:
             ConfigError: The mask has another shape or dtype.
         """
         super().reset(seed=seed)
         self.batched.restart(seed, self._mask((options or {}).get("reset_mask")))
-        return each_part(self._rows, self.batched.observations()), {}
+        return each_part(self._rows, self.batched.observations()), self._masks()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take one step in every copy.
@@ -102,6 +105,7 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         batched.step(actions, shape)
         terminated, truncated = (self._rows(self._of_agents(ends)) for ends in batched.terminated_and_truncated())
         infos = self._final(terminated | truncated) if self._restarts_itself else {}
+        infos |= self._masks()
         observations = each_part(self._rows, batched.observations())
         return observations, self._rows(batched.rewards()), terminated, truncated, infos
 
@@ -115,6 +119,14 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 final = each_part(operator.itemgetter((row, ...)), parts)
                 infos = self._add_info(infos, {"final_obs": final, "final_info": {}}, row)
         return infos
+
+    def _masks(self) -> dict[str, Any]:
+        """Return the infos on action masks, with the flags that Gymnasium has beside each info: all have one."""
+        mask = self.batched.action_masks().get("")
+        if mask is None:
+            return {}
+        there = torch.ones_like(mask[..., 0], dtype=torch.bool)
+        return {Constants.ACTION_MASK: self._rows(mask), f"_{Constants.ACTION_MASK}": self._rows(there)}
 
     def _mask(self, given: Any) -> torch.Tensor | None:
         if given is None:
@@ -137,20 +149,22 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
 class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
     """One copy of an environment with one agent as a plain environment of Gymnasium; every call synchronises.
 
-    It speaks NumPy and restarts by ``reset()`` alone. ``reset(seed=...)`` takes no options.
+    It speaks NumPy and restarts by ``reset()`` alone. ``reset(seed=...)`` takes no options. An action mask that is no
+    entry of the observations is ``info["action_mask"]``, which ``action_space.sample`` takes.
 
     Args:
         env: An environment with arrays; or an `EnvWrapper` with one copy of one.
         options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
 
     Raises:
-        ConfigError: Several agents or copies, or ``auto_reset``.
+        ConfigError: Roles, several agents or copies, or ``auto_reset``.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
     def __init__(self, env: Any, **options: Any) -> None:
         self.batched = BatchedEnvironment("GymnasiumEnv", env, options)
+        self.batched.require_no_roles()
         self.batched.require_one(env=True, agent=True)
         self.batched.require_no_auto_reset()
         self.observation_space = to_gymnasium(self.batched.observation_space)
@@ -160,10 +174,10 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         """Start a new episode, with a seed the first one of that seed, and return its first observation."""
         super().reset(seed=seed)
         self.batched.restart(seed)
-        return self._observation(), {}
+        return self._observation(), self._infos()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one step and return observation, reward, terminated, truncated and no infos.
+        """Take one step and return observation, reward, terminated, truncated and infos.
 
         Raises:
             ActionError: The action has another shape than its space, or is a real number where that is discrete.
@@ -172,7 +186,13 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         assert shape is not None
         self.batched.step(action, shape)
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
-        return self._observation(), float(self.batched.rewards().item()), terminated, truncated, {}
+        return self._observation(), float(self.batched.rewards().item()), terminated, truncated, self._infos()
+
+    def _infos(self) -> dict[str, Any]:
+        mask = self.batched.action_masks().get("")
+        if mask is None:
+            return {}
+        return {Constants.ACTION_MASK: mask_for_sample(mask[0, 0].cpu().numpy(), self.action_space)}
 
     def _observation(self) -> Any:
         return each_part(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, parts_of
 from warpdrive_min.bridges.packages import needed_by
+from warpdrive_min.constants import Constants
 from warpdrive_min.errors import ActionError, require
 
 with needed_by(__name__, "pettingzoo"):
     import pettingzoo  # type: ignore[import-untyped]
 
-    from warpdrive_min.bridges.spaces import to_gymnasium
+    from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
 
 IN_GAME = "still_in_the_game"
 """Array ``(n_envs, n_agents)`` by which an environment tells who has left the game."""
@@ -33,8 +34,9 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
     where the environment has the array ``still_in_the_game``. Else all stay until the episode ends for all, by
     termination or by truncation.
 
-    Where observations are a Dict, so are these, for each agent with the keys of its own. An action mask is one of
-    them, int8, 0 and 1.
+    Where observations are a Dict, so are these, for each agent with the keys of its own. An action mask that is one of
+    them is an entry, int8, 0 and 1. Another is ``infos[agent]["action_mask"]``, which ``action_space(agent).sample``
+    takes: of several types of actions a tuple of an array for each.
 
     Args:
         env: An environment with arrays; or an `EnvWrapper` with one copy of one.
@@ -71,10 +73,10 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Start a new episode, with a seed the first one of that seed; return first observations and no infos."""
+        """Start a new episode, with a seed the first one of that seed; return first observations and infos."""
         self.batched.restart(seed)
         self.agents = list(self.possible_agents)
-        return self._observations(), {agent: {} for agent in self.agents}
+        return self._observations(), self._infos()
 
     def step(
         self, actions: dict[str, Any]
@@ -85,7 +87,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
             actions: One for each of ``agents``.
 
         Returns:
-            Observations, rewards, terminations, truncations and no infos of the agents that acted.
+            Observations, rewards, terminations, truncations and infos of the agents that acted.
 
         Raises:
             ConfigError: No episode is under way.
@@ -98,9 +100,10 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         acted, reward = self.agents, self.batched.rewards()[0].tolist()
         terminations = {agent: terminated or has_left[self._rows[agent]] for agent in acted}
         truncations = dict.fromkeys(acted, truncated)
-        observations, rewards = self._observations(), {agent: reward[self._rows[agent]] for agent in acted}
+        observations, infos = self._observations(), self._infos()
+        rewards = {agent: reward[self._rows[agent]] for agent in acted}
         self.agents = [agent for agent in acted if not (terminations[agent] or truncated)]
-        return observations, rewards, terminations, truncations, {agent: {} for agent in acted}
+        return observations, rewards, terminations, truncations, infos
 
     def _action_array(self, actions: dict[str, Any]) -> Array:
         """Return the actions of all agents; those that left the game do nothing."""
@@ -126,6 +129,19 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         has_left: list[bool] = (self.batched.data.tensor(IN_GAME)[0] == 0).tolist()
         return has_left
 
+    def _place(self, agent: str) -> tuple[str, int]:
+        return self.batched.places[self.batched.agents[self._rows[agent]]]
+
+    def _infos(self) -> dict[str, dict[str, Any]]:
+        """Return the action masks of the agents that do not see theirs."""
+        masks = {of_set: mask[0].cpu().numpy() for of_set, mask in self.batched.action_masks().items()}
+        infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
+        for agent, info in infos.items():
+            of_set, row = self._place(agent)
+            if of_set in masks:
+                info[Constants.ACTION_MASK] = mask_for_sample(masks[of_set][row], self.action_spaces[agent])
+        return infos
+
     def _observations(self) -> dict[str, Any]:
         sets = {
             name: {key: part[0].cpu().numpy() for key, part in parts.items()}
@@ -133,7 +149,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         }
         seen = {}
         for agent in self.agents:
-            of_set, row = self.batched.places[self.batched.agents[self._rows[agent]]]
+            of_set, row = self._place(agent)
             keys = parts_of(self.observation_spaces[agent])
             seen[agent] = each_part(operator.itemgetter((row, ...)), {key: sets[of_set][key] for key in keys})
         return seen

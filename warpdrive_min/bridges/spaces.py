@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from warpdrive_min import spaces
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.spaces import category_counts
 
 with needed_by(__name__, "gymnasium"):
     import gymnasium
@@ -33,3 +38,9 @@ def to_gymnasium(space: Any) -> gymnasium.Space[Any]:
         f"to_gymnasium: must get a Discrete, MultiDiscrete, Box or Dict of warpdrive_min.spaces, "
         f"or a space of Gymnasium (got {type(space).__name__})"
     )
+
+
+def mask_for_sample(mask: npt.NDArray[np.int8], space: Any) -> Any:
+    """Return an agent's action mask ``(n_choices,)`` as ``space.sample(mask)`` takes it: of several types a tuple."""
+    ends = accumulate(category_counts(space), initial=0)
+    return tuple(mask[first:end] for first, end in pairwise(ends)) if hasattr(space, "nvec") else mask

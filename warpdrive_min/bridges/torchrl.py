@@ -41,7 +41,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
     ``(n_envs, n_agents, n_features)``. Agents end together. Discrete
     actions are categories, int64, not one-hot. ``group_map`` names the agents.
 
-    Where observations are a Dict, ``"observation"`` has an entry for each key, as ``("observation", "map")``; but an
+    Where observations are a Dict, ``"observation"`` has an entry for each key, as ``("observation", "map")``. An
     action mask lies beside the action: ``"action_mask"`` ``(n_envs, n_choices)`` bool, choices of all types in a row.
 
     TorchRL restarts what ended, through the entry ``_reset``. Here stepping and restarting enqueue and do not
@@ -120,13 +120,13 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
 
     def _observed(self) -> dict[str, dict[str, Any]]:
         """Return the entries of what each group sees; TorchRL looks for an action mask beside the action."""
-        seen, observed = self.batched.observations_by_set(), {}
+        seen, masks, observed = self.batched.observations_by_set(), self.batched.action_masks(), {}
         for group, shape in self._shapes.items():
             parts = {key: part.reshape(*shape, *part.shape[2:]) for key, part in seen[self._sets[group]].items()}
-            mask = parts.pop(Constants.ACTION_MASK, None)
+            mask = parts.pop(Constants.ACTION_MASK, masks.get(self._sets[group]))
             observed[group] = {"observation": each_part(lambda part: part, parts)}
             if mask is not None:
-                observed[group][Constants.ACTION_MASK] = mask.view(torch.bool)
+                observed[group][Constants.ACTION_MASK] = mask.view(torch.bool).reshape(*shape, -1)
         return observed
 
     def _data(self, entries: dict[str, dict[str, Any]]) -> TensorDict:
