@@ -30,10 +30,12 @@ LARGE = ("covid19_economy", "rice")
 
 
 def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, int]:
-    """Return how much to run: little in the simulator, which does some thousand threads a second."""
+    """Return how much to run: all on a GPU, and little in the simulator, which does some thousand threads a second."""
+    if torch.cuda.is_available():
+        return {"n_envs": n_envs, "n_steps": n_steps}
     if is_simulated(backend):
         return {"n_envs": 1 if name in LARGE else min(n_envs, 3), "n_steps": 2 if name in LARGE else min(n_steps, 5)}
-    return {"n_envs": n_envs // 50 if name in LARGE and not torch.cuda.is_available() else n_envs, "n_steps": n_steps}
+    return {"n_envs": n_envs // 50 if name in LARGE else n_envs, "n_steps": n_steps // 3}
 
 
 def check(result: Agreement, tolerance: float) -> None:
@@ -52,7 +54,7 @@ STEPPED = SCENARIOS | {case: run for case, run in MODES.items() if run not in SC
 def test_step_agrees_from_the_same_state(case, backend):
     """Each step gives the oracle's arrays, from the state that the backend itself reached."""
     name, config = STEPPED[case]
-    result, n_tagged = step_from_same_state(name, config, backend, **size(backend, 200, 100, name))
+    result, n_tagged = step_from_same_state(name, config, backend, **size(backend, 200, 150, name))
     check(result, ENVS[name].tolerance)
     if not is_simulated(backend):
         assert result.n_done > 0, "the run must end episodes"
@@ -76,7 +78,7 @@ def oracles_run(case, n_envs, n_steps):
     ],
 )
 def test_exact_runs_are_bit_identical(case, backend):
-    """Free-running with auto-reset, 1,000 environments go through the oracle's bits for 400 steps.
+    """Free-running with auto-reset, 1,000 environments go through the oracle's bits for 400 steps, a third without a GPU.
 
     Kernels are as they ship, in Numba's simulator of one environment, whose blocks of 128 threads take long there.
     """
@@ -84,7 +86,7 @@ def test_exact_runs_are_bit_identical(case, backend):
     run = size(backend, 1000, 400, name)
     want, want_sums = oracles_run(case, **run)
     got, got_sums = free_run(name, config, backend, exact=True, **run)
-    assert is_simulated(backend) or want["_episode_"].max() > 10, "the run must restart episodes"
+    assert is_simulated(backend) or want["_episode_"].max() > 3, "the run must restart episodes"
     np.testing.assert_array_equal(got_sums, want_sums, err_msg="checksums of (observations, rewards) by step")
     assert_same_bits(got, want)
 
@@ -115,18 +117,23 @@ SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spre
     ("case", "blocks"), [*((case, None) for case in SCENARIOS), *((case, 3) for case in SHARED)], ids=str
 )
 def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(case, blocks, backend):
-    """A step with auto-reset is one without and a reset of what is done, but for flags and the observation kept."""
+    """A step with auto-reset is one of the oracle without, and a reset of what is done, but for what is kept."""
     name, config = SCENARIOS[case]
     n_envs = 1 if is_simulated(backend) else 4
     options = {"seed": 3, "exact": True, "blocks_per_env": blocks}
     config = {**config, "episode_length": 2}
-    auto, plain = (start(name, config, backend, n_envs, auto_reset=each, **options) for each in (True, False))
+    auto = start(name, config, backend, n_envs, auto_reset=True, **options)
+    plain = start(name, config, "cpu", n_envs, auto_reset=False, **options)
     got, want = auto.cuda_data_manager, plain.cuda_data_manager
     draw, flags = random_actions(plain, 0), ("terminated", "truncated", "_done_")
 
     def arrays(prefix: str) -> list[str]:
         """Return the names of the arrays of all roles."""
         return [array for array in want.array_names() if array.startswith(prefix)]
+
+    def is_same(array: str, expected: torch.Tensor) -> bool:
+        """Tell whether what the backend has is what is expected."""
+        return torch.equal(got.tensor(array).cpu(), expected)
 
     for _ in range(2):
         draw()
@@ -137,15 +144,15 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(cas
     assert got.tensor("_done_").all()
     rewards, last = arrays("rewards"), arrays("final_observations")
     for array in (*flags, *rewards):
-        assert torch.equal(got.tensor(array), want.tensor(array)), array
+        assert is_same(array, want.tensor(array)), array
     for array in last:
         before = want.tensor(array.removeprefix("final_"))
-        assert torch.equal(got.tensor(array), before), array
-        assert not torch.equal(got.tensor(array.removeprefix("final_")), before), array
+        assert is_same(array, before), array
+        assert not is_same(array.removeprefix("final_"), before), array
     plain.reset_only_done_envs()
     for array in set(want.array_names()) - {*flags, *rewards, *last}:
         if not want.attribute(array, "scratch", False):
-            assert torch.equal(got.tensor(array), want.tensor(array)), array
+            assert is_same(array, want.tensor(array)), array
     auto.step()
     assert not got.tensor("_done_").any()
 
