@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Look for no garbage meanwhile; collections that tests ask for pass over modules and tests, which stay to the end."""
+    """Look for no garbage meanwhile; collections in tests pass over modules and tests, which stay to the end."""
     gc.disable()
     try:
         return (yield)

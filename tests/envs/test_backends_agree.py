@@ -78,7 +78,7 @@ def oracles_run(case, n_envs, n_steps):
     ],
 )
 def test_exact_runs_are_bit_identical(case, backend):
-    """Free-running with auto-reset, 1,000 environments go through the oracle's bits for 400 steps, a third without a GPU.
+    """Free-running with auto-reset, 1,000 environments go through the oracle's bits for 400 steps, on a CPU a third.
 
     Kernels are as they ship, in Numba's simulator of one environment, whose blocks of 128 threads take long there.
     """
