@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-from .case import Point
+from .point import Point
 from .schema import Model
 
 FILE: Final = Path(__file__).with_suffix(".toml")

@@ -20,11 +20,12 @@ from pydantic import ValidationError
 from warpdrive_min.files import write_atomically
 
 from . import compare
-from .case import PresetName, point_name
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
+from .measure import PresetName
 from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
+from .point import point_name
 from .record import RESULTS, Record
 from .schema import Model, fault
 from .show import render

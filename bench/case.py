@@ -1,103 +1,33 @@
-"""A benchmark: a case, its points, and a point that is set up."""
+"""A benchmark, stated once, and one of its points: from the set-up to the record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from .measure import Plan
-    from .record import Measurement
-    from .show.charts import MakeChart
-    from .show.columns import MakeTable
-
-Point = Mapping[str, Any]
-"""Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
-Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
-"""Kind of work that is timed; figures of different scopes never mix."""
-Mode = Literal["eager", "graph", "fused"]
-"""Way in which the work is launched; "fused": a peer compiles all of it into one program."""
-Preset = Literal["smoke", "default", "full", "paper"]
-
-
-class PresetName(StrEnum):
-    """Amount of measuring; `Preset` as a command line takes it."""
-
-    smoke = "smoke"
-    default = "default"
-    full = "full"
-    paper = "paper"
+from .measure import PLANS, Preset, Workload
+from .point import Point
+from .record import CaseVersion, Context, Host, Record
+from .show.charts import MakeChart
+from .show.columns import MakeTable
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)
     """A point cannot run on this machine; the message says why and what to install."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Outcome of holding a point against an oracle."""
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    passed: bool
-    max_error: float
-    oracle: str = ""
-    detail: str = ""
-
-    def why(self, when: str) -> str:
-        """Return what was seen before or after the timing, in words."""
-        return f"{when} the timing, against {self.oracle}: {self.detail}"
-
-    def require(self, when: str) -> Check:
-        """Return the check; raises ArithmeticError where it has not passed."""
-        if not self.passed:
-            raise ArithmeticError(self.why(when))
-        return self
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """Properties of a point that is set up, known before it is measured."""
-
-    mode: Mode
-    device: torch.device
-    threads: int | None
-    """CPU threads that do the work; None on a GPU."""
-    work: Mapping[str, int] = field(default_factory=dict)
-    """Amount of work of one run; the first entry is the one that is gated on. Empty: work is not counted."""
-    bytes_per_run: int = 0
-    """Least bytes that a run must move, for the roofline."""
-    ops_per_run: int = 0
-    """Least arithmetic operations of a run, for the roofline."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Workload(Protocol):
-    """A point that is set up; `Timed`, `Once`, `ColdStart` or `Ranks` of `bench.measure`."""
-
-    @property
-    def facts(self) -> Facts:
-        """Properties of the point."""
-        ...
-
-    def measure(self, plan: Plan) -> Measurement:
-        """Check, measure, and check again; waits for the device."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class Case(CaseVersion):
     """A benchmark, stated once."""
 
-    name: str
     title: str
-    scope: Scope
-    version: int = 1
-    """Raised when what is timed changes; records of different versions are not compared."""
     workload: type[Workload]
     """Kind that `setup` returns; points of a `Timed` one alone can be paired."""
     points: Callable[[Preset], Sequence[Point]]
@@ -127,39 +57,24 @@ class Job:
     case: Case
     point: Point
 
-
-def point_name(case: str, point: Point) -> str:
-    """Name a point of a case, for progress lines, tables and test ids."""
-    return f"{case}[{','.join(f'{name}={value}' for name, value in point.items())}]"
-
-
-ORACLE: Final = "cpu"
-"""Backend that others are held against: NumPy on one thread, written to be compared with."""
-ON_CPU: Final = (ORACLE, "host")
-"""Backends of a CPU."""
-PLAIN: Final = "numpy"
-"""Value of the axis `backend` of what no backend runs: the baseline in plain NumPy, on one thread."""
-ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
-"""Axes in which the sides of a ratio may differ, beside the one that tells its base."""
-
-
-def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
-    """Return what a point must share with its base in a ratio.
-
-    Args:
-        point: One side.
-        axis: Axis that tells the base; unless it is the backend, both sides are on a GPU or none.
-        ignored: Axes in which they may differ too, beside those of `ALSO_DIFFER`.
-    """
-    free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
-    same = sorted((name, value) for name, value in point.items() if name not in free)
-    return (axis == "backend" or point["backend"] not in (*ON_CPU, PLAIN), *same)
-
-
-def passes(point: Point, where: Sequence[str]) -> bool:
-    """Say whether a point has, of each axis that ``AXIS=VALUE`` conditions name, one of the values that they name."""
-    wanted: dict[str, set[str]] = {}
-    for condition in where:
-        axis, _, value = condition.partition("=")
-        wanted.setdefault(axis, set()).add(value)
-    return all(axis in point and str(point[axis]) in values for axis, values in wanted.items())
+    def run(self, context: Context) -> Record:
+        """Set up, check, measure, check and record the point, in this process."""
+        started, clock, host = datetime.now(UTC), time.perf_counter(), Host.before()
+        build = partial(Record.of, self.case, self.point, context, started=started)
+        workload: Workload | None = None
+        try:
+            workload = self.case.setup(self.point)
+            setup_s = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
+            seen = workload.measure(PLANS[context.preset])
+            seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
+            return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
+        except Skip as skip:
+            return build(status="skipped", reason=str(skip), host=host)
+        except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
+            facts, reason = workload.facts if workload else None, f"{type(error).__name__}: {error}"
+            return build(facts=facts, status="failed", reason=reason, host=host)
+        finally:
+            workload = None
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .case import Case
+from .record import Record
 from .workloads import env_step, kernels, learn, memory, scaling, startup, train
 
 CASES: Final[dict[str, Case]] = {
@@ -30,3 +31,8 @@ CASES: Final[dict[str, Case]] = {
     )
 }
 """Benchmarks by name; whatever measures, judges or shows reads them here."""
+
+
+def is_present(record: Record) -> bool:
+    """Return whether a record is of the present version of a case."""
+    return record.case in CASES and record.case_version == CASES[record.case].version

@@ -15,11 +15,13 @@ from typing import Annotated, Any, Final, Literal, get_args
 import typer
 
 from . import sweep
-from .case import Job, Point, Preset
-from .cases import CASES
+from .case import Job
+from .cases import CASES, is_present
 from .errors import exiting
-from .judge import Estimate, Filter, Judgement, Key, is_present, point_key, position
+from .judge import Estimate, Filter, Judgement, Key, point_key, position
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
+from .measure import Preset
+from .point import Point
 from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
 from .sets import newest_sets, past_records, published_records
 from .show import render

@@ -8,13 +8,13 @@ from warpdrive_min.backends import availability
 
 from . import documents, plots, sweep
 from .calibrate import calibrate
-from .case import PresetName
 from .cases import CASES
 from .claims import claims
 from .compare import compare
 from .doctor import doctor
 from .export import export
 from .gate import GateCommand, gate
+from .measure import PresetName
 from .paper import paper
 from .peers.command import peers
 from .publish import publish

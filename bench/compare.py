@@ -18,7 +18,7 @@ import typer
 from warpdrive_min.files import write_atomically
 
 from . import record, sweep
-from .case import Case, Point, Preset, PresetName, passes
+from .case import Case
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import (
     COMPARABLE_FIELDS,
@@ -35,8 +35,9 @@ from .judge import (
     position,
 )
 from .machine import ROOT, git_state
-from .measure import Timed
+from .measure import Preset, PresetName, Timed
 from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
+from .point import Point, passes
 from .record import RESULTS, Comparison, Record, are_on_two_cards, read_all, selected
 from .show import render
 from .show.columns import Column, Table

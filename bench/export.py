@@ -18,10 +18,11 @@ import typer
 from warpdrive_min.files import write_atomically
 
 from . import machine
-from .cases import CASES
+from .cases import CASES, is_present
 from .errors import exiting
-from .judge import is_present, name_of
-from .record import Metric, Record, RecordError, read_all
+from .judge import name_of
+from .measure import Metric
+from .record import Record, RecordError, read_all
 from .show.records import by_machine
 from .stats import median
 

@@ -22,12 +22,14 @@ from warpdrive_min.files import write_atomically
 
 from . import calibrate, compare, sweep
 from .calibrate import CALIBRATIONS, Calibration
-from .case import Job, PresetName, point_name
+from .case import Job
 from .cases import CASES
 from .compare import paired_up
 from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
+from .measure import PresetName
 from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
+from .point import point_name
 from .record import Context, Record
 from .show import render
 from .show.columns import Column, Table

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from .case import Point, point_name
-from .cases import CASES
 from .errors import NotComparable
 from .nvml import throttling
+from .point import Point, point_name
 from .record import Record
 from .stats import Ratio
 
@@ -133,11 +132,6 @@ def worker(record: Record) -> str:
         return str(record.machine.get("gpu"))
     threads = f"{record.threads} thread{'s' if record.threads > 1 else ''}"
     return f"{record.point.get('backend')}, {threads} of {record.machine.get('cpu')}"
-
-
-def is_present(record: Record) -> bool:
-    """Return whether a record is of the present version of a case."""
-    return record.case in CASES and record.case_version == CASES[record.case].version
 
 
 SHARED: Final = "shared the GPU"

@@ -16,11 +16,12 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from . import anchors
-from .case import Point
 from .cases import CASES
 from .judge import Estimate, Filter, Interval, is_of_shared_gpu, remarks
+from .measure import Direction
 from .nvml import pcie_bytes_per_s
-from .record import Comparison, Direction, Record, are_on_two_cards
+from .point import Point
+from .record import Comparison, Record, are_on_two_cards
 from .schema import Model, fault
 from .show.labels import number, plural
 from .show.records import metric

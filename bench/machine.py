@@ -17,7 +17,7 @@ import torch
 
 from warpdrive_min.backends import cuda_c
 
-from .case import Facts
+from .point import Facts
 
 ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda", "triton")

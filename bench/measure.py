@@ -1,24 +1,22 @@
-"""From a point to its record: the four kinds of `Workload`, and the timer."""
+"""Measuring a point: how much, what comes of it, the four kinds of `Workload`, and the timer."""
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, Literal, Protocol
 
 import torch
 
 from . import machine
-from .case import Check, Facts, Job, Preset, Skip, Workload
 from .nvml import Sampler, pcie_bytes_per
-from .record import Context, Host, Measurement, Metric, Record
+from .point import Check, Facts
+from .schema import Model
 from .stats import median, median_interval, spread
 
 WARM_BLOCKS: Final = 5
@@ -32,6 +30,18 @@ CLOCKS_AGREE: Final = 0.02
 
 class MeasureError(RuntimeError):
     """A point cannot be timed honestly."""
+
+
+Preset = Literal["smoke", "default", "full", "paper"]
+
+
+class PresetName(StrEnum):
+    """Amount of measuring; `Preset` as a command line takes it."""
+
+    smoke = "smoke"
+    default = "default"
+    full = "full"
+    paper = "paper"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,33 +82,102 @@ class Stopwatch(Protocol):
         ...
 
 
-# ------------------------------------------------------------------ one point
+# ------------------------------------------------------------------ what is measured
+
+Direction = Literal["higher", "lower"]
+"""Direction that is better."""
 
 
-def run_point(job: Job, context: Context) -> Record:
-    """Set up, check, measure, check and record one point."""
-    started, clock, host = datetime.now(UTC), time.perf_counter(), Host.before()
-    build = partial(Record.of, job.case, job.point, context, started=started)
-    workload: Workload | None = None
-    try:
-        workload = job.case.setup(job.point)
-        setup_s = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
-        seen = workload.measure(PLANS[context.preset])
-        seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
-        return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
-    except Skip as skip:
-        return build(status="skipped", reason=str(skip), host=host)
-    except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
-        facts, reason = workload.facts if workload else None, f"{type(error).__name__}: {error}"
-        return build(facts=facts, status="failed", reason=reason, host=host)
-    finally:
-        workload = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+class Metric(Model):
+    """A figure with its unit, which way is better, and its 95 % interval."""
+
+    value: float
+    unit: str
+    direction: Direction
+    low: float
+    high: float
+
+    @classmethod
+    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
+        """Return a figure that has no spread."""
+        return cls(value=value, unit=unit, direction=direction, low=value, high=value)
+
+
+class Curve(Model):
+    """A learning curve: an entry for each row of metrics."""
+
+    env_steps: list[int]
+    """Steps of all environments since the start."""
+    seconds: list[float]
+    """Wall time since the start of training, after everything was built, compiled and captured, s."""
+    mean_return: dict[str, list[float | None]]
+    """Mean return of each policy: over episodes of its agents' rewards, summed; those of the latest rows in which every
+    environment had the time for a whole episode. null: there was less time, or none ended."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """Result of one point: samples and how they were taken, figures, and both checks."""
+
+    samples_ns: tuple[float, ...] = ()
+    """Wall time of one run in each sample, ns: a sample's time over its runs. Empty: nothing is repeated."""
+    device_ns: tuple[float, ...] | None = None
+    """Device time of the same, from events; None on a CPU."""
+    runs_per_sample: int | None = None
+    stop_reason: str | None = None
+    warm_up: dict[str, Any] | None = None
+    """Length and end of the warm-up; None: there was none."""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    curve: Curve | None = None
+    roofline: float | None = None
+    """Share of the machine's limit."""
+    telemetry: dict[str, Any] | None = None
+    before: Check | None = None
+    after: Check | None = None
+    process: tuple[int, ...] | None = None
+    """Number of the process that gave each sample; None: one gave all."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    """For each field that is None though it could have a value: why."""
+
+    @property
+    def median_ns(self) -> float:
+        """Median time of one run, ns."""
+        return median(self.samples_ns)
+
+    @property
+    def interval_ns(self) -> tuple[float, float]:
+        """95 % interval of the median, ns."""
+        return median_interval(self.samples_ns)
+
+    @property
+    def fault(self) -> str | None:
+        """Reason for which it is no evidence; None: it is right, and below the roofline."""
+        for when, check in (("before", self.before), ("after", self.after)):
+            if check is not None and not check.passed:
+                return f"ArithmeticError: {check.why(when)}"
+        if (self.roofline or 0.0) > 1:
+            return (
+                f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
+                "the work is not done, or declared wrong"
+            )
+        return None
 
 
 # ------------------------------------------------------------------ kinds of workload
+
+
+class Workload(Protocol):
+    """A point that is set up: `Timed`, `Once`, `ColdStart` or `Ranks`."""
+
+    @property
+    def facts(self) -> Facts:
+        """Properties of the point."""
+        ...
+
+    def measure(self, plan: Plan) -> Measurement:
+        """Check, measure, and check again; waits for the device."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

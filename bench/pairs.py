@@ -18,11 +18,12 @@ from typing import Final
 
 import torch
 
-from .case import Case, Check, Facts, Point, Preset, point_name
+from .case import Case
 from .errors import NotComparable
 from .machine import ROOT, Bystanders, git
-from .measure import PLANS, rates
-from .record import Comparison, Context, Host, Measurement, Record, append, read_all, read_comparisons
+from .measure import PLANS, Measurement, Preset, rates
+from .point import Check, Facts, Point, point_name
+from .record import Comparison, Context, Host, Record, append, read_all, read_comparisons
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError
 

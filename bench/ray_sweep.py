@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from warpdrive_min.backends import BACKENDS, Availability
 
-from . import measure
-from .case import PLAIN, Job, point_name
+from .case import Job
 from .machine import sources_hash
-from .measure import Ranks
-from .record import Context, Measurement, Record, Status
+from .measure import Measurement, Ranks
+from .point import PLAIN, point_name
+from .record import Context, Record, Status
 from .workloads.shared import ON_GPU
 
 log = logging.getLogger(__name__)
@@ -295,7 +295,7 @@ def measure_there(job: Job, context: Context, sources: str) -> Record:
     if (found := sources_hash()) != sources:
         raise _other_sources(found, sources, "the node of a point, where they were the same before")
     there = Context.here(context.preset, context.run_id)
-    return measure.run_point(job, replace(there, git=context.git))
+    return job.run(replace(there, git=context.git))
 
 
 def _sources_there() -> Callable[[], str]:

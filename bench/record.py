@@ -12,7 +12,7 @@ import os
 import shlex
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -24,9 +24,10 @@ from pydantic import Field, ValidationError, model_validator
 from warpdrive_min.files import lock_of
 
 from . import machine, nvml
-from .case import Case, Check, Facts, Mode, Point, Preset, Scope, passes
+from .measure import Curve, Measurement, Metric, Preset
+from .point import Check, Facts, Mode, Point, passes
 from .schema import Model, fault
-from .stats import Ratio, log_ratios, median, median_interval
+from .stats import Ratio, log_ratios
 
 SCHEMA: Final = 2
 """Raised when a field changes its meaning or goes."""
@@ -51,24 +52,9 @@ class _Line(Model):
         return json.dumps(self.model_dump(mode="json", by_alias=True), allow_nan=False) + "\n"
 
 
-Direction = Literal["higher", "lower"]
-"""Direction that is better."""
 Status = Literal["ok", "skipped", "failed"]
-
-
-class Metric(Model):
-    """A figure with its unit, which way is better, and its 95 % interval."""
-
-    value: float
-    unit: str
-    direction: Direction
-    low: float
-    high: float
-
-    @classmethod
-    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
-        """Return a figure that has no spread."""
-        return cls(value=value, unit=unit, direction=direction, low=value, high=value)
+Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
+"""Kind of work that is timed; figures of different scopes never mix."""
 
 
 class Checks(Model):
@@ -117,65 +103,14 @@ class Host(Model):
         return self.model_copy(update={"load_after": machine.load(), "gpu_users": users})
 
 
-class Curve(Model):
-    """A learning curve: an entry for each row of metrics."""
-
-    env_steps: list[int]
-    """Steps of all environments since the start."""
-    seconds: list[float]
-    """Wall time since the start of training, after everything was built, compiled and captured, s."""
-    mean_return: dict[str, list[float | None]]
-    """Mean return of each policy: over episodes of its agents' rewards, summed; those of the latest rows in which every
-    environment had the time for a whole episode. null: there was less time, or none ended."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
-    """Result of one point: samples and how they were taken, figures, and both checks."""
+class CaseVersion:
+    """Part of a `Case` that its records keep."""
 
-    samples_ns: tuple[float, ...] = ()
-    """Wall time of one run in each sample, ns: a sample's time over its runs. Empty: nothing is repeated."""
-    device_ns: tuple[float, ...] | None = None
-    """Device time of the same, from events; None on a CPU."""
-    runs_per_sample: int | None = None
-    stop_reason: str | None = None
-    warm_up: dict[str, Any] | None = None
-    """Length and end of the warm-up; None: there was none."""
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    curve: Curve | None = None
-    roofline: float | None = None
-    """Share of the machine's limit."""
-    telemetry: dict[str, Any] | None = None
-    before: Check | None = None
-    after: Check | None = None
-    process: tuple[int, ...] | None = None
-    """Number of the process that gave each sample; None: one gave all."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    unread: dict[str, str] = field(default_factory=dict)
-    """For each field that is None though it could have a value: why."""
-
-    @property
-    def median_ns(self) -> float:
-        """Median time of one run, ns."""
-        return median(self.samples_ns)
-
-    @property
-    def interval_ns(self) -> tuple[float, float]:
-        """95 % interval of the median, ns."""
-        return median_interval(self.samples_ns)
-
-    @property
-    def fault(self) -> str | None:
-        """Reason for which it is no evidence; None: it is right, and below the roofline."""
-        for when, check in (("before", self.before), ("after", self.after)):
-            if check is not None and not check.passed:
-                return f"ArithmeticError: {check.why(when)}"
-        if (self.roofline or 0.0) > 1:
-            return (
-                f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
-                "the work is not done, or declared wrong"
-            )
-        return None
+    name: str
+    scope: Scope
+    version: int = 1
+    """Raised when what is timed changes; records of different versions are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +207,7 @@ class Record(_Line):
     @classmethod
     def of(
         cls,
-        case: Case,
+        case: CaseVersion,
         point: Point,
         context: Context,
         *,
@@ -414,7 +349,7 @@ def are_on_two_cards(a: Record, b: Record) -> bool:
     return a.card is not None and b.card is not None and a.card != b.card
 
 
-def sweep_command(case: Case, point: Point, preset: Preset) -> str:
+def sweep_command(case: CaseVersion, point: Point, preset: Preset) -> str:
     """Return the command that repeats one point."""
     where = [word for name, value in point.items() for word in ("--where", f"{name}={value}")]
     return shlex.join(["python", "-m", "bench", "run", "--preset", preset, "--case", case.name, *where])

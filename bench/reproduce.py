@@ -12,11 +12,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from . import machine
-from .case import Job, passes
+from .case import Job
 from .cases import CASES
 from .judge import disturbed, name_of, position
 from .machine import CODE
-from .record import SWEEPS, Context, Metric, Record, RecordError, append, read_all
+from .measure import Metric
+from .point import passes
+from .record import SWEEPS, Context, Record, RecordError, append, read_all
 from .stopping import keeps
 from .worker import run_point
 

@@ -20,11 +20,13 @@ import typer
 
 from . import compare
 from .calibrate import CALIBRATIONS, Calibration, NoiseFloor
-from .case import Case, Point, Preset, PresetName
+from .case import Case
 from .errors import CompareError, NothingMeasured, exiting
 from .gate import THRESHOLD, VERDICTS, Code, calibration_of, judge, parse_threshold
 from .judge import Evidence
+from .measure import Preset, PresetName
 from .pairs import ROUNDS, TURNS, Kept, Pair, compared_in_rounds, measure_all, sides_of
+from .point import Point
 from .record import Record
 from .show import render
 from .show.columns import Column, Table

@@ -16,9 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from warpdrive_min.backends import Availability
 
 from . import documents, plots, ray_sweep
-from .case import Case, Job, Point, Preset, PresetName
+from .case import Case, Job
 from .cases import CASES
 from .judge import key, name_of, point_key
+from .measure import Preset, PresetName
+from .point import Point
 from .record import RESULTS, SWEEPS, Context, Record, append, read, read_all
 from .show import render
 from .show.records import by_machine

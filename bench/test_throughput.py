@@ -12,9 +12,10 @@ from typing import Any, Final
 import pytest
 import torch
 
-from bench.case import Case, Point, Skip, point_name
+from bench.case import Case, Skip
 from bench.cases import CASES
 from bench.measure import PLANS, Timed, Timer
+from bench.point import Point, point_name
 from bench.workloads.shared import ON_GPU
 
 PLAN: Final = PLANS["default"]

@@ -38,8 +38,9 @@ if __name__ == "__main__":  # run by its path, which says whether the package li
     _outer = "warpdrive_min." if (Path(__file__).resolve().parents[1] / "__init__.py").exists() else ""
     __package__ = f"{_outer}bench"
 
+# Of a side at an older commit these are that one's: only names that it has, in the files where it has them
 from . import machine, measure
-from .case import Case, Job, Point, Skip
+from .case import Case, Job, Skip
 from .cases import CASES
 from .measure import Plan, Timed, Timer
 from .record import Context, Host, Record, parsed
@@ -170,12 +171,12 @@ class Server:
             "dependencies_hash": machine.dependencies_hash(),
         }
 
-    def measure(self, case: str, point: Point, context: Mapping[str, Any]) -> Message:
+    def measure(self, case: str, point: Message, context: Mapping[str, Any]) -> Message:
         """Set up, check, measure, check and record one point; returns the record."""
-        record = measure.run_point(Job(self._cases[case], point), Context(**context))
+        record = Job(self._cases[case], point).run(Context(**context))
         return {"record": json.loads(record.to_line())}
 
-    def set_up(self, case: str, point: Point) -> Message:
+    def set_up(self, case: str, point: Message) -> Message:
         """Make a point ready and check it; ``has_snapshot`` says whether it can go back to where it is now."""
         self._let_go()
         if case not in self._cases:
@@ -482,7 +483,7 @@ def run_points(todo: Sequence[Job], context: Context) -> Iterator[Record]:
 def run_point(job: Job, context: Context) -> Record:
     """Measure one point; where its process dies the record has failed."""
     if not is_on_gpu(job):
-        return measure.run_point(job, context)
+        return job.run(context)
     failed = partial(Record.of, job.case, job.point, context, started=datetime.now(UTC), status="failed")
     try:
         with Worker.copy() as worker:

@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 
 from ..anchors import ANCHORS, Anchor
-from ..case import Point, Preset
+from ..measure import Preset
+from ..point import Point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 
 _FILE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

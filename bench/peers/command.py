@@ -12,8 +12,9 @@ import typer
 from warpdrive_min import BACKENDS
 
 from .. import documents
-from ..case import Preset, PresetName, passes, point_name
 from ..judge import key, point_key
+from ..measure import Preset, PresetName
+from ..point import passes, point_name
 from ..record import PEER_RECORDS, Context, append, read, read_comparisons
 from ..show import render
 from ..stopping import keeps

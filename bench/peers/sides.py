@@ -18,14 +18,15 @@ import torch
 from warpdrive_min.backends import availability
 
 from .. import pairs
-from ..case import Case, Facts, Point
+from ..case import Case
 from ..cases import CASES
 from ..errors import NotComparable
 from ..judge import remarks
 from ..machine import card_hash, fingerprint
-from ..measure import MeasureError, Timed
+from ..measure import MeasureError, Metric, Timed
 from ..pairs import Pair, Side
-from ..record import Comparison, Context, Metric, Record, Status
+from ..point import Facts, Point
+from ..record import Comparison, Context, Record, Status
 from ..worker import Answering, Message, Server, Worker, WorkerError
 from .catalogue import PeerJob
 from .check import correctness

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Final
 
 from ..machine import LIMITS
-from ..record import Metric, Record
+from ..measure import Metric
+from ..record import Record
 from ..stats import median, median_interval
 from .charts import (
     BACKEND_STYLE,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from ..record import Metric, Record
+from ..measure import Metric
+from ..record import Record
 from .labels import backend_label, is_ours, maker
 from .records import metric
 

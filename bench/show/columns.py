@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from ..case import ORACLE, PLAIN, shared_axes
-from ..record import Metric, Record, are_on_two_cards
+from ..measure import Metric
+from ..point import ORACLE, PLAIN, shared_axes
+from ..record import Record, are_on_two_cards
 from .labels import (
     ENV_NAME,
     axis_label,

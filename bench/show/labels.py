@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..record import Metric, Record
+from ..measure import Metric
+from ..record import Record
 
 BACKEND_NAME: Final = {
     "cpu": "oracle (NumPy)",

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..case import ORACLE, PLAIN
 from ..machine import kind
-from ..record import ALONE, Metric, Record
+from ..measure import Metric
+from ..point import ORACLE, PLAIN
+from ..record import ALONE, Record
 from .labels import ENV_NAME
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..case import ON_CPU
+from ..point import ON_CPU
 from ..record import Record
 from .charts import BACKEND_STYLE
 from .columns import (

@@ -6,11 +6,11 @@ so what is tracked is time, not throughput.
 
 from __future__ import annotations
 
+from collections.abc import Mapping as _Mapping
 from typing import Any
 
 from bench import cases as _cases
 from bench.case import Case as _Case
-from bench.case import Point as _Point
 from bench.case import Skip as _Skip
 from bench.measure import PLANS as _PLANS
 from bench.measure import Timed as _Timed
@@ -62,7 +62,7 @@ def _view(case: _Case) -> type:
     )
 
 
-def _but_backend(point: _Point) -> str:
+def _but_backend(point: _Mapping[str, Any]) -> str:
     return ", ".join(f"{axis}={value}" for axis, value in point.items() if axis != "backend")
 
 

@@ -15,11 +15,12 @@ from warpdrive_min.envs import ENVS
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 
-from ..case import ON_CPU, ORACLE, PLAIN, Case, Check, Point, Preset
-from ..measure import Timed
+from ..case import Case
+from ..measure import Metric, Preset, Timed
 from ..plain import PLAIN as BATCHES
 from ..plain.check import agreement
-from ..record import Metric, Record
+from ..point import ON_CPU, ORACLE, PLAIN, Check, Point
+from ..record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from ..show.labels import (
     BACKEND_NAME,

@@ -31,8 +31,8 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, SharedLayout
 from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
-from ..case import ON_CPU, Check, Point, Preset
-from ..measure import Timed
+from ..measure import Preset, Timed
+from ..point import ON_CPU, Check, Point
 from ..record import Record
 from ..show.charts import Axis, Chart, rows
 from ..show.labels import MEDIANS, is_ours, maker, plural

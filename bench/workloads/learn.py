@@ -16,9 +16,10 @@ from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.trained import load_policies
 
-from ..case import ON_CPU, Case, Check, Facts, Point, Preset
-from ..measure import Once
-from ..record import Curve, Measurement, Metric, Record
+from ..case import Case
+from ..measure import Curve, Measurement, Metric, Once, Preset
+from ..point import ON_CPU, Check, Facts, Point
+from ..record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from ..show.columns import NOTHING, Column, Table, axis_column, column_of
 from ..show.labels import backend_label, environment, number, plural

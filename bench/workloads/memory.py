@@ -11,9 +11,10 @@ import torch
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
 
-from ..case import Case, Check, Facts, Point, Preset
-from ..measure import Once
-from ..record import Measurement, Metric, Record
+from ..case import Case
+from ..measure import Measurement, Metric, Once, Preset
+from ..point import Check, Facts, Point
+from ..record import Record
 from ..show.charts import Axis, Chart
 from ..show.columns import Table
 from ..show.records import grouped, latest

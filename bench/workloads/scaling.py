@@ -25,9 +25,10 @@ from torch import distributed
 from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.ranks import World, as_bytes
 
-from ..case import Case, Facts, Point, Preset, Skip
-from ..measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
-from ..record import Measurement, Record
+from ..case import Case, Skip
+from ..measure import Measurement, Plan, Preset, Ranks, Stopwatch, Timer, stopwatch_for
+from ..point import Facts, Point
+from ..record import Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
 from ..show.columns import Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run

@@ -20,8 +20,9 @@ from warpdrive_min import BACKENDS
 from warpdrive_min.policies import random_policy
 from warpdrive_min.processes import tied
 
-from ..case import Case, Check, Facts, Point, Preset
-from ..measure import ColdStart
+from ..case import Case
+from ..measure import ColdStart, Preset
+from ..point import Check, Facts, Point
 from ..record import Record
 from ..show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
 from ..show.columns import (

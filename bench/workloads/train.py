@@ -24,9 +24,10 @@ from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.trainer import Trainer
 
 from ..anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
-from ..case import ON_CPU, Case, Check, Point, Preset
-from ..measure import Timed
-from ..record import Metric, Record
+from ..case import Case
+from ..measure import Metric, Preset, Timed
+from ..point import ON_CPU, Check, Point
+from ..record import Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
 from ..show.columns import NOTHING, Column, Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text

@@ -15,10 +15,11 @@ import torch
 from typer.testing import CliRunner
 
 from bench import cli, nvml
-from bench.case import Case, Check, Facts, Job, Point
-from bench.measure import Stopwatch, Timed, run_point
+from bench.case import Case, Job
+from bench.measure import Curve, Metric, Stopwatch, Timed
 from bench.pairs import Pair
-from bench.record import Checks, Comparison, Context, Curve, Metric, Record
+from bench.point import Check, Facts, Point
+from bench.record import Checks, Comparison, Context, Record
 from bench.stats import log_ratios
 
 
@@ -126,7 +127,7 @@ def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
 def in_this_process(todo: Sequence[Job], context: Context) -> Iterator[Record]:
     """Run points where they are fakes, which another process would not find."""
     for job in todo:
-        yield run_point(job, context)
+        yield job.run(context)
 
 
 class FakeWatch:

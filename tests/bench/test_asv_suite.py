@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bench import test_throughput
-from bench.case import Check, Skip
+from bench.case import Skip
 from bench.cases import CASES
-from bench.measure import Timed
-from bench.record import Measurement
+from bench.measure import Measurement, Timed
+from bench.point import Check
 from bench.suite import throughput
 from tests.bench.builders import case, timed
 

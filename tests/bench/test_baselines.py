@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.case import PLAIN
 from bench.cases import CASES
 from bench.documents import TABLES
+from bench.point import PLAIN
 from bench.record import Record
 from bench.show.records import best_on_cpu, work_of
 from bench.show.tables import headline

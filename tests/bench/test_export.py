@@ -12,7 +12,8 @@ import pytest
 
 from bench.cases import CASES
 from bench.export import ExportError, bencher, costs, github_action_benchmark, write_asv
-from bench.record import Metric, append, read_all
+from bench.measure import Metric
+from bench.record import append, read_all
 from tests.bench.builders import bench, git, metric, point, record
 
 ROOT = Path(__file__).parents[2]

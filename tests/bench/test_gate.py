@@ -11,9 +11,9 @@ import pytest
 
 from bench import gate, machine, pairs, sweep
 from bench.calibrate import Calibration, NoiseFloor
-from bench.case import passes
 from bench.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
 from bench.judge import Evidence, name_of
+from bench.point import passes
 from bench.record import Comparison, Context, Record, append, read
 from bench.worker import Server, run_points
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.record import Curve
+from bench.measure import Curve
 from bench.show import render
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, UNTIL_END, WHOLE_TASKS, LearningRun, Task, settings, task_point

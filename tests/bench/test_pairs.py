@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from bench import machine, pairs, worker
-from bench.case import Check, Skip
+from bench.case import Skip
 from bench.errors import NotComparable
 from bench.judge import remarks
 from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, measure, measure_all, revisions, sides_of
+from bench.point import Check
 from bench.worker import Server, Worker, WorkerError
 from tests.bench.builders import FakeWatch, case, git, timed
 from warpdrive_min.stopping import Stopped
@@ -301,7 +302,8 @@ def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
 
 
 FAKE_CASES = """
-from bench.case import Case, Check, Facts
+from bench.case import Case
+from bench.point import Check, Facts
 from bench.measure import Timed
 import torch
 

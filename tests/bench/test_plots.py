@@ -12,8 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from bench import plots
+from bench.measure import Curve, Metric
 from bench.plots import charts, paint
-from bench.record import Curve, Metric, Record
+from bench.record import Record
 from bench.show.records import by_machine, latest
 from bench.workloads.env_step import neighbors_chart, speedup_over, throughput_chart
 from tests.bench.builders import point, record, seed_record, two_backends

@@ -8,7 +8,6 @@ import math
 import pytest
 
 from bench.case import Job
-from bench.measure import run_point
 from bench.record import Comparison, Context, Record, RecordError, append, read, read_all, read_comparisons
 from bench.worker import PROCESSES
 from tests.bench.builders import case, timed
@@ -18,7 +17,7 @@ from tests.bench.builders import record as plain_record
 @pytest.fixture
 def record() -> Record:
     fake = case(lambda point: timed(lambda: sum(range(2000))))
-    return run_point(Job(fake, fake.points("smoke")[0]), Context.here("smoke", run_id="test"))
+    return Job(fake, fake.points("smoke")[0]).run(Context.here("smoke", run_id="test"))
 
 
 def test_record_survives_its_file(record, tmp_path):

@@ -7,8 +7,10 @@ import json
 import pytest
 
 from bench import machine, reproduce, sweep
-from bench.case import Check, Skip
-from bench.record import SWEEPS, Context, Curve, read, read_all
+from bench.case import Skip
+from bench.measure import Curve
+from bench.point import Check
+from bench.record import SWEEPS, Context, read, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 

@@ -11,8 +11,7 @@ from torch import distributed
 
 from bench import plots
 from bench.case import Skip
-from bench.measure import Plan
-from bench.record import Measurement
+from bench.measure import Measurement, Plan
 from bench.workloads import scaling
 from tests.bench.builders import FakeWatch, cycle, metric, record
 from warpdrive_min.backends import pycuda_driver

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from bench import documents, machine, plots, sweep
 from bench.anchors import ANCHORS
-from bench.case import Check, Skip
+from bench.case import Skip
+from bench.point import Check
 from bench.record import Context, read
 from bench.worker import run_points
 from bench.workloads.train import training_chart, training_point

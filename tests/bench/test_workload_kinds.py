@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from bench import sweep
-from bench.case import Check, Facts
-from bench.measure import PLANS, ColdStart, MeasureError, Once, Plan, Ranks
-from bench.record import Context, Curve, Measurement, Metric, Record, read
+from bench.measure import PLANS, ColdStart, Curve, MeasureError, Measurement, Metric, Once, Plan, Ranks
+from bench.point import Check, Facts
+from bench.record import Context, Record, read
 from tests.bench.builders import case, in_this_process
 
 RIGHT = Check(True, 0.0, "by hand")

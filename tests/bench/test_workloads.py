@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.case import PLAIN, Preset, point_name
 from bench.cases import CASES
 from bench.ledger import CLAIMS
-from bench.measure import Plan, Ranks, Timed, Timer
+from bench.measure import Plan, Preset, Ranks, Timed, Timer
+from bench.point import PLAIN, point_name
 from bench.workloads import env_step, kernels
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
 from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of

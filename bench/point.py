@@ -1,0 +1,90 @@
+"""A point of a benchmark: the values of its axes, its facts once it is set up, and what its check found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal
+
+import torch
+
+Point = Mapping[str, Any]
+"""Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
+Mode = Literal["eager", "graph", "fused"]
+"""Way in which the work is launched; "fused": a peer compiles all of it into one program."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """Properties of a point that is set up, known before it is measured."""
+
+    mode: Mode
+    device: torch.device
+    threads: int | None
+    """CPU threads that do the work; None on a GPU."""
+    work: Mapping[str, int] = field(default_factory=dict)
+    """Amount of work of one run; the first entry is the one that is gated on. Empty: work is not counted."""
+    bytes_per_run: int = 0
+    """Least bytes that a run must move, for the roofline."""
+    ops_per_run: int = 0
+    """Least arithmetic operations of a run, for the roofline."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Outcome of holding a point against an oracle."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    passed: bool
+    max_error: float
+    oracle: str = ""
+    detail: str = ""
+
+    def why(self, when: str) -> str:
+        """Return what was seen before or after the timing, in words."""
+        return f"{when} the timing, against {self.oracle}: {self.detail}"
+
+    def require(self, when: str) -> Check:
+        """Return the check; raises ArithmeticError where it has not passed."""
+        if not self.passed:
+            raise ArithmeticError(self.why(when))
+        return self
+
+
+def point_name(case: str, point: Point) -> str:
+    """Name a point of a case, for progress lines, tables and test ids."""
+    return f"{case}[{','.join(f'{name}={value}' for name, value in point.items())}]"
+
+
+ORACLE: Final = "cpu"
+"""Backend that others are held against: NumPy on one thread, written to be compared with."""
+ON_CPU: Final = (ORACLE, "host")
+"""Backends of a CPU."""
+PLAIN: Final = "numpy"
+"""Value of the axis `backend` of what no backend runs: the baseline in plain NumPy, on one thread."""
+ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
+"""Axes in which the sides of a ratio may differ, beside the one that tells its base."""
+
+
+def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
+    """Return what a point must share with its base in a ratio.
+
+    Args:
+        point: One side.
+        axis: Axis that tells the base; unless it is the backend, both sides are on a GPU or none.
+        ignored: Axes in which they may differ too, beside those of `ALSO_DIFFER`.
+    """
+    free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
+    same = sorted((name, value) for name, value in point.items() if name not in free)
+    return (axis == "backend" or point["backend"] not in (*ON_CPU, PLAIN), *same)
+
+
+def passes(point: Point, where: Sequence[str]) -> bool:
+    """Say whether a point has, of each axis that ``AXIS=VALUE`` conditions name, one of the values that they name."""
+    wanted: dict[str, set[str]] = {}
+    for condition in where:
+        axis, _, value = condition.partition("=")
+        wanted.setdefault(axis, set()).add(value)
+    return all(axis in point and str(point[axis]) in values for axis, values in wanted.items())
