@@ -22,8 +22,9 @@ from tests.training.builders import (
 )
 from tests.training.models_support import Bare
 from warpdrive_min import backends
+from warpdrive_min.training.algorithms.returns import RewardScale
 from warpdrive_min.training.config import PolicyConfig
-from warpdrive_min.training.normalisation import Moments, Normaliser, RewardScale
+from warpdrive_min.training.normalisation import Moments, Normaliser
 from warpdrive_min.training.trained import load_policies
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

@@ -1,4 +1,4 @@
-"""Running normalisation: of what networks see, feature by feature, and of the scale of rewards.
+"""Running normalisation of what networks see, feature by feature.
 
 Moments are of all agents, environments and steps of all ranks since training began. They change once an iteration, so
 that acting and learning see the same; in evaluation they stay. Nothing synchronises, so it can be captured.
@@ -8,16 +8,12 @@ Source: Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import torch
 from torch import nn
 
-from warpdrive_min.backends.base import Backend
-from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.ranks import World, average
-from warpdrive_min.training.rollout import RolloutBuffer
 
 Tensor = torch.Tensor
 
@@ -120,65 +116,3 @@ def share_moments(model: nn.Module, source: nn.Module) -> None:
     for mine, theirs in zip(normalisers(model), normalisers(source), strict=True):
         for name, buffer in theirs.named_buffers():
             setattr(mine, name, buffer)
-
-
-@torch.no_grad()
-def take_moments(models: Mapping[str, nn.Module], buffer: RolloutBuffer) -> None:
-    """Merge what was observed in a rollout into the moments of a policy's networks, by their part; enqueues."""
-    of_observations: Moments | None = None
-    for part, model in models.items():
-        layers = normalisers(model)
-        if part == "critic" and buffer.global_states is not None and layers:
-            moments = Moments.of(buffer.global_states[:-1].flatten(0, -2))
-        elif layers:
-            moments = of_observations = of_observations or Moments.of(buffer.observations[:-1].flatten(0, -2))
-        for layer in layers:
-            layer.merge(moments)
-
-
-class RewardScale:
-    """Divides rewards by the running standard deviation of each agent's discounted return, and clips them.
-
-    That return is of the rewards so far, ``R_t = r_t + gamma R_{t-1}``, which begins anew with each episode and goes on
-    from one rollout to the next.
-
-    Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 2.
-
-    Args:
-        backend: Backend of the environments.
-        buffer: Rewards of a rollout, (n_steps, n_envs, n_agents).
-        gamma: Discount of a step.
-    """
-
-    def __init__(self, backend: Backend, buffer: RolloutBuffer, gamma: float) -> None:
-        rewards = buffer.rewards
-        n_steps, n_envs, n_agents = rewards.shape
-        self._gamma = gamma
-        self._scan = ReturnScan(backend, n_envs, n_agents, gamma)
-        self._scaled, self._returns = torch.zeros_like(rewards), torch.zeros_like(rewards)
-        self._ends = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=rewards.device)
-        self._never = torch.zeros_like(self._ends)
-        self._carried = torch.zeros(n_envs, n_agents, device=rewards.device)
-        """Return before the first step of the next rollout."""
-        self.moments = RunningMoments().to(rewards.device)
-        """Moments of the returns after each step."""
-
-    @torch.no_grad()
-    def scaled(self, buffer: RolloutBuffer) -> Tensor:
-        """Take the rewards of a rollout into account, and return them scaled; enqueues."""
-        # A scan sums what comes after a step: backwards in time, what came before it
-        self._scaled.copy_(buffer.rewards.flip(0))
-        ends = buffer.terminated | buffer.truncated
-        self._ends[:-1] = ends[:-1].flip(0)
-        self._scan.scan(self._scaled, None, self._ends, self._never, self._carried, None, None, self._returns)
-        self._carried.copy_(self._returns[0].masked_fill(ends[-1, :, None] != 0, 0.0))
-        self.moments.merge(Moments.of(self._returns.flatten()))
-        return torch.mul(buffer.rewards, self.moments.scale, out=self._scaled).clamp_(-LARGEST, LARGEST)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the live moments, the same on all ranks."""
-        return dict(self.moments.named_buffers())
-
-    def own_state(self) -> dict[str, Tensor]:
-        """Return the live returns of the episodes that go on; each rank has its own."""
-        return {"returns": self._carried}

@@ -15,6 +15,7 @@ from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.normalisation import Moments, normalisers
 from warpdrive_min.training.recurrent import Memory, Recurrent
 from warpdrive_min.training.rollout import Observation, RolloutBuffer, empty_observation
 
@@ -122,6 +123,19 @@ class PolicyGroup:
         if self.arrays.rows is not None:
             self.buffer.take_rows(self.arrays.rows)
         self._recall(len(self.buffer.actions))
+
+    @torch.no_grad()
+    def take_moments(self, buffer: RolloutBuffer) -> None:
+        """Merge what was observed in a rollout into the moments of the models; enqueues."""
+        of_observations: Moments | None = None
+        for part, model in self.models.items():
+            layers = normalisers(model)
+            if part == "critic" and buffer.global_states is not None and layers:
+                moments = Moments.of(buffer.global_states[:-1].flatten(0, -2))
+            elif layers:
+                moments = of_observations = of_observations or Moments.of(buffer.observations[:-1].flatten(0, -2))
+            for layer in layers:
+                layer.merge(moments)
 
     def _recall(self, t: int) -> None:
         """Forget the episodes that are over, and keep the states before a step if learning begins there; enqueues."""

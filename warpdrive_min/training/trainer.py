@@ -26,7 +26,6 @@ from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.metrics import Row
-from warpdrive_min.training.normalisation import take_moments
 from warpdrive_min.training.policies import PolicyGroup, Tensors, action_samplers, is_weight, steps_into_buffer
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
@@ -180,7 +179,7 @@ class Trainer:
             if group.buffer is not None and group.algorithm is not None:
                 group.algorithm.compute_returns(group.buffer)
                 group.algorithm.update(group.buffer)
-                take_moments(group.models, group.buffer)
+                group.take_moments(group.buffer)
 
     @property
     def steps_per_iteration(self) -> int:

@@ -12,13 +12,12 @@ import torch
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
-from warpdrive_min.training.algorithms.returns import ReturnScan
+from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.fused import is_supported
 from warpdrive_min.training.fused import loss as fused_loss
 from warpdrive_min.training.fused.rows import take
-from warpdrive_min.training.normalisation import RewardScale
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import average
 from warpdrive_min.training.rollout import RolloutBuffer

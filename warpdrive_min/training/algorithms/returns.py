@@ -1,4 +1,4 @@
-"""Returns and advantages of a rollout, by one backward pass over time."""
+"""Returns and advantages of a rollout, by one backward pass over time, and rewards on their scale."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.training.normalisation import LARGEST, Moments, RunningMoments
+from warpdrive_min.training.rollout import RolloutBuffer
 
 Key = tuple[tuple[int, torch.Size] | None, ...]
 
@@ -137,3 +139,51 @@ class ReturnScan:
 def _by_row(array: torch.Tensor) -> torch.Tensor:
     """Return a view with one axis for environments and agents, which go last in every array but the flags."""
     return array if array.dtype == torch.int32 else array.detach().flatten(-2)
+
+
+class RewardScale:
+    """Divides rewards by the running standard deviation of each agent's discounted return, and clips them.
+
+    That return is of the rewards so far, ``R_t = r_t + gamma R_{t-1}``, which begins anew with each episode and goes on
+    from one rollout to the next.
+
+    Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 2.
+
+    Args:
+        backend: Backend of the environments.
+        buffer: Rewards of a rollout, (n_steps, n_envs, n_agents).
+        gamma: Discount of a step.
+    """
+
+    def __init__(self, backend: Backend, buffer: RolloutBuffer, gamma: float) -> None:
+        rewards = buffer.rewards
+        n_steps, n_envs, n_agents = rewards.shape
+        self._gamma = gamma
+        self._scan = ReturnScan(backend, n_envs, n_agents, gamma)
+        self._scaled, self._returns = torch.zeros_like(rewards), torch.zeros_like(rewards)
+        self._ends = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=rewards.device)
+        self._never = torch.zeros_like(self._ends)
+        self._carried = torch.zeros(n_envs, n_agents, device=rewards.device)
+        """Return before the first step of the next rollout."""
+        self.moments = RunningMoments().to(rewards.device)
+        """Moments of the returns after each step."""
+
+    @torch.no_grad()
+    def scaled(self, buffer: RolloutBuffer) -> torch.Tensor:
+        """Take the rewards of a rollout into account, and return them scaled; enqueues."""
+        # A scan sums what comes after a step: backwards in time, what came before it
+        self._scaled.copy_(buffer.rewards.flip(0))
+        ends = buffer.terminated | buffer.truncated
+        self._ends[:-1] = ends[:-1].flip(0)
+        self._scan.scan(self._scaled, None, self._ends, self._never, self._carried, None, None, self._returns)
+        self._carried.copy_(self._returns[0].masked_fill(ends[-1, :, None] != 0, 0.0))
+        self.moments.merge(Moments.of(self._returns.flatten()))
+        return torch.mul(buffer.rewards, self.moments.scale, out=self._scaled).clamp_(-LARGEST, LARGEST)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the live moments, the same on all ranks."""
+        return dict(self.moments.named_buffers())
+
+    def own_state(self) -> dict[str, torch.Tensor]:
+        """Return the live returns of the episodes that go on; each rank has its own."""
+        return {"returns": self._carried}
