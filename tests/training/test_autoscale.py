@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch._dynamo  # else optimisers import it in the midst of a test
 
 from envs import CartPole, Pendulum, TagContinuous
 from warpdrive_min import EnvWrapper
@@ -71,6 +73,13 @@ CASES = {
         n_steps=12,
     ),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen():
+    """Let the model of memory look through what these tests make, and not through all that is loaded."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.mark.parametrize("name", CASES)
