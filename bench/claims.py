@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections import Counter
@@ -263,14 +262,20 @@ def _named(case: str, point: Point) -> str:
 
 def jobs(*filters: Filter) -> list[Job]:
     """Return the points of all presets that fit, each once."""
-    presets: tuple[Preset, ...] = ("default", "full")
     found = {
         point_key(job.case.name, job.point): job
-        for each, preset in itertools.product(filters, presets)
-        for job in sweep.jobs(preset, {}, {name: case for name, case in CASES.items() if name == each.case})
+        for each in filters
+        for job in _jobs(each.case)
         if each.takes(job.point)
     }
     return list(found.values())
+
+
+@cache
+def _jobs(case: str) -> list[Job]:
+    presets: tuple[Preset, ...] = ("default", "full")
+    of_name = {case: CASES[case]} if case in CASES else {}
+    return [job for preset in presets for job in sweep.jobs(preset, {}, of_name)]
 
 
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
