@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch._dynamo  # else optimisers import it in the midst of a test
+import torch._dynamo  # noqa: F401  (optimisers would import it in the midst of a test)
 
 from envs import CartPole, Pendulum, TagContinuous
 from warpdrive_min import EnvWrapper
