@@ -18,6 +18,7 @@ from tests.support import is_simulated, on_every_other_backend
 from tests.training.builders import A2C, PPO, make_trainer
 
 N = data.N_REGIONS
+PAGE = Path(__file__).parents[2] / "docs" / "environments" / "rice.md"
 CLIMATE_OF_DICE = {"forcing_steps": 17.0, "land_decline": 0.115}
 """Where RICE-N has parameters of the climate of its own, those of DICE-2016R."""
 
@@ -73,8 +74,7 @@ def test_climate_has_the_published_temperatures():
 
 def test_page_states_the_difference_to_the_published_baseline(tmp_path):
     """Its table has the years' numbers of both; the figure is painted from the same."""
-    page = (Path(__file__).parents[2] / "docs" / "environments" / "rice.md").read_text()
-    own, years = without_policy(), (2015, 2050, 2100, 2115)
+    page, own, years = PAGE.read_text(), without_policy(), (2015, 2050, 2100, 2115)
     for name, digits in (("temperature", 2), ("consumption", 1), ("emissions", 1)):
         for series in (DICE_2016R[name], own[name]):
             row = " | ".join(f"{series[year == YEARS][0]:.{digits}f}" for year in years)
@@ -83,6 +83,21 @@ def test_page_states_the_difference_to_the_published_baseline(tmp_path):
     pytest.importorskip("matplotlib")
     paint(str(tmp_path / "baseline.png"))
     assert (tmp_path / "baseline.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("mitigation", "stated"), [(2, "mitigate a fifth"), (9, "mitigate all")])
+def test_page_states_what_constant_rates_give(mitigation, stated):
+    """Utility of all regions in 100 years at savings of 30 %, without trade, and where they may trade and do not."""
+    sums = []
+    for config, levels in (({}, (mitigation, 3)), ({"trade": True}, (mitigation, 3, 0, 0, 0))):
+        wrapper, array = started(**config)
+        utility = 0.0
+        for _ in range(20):
+            play(array, wrapper, *levels)
+            utility += array("rewards").sum(dtype=np.float64)
+        sums.append(utility)
+    (row,) = (line for line in PAGE.read_text().splitlines() if stated in line)
+    assert row.endswith(f"| {sums[0]:.0f} | {sums[1]:.0f} |")
 
 
 def test_saving_everything_warms_as_the_paper_says():
