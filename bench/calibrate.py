@@ -23,10 +23,9 @@ from . import compare
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
-from .measure import PresetName
 from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
-from .point import point_name
-from .record import RESULTS, Record
+from .point import PresetName, point_name
+from .record import RESULTS, Record, new_run_id
 from .schema import Model, fault
 from .show import render
 from .show.columns import Column, Table
@@ -192,7 +191,7 @@ def calibrate(
     Exits with 3 if nothing was measured, with 5 if a point fails.
     """
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
-    points, run_id = compare.chosen(choice), resume or compare.new_run_id()
+    points, run_id = compare.chosen(choice), resume or new_run_id()
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .measure import PLANS, Preset, Workload
-from .point import Point
+from .measure import PLANS, Workload
+from .point import Point, Preset
 from .record import CaseVersion, Context, Host, Record
 from .show.charts import MakeChart
 from .show.columns import MakeTable

@@ -19,8 +19,7 @@ from .cases import CASES, is_present
 from .errors import exiting
 from .judge import Estimate, Filter, Judgement, Key, point_key, position
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
-from .measure import Preset
-from .point import Point
+from .point import Point, Preset
 from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
 from .sets import newest_sets, past_records, published_records
 from .show import render

@@ -14,9 +14,9 @@ from .compare import compare
 from .doctor import doctor
 from .export import export
 from .gate import GateCommand, gate
-from .measure import PresetName
 from .paper import paper
 from .peers.command import peers
+from .point import PresetName
 from .publish import publish
 from .report import report
 from .reproduce import reproduce

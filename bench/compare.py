@@ -17,11 +17,10 @@ import typer
 
 from warpdrive_min.files import write_atomically
 
-from . import record, sweep
-from .case import Case
+from . import sweep
+from .case import Job
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import (
-    COMPARABLE_FIELDS,
     Estimate,
     Evidence,
     Interval,
@@ -34,11 +33,10 @@ from .judge import (
     point_key,
     position,
 )
-from .machine import ROOT, git_state
-from .measure import Preset, PresetName, Timed
+from .measure import Timed
 from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
-from .point import Point, passes
-from .record import RESULTS, Comparison, Record, are_on_two_cards, read_all, selected
+from .point import Preset, PresetName, passes
+from .record import RESULTS, Comparison, Record, are_on_two_cards, new_run_id, read_all, selected
 from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, median
@@ -118,18 +116,14 @@ class Choice:
         return selected(read_all([path]), self.cases, self.where)
 
 
-def chosen(choice: Choice) -> list[tuple[Case, Point]]:
+def chosen(choice: Choice) -> list[Job]:
     """Return the points that can run here, of cases that repeat; prints a line for each backend that cannot."""
     jobs = sweep.jobs(choice.preset, {"case": choice.cases})
-    wanted = [(job.case, job.point) for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
-    states = availability()
-    for name in dict.fromkeys(str(point["backend"]) for _, point in wanted):
-        if not states[name].available:
-            say(f"left out: backend {name} is {states[name]}")
-    return [(case, point) for case, point in wanted if states[str(point["backend"])].available]
+    wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
+    return sweep.runnable(wanted, availability(), "left out")
 
 
-def along(axis: str, points: Sequence[tuple[Case, Point]]) -> list[tuple[Case, Point, Point]]:
+def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
     """Return the pairs of points that differ in one axis alone, as ``AXIS=A,B`` names it.
 
     Raises:
@@ -139,12 +133,12 @@ def along(axis: str, points: Sequence[tuple[Case, Point]]) -> list[tuple[Case, P
     both = values.split(",")
     if not name or len(both) != 2:
         raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
-    sides: list[dict[Key, tuple[Case, Point]]] = [{}, {}]
-    for case, point in points:
-        if str(point.get(name)) in both and name in point:
-            rest = point_key(case.name, {each: value for each, value in point.items() if each != name})
-            sides[both.index(str(point[name]))][rest] = (case, point)
-    return [(case, point, sides[1][rest][1]) for rest, (case, point) in sides[0].items() if rest in sides[1]]
+    sides: list[dict[Key, Job]] = [{}, {}]
+    for job in jobs:
+        if str(job.point.get(name)) in both and name in job.point:
+            rest = point_key(job.case.name, {each: value for each, value in job.point.items() if each != name})
+            sides[both.index(str(job.point[name]))][rest] = job
+    return [(job, sides[1][rest]) for rest, job in sides[0].items() if rest in sides[1]]
 
 
 # ------------------------------------------------------------------ the command
@@ -196,7 +190,7 @@ def _sides(
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if axis is not None:
-        sides = [sides_of(run_id, case, (one, other)) for case, one, other in along(axis, chosen(choice))]
+        sides = [sides_of(run_id, one.case, (one.point, other.point)) for one, other in along(axis, chosen(choice))]
         return measure_all(sides, choice.preset, say, kept), []
     assert a is not None
     assert b is not None
@@ -220,21 +214,15 @@ def is_file(side: str) -> bool:
     return side != WORKING_TREE and Path(side).exists()
 
 
-def new_run_id() -> str:
-    """Name a comparison by its start and the commit of this checkout."""
-    return record.new_run_id(git_state(ROOT))
-
-
 def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
     """Return the pairs of records of the same point, and why others do not pair; two cards pair, and it is said."""
     check_allowed(allowed)
-    others = [field for field in COMPARABLE_FIELDS if field not in allowed]
     pairs, refused = [], []
     for each in (each for each in a if each in b):
         if differ := mismatches(a[each], b[each], allowed):
             refused.append(f"{name_of(a[each])}: {'; '.join(differ)}")
             continue
-        mismatched = mismatches(a[each], b[each], others)
+        mismatched = mismatches(a[each], b[each])  # all of them allowed
         if are_on_two_cards(a[each], b[each]):
             mismatched.append(f"card: {a[each].card!r} against {b[each].card!r}")
         pairs.append(Pair(name=name_of(a[each]), a=a[each], b=b[each], mismatched=tuple(mismatched)))

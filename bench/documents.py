@@ -16,6 +16,7 @@ from rich.console import Console
 from warpdrive_min.files import write_atomically
 
 from .cases import CASES
+from .errors import exiting
 from .record import Record, RecordError, read_all, selected
 from .show import peers, render
 from .show.columns import MakeTable
@@ -42,16 +43,13 @@ def table(
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE.")] = None,
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
-    try:
+    with exiting(1, RecordError, DocumentError, to_stderr=True):
         print(printed(records, case or [], where or []))
-    except (RecordError, DocumentError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
     """Print the tables of documents again in their places, each by the `python -m bench table ...` command above it."""
-    try:
+    with exiting(1, RecordError, DocumentError, OSError, to_stderr=True):
         for document in documents:
             typer.echo(f"{document}:")
             text = document.read_text(encoding="utf-8")
@@ -59,9 +57,6 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
             if new != text:
                 write_atomically(document, new)
             typer.echo(f"  {'written' if new != text else 'as its records are'}")
-    except (RecordError, DocumentError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
 
 
 def show(records: Sequence[Record], console: Console) -> None:

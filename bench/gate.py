@@ -27,10 +27,9 @@ from .cases import CASES
 from .compare import paired_up
 from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from .measure import PresetName
 from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
-from .point import point_name
-from .record import Context, Record
+from .point import PresetName, point_name
+from .record import Context, Record, new_run_id
 from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, smallest_detectable
@@ -195,16 +194,14 @@ def gate(
         cases=case or [],
         where=where or [],
         allowed=allow_mismatch or [],
-        run_id=resume or compare.new_run_id(),
+        run_id=resume or new_run_id(),
         out=out,
         calibrations=calibrations,
     )
     try:
         report.threshold = parse_threshold(threshold)
         if records is not None and not records.exists():
-            raise CompareError(
-                Code.BROKEN, f"--records: must be there (got {records}); name a file or folder of records"
-            )
+            raise CompareError(f"--records: must be there (got {records}); name a file or folder of records")
         fill(report, records, choice)
     except CompareError as error:
         report.add(KIND_OF_CODE[error.code], str(error))
@@ -236,9 +233,7 @@ def parse_threshold(text: str, option: str = "--threshold") -> float:
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise CompareError(
-            Code.BROKEN, f"{option}: must be above 0 and below 100% (got {text}); for example 3% or 0.03"
-        )
+        raise CompareError(f"{option}: must be above 0 and below 100% (got {text}); for example 3% or 0.03")
     return share
 
 

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 
 import torch
 
 from . import machine
 from .nvml import Sampler, pcie_bytes_per
-from .point import Check, Facts
+from .point import Check, Facts, Preset
 from .schema import Model
 from .stats import median, median_interval, spread
 
@@ -30,18 +29,6 @@ CLOCKS_AGREE: Final = 0.02
 
 class MeasureError(RuntimeError):
     """A point cannot be timed honestly."""
-
-
-Preset = Literal["smoke", "default", "full", "paper"]
-
-
-class PresetName(StrEnum):
-    """Amount of measuring; `Preset` as a command line takes it."""
-
-    smoke = "smoke"
-    default = "default"
-    full = "full"
-    paper = "paper"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

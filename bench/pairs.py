@@ -18,11 +18,11 @@ from typing import Final
 
 import torch
 
-from .case import Case
+from .case import Case, Job
 from .errors import NotComparable
 from .machine import ROOT, Bystanders, git
-from .measure import PLANS, Measurement, Preset, rates
-from .point import Check, Facts, Point, point_name
+from .measure import PLANS, Measurement, rates
+from .point import Check, Facts, Point, Preset, point_name
 from .record import Comparison, Context, Host, Record, append, read_all, read_comparisons
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError
@@ -188,7 +188,7 @@ def _require_one_code(before: Pair, now: Pair) -> None:
 
 
 def measure_revisions(
-    todo: Sequence[tuple[Case, Point]],
+    todo: Sequence[Job],
     names: tuple[str, str],
     preset: Preset,
     run_id: str,
@@ -202,7 +202,7 @@ def measure_revisions(
         WorkerError: The code of a revision cannot be imported.
     """
     with revisions(*names) as starts:
-        sides = [sides_of(run_id, case, (point, point), starts) for case, point in todo]
+        sides = [sides_of(run_id, job.case, (job.point, job.point), starts) for job in todo]
         return measure_all(sides, preset, say, kept)
 
 

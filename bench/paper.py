@@ -13,6 +13,7 @@ import matplotlib as mpl
 import typer
 
 from .documents import TABLES
+from .errors import exiting
 from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
 from .record import Record, RecordError, read_all
 from .sets import published_records
@@ -42,11 +43,8 @@ def paper(
     except pgf.NoTexError as error:
         tex = None
         typer.echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
-    try:
+    with exiting(1, RecordError, PaperError):
         written = write(records or published_records(), out, tex)
-    except (RecordError, PaperError) as error:
-        typer.echo(str(error))
-        raise typer.Exit(1) from error
     typer.echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
 
 

@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from warpdrive_min.files import replacing
 
 from .cases import CASES
+from .errors import exiting
 from .record import RESULTS, Record, RecordError, read_all
 from .sets import past_records, published_records
 from .show import across, peers
@@ -69,16 +70,13 @@ def plot(
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     cut: list[str] = []
-    try:
+    with exiting(1, RecordError, PlotError):
         found = read_all(records or published_records(), cut)
         past = [] if records else read_all(past_records(), cut)
         groups = by_machine(record for record in found if record.is_evidence)
         if not groups:
             raise PlotError("plot: no record is measured and right; run `python -m bench run` first")
         paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name, past=past)]
-    except (RecordError, PlotError) as error:
-        typer.echo(str(error))
-        raise typer.Exit(1) from error
     for line in cut:
         typer.echo(f"left out: {line}")
     for path in paths:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal
 
 import torch
@@ -12,6 +13,16 @@ Point = Mapping[str, Any]
 """Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
 Mode = Literal["eager", "graph", "fused"]
 """Way in which the work is launched; "fused": a peer compiles all of it into one program."""
+Preset = Literal["smoke", "default", "full", "paper"]
+
+
+class PresetName(StrEnum):
+    """Number of points and amount of measuring: `Preset` as a command line takes it."""
+
+    smoke = "smoke"
+    default = "default"
+    full = "full"
+    paper = "paper"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,11 +22,10 @@ from . import doctor, documents, machine, plots, sets, sweep
 from .cases import CASES
 from .judge import Key, key, machine_mismatches, name_of, point_key
 from .ledger import is_claimed
-from .measure import PresetName
 from .pairs import Side, measure_all
 from .peers import sides
 from .peers.command import chosen, interpreters
-from .point import point_name
+from .point import PresetName, point_name
 from .record import Comparison, Context, Record, append, read, read_comparisons
 from .sets import COMPARISONS, RECORDS, Manifest
 from .stopping import keeps

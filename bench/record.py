@@ -24,8 +24,8 @@ from pydantic import Field, ValidationError, model_validator
 from warpdrive_min.files import lock_of
 
 from . import machine, nvml
-from .measure import Curve, Measurement, Metric, Preset
-from .point import Check, Facts, Mode, Point, passes
+from .measure import Curve, Measurement, Metric
+from .point import Check, Facts, Mode, Point, Preset, passes
 from .schema import Model, fault
 from .stats import Ratio, log_ratios
 
@@ -128,20 +128,19 @@ class Context:
     @classmethod
     def here(cls, preset: Preset, run_id: str | None = None, note: str | None = None) -> Context:
         """Read this machine."""
-        git = machine.git_state(machine.ROOT)
         return cls(
-            run_id=run_id or new_run_id(git),
+            run_id=run_id or new_run_id(),
             preset=preset,
             machine=machine.fingerprint(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-            git=git,
+            git=machine.git_state(machine.ROOT),
             dependencies_hash=machine.dependencies_hash(),
             note=note,
         )
 
 
-def new_run_id(git: Mapping[str, Any]) -> str:
-    """Name a sweep by its start, commit, and four random digits."""
-    sha = str(git.get("sha") or "nogit")[:7]
+def new_run_id() -> str:
+    """Name a run by its start, the commit of this checkout, and four random digits."""
+    sha = str(machine.git_state(machine.ROOT)["sha"] or "nogit")[:7]
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:4]}"
 
 

@@ -14,6 +14,7 @@ from warpdrive_min.files import write_atomically
 
 from .anchors import SOURCES
 from .claims import Claims, for_report
+from .errors import exiting
 from .plots import charts
 from .record import Record, RecordError, read_all, read_comparisons
 from .sets import past_records, published_records
@@ -38,15 +39,12 @@ def report(
 ) -> None:
     """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
     cut: list[str] = []
-    try:
+    with exiting(1, RecordError, OSError, ReportError):
         paths = records or published_records()
         before = [] if records else past_records()
         found, past = read_all(paths, cut), read_all(before, cut)
         claims = for_report([*found, *past], read_comparisons([*paths, *before], []))
         page = html(found, claims, past)
-    except (RecordError, OSError, ReportError) as error:
-        typer.echo(str(error))
-        raise typer.Exit(1) from error
     for line in cut:
         typer.echo(f"left out: {line}")
     write_atomically(out, page)

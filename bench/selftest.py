@@ -20,14 +20,13 @@ import typer
 
 from . import compare
 from .calibrate import CALIBRATIONS, Calibration, NoiseFloor
-from .case import Case
+from .case import Job
 from .errors import CompareError, NothingMeasured, exiting
 from .gate import THRESHOLD, VERDICTS, Code, calibration_of, judge, parse_threshold
 from .judge import Evidence
-from .measure import Preset, PresetName
 from .pairs import ROUNDS, TURNS, Kept, Pair, compared_in_rounds, measure_all, sides_of
-from .point import Point
-from .record import Record
+from .point import Preset, PresetName
+from .record import Record, new_run_id
 from .show import render
 from .show.columns import Column, Table
 from .stats import autoregressive, median, scatter
@@ -193,7 +192,7 @@ def simulated_pair(record: Record, noise: NoiseFloor | None, slower: float, rand
 
 
 def measured(
-    points: Sequence[tuple[Case, Point]],
+    points: Sequence[Job],
     preset: Preset,
     slower: float,
     times: int,
@@ -212,14 +211,14 @@ def measured(
         out: Folder of the records and comparisons.
         failed: Gets a line for each point that fails.
     """
-    run_id = resume or compare.new_run_id()
+    run_id = resume or new_run_id()
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
     for index in range(2 * times if points else 0):
         by, name = (slower, "planted") if index % 2 else (0.0, "same")
         todo = []
-        for case, point in points:
-            a, b = sides_of(f"{run_id}-{name}-{index // 2:02}", case, (point, point))
+        for job in points:
+            a, b = sides_of(f"{run_id}-{name}-{index // 2:02}", job.case, (job.point, job.point))
             todo.append((a, replace(b, slower=by)))
         began = time.monotonic()
         seen = measure_all(todo, preset, kept=kept)

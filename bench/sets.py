@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from warpdrive_min.files import write_atomically
 
-from .measure import Preset
+from .point import Preset
 from .record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
 from .schema import Model, fault
 

@@ -19,8 +19,7 @@ from . import documents, plots, ray_sweep
 from .case import Case, Job
 from .cases import CASES
 from .judge import key, name_of, point_key
-from .measure import Preset, PresetName
-from .point import Point
+from .point import Point, Preset, PresetName
 from .record import RESULTS, SWEEPS, Context, Record, append, read, read_all
 from .show import render
 from .show.records import by_machine
@@ -113,7 +112,7 @@ def command(
     file = out / f"{context.run_id}.jsonl"
     keeps(file, words=("--resume", context.run_id), folders=[figures])
     with _place(ray) as (states, runner):
-        todo = missing(_say_what_is_skipped(todo, states), file)
+        todo = missing(runnable(todo, states), file)
         records = _with_progress(todo, context, file, runner)
     if resume:
         records = read_all([file], cut=[])
@@ -168,12 +167,12 @@ def _place(ray: str | None) -> Iterator[tuple[Mapping[str, Availability], Runner
         raise typer.BadParameter(str(error)) from error
 
 
-def _say_what_is_skipped(todo: Sequence[Job], states: Mapping[str, Availability]) -> list[Job]:
-    """Print why each absent backend is left out, once; its points are not tried."""
+def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str = "skipped") -> list[Job]:
+    """Return the points whose backend is there; prints, once and behind ``what``, why each of the others is not."""
     wanted = {str(job.point.get("backend")) for job in todo}
     for name, state in states.items():
         if name in wanted and not state.available:
-            say(f"skipped: backend {name} is {state}")
+            say(f"{what}: backend {name} is {state}")
     return [job for job in todo if states[str(job.point["backend"])].available]
 
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 import torch
 
 from ..anchors import ANCHORS, Anchor
-from ..measure import Preset
-from ..point import Point
+from ..point import Point, Preset
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 
 _FILE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -13,8 +13,7 @@ from warpdrive_min import BACKENDS
 
 from .. import documents
 from ..judge import key, point_key
-from ..measure import Preset, PresetName
-from ..point import passes, point_name
+from ..point import Preset, PresetName, passes, point_name
 from ..record import PEER_RECORDS, Context, append, read, read_comparisons
 from ..show import render
 from ..stopping import keeps

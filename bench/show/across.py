@@ -10,19 +10,7 @@ from ..machine import LIMITS
 from ..measure import Metric
 from ..record import Record
 from ..stats import median, median_interval
-from .charts import (
-    BACKEND_STYLE,
-    GREY,
-    Axis,
-    Chart,
-    DataPoint,
-    MakeChart,
-    Panel,
-    Series,
-    by_maker,
-    points_along,
-    rows,
-)
+from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_maker, points_along, rows
 from .labels import (
     ENV_NAME,
     MEDIANS,

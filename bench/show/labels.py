@@ -144,7 +144,7 @@ def plain_text(value: Any) -> str:
 
 def number(value: float) -> str:
     """Write a rate with three digits and its SI letter."""
-    for letter, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for letter, unit in UNITS.items():
         if value >= 0.9995 * unit:
             return f"{value / unit:.3g} {letter}" if value < 999.5 * unit else f"{value / unit:,.0f} {letter}"
     return f"{value:.3g}"
@@ -164,8 +164,8 @@ def ratio_text(ratio: float) -> str:
 def interval_text(metric: Metric) -> str:
     """Write an interval with four digits, which tell its ends apart, in the unit of its median."""
     letter = number(metric.value).partition(" ")[2]
-    low, high = (f"{end / UNITS[letter]:#.4g}".rstrip(".") for end in (metric.low, metric.high))
+    low, high = (f"{end / UNITS.get(letter, 1.0):#.4g}".rstrip(".") for end in (metric.low, metric.high))
     return f"{low} to {high} {letter}".rstrip()
 
 
-UNITS: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+UNITS: Final = {"G": 1e9, "M": 1e6, "k": 1e3}

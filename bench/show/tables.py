@@ -29,10 +29,6 @@ from .records import best_on_cpu, env_order, joules, latest, measured_alone, met
 # ------------------------------------------------------------------ what was read beside the metrics
 
 
-def _share(record: Record) -> float | None:
-    return record.roofline
-
-
 def _joules(record: Record) -> float | None:
     return found.value if (found := joules(record)) else None
 
@@ -50,7 +46,7 @@ def note_column(name: str, unit: str, scale: float = 1) -> Column[Record]:
     return value_column(f"{name.rsplit('_', 1)[0].replace('_', ' ')}, {unit}", value, number)
 
 
-SHARE: Final = value_column("share of the limit", _share, "{:.1%}".format)
+SHARE: Final = value_column("share of the limit", lambda record: record.roofline, "{:.1%}".format)
 JOULES: Final = value_column("J per million env-steps", _joules, "{:.3g}".format)
 SPLIT: Final = (note_column("rollout_s", "ms", 1e3), note_column("update_s", "ms", 1e3))
 ERROR: Final = value_column("largest error", _largest_error, "{:.1e}".format)

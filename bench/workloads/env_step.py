@@ -16,19 +16,13 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 
 from ..case import Case
-from ..measure import Metric, Preset, Timed
+from ..measure import Metric, Timed
 from ..plain import PLAIN as BATCHES
 from ..plain.check import agreement
-from ..point import ON_CPU, ORACLE, PLAIN, Check, Point
+from ..point import ON_CPU, ORACLE, PLAIN, Check, Point, Preset
 from ..record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
-from ..show.labels import (
-    BACKEND_NAME,
-    MEDIANS,
-    backend_label,
-    environment,
-    ratio_text,
-)
+from ..show.labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
 from ..show.records import (
     baselines,
     best_on_cpu,

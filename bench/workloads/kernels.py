@@ -31,24 +31,14 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, SharedLayout
 from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
-from ..measure import Preset, Timed
-from ..point import ON_CPU, Check, Point
+from ..measure import Timed
+from ..point import ON_CPU, Check, Point, Preset
 from ..record import Record
 from ..show.charts import Axis, Chart, rows
 from ..show.labels import MEDIANS, is_ours, maker, plural
 from ..show.records import grouped, latest, rate_of
 from .env_step import checked_envs, start_env
-from .shared import (
-    SEED,
-    Arrays,
-    Repeated,
-    available,
-    compared,
-    errors,
-    repeated,
-    timed,
-    torch_threads,
-)
+from .shared import SEED, Arrays, Repeated, available, compared, errors, repeated, timed, torch_threads
 
 OURS: Final = "ours"
 """Implementation of which there is one for each backend; what is named after torch runs once on each device."""

@@ -17,8 +17,8 @@ from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.trained import load_policies
 
 from ..case import Case
-from ..measure import Curve, Measurement, Metric, Once, Preset
-from ..point import ON_CPU, Check, Facts, Point
+from ..measure import Curve, Measurement, Metric, Once
+from ..point import ON_CPU, Check, Facts, Point, Preset
 from ..record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from ..show.columns import NOTHING, Column, Table, axis_column, column_of

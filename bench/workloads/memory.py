@@ -12,8 +12,8 @@ from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
 
 from ..case import Case
-from ..measure import Measurement, Metric, Once, Preset
-from ..point import Check, Facts, Point
+from ..measure import Measurement, Metric, Once
+from ..point import Check, Facts, Point, Preset
 from ..record import Record
 from ..show.charts import Axis, Chart
 from ..show.columns import Table

@@ -26,8 +26,8 @@ from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.ranks import World, as_bytes
 
 from ..case import Case, Skip
-from ..measure import Measurement, Plan, Preset, Ranks, Stopwatch, Timer, stopwatch_for
-from ..point import Facts, Point
+from ..measure import Measurement, Plan, Ranks, Stopwatch, Timer, stopwatch_for
+from ..point import Facts, Point, Preset
 from ..record import Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
 from ..show.columns import Table, value_column
@@ -35,15 +35,7 @@ from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
 from ..show.records import baselines, grouped, latest, metric, rate_of, size
 from ..show.tables import every_point
 from .shared import ON_GPU, Repeated, available, timed
-from .train import (
-    Comparison,
-    WatchedTrainer,
-    learned,
-    learning_check,
-    settings,
-    training_point,
-    twin_check,
-)
+from .train import Comparison, WatchedTrainer, learned, learning_check, settings, training_point, twin_check
 
 PROGRAM: Final = f"{__package__}.scaling"
 REPORT: Final = "report.json"

@@ -16,8 +16,8 @@ from warpdrive_min.backends import availability as of_backends
 from warpdrive_min.consistency import difference
 
 from ..case import Case, Skip
-from ..measure import Preset, Timed
-from ..point import ON_CPU, PLAIN, Check, Facts, Mode, Point, shared_axes
+from ..measure import Timed
+from ..point import ON_CPU, PLAIN, Check, Facts, Mode, Point, Preset, shared_axes
 from ..show.tables import over_baseline
 
 SEED: Final = 274880

@@ -21,20 +21,11 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.processes import tied
 
 from ..case import Case
-from ..measure import ColdStart, Preset
-from ..point import Check, Facts, Point
+from ..measure import ColdStart
+from ..point import Check, Facts, Point, Preset
 from ..record import Record
 from ..show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
-from ..show.columns import (
-    BACKEND,
-    INTERVAL,
-    Column,
-    Table,
-    axis_column,
-    column_of,
-    interval_column,
-    metric_column,
-)
+from ..show.columns import BACKEND, INTERVAL, Column, Table, axis_column, column_of, interval_column, metric_column
 from ..show.labels import backend_label, environment
 from ..show.records import latest, metric
 from ..show.tables import all_points, differing, point_order

@@ -25,8 +25,8 @@ from warpdrive_min.training.trainer import Trainer
 
 from ..anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
 from ..case import Case
-from ..measure import Metric, Preset, Timed
-from ..point import ON_CPU, Check, Point
+from ..measure import Metric, Timed
+from ..point import ON_CPU, Check, Point, Preset
 from ..record import Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
 from ..show.columns import NOTHING, Column, Table, value_column

@@ -12,6 +12,7 @@ import pytest
 
 from bench import compare, pairs
 from bench.calibrate import noise, read, store
+from bench.case import Job
 from bench.errors import NotComparable
 from bench.record import Comparison, read_comparisons
 from bench.record import read as read_records
@@ -132,7 +133,7 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
         yield [lambda: nullcontext(Server({"fake": fake})) for _ in names]
 
     monkeypatch.setattr(pairs, "revisions", sides)
-    monkeypatch.setattr(compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
+    monkeypatch.setattr(compare, "chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
     folders = ["--out", tmp_path / "calibration", "--records", tmp_path / "records"]
     bench("calibrate", "--preset", "smoke", "--rounds", 2, *folders)
     (file,) = (tmp_path / "calibration").iterdir()

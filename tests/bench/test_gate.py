@@ -11,6 +11,7 @@ import pytest
 
 from bench import gate, machine, pairs, sweep
 from bench.calibrate import Calibration, NoiseFloor
+from bench.case import Job
 from bench.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
 from bench.judge import Evidence, name_of
 from bench.point import passes
@@ -319,7 +320,7 @@ def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_
         yield [lambda name=name: start(name) for name in names]
 
     monkeypatch.setattr(pairs, "revisions", sides)
-    monkeypatch.setattr(gate.compare, "chosen", lambda *_: [(fake, each) for each in fake.points("smoke")])
+    monkeypatch.setattr(gate.compare, "chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
     said = run_gate(tmp_path, "--baseline", "main", exits=code)
     assert "| rounds |" in said
     assert len(list((tmp_path / "out").glob("*.jsonl"))) == 3

@@ -11,6 +11,7 @@ import pytest
 
 from bench import compare, selftest, worker
 from bench.calibrate import NoiseFloor, read, store
+from bench.case import Job
 from bench.record import Record, append, read_all, read_comparisons
 from bench.selftest import simulated, simulated_pair, tallied
 from bench.stats import Ratio, autoregressive
@@ -90,7 +91,7 @@ def fake(monkeypatch):
 
     monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter_ns=spin))
     made = case(lambda _: timed(watch.run, stopwatch=watch), 1)
-    monkeypatch.setattr(compare, "chosen", lambda *_: [(made, each) for each in made.points("smoke")])
+    monkeypatch.setattr(compare, "chosen", lambda *_: [Job(made, each) for each in made.points("smoke")])
     monkeypatch.setattr(Worker, "copy", lambda: nullcontext(Server({"fake": made})))
     monkeypatch.setattr(selftest, "sides_of", lambda *words: compare.sides_of(*words, [Worker.copy] * 2))
     return made

@@ -12,8 +12,8 @@ import torch
 
 from bench.cases import CASES
 from bench.ledger import CLAIMS
-from bench.measure import Plan, Preset, Ranks, Timed, Timer
-from bench.point import PLAIN, point_name
+from bench.measure import Plan, Ranks, Timed, Timer
+from bench.point import PLAIN, Preset, point_name
 from bench.workloads import env_step, kernels
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
 from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
