@@ -73,7 +73,7 @@ def tag(folder: Path) -> TrainerA2C:
 # ------------------------------------------------------------------ scripts
 
 
-@pytest.mark.parametrize("backend", ["cpu", "host", *ON_GPU])
+@pytest.mark.parametrize("backend", ["host", *ON_GPU])
 def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
     """In a process of its own, by its names alone: three environments, one policy and two."""
     ran = subprocess.run(

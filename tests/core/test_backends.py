@@ -225,6 +225,7 @@ def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
         raise CompileError("no omp.h")
 
     monkeypatch.setattr(cuda_c, "compile_shared_library", refuse)
+    monkeypatch.setattr(cuda_c, "compiler_version", str)
     assert host.openmp_flags("a compiler that was never probed") == ()
 
 

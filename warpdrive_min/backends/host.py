@@ -334,12 +334,12 @@ def openmp_flags(compiler: str) -> tuple[str, ...]:
 
 @functools.cache
 def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
-    """Return the flags if the compiler can build a program with them, else nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            cuda_c.compile_shared_library(program, Path(folder) / "probe.so", compiler, flags, "probe")
-        except CompileError:
-            return ()
+    """Return the flags if the compiler can build a program with them, which is cached, else nothing."""
+    key = {"text": program, "flags": flags, "compiler": cuda_c.compiler_version(compiler)}
+    try:
+        cached(key, ".so", lambda path: cuda_c.compile_shared_library(program, path, compiler, flags, "probe"))
+    except CompileError:
+        return ()
     return flags
 
 
