@@ -29,6 +29,7 @@ ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
 TABLES: Final[Mapping[str, MakeTable]] = {
     **{name: case.table or every_point for name, case in CASES.items()},
     "peer": peers.beside_ours,
+    "peer_learn": peers.learning_beside_ours,
 }
 """Tables of each case, and of others' software: on a terminal, in documents and on paper."""
 

@@ -24,6 +24,7 @@ from .judge import Key, key, machine_mismatches, name_of, point_key
 from .ledger import is_claimed
 from .pairs import Side, measure_all
 from .peers import sides
+from .peers.catalogue import is_learned
 from .peers.command import chosen, interpreters
 from .point import PresetName, point_name
 from .record import Comparison, Context, Record, append, read, read_comparisons
@@ -277,12 +278,13 @@ def run_pairs(publication: Publication) -> Iterator[str]:
 def run_peers(publication: Publication) -> Iterator[str]:
     """Measure each peer's point that has no evidence yet, in turns with ours."""
     done = {other for _, other in publication.compared()}
-    todo = [job for job in chosen(publication.context.preset, [], []) if point_key(sides.CASE, job.point) not in done]
+    done |= {key(record) for record in publication.records() if is_learned(record)}
+    todo = [job for job in chosen(publication.context.preset, [], []) if point_key(job.case, job.point) not in done]
     run = sides.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
     for index, job in enumerate(todo, start=1):
         records, comparison = sides.measure(job, run)
         publication.add(records, comparison)
-        yield f"{index}/{len(todo)} {point_name('peer', job.point)}: {records[0].status}"
+        yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {records[0].status}"
 
 
 PEER_TIMEOUT_S: Final = 600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +13,15 @@ import torch
 
 from ..anchors import ANCHORS, Anchor
 from ..point import Point, Preset
+from ..record import Record
+from ..workloads.learn import TASKS, task_point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 
 _FILE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SPEED: Final = "peer"
+"""Case of the records of a peer whose speed is measured."""
+LEARNING: Final = "peer_learn"
+"""Case of the records of a peer that trains until a threshold."""
 RANDOM_SLOTS: Final = 170_000
 """Agents in all environments from which WarpDrive's random numbers overflow their heap."""
 
@@ -73,6 +79,11 @@ class PeerJob:
     axes: Point
 
     @property
+    def case(self) -> str:
+        """Name of the case of its records."""
+        return LEARNING if self.axes["work"] == "learn" else SPEED
+
+    @property
     def point(self) -> Point:
         """The point as records have it."""
         return {"peer": self.peer.name, **self.axes}
@@ -85,6 +96,10 @@ class PeerJob:
 
     def ours(self, backend: str) -> tuple[str, dict[str, Any]]:
         """Return the name of our case and its point that do the same work."""
+        if self.axes["work"] == "learn":
+            env, algorithm, threshold, seed = (self.axes[name] for name in ("env", "algorithm", "threshold", "seed"))
+            (task,) = (each for each in TASKS if (each.env, each.algorithm) == (env, algorithm))
+            return "learn", task_point(replace(task, threshold=threshold), backend, seed)
         axes = {name: value for name, value in self.axes.items() if name not in ("work", "variant")}
         if self.axes["work"] == "simulate":
             return "env_step", {**axes, "backend": backend, "exact": False}
@@ -97,3 +112,8 @@ PEERS: Final = {
     for name, fields in _FILE["peers"].items()
 }
 """All peers, by name."""
+
+
+def is_learned(record: Record) -> bool:
+    """Tell whether a record is a peer's training run that counts; it has no comparison, for a run is one time."""
+    return record.case == LEARNING and record.is_evidence

@@ -18,9 +18,11 @@ from ..record import PEER_RECORDS, Context, append, read, read_comparisons
 from ..show import render
 from ..stopping import keeps
 from ..sweep import Resume, Where, say
-from .catalogue import PEERS, PeerJob
-from .sides import CASE, Run, measure
+from .catalogue import LEARNING, PEERS, SPEED, PeerJob, is_learned
+from .sides import Run, measure
 
+CASES: Final = (SPEED, LEARNING)
+"""Cases of the records of peers."""
 WIDE: Final = 220
 """Letters in a line of the table."""
 
@@ -52,8 +54,8 @@ def peers(
     keeps(file, words=("--resume", context.run_id))
     records = read(file, cut=[]) if file.exists() else []
     compared = {each.b for each in read_comparisons([comparisons], [])} if comparisons.exists() else set()
-    finished = {key(record) for record in records if record.id in compared}
-    todo = [job for job in todo if point_key(CASE, job.point) not in finished]
+    finished = {key(record) for record in records if record.id in compared or is_learned(record)}
+    todo = [job for job in todo if point_key(job.case, job.point) not in finished]
     for index, job in enumerate(todo, start=1):
         found, comparison = measure(job, run)
         for record in found:
@@ -62,8 +64,8 @@ def peers(
             append(comparisons, comparison)
         records += found
         why = f": {found[0].reason}" if found[0].reason else ""
-        say(f"{index}/{len(todo)} {point_name(CASE, job.point)}: {found[0].status}{why}")
-    documents.show([record for record in records if record.case == CASE], render.console(WIDE))
+        say(f"{index}/{len(todo)} {point_name(job.case, job.point)}: {found[0].status}{why}")
+    documents.show([record for record in records if record.case in CASES], render.console(WIDE))
     say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:

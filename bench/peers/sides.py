@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,12 @@ from ..machine import card_hash, fingerprint
 from ..measure import MeasureError, Metric, Timed
 from ..pairs import Pair, Side
 from ..point import Facts, Point
-from ..record import Comparison, Context, Record, Status
+from ..record import Comparison, Context, Host, Record, Scope, Status, parsed
 from ..worker import Answering, Message, Server, Worker, WorkerError
+from . import learning
 from .catalogue import PeerJob
 from .check import correctness
 
-CASE: Final = "peer"
 VERSION: Final = 2
 PROGRAM: Final = Path(__file__).with_name("worker.py")
 ALONE: Final = {
@@ -41,6 +41,8 @@ ALONE: Final = {
 """Variables of a peer's environment: no folder of ours on its path, and JAX takes no more memory than it needs."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
 """Ours on each kind of device, the fastest first."""
+SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn"}
+"""Scope of each kind of work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +81,8 @@ def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
     try:
         name, point = job.ours(run.backend or _counterpart(_device(job, run)))
         ours = Side(case=CASES[name], point=point, start=run.ours, taken="in turns with a peer", run_id=run_id)
+        if theirs.case.scope == "learn":
+            return _learned(job, run, ours, theirs), None
         pair = pairs.measure((ours, theirs), preset)
     except WorkerError as error:
         unmeasured = partial(Record.of, theirs.case, job.point, run.context, started=started, reason=str(error))
@@ -105,6 +109,51 @@ def _remarks(ours: Record, theirs: Record) -> list[str]:
     return [f"{' and '.join(who for who, own in found.items() if each in own)}: {each}" for each in every]
 
 
+# ------------------------------------------------------------------ learning
+
+
+def _learned(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
+    """Train both from a seed, each in a new process, and return their records; ours is first where the seed is even.
+
+    Raises:
+        WorkerError: A side cannot run, or ours is wrong.
+        NotComparable: The sides have other cards.
+    """
+    mine = None if job.axes["seed"] % 2 else _ours_learned(run, ours)
+    other = _theirs_learned(job, run, theirs)
+    mine = mine or _ours_learned(run, ours)
+    return [learning.beside_ours(mine, other), mine]
+
+
+def _ours_learned(run: Run, ours: Side) -> Record:
+    with run.ours() as process:
+        reply = process.ask("measure", case=ours.case.name, point=dict(ours.point), context=asdict(run.context))
+    record = parsed(Record, reply["record"], ours.case.name)
+    if not record.is_evidence:
+        kind = "Skip" if record.status == "skipped" else "Died"
+        raise WorkerError(kind, f"ours: {record.reason or 'its check failed'}")
+    return record.model_copy(update={"taken": ours.taken})
+
+
+def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
+    started_at, host = datetime.now(UTC), Host.before()
+    with started(job, run) as peer:
+        said = ask(job, peer, "learn", adapter=job.peer.adapter, point=learning.asked(job))
+    _require_our_card(job, said["card"])
+    facts = learning.facts_of(job, said)
+    return Record.of(
+        theirs.case,
+        job.point,
+        run.context,
+        started=started_at,
+        facts=facts,
+        seen=learning.measured(job, said),
+        host=host.after(facts.device),
+        taken=theirs.taken,
+        command=theirs.command,
+    )
+
+
 # ------------------------------------------------------------------ the peer's process
 
 
@@ -112,7 +161,7 @@ def _remarks(ours: Record, theirs: Record) -> list[str]:
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
     """Lend a server whose only case has its work done in a peer's process."""
     with started(job, run) as peer:
-        yield Server({CASE: _case(job, peer)})
+        yield Server({job.case: _case(job, peer)})
 
 
 def started(job: PeerJob, run: Run) -> Worker:
@@ -201,9 +250,9 @@ def _require_our_card(job: PeerJob, uuid: str | None) -> None:
 
 def _case(job: PeerJob, peer: Worker | None = None) -> Case:
     return Case(
-        name=CASE,
+        name=job.case,
         title="other people's software, in turns with ours",
-        scope="train" if job.axes["work"] == "train" else "env",
+        scope=SCOPES[job.axes["work"]],
         version=VERSION,
         workload=Timed,
         points=job.peer.points,

@@ -37,10 +37,15 @@ class Peer:
         names = ("env_steps", "counts", "mode", "device", "threads", "notes")
         return {
             **{name: getattr(work, name) for name in names},
-            "card": importlib.import_module("theirs.work").card() if work.device == "cuda" else None,
+            **_provenance(module, work.device),
             "compiling": None if work.compiled is None else {"programs": work.compiled(), "runs": n_runs - 1},
-            "versions": {"python": platform.python_version(), **{name: _version(name) for name in module.PACKAGES}},
         }
+
+    def learn(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
+        """Import the peer, and train a whole run of a point; returns its course, and what has done it."""
+        module = _adapter(adapter)
+        learned = module.learn(point)
+        return {**learned, **_provenance(module, learned["device"])}
 
     def time(self, runs: int) -> dict[str, Any]:
         """Time so many runs and wait for them, ns; ``compiled`` is how many programs that compiled."""
@@ -58,6 +63,15 @@ class Peer:
     def trace(self) -> dict[str, Any]:
         """Return what the point can be checked by."""
         return dict(self._work.trace())
+
+
+def _provenance(module: Any, device: str) -> dict[str, Any]:
+    """Return the card that an adapter's work is done on, if it is one, and the versions that do it."""
+    versions = {name: _version(name) for name in module.PACKAGES}
+    return {
+        "card": importlib.import_module("theirs.work").card() if device == "cuda" else None,
+        "versions": {"python": platform.python_version(), **versions},
+    }
 
 
 def _until_nothing_compiles(work: Any) -> int:

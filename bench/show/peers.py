@@ -59,6 +59,32 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
     )
 
 
+def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
+    """Return when a peer and ours reached the threshold from each seed, and how long the peer took to compile."""
+    axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
+    columns = {
+        "env_steps_to_threshold": "steps, theirs",
+        "ours_env_steps_to_threshold": "steps, ours",
+        "seconds_to_threshold": "s, theirs",
+        "ours_seconds_to_threshold": "s, ours",
+        "ours_over_peer": "ours sooner, times",
+        "return_after": "greedy, theirs",
+        "ours_return_after": "greedy, ours",
+        "whole_run_s": "their whole run, s",
+        "compile_s": "they compiled, s",
+    }
+    return Table(
+        caption="Training until a mean return reaches the threshold, other people's software and ours from a seed "
+        "each, without compiling. Their program is timed as a whole, and its steps share the time.",
+        rows=sorted(records, key=point_order(axes)),
+        columns=[
+            *(axis_column(name, records) for name in axes),
+            *(metric_column(name, header) for name, header in columns.items()),
+        ],
+        n_grouping=6,
+    )
+
+
 def opponents(records: Sequence[Record]) -> list[Record]:
     """Return of each peer's variants of a point the one that ours is ahead of by least, or behind by most."""
     best: dict[tuple[Any, ...], tuple[float, Record]] = {}

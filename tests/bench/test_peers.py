@@ -20,11 +20,12 @@ import torch
 
 from bench.anchors import JAX, WARPDRIVE, anchor
 from bench.cases import CASES
+from bench.documents import markdown
 from bench.errors import NotComparable
 from bench.machine import card_hash, fingerprint
-from bench.measure import PLANS
+from bench.measure import PLANS, Metric
 from bench.pairs import TURNS
-from bench.peers import sides
+from bench.peers import learning, sides
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
@@ -62,6 +63,7 @@ def jit(f):
         for each in listeners if calls in compiling else ():
             each("/jax/core/compile/backend_compile_duration", 0.1)
         return f(*args)
+    jitted.lower = lambda *args: types.SimpleNamespace(compile=lambda: (jitted(*args), jitted)[1])
     return jitted
 
 def leaves(tree):
@@ -100,6 +102,7 @@ GYMNAX_FAKE = """
 import numpy as np
 
 class Space:
+    n = 2
     def sample(self, key):
         return np.float64(1.0)
 
@@ -158,6 +161,24 @@ def make_train(config):
     is_logged = hasattr(LogWrapper(object()), "is_logged")
     metrics = {"returned_episode_returns": np.array([beside.RETURN])} if is_logged else {}
     state = types.SimpleNamespace(params={"w": np.array([0.5, -2.0])})
+    return lambda key: {"runner_state": (state,), "metrics": metrics}
+"""
+LEARNING_PPO_FAKE = """
+import types
+import numpy as np
+
+class ActorCritic:
+    def __init__(self, n, activation):
+        assert (n, activation) == (2, "tanh")
+    def apply(self, weights, observations):
+        return types.SimpleNamespace(mode=lambda: np.ones(len(observations))), None
+
+def make_train(config):
+    assert (config["LR"], config["NUM_STEPS"], config["TOTAL_TIMESTEPS"]) == (2.5e-4, 128, 65_536)
+    n = config["TOTAL_TIMESTEPS"] // config["NUM_STEPS"] // config["NUM_ENVS"]
+    returns = np.where(np.arange(n) < n // 2, EARLY, LATE)[:, None] * np.ones(config["NUM_ENVS"])
+    metrics = {"returned_episode": np.ones(returns.shape, bool), "returned_episode_returns": returns}
+    state = types.SimpleNamespace(params={})
     return lambda key: {"runner_state": (state,), "metrics": metrics}
 """
 ENVPOOL_FAKE = """
@@ -508,6 +529,53 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
     theirs, _ = records_of(smoke("purejaxrl", "unlogged"))
     assert theirs.is_evidence, theirs.reason
     assert theirs.correctness.before.detail == "its largest weight is finite, 2"
+
+
+class Learned:
+    """A process of ours that reached the threshold in 2 s after 50,000 steps, or, without seconds, not at all."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+
+    def ask(self, method, case, point, context):
+        """Return the record of the run that it was asked for."""
+        assert (method, case, point["threshold"]) == ("measure", "learn", 40.0)
+        values = {"env_steps_to_threshold": 5e4, "seconds_to_threshold": self._seconds} if self._seconds else {}
+        figures = {name: Metric.exactly(value, "s", "lower") for name, value in values.items()}
+        return {"record": record(case=case, point=dict(point), metrics=figures).model_dump(mode="json", by_alias=True)}
+
+
+@pytest.mark.parametrize(
+    ("returns", "ours_s", "reached"),
+    [((30.0, 50.0), 2.0, True), ((20.0, 30.0), 2.0, False), ((30.0, 50.0), None, True)],
+)
+def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypatch, returns, ours_s, reached):
+    """Its rows have as many steps as ours; where one side misses the threshold there is no ratio, and it is said."""
+    early, late = returns
+    ppo = LEARNING_PPO_FAKE.replace("EARLY", str(early)).replace("LATE", str(late))
+    files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
+    fakes("gymnax", files)
+    monkeypatch.setattr(learning, "EVALUATED", 2)
+    run = replace(a_run(), ours=lambda: contextlib.nullcontext(Learned(ours_s)))
+    (theirs, mine), comparison = measure(smoke("purejaxrl-learning"), run)
+    assert theirs.is_evidence, theirs.reason
+    assert comparison is None
+    assert (theirs.case, theirs.scope, mine.taken) == ("peer_learn", "learn", "in turns with a peer")
+    assert theirs.curve.env_steps == [16_384, 32_768, 49_152, 65_536]
+    assert theirs.curve.mean_return["shared"] == [None, early, (early + late) / 2, late]
+    seconds, whole = (theirs.metrics.get(name) for name in ("seconds_to_threshold", "whole_run_s"))
+    assert theirs.metrics["return_after"].value == 500.0
+    if reached:
+        assert theirs.metrics["env_steps_to_threshold"].value == 49_152
+        assert seconds.value == pytest.approx(whole.value * 0.75)
+    else:
+        assert theirs.unread["seconds_to_threshold"]
+        assert seconds is None
+    if reached and ours_s:
+        assert theirs.metrics["ours_over_peer"].value == pytest.approx(seconds.value / ours_s)
+    else:
+        assert "ours_over_peer" not in theirs.metrics
+    assert "PPO" in markdown([theirs])
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):

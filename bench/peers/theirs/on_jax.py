@@ -19,8 +19,8 @@ def device() -> str:
     return "cuda" if jax.default_backend() == "gpu" else "cpu"
 
 
-def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fused", **fields: Any) -> Work:
-    """Return work that JAX has compiled, whose results are ``arrays``; its programs are counted."""
+def counting() -> Callable[[], int]:
+    """Return what tells how many programs JAX has compiled from now on."""
     import jax  # noqa: PLC0415  (theirs)
 
     programs = 0
@@ -30,13 +30,20 @@ def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fu
         programs += event == COMPILED
 
     jax.monitoring.register_event_duration_secs_listener(count)
+    return lambda: programs
+
+
+def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fused", **fields: Any) -> Work:
+    """Return work that JAX has compiled, whose results are ``arrays``; its programs are counted."""
+    import jax  # noqa: PLC0415  (theirs)
+
     kind = device()
     return Work(
         wait=lambda: (jax.block_until_ready(arrays()), None)[1],
         mode=mode,
         device=kind,
         threads=None if kind == "cuda" else len(os.sched_getaffinity(0)),
-        compiled=lambda: programs,
+        compiled=counting(),
         notes={"device": str(jax.devices()[0].device_kind), **notes},
         **fields,
     )

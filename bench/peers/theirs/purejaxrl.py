@@ -20,6 +20,26 @@ UPDATES = 10
 """Iterations of a run, which is a whole training run from fresh weights."""
 PRECISIONS = {"tf32": "tensorfloat32", "fp32": "highest"}
 """JAX's names for how matrices are multiplied on a GPU."""
+CONFIG = {
+    "GAMMA": 0.99,
+    "GAE_LAMBDA": 0.95,
+    "CLIP_EPS": 0.2,
+    "ENT_COEF": 0.01,
+    "VF_COEF": 0.5,
+    "MAX_GRAD_NORM": 0.5,
+    "ACTIVATION": "tanh",
+    "DEBUG": False,
+}
+"""Settings that all its runs share here; they are those of its script for CartPole."""
+
+
+def imported() -> Any:
+    """Import its PPO, whose files import each other as scripts do."""
+    spec = importlib.util.find_spec("purejaxrl")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'purejaxrl'")
+    sys.path.append(spec.submodule_search_locations[0])
+    return importlib.import_module("purejaxrl.ppo")
 
 
 def prepare(point: Point) -> Work:
@@ -27,17 +47,14 @@ def prepare(point: Point) -> Work:
 
     Unlogged, environments lack the wrapper that sums up their episodes, and the program returns no metrics.
     """
-    spec = importlib.util.find_spec("purejaxrl")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'purejaxrl'")
-    sys.path.append(spec.submodule_search_locations[0])  # its files import each other as scripts do
-    ppo: Any = importlib.import_module("purejaxrl.ppo")
+    ppo = imported()
     import jax  # noqa: PLC0415  (theirs)
 
     jax.config.update("jax_default_matmul_precision", PRECISIONS[point["precision"]])
     env_steps = UPDATES * point["n_envs"] * point["n_steps"]
     passes = 4 if point["algorithm"] == "PPO" else 1
     config = {
+        **CONFIG,
         "ENV_NAME": IDS[point["env"]],
         "NUM_ENVS": point["n_envs"],
         "NUM_STEPS": point["n_steps"],
@@ -46,14 +63,6 @@ def prepare(point: Point) -> Work:
         "NUM_MINIBATCHES": passes,
         "LR": 2.5e-3,
         "ANNEAL_LR": False,
-        "GAMMA": 0.99,
-        "GAE_LAMBDA": 0.95,
-        "CLIP_EPS": 0.2,
-        "ENT_COEF": 0.01,
-        "VF_COEF": 0.5,
-        "MAX_GRAD_NORM": 0.5,
-        "ACTIVATION": "tanh",
-        "DEBUG": False,
     }
     is_logged = point["options"]["is_logged"]
     if not is_logged:
