@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import signal
 import threading
 import time
 
@@ -31,6 +32,12 @@ if not HAS_GPU:
             return threading.Thread.is_alive(self)
 
         BlockThread.is_alive = is_alive
+
+
+def pytest_configure() -> None:
+    """Be in the foreground: started in a shell's background, this process and what it starts would ignore SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -39,14 +39,6 @@ with stopping.stoppable():
 """
 
 
-@pytest.fixture(autouse=True)
-def _in_the_foreground():
-    """Started in a shell's background, this process and what it starts ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("stage", ["importing", "running", "rank"])
 def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
