@@ -183,6 +183,8 @@ def sampler_bytes(wrapper: EnvWrapper) -> int:
 
 AGENT_COUNTS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
 """Agents in each of `N_ENVS_OVER_AGENTS` environments."""
+A_MILLION: Final = 2**20
+"""Agents of one environment, the most that Tag Continuous has."""
 N_ENVS_OVER_AGENTS: Final = 100
 ORACLE_PAIRS: Final = 1_300_000
 """Pairs of agents in all environments up to which the oracle is measured; above, a step takes it seconds."""
@@ -247,7 +249,10 @@ def agent_counts(preset: Preset) -> list[int]:
 
 
 def env_step_points(preset: Preset) -> list[Point]:
-    """Return environments x backends x sizes, and the largest CartPole and Tag Continuous with exact floats."""
+    """Return environments x backends x sizes, and with exact floats the largest CartPole and Tag Continuous.
+
+    In presets full and paper with `A_MILLION` agents, too, of whom some are always where rounding decides.
+    """
     sizes = env_step_sizes(preset)
     points: list[Point] = [
         place(env, backend, n_envs, n_agents, exact=False)
@@ -255,10 +260,12 @@ def env_step_points(preset: Preset) -> list[Point]:
         for n_envs in counts
         for backend in codes(env, n_envs, n_agents)
     ]
-    exact = [] if preset == "smoke" else [CARTPOLE, TAG_CONTINUOUS]
+    exact = [] if preset == "smoke" else [(*key, sizes[key][-1]) for key in (CARTPOLE, TAG_CONTINUOUS)]
+    if preset in ("full", "paper"):
+        exact.append(("tag_continuous", A_MILLION, 1))
     return points + [
-        place(env, backend, sizes[env, n_agents][-1], n_agents, exact=True)
-        for env, n_agents in exact
+        place(env, backend, n_envs, n_agents, exact=True)
+        for env, n_agents, n_envs in exact
         for backend in BACKENDS
         if backend != "cpu"
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -34,6 +35,12 @@ EPISODE_LENGTHS: Final = {
 """Steps of an episode in environments of one agent, as in WarpDrive's run configs."""
 FULLY_OBSERVED_AGENTS: Final = 110
 """Agents up to which those of Tag GridWorld observe all others; above, the observations would fill the memory."""
+TAG_SIDE: Final = 20.0
+"""Side of Tag Continuous's square, as in WarpDrive's run config."""
+ROOMY_AGENTS: Final = 110
+"""Agents that WarpDrive's run config puts there."""
+CROWDED_AGENTS: Final = 10_000
+"""Agents up to which they share that square; more of them each have as much room as one of `ROOMY_AGENTS`."""
 
 
 def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers: int | None = None) -> dict[str, Any]:
@@ -62,10 +69,11 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
             "seed": 20,
         }
     n_taggers = n_taggers or max(1, n_agents // 11)
+    side = TAG_SIDE * (math.sqrt(n_agents / ROOMY_AGENTS) if n_agents > CROWDED_AGENTS else 1)
     return {
         "num_taggers": n_taggers,
         "num_runners": n_agents - n_taggers,
-        "grid_length": 20.0,
+        "grid_length": side,
         "episode_length": 500,
         "max_acceleration": 0.1,
         "min_acceleration": -0.1,
@@ -76,7 +84,7 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
         "use_full_observation": False,
         "num_other_agents_observed": min(10, n_agents - 1),
         "neighbor_search": neighbor_search,
-        "tagging_distance": 0.02,
+        "tagging_distance": 0.02 * TAG_SIDE / side,
         "tag_reward_for_tagger": 10.0,
         "tag_penalty_for_runner": -10.0,
         "end_of_game_reward_for_runner": 1.0,

@@ -19,6 +19,7 @@ from warpdrive_min.function_manager import SPREAD_THREADS, KernelCall
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
 
+from .crowds import CROWD, PAIRS_AT_ONCE, Crowd
 from .scene import draw
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -29,19 +30,19 @@ ROUNDING_MARGIN: Final = 1e-5
 """Difference of lengths below which rounding may decide."""
 EPSILON: Final = 1e-10
 """Number added to the top speed that speeds are divided by, which may be 0."""
-MAX_AGENTS: Final = 0xFFFF - 1
-"""Largest number of agents: kernels keep ids in 16 bits, and one value means nobody."""
+MAX_AGENTS: Final = 2**20
+"""Largest number of agents, up to which kernels are held against the oracle."""
 MAX_GRID_LENGTH: Final = 1e9
 """Largest side: kernels put who is out of the game far outside the square."""
 
-PAIRS_AT_ONCE: Final = 2**22
-"""Pairs of agents whose distances are in memory at a time."""
 SPREAD_ABOVE_AGENTS: Final = 256
 """Agents above which blocks share an environment and search neighbours in a grid of cells."""
 ONE_BLOCK: Final = 1_024
 """Agents that fit the block, and its shared memory, of an environment that is not spread."""
 AGENTS_PER_CELL: Final = 3
 """Average number of agents in a cell; a search looks at nine cells or more."""
+CELLS_OF_A_PART: Final = 4_096
+"""Cells, at most, that one block adds up: those of 12,288 agents."""
 
 
 class TagContinuousConfig(Config):
@@ -218,7 +219,7 @@ class TagContinuous(Environment):
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
         n_choices = [len(self.config.acceleration_actions), len(self.config.turn_actions)]
-        self.action_space = {agent: MultiDiscrete(n_choices) for agent in range(self.num_agents)}
+        self.action_space = dict.fromkeys(range(self.num_agents), MultiDiscrete(n_choices))
         self.agent_types, self._start = self._draw()
         self.taggers = {agent: True for agent in range(self.num_agents) if self.agent_types[agent] == 1}
         self.runners = {agent: True for agent in range(self.num_agents) if self.agent_types[agent] == 0}
@@ -307,9 +308,10 @@ class TagContinuous(Environment):
             return {}
 
         def cells(restarted: int) -> list[KernelCall]:
-            return (
-                [("offsets", {"restarted": restarted}), ("place", {"restarted": restarted})] if self.uses_grid else []
-            )
+            if not self.uses_grid:
+                return []
+            sums = ["parts", "offsets"] if self.cell_parts > 1 else ["offsets"]
+            return [(name, {"restarted": restarted}) for name in (*sums, "place")]
 
         def restart(clears_done: int, **force: int) -> list[KernelCall]:
             return [("start", force), *cells(1), ("observe", {"restarted": 1, "clears_done": clears_done})]
@@ -328,6 +330,11 @@ class TagContinuous(Environment):
         """Cells along a side of the square."""
         return max(1, round(math.sqrt(self.num_agents / AGENTS_PER_CELL))) if self.uses_grid else 1
 
+    @property
+    def cell_parts(self) -> int:
+        """Parts of the cells whose agents are added up apart: 1 unless they are many."""
+        return -(-(self.cells_per_side**2) // CELLS_OF_A_PART)
+
     def scene(self, episode: Episode) -> Scene:
         """Show the square with everyone's heading and trail, the taggers' reach, and who is out of the game."""
         return draw(self.config, self.agent_types, episode)
@@ -340,6 +347,7 @@ class TagContinuous(Environment):
             "GRID_SEARCH": self.uses_grid,
             "N_CELLS": side * side,
             "CELLS_PER_SIDE": side,
+            "CELL_PARTS": self.cell_parts,
             "CELL_LENGTH": config.grid_length / side,
             "INV_CELL_LENGTH": side / config.grid_length,
             "MARGIN": ROUNDING_MARGIN * config.grid_length,
@@ -397,6 +405,7 @@ class TagContinuous(Environment):
                 feed.add_data(name, np.zeros(n_agents, np.float32), per_env=True, scratch=True)
             for name in ("cell_count", "cell_start"):
                 feed.add_data(name, np.zeros(n_cells + 1, np.int32), per_env=True, scratch=True)
+            feed.add_data("part_count", np.zeros(self.cell_parts, np.int32), per_env=True, scratch=True)
             feed.add_data("restarts", np.zeros((), np.int32), per_env=True, scratch=True)
         return feed
 
@@ -426,6 +435,11 @@ def nearest_first(x: Array, y: Array, counts: Array, n: int) -> Array:
         n: How many.
     """
     n_envs, n_agents = x.shape
+    if n_agents > CROWD:
+        distances = [
+            Crowd(*env).nearest(n, lambda dx, dy, _: np.hypot(dx, dy), np.inf) for env in zip(x, y, counts, strict=True)
+        ]
+        return np.array(distances)
     smallest = np.full((n_envs, n_agents, n), np.inf)
     at_once = max(1, PAIRS_AT_ONCE // (n_envs * n_agents))
     for first in range(0, n_agents, at_once):

@@ -6,6 +6,9 @@
 
 #include "agent.cuh"
 
+constexpr int NOBODY = 0xffff;                    // ids have 16 bits
+constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // ids of a round: an odd number of banks, so that rows do not collide
+
 constexpr int N_ITEMS = ENVS_PER_BLOCK * N_AGENTS;
 constexpr int ROOM = (N_AGENTS + 3) / 4 * 4;  // agents of an environment, padded for 16-byte loads
 

@@ -17,13 +17,18 @@ from warpdrive_min.kernels.maths_numpy import maths, wrap
 from warpdrive_min.rng import STREAM_START, below, philox, uniform
 
 from .arrays import Actions, Agents, Roles, Starts
+from .crowds import CROWD, Crowd
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
-NOBODY: Final = 0xFFFF
+NOBODY: Final = 0x7FFFFFFF
 """Id that stands for no agent."""
+ID_BITS: Final = np.uint64(32)
+"""Bits of the id, the lower part of a key; the squared distance is above."""
+FARTHEST: Final = np.uint64(0xFFFFFFFF << 32 | NOBODY)
+"""Key after those of all agents."""
 PAIRS_AT_ONCE: Final = 2**17
 """Pairs of agents whose distances are in memory at a time: 1 MB of keys stays in the second-level cache."""
 ZERO: Final = np.float32(0)
@@ -99,6 +104,11 @@ def tag(c: Any, agents: Agents, can_be_tagged: Flags, tagger_ids: Ints) -> Ints:
     """Return who tags each agent: the nearest tagger in reach, the lowest id among equals, else `NOBODY`."""
     x, y = agents.loc_x, agents.loc_y
     tagged_by = np.full(x.shape, NOBODY)
+    if c.N_AGENTS > CROWD:
+        is_tagger = np.isin(np.arange(c.N_AGENTS), tagger_ids)
+        keys = np.array([Crowd(*env, is_tagger).nearest(1, key_of, FARTHEST)[:, 0] for env in zip(x, y, strict=True)])
+        is_tagged = can_be_tagged & ((keys >> ID_BITS).astype(np.uint32).view(np.float32) < c.REACH_SQUARED)
+        return np.where(is_tagged, ids_of(keys), NOBODY)
     for part in parts(c.N_AGENTS, len(tagger_ids) * len(x)):
         dx = x[:, tagger_ids, None] - x[:, None, part]
         dy = y[:, tagger_ids, None] - y[:, None, part]
@@ -156,23 +166,39 @@ def observe(c: Any, agents: Agents, agent_types: Ints, timestep: Ints) -> Floats
 def nearest(c: Any, x: Floats, y: Floats, in_game: Flags) -> NDArray[np.int64]:
     """Return the ids of the nearest others in the game, ``(n_envs, n_agents, n_observed)``, padded with `NOBODY`.
 
-    Squared distance and id go into one integer key: a float that is not negative sorts like its bits, so the keys are
-    distinct and any selection of the smallest is the stable one.
+    Of a crowd only those in cells nearby are looked at. Squared distance and id go into one integer key: a float that
+    is not negative sorts like its bits, so the keys are distinct and any selection of the smallest is the stable one.
     """
     ids = np.empty((*x.shape, c.N_OBSERVED), np.int64)
+    if c.N_AGENTS > CROWD:
+        for env, (env_x, env_y, plays) in enumerate(zip(x, y, in_game, strict=True)):
+            found = Crowd(env_x, env_y, plays).nearest(c.N_OBSERVED, key_of, FARTHEST)
+            ids[env] = np.where(plays[:, None], ids_of(found), NOBODY)
+        return ids
     agent = np.arange(c.N_AGENTS, dtype=np.uint64)
     for envs in parts(len(x), c.N_AGENTS**2):
         for selves in parts(c.N_AGENTS, c.N_AGENTS):
             dx = x[envs, None, :] - x[envs, selves, None]
             dy = y[envs, None, :] - y[envs, selves, None]
-            keys = (dx * dx + dy * dy).view(np.uint32).astype(np.uint64)
-            keys <<= np.uint64(16)
-            keys |= agent
+            keys = key_of(dx, dy, agent)
             itself = agent == agent[selves, None]
-            keys[itself | ~in_game[envs, None, :] | ~in_game[envs, selves, None]] = NOBODY | 0xFFFFFFFF << 16
+            keys[itself | ~in_game[envs, None, :] | ~in_game[envs, selves, None]] = FARTHEST
             keys.partition(c.N_OBSERVED - 1, axis=2)
-            ids[envs, selves] = np.sort(keys[..., : c.N_OBSERVED], axis=2) & np.uint64(0xFFFF)
+            ids[envs, selves] = ids_of(np.sort(keys[..., : c.N_OBSERVED], axis=2))
     return ids
+
+
+def key_of(dx: Floats, dy: Floats, ids: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return squared distance and id in one integer."""
+    keys = (dx * dx + dy * dy).view(np.uint32).astype(np.uint64)
+    keys <<= ID_BITS
+    keys |= ids.astype(np.uint64, copy=False)
+    return keys
+
+
+def ids_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the ids in keys."""
+    return (keys & np.uint64(NOBODY)).astype(np.int64)
 
 
 def start(c: Any, envs: NDArray[np.intp], starts: Starts, clock: Clock) -> tuple[Floats, Floats, Floats]:

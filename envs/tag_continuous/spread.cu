@@ -1,7 +1,7 @@
 // Tag Continuous for many agents: blocks share an environment, and neighbours are found in a grid of cells.
 //
 // Phases as in reference.py, cut into kernels where all blocks must meet (env.py lists the sequences):
-// move, offsets, place, tag, observe, score; to restart start, offsets, place, observe.
+// move, parts, offsets, place, tag, observe, score; to restart start, parts, offsets, place, observe.
 //
 // `place` sorts the agents by cell (a counting sort, whose order within a cell may differ from run to run; no result
 // depends on it). Who is out of the game goes to a last cell that nobody searches. Without GRID_SEARCH
@@ -9,6 +9,8 @@
 
 #include "agent.cuh"
 
+constexpr int NOBODY = 0x7fffffff;
+constexpr int ROW = SLOTS | 1;        // ids of a round: an odd number of banks, so that rows do not collide
 constexpr int OUT_OF_GAME = N_CELLS;  // the cell that nobody searches
 constexpr float TOO_FAR = 1e35f;      // a squared distance that no neighbour has
 
@@ -47,28 +49,62 @@ WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
 
 // ---------------------------------------------------------------------------------------------- cells
 
-// The slot at which each cell starts: sums of the counts before it. One block an environment, a run of cells a thread.
-WD_KERNEL(offsets)(const int (*cell_count)[N_CELLS + 1], int (*cell_start)[N_CELLS + 1], const int* restarts,
-                   int restarted, int n_envs) {
-  constexpr int RUN = (N_CELLS + 1 + WD_STRIDE - 1) / WD_STRIDE;
-  WD_SHARED int before[WD_STRIDE];
-  const int env = WD_FIRST_ENV;
-  if (WD_PART != 0 || env >= n_envs || (restarted && !restarts[env])) return;
-  const int first = WD_THREAD * RUN, end = wd_min(first + RUN, N_CELLS + 1);
-  int sum = 0;
-  for (int cell = first; cell < end; ++cell) sum += cell_count[env][cell];
-  before[WD_THREAD] = sum;
+// Cells are added up in CELL_PARTS parts: one of a small grid, whose block then needs nobody else's sum.
+constexpr int CELLS_OF_A_PART = (N_CELLS + CELL_PARTS) / CELL_PARTS;  // of N_CELLS + 1
+
+// Returns the sum of the values of this thread and of those before it; `sums` is of the block, which waits. Afterwards
+// its last entry is the sum of all.
+WD_FN int sum_up_to(int* sums, int value) {
+  WD_SYNC();
+  sums[WD_THREAD] = value;
   WD_SYNC();
   for (int reach = 1; reach < WD_STRIDE; reach *= 2) {
-    const int more = WD_THREAD >= reach ? before[WD_THREAD - reach] : 0;
+    const int more = WD_THREAD >= reach ? sums[WD_THREAD - reach] : 0;
     WD_SYNC();
-    before[WD_THREAD] += more;
+    sums[WD_THREAD] += more;
     WD_SYNC();
   }
-  int slot = before[WD_THREAD] - sum;
-  for (int cell = first; cell < end; ++cell) {
-    cell_start[env][cell] = slot;
-    slot += cell_count[env][cell];
+  return sums[WD_THREAD];
+}
+
+// The agents in each part of the cells.
+WD_KERNEL(parts)(const int (*cell_count)[N_CELLS + 1], int (*part_count)[CELL_PARTS], const int* restarts, int restarted,
+                 int n_envs) {
+  WD_SHARED int sums[WD_STRIDE];
+  const int env = WD_FIRST_ENV;
+  if (env >= n_envs || (restarted && !restarts[env])) return;
+  for (int part = WD_PART; part < CELL_PARTS; part += BLOCKS_PER_ENV) {
+    const int first = part * CELLS_OF_A_PART, end = wd_min(first + CELLS_OF_A_PART, N_CELLS + 1);
+    int sum = 0;
+    for (int cell = first + WD_THREAD; cell < end; cell += WD_STRIDE) sum += cell_count[env][cell];
+    sum_up_to(sums, sum);
+    if (WD_THREAD == 0) part_count[env][part] = sums[WD_STRIDE - 1];
+  }
+}
+
+// The slot at which each cell starts: sums of the counts before it. A run of cells a thread.
+WD_KERNEL(offsets)(const int (*cell_count)[N_CELLS + 1], int (*cell_start)[N_CELLS + 1],
+                   const int (*part_count)[CELL_PARTS], const int* restarts, int restarted, int n_envs) {
+  constexpr int RUN = (CELLS_OF_A_PART + WD_STRIDE - 1) / WD_STRIDE;
+  WD_SHARED int sums[WD_STRIDE];
+  const int env = WD_FIRST_ENV;
+  if (env >= n_envs || (restarted && !restarts[env])) return;
+  for (int part = WD_PART; part < CELL_PARTS; part += BLOCKS_PER_ENV) {
+    int before = 0;  // agents in the parts before
+    if (CELL_PARTS > 1) {
+      for (int earlier = WD_THREAD; earlier < part; earlier += WD_STRIDE) before += part_count[env][earlier];
+      sum_up_to(sums, before);
+      before = sums[WD_STRIDE - 1];
+    }
+    const int end_of_part = wd_min((part + 1) * CELLS_OF_A_PART, N_CELLS + 1);
+    const int first = part * CELLS_OF_A_PART + WD_THREAD * RUN, end = wd_min(first + RUN, end_of_part);
+    int sum = 0;
+    for (int cell = first; cell < end; ++cell) sum += cell_count[env][cell];
+    int slot = before + sum_up_to(sums, sum) - sum;
+    for (int cell = first; cell < end; ++cell) {
+      cell_start[env][cell] = slot;
+      slot += cell_count[env][cell];
+    }
   }
 }
 
@@ -141,9 +177,9 @@ WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
 // ---------------------------------------------------------------------------------------------- observe
 
 // Squared distance and id in one integer: a float that is not negative sorts like its bits.
-WD_FN long long key_of(float distance, int id) { return static_cast<long long>(wd_bits(distance)) << 16 | id; }
+WD_FN long long key_of(float distance, int id) { return static_cast<long long>(wd_bits(distance)) << 32 | id; }
 
-WD_FN float distance_of(long long key) { return wd_float(static_cast<unsigned>(key >> 16)); }
+WD_FN float distance_of(long long key) { return wd_float(static_cast<unsigned>(key >> 32)); }
 
 // Keeps the SLOTS smallest keys after `last`, ascending.
 struct Nearest {
@@ -205,7 +241,7 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    const int* _timestep_, int* _done_, int* _episode_, const int* restarts, int restarted,
                    int clears_done, int n_envs) {
-  WD_SHARED unsigned short neighbours[USE_FULL_OBSERVATION ? 1 : THREADS][ROW];
+  WD_SHARED int neighbours[USE_FULL_OBSERVATION ? 1 : THREADS][ROW];
   const int env = WD_FIRST_ENV;
   if (env >= n_envs || (restarted && !restarts[env])) return;
   const int timestep = _timestep_[env];
@@ -239,7 +275,7 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
           }
 #pragma unroll
           for (int slot = 0; slot < SLOTS; ++slot)
-            neighbours[row][slot] = static_cast<unsigned short>(nearest.keys[slot] & 0xffff);
+            neighbours[row][slot] = static_cast<int>(nearest.keys[slot] & NOBODY);
         }
         WD_SYNC();
       }

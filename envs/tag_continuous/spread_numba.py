@@ -6,7 +6,7 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from numba import cuda, float32, int32, int64, uint16
+from numba import cuda, float32, int32, int64
 
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.core_numba import bits, clip, conclude, float_of_bits
@@ -15,7 +15,6 @@ from .agent_numba import (
     ACCELERATION,
     IN_GAME,
     MAX_SLOTS,
-    NOBODY,
     ONE,
     SPEED,
     TIME,
@@ -28,7 +27,8 @@ from .agent_numba import (
 )
 from .arrays import Actions, Agents, Cells, Roles, Starts
 
-ID_BITS: Final = 16
+NOBODY: Final = 0x7FFFFFFF
+ID_BITS: Final = 32
 """Bits of the id, the lower part of a key; the squared distance is above."""
 
 
@@ -44,12 +44,15 @@ def build(c: Any) -> dict[str, Any]:
 
     length = np.float32(episode_length)
     share = -(-n_agents // blocks_per_env)  # agents of a block
-    run = -(-(n_cells + 1) // threads)  # cells of a thread that sums counts
+    cell_parts = c.CELL_PARTS
+    part_cells = (n_cells + cell_parts) // cell_parts
+    run = -(-part_cells // threads)  # cells of a thread that sums counts
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
     columns = 7 * slots + 1
     lanes = math.gcd(32, threads)  # threads that write one row, each of them its columns
     rows = 1 if full else threads
+    row_slots = slots | 1  # an odd number of banks, so that rows do not collide
 
     @cuda.jit(device=True)
     def squared(dx, dy):
@@ -138,29 +141,65 @@ def build(c: Any) -> dict[str, Any]:
             if agent == 0:
                 clock.timestep[env] += 1
 
-    @cuda.jit
-    def offsets(cell_count: int32[:, :], cell_start: int32[:, :], restarts: int32[:], restarted: int32, n_envs: int32):
-        """Write the slot at which each cell starts: one block an environment, a run of cells a thread."""
-        before = cuda.shared.array(threads, int32)
-        env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
-        if cuda.blockIdx.x % blocks_per_env == 0 and (restarted == 0 or restarts[env] != 0):
-            end = min(thread * run + run, n_cells + 1)
-            total = int32(0)
-            for cell in range(thread * run, end):
-                total += cell_count[env, cell]
-            before[thread] = total
+    @cuda.jit(device=True)
+    def sum_up_to(sums, value):
+        """Return the sum of the values of this thread and of those before it; the last entry becomes that of all."""
+        thread = cuda.threadIdx.x
+        cuda.syncthreads()
+        sums[thread] = value
+        cuda.syncthreads()
+        distance = 1
+        while distance < threads:
+            more = sums[thread - distance] if thread >= distance else int32(0)
             cuda.syncthreads()
-            distance = 1
-            while distance < threads:
-                more = before[thread - distance] if thread >= distance else int32(0)
-                cuda.syncthreads()
-                before[thread] += more
-                cuda.syncthreads()
-                distance *= 2
-            slot = before[thread] - total
-            for cell in range(thread * run, end):
-                cell_start[env, cell] = slot
-                slot += cell_count[env, cell]
+            sums[thread] += more
+            cuda.syncthreads()
+            distance *= 2
+        return sums[thread]
+
+    @cuda.jit
+    def parts(cell_count: int32[:, :], part_count: int32[:, :], restarts: int32[:], restarted: int32, n_envs: int32):
+        """Count the agents in each part of the cells."""
+        sums = cuda.shared.array(threads, int32)
+        env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
+        if restarted == 0 or restarts[env] != 0:
+            for part in range(cuda.blockIdx.x % blocks_per_env, cell_parts, blocks_per_env):
+                total = int32(0)
+                for cell in range(part * part_cells + thread, min((part + 1) * part_cells, n_cells + 1), threads):
+                    total += cell_count[env, cell]
+                sum_up_to(sums, total)
+                if thread == 0:
+                    part_count[env, part] = sums[threads - 1]
+
+    @cuda.jit
+    def offsets(
+        cell_count: int32[:, :],
+        cell_start: int32[:, :],
+        part_count: int32[:, :],
+        restarts: int32[:],
+        restarted: int32,
+        n_envs: int32,
+    ):
+        """Write the slot at which each cell starts: a run of cells a thread."""
+        sums = cuda.shared.array(threads, int32)
+        env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
+        if restarted == 0 or restarts[env] != 0:
+            for part in range(cuda.blockIdx.x % blocks_per_env, cell_parts, blocks_per_env):
+                before = int32(0)  # agents in the parts before
+                if cell_parts > 1:
+                    for earlier in range(thread, part, threads):
+                        before += part_count[env, earlier]
+                    sum_up_to(sums, before)
+                    before = sums[threads - 1]
+                first = part * part_cells + thread * run
+                end = min(first + run, (part + 1) * part_cells, n_cells + 1)
+                total = int32(0)
+                for cell in range(first, end):
+                    total += cell_count[env, cell]
+                slot = before + sum_up_to(sums, total) - total
+                for cell in range(first, end):
+                    cell_start[env, cell] = slot
+                    slot += cell_count[env, cell]
 
     @cuda.jit
     def place(agents: Agents, cells: Cells, restarts: int32[:], restarted: int32, n_envs: int32):
@@ -257,7 +296,7 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         """Write the rows of every environment, or only of those that restarted; the last kernel of a restart."""
-        neighbours = cuda.shared.array((rows, slots), uint16)
+        neighbours = cuda.shared.array((rows, row_slots), int32)
         keys = cuda.local.array(slots, int64)
         env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
         start = cuda.blockIdx.x % blocks_per_env * share
@@ -273,13 +312,13 @@ def build(c: Any) -> dict[str, Any]:
                 if not full:
                     if thread < n_rows:
                         self = cells.slot_agent[env, first + thread] if grid_search else first + thread
-                        last = NOBODY if turn == 0 else int32(neighbours[thread, slots - 1])
+                        last = NOBODY if turn == 0 else neighbours[thread, slots - 1]
                         for slot in range(slots):
                             keys[slot] = key_of(TOO_FAR, NOBODY)
                         if agents.still_in_the_game[env, self] != 0 and (turn == 0 or last != NOBODY):
                             find_nearest(keys, last, agents, cells, env, self)
                         for slot in range(slots):
-                            neighbours[thread, slot] = keys[slot] & int64(0xFFFF)
+                            neighbours[thread, slot] = int32(keys[slot] & int64(NOBODY))
                     cuda.syncthreads()
                 for column in range(thread % lanes, columns, lanes):
                     kind, slot = column // slots, column % slots
@@ -288,7 +327,7 @@ def build(c: Any) -> dict[str, Any]:
                     for row in range(thread // lanes, last_row, threads // lanes):
                         self = cells.slot_agent[env, first + row] if grid_search else first + row
                         plays = agents.still_in_the_game[env, self] != 0
-                        other = rank + (1 if rank >= self else 0) if full else int32(neighbours[row, slot])
+                        other = rank + (1 if rank >= self else 0) if full else neighbours[row, slot]
                         seen = ZERO
                         if kind == TIME:
                             seen = progress if plays else ZERO
@@ -352,5 +391,5 @@ def build(c: Any) -> dict[str, Any]:
                     agents.num_runners[env] = n_agents - n_taggers
                     clock.timestep[env] = 0
 
-    kernels = (move, offsets, place, tag, observe, score, start)
+    kernels = (move, parts, offsets, place, tag, observe, score, start)
     return {kernel.__name__: kernel for kernel in kernels}

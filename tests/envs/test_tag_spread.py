@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from envs import CartPole, TagContinuous, TagGridWorld
+from envs.tag_continuous import env as tag_continuous
 from tests.agreement import assert_same_bits, free_run, start
 from tests.envs.builders import crowd, read
 from tests.support import OTHER_BACKENDS, is_simulated
@@ -34,6 +35,19 @@ def test_cells_and_all_pairs_give_the_same_bits(changes, backend):
     many = {"num_other_agents_observed": 20}
     cells = run(backend, crowd(n_agents, **many), n_envs, n_steps, blocks_per_env=2)
     assert_same_bits(run(backend, crowd(n_agents, **many, **changes), n_envs, n_steps, blocks_per_env=2), cells)
+
+
+@others
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, monkeypatch):
+    """Parts, more of them than blocks as well, change who adds the cells up, not where they begin."""
+    n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
+    want = run(backend, crowd(n_agents), n_envs, n_steps, blocks_per_env=blocks)
+    monkeypatch.setattr(tag_continuous, "CELLS_OF_A_PART", 2)
+    assert_same_bits(run(backend, crowd(n_agents), n_envs, n_steps, blocks_per_env=blocks), want)
+    env = TagContinuous(**crowd(n_agents))
+    assert env.settle_blocks(blocks, "cuda_c") < env.cell_parts
+    assert [name for name, _ in env.kernel_sequences(auto_reset=False)["step"]][:3] == ["move", "parts", "offsets"]
 
 
 ONE_PLACE = {"starting_directions": 0.0, "starting_location_x": 0.0, "starting_location_y": 10.0}
