@@ -231,6 +231,7 @@ def own_reset(point: Point, backend: Backend) -> Kernel:
     n_checked = checked_envs(point)
     wrapper, oracle = start_env(point, backend.name, point["n_envs"]), start_env(point, "cpu", n_checked)
     data, expected = wrapper.cuda_data_manager, oracle.cuda_data_manager
+    observed = [name for name in data.array_names() if name.startswith(Constants.OBSERVATIONS)]
     generator = torch.Generator().manual_seed(SEED)
 
     def trial() -> tuple[Arrays, Arrays]:
@@ -244,7 +245,7 @@ def own_reset(point: Point, backend: Backend) -> Kernel:
     return Kernel(
         calls=repeated(backend, lambda: wrapper.env_resetter.reset_when_done(data, "force_reset")),
         work={"env_resets": point["n_envs"]},
-        n_bytes=sum(data.tensor(name).nbytes for name in ("observations", DONE, TIMESTEP, EPISODE)),
+        n_bytes=sum(data.tensor(name).nbytes for name in (*observed, DONE, TIMESTEP, EPISODE)),
         trial=trial,
         oracle=f"NumPy, {n_checked} environments, of which half have ended, from the same state",
         tolerance=wrapper.env.tolerance,

@@ -40,6 +40,9 @@ from warpdrive_min.errors import BindingError, CompileError, KernelError, requir
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
 
+TARGET = "-march=native"
+"""Processor that the C++ compiler builds for; what emulates one may know fewer of its instructions."""
+
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
 """Flags of g++ that keep selects selects, so that loops over environments run in SIMD; no result depends on them."""
 
@@ -117,7 +120,7 @@ class HostBackend(Backend):
         rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
         require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
         contraction = "off" if constants.get("EXACT") else "fast"
-        flags = ["-std=c++17", OPTIMISATION, "-march=native", f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
+        flags = ["-std=c++17", OPTIMISATION, TARGET, f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [*accepted(compiler, BRANCHLESS), *openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
         is_for_nvcc = cuda_c.is_for_nvcc(whole)
         if is_for_nvcc:

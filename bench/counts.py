@@ -1,0 +1,325 @@
+"""Instructions that a CPU carries out for a point, counted under Valgrind's callgrind: exact, with no clock.
+
+A run is split into its kernels of CUDA C, built by `host` for a plain x86-64-v3, and the path to them: Python, torch
+and the launches. Counts are those of one process with one thread, whose hashes have a fixed seed and whose garbage is
+left. What then still depends on where memory happens to lie is not counted: allocators, and look-ups by address.
+
+The file is also the process that is counted, as `worker` is: started by its path, on the code of any checkout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Final, Self
+
+import torch
+
+if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
+    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[1] / "__init__.py").exists() else ""
+    __package__ = f"{_outer}bench"
+
+# Of a side at an older commit these are that one's: only names that it has, in the files where it has them
+from warpdrive_min.backends import cuda_c, host
+from warpdrive_min.backends.base import Availability
+from warpdrive_min.backends.cache import cached
+
+from . import machine
+from .case import Job, Skip
+from .cases import CASES
+from .measure import Timed
+from .worker import Message, Worker, WorkerError, serve
+
+BACKEND: Final = "host"
+WARM_RUNS: Final = 8
+"""Runs before the count, after which CPython's interpreter has settled on its specialised instructions."""
+COUNTED_RUNS: Final = 5
+WARM_RUNS_OF_LONG, COUNTED_RUNS_OF_LONG = 2, 1
+LONG: Final = ("rollout", "train")
+"""Cases whose one run has as many steps as a rollout."""
+TWICE: Final = ("graph", "published")
+"""Cases whose points, without a graph, are those of `env_step` in other sizes."""
+FEW: Final = 4
+"""Environments of a kind that preset smoke leaves out."""
+PATH: Final = "path"
+"""Name of what is no kernel."""
+TARGET: Final = "-march=x86-64-v3"
+"""Processor that kernels are built for: Valgrind has no AVX-512, and counts are the same on every x86."""
+INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
+
+KEPT: Final = (
+    *("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "CXX"),
+    *("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME"),
+)
+"""Variables of the environment that the counted process gets; others would move its memory."""
+PINNED: Final = {
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+# ------------------------------------------------------------------ profiles
+
+KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)(?P<inner>\..*)?")
+"""Function of the backend `host` that launches a kernel; the inner one, by OpenMP, runs its blocks. Callgrind does not
+see the call of the outer one, for which libffi changes the stack."""
+BY_ADDRESS: Final = re.compile(
+    r"_int_(?:malloc|free|realloc|memalign)\w*|(?:m|c|re)alloc|free|malloc_consolidate|unlink_chunk|sys(?:malloc|trim)"
+    r"|_?PyObject_(?:Malloc|Calloc|Realloc|Free)|allocate_from_new_pool|new_arena|(?:insert|arena)_\w*pool\w*"
+    r"|_Py_dict_lookup\w*|unicodekeys_lookup_\w+|do_lookup|_?PyDict_GetItem_KnownHash\w*"
+    r"|find_name_in_mro|_PyType_Lookup\w*|assign_version_tag|set_(?:add_entry|lookkey|table_resize|dealloc)"
+    r"|__memcmp_\w+"
+)
+"""Functions of glibc and CPython whose instructions depend on where memory happens to lie: allocators, and look-ups in
+tables that are sorted by addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Instructions between two marks, from a file of callgrind."""
+
+    label: str
+    own: Mapping[str, int]
+    """Of each function, without what it calls."""
+    called: Mapping[str, int]
+    """Of all calls of a function, with what it calls in turn."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file; one that ends no mark has an empty label.
+
+        Source: "Callgrind Format Specification", Valgrind's manual: names are written once and numbered.
+        """
+        label, names = "", dict[str, str]()
+        own, called = Counter[str](), Counter[str]()
+        function = callee = ""
+        with path.open(errors="replace") as lines:
+            for line in lines:
+                if line[0] in "+-*0123456789":
+                    instructions = int(line.split()[1])
+                    if callee:
+                        called[callee] += instructions
+                        callee = ""
+                    else:
+                        own[function] += instructions
+                elif line.startswith("fn="):
+                    function = _name(line[3:], names)
+                elif line.startswith("cfn="):
+                    callee = _name(line[4:], names)
+                elif line.startswith(TRIGGER):
+                    label = line.removeprefix(TRIGGER).strip()
+        return cls(label, own, called)
+
+    def parts(self) -> dict[str, int]:
+        """Return the instructions of each kernel, and of the path to them."""
+        kernels, inner = Counter[str](), Counter[str]()
+        for function, instructions in self.called.items():
+            if match := KERNEL.fullmatch(function):
+                (inner if match["inner"] else kernels)[match["name"]] += instructions
+        kernels.update({name: inner[name] - kernels[name] for name in inner})
+        moved = sum(instructions for function, instructions in self.own.items() if BY_ADDRESS.fullmatch(function))
+        return {**kernels, PATH: sum(self.own.values()) - kernels.total() - moved}
+
+
+TRIGGER: Final = "desc: Trigger: Client Request: "
+_NAMED: Final = re.compile(r"\((\d+)\)(?: (.*))?")
+_COPY: Final = re.compile(r"(?:\.(?:constprop|isra|part|cold)(?:\.\d+)?)+$|'\d+$")
+"""Ends by which g++ tells copies of a function apart, and callgrind levels of a recursion."""
+
+
+def _name(text: str, names: dict[str, str]) -> str:
+    match = _NAMED.fullmatch(text.rstrip("\n"))
+    if match is None:
+        return text.strip()
+    number, name = match.groups()
+    if name is not None:
+        names[number] = _COPY.sub("", _COPY.sub("", name))
+    return names[number]
+
+
+# ------------------------------------------------------------------ in the process
+
+_MARKS: Final = """
+#include <valgrind/callgrind.h>
+extern "C" void wd_count_start() { CALLGRIND_START_INSTRUMENTATION; }
+extern "C" void wd_count_stop() { CALLGRIND_STOP_INSTRUMENTATION; }
+extern "C" void wd_count_begin() { CALLGRIND_ZERO_STATS; }
+extern "C" void wd_count_end(const char* label) { CALLGRIND_DUMP_STATS_AT(label); }
+"""
+
+
+@cache
+def marks() -> ctypes.CDLL:
+    """Return the functions that tell callgrind what to count; without it they do nothing.
+
+    Raises:
+        CompileError: Valgrind's header is not there.
+    """
+    compiler = cuda_c.cpu_compiler()
+    assert compiler is not None, "`availability` has found one"
+    key = {"text": _MARKS, "compiler": cuda_c.compiler_version(compiler)}
+    library = cached(key, ".so", lambda to: cuda_c.compile_shared_library(_MARKS, to, compiler, ["-O1"], "marks"))
+    return ctypes.CDLL(str(library))
+
+
+class Server:
+    """Answers requests in the process that is counted."""
+
+    def ask(self, method: str, **arguments: Any) -> Message:
+        """Answer a request; raises WorkerError."""
+        reply: Message = getattr(self, method)(**arguments)
+        return reply
+
+    def describe(self) -> Message:
+        """Return the folder of the code."""
+        return {"root": str(machine.ROOT)}
+
+    def count(self, points: Sequence[tuple[str, Message]]) -> Message:
+        """Set points up, and count some runs of each; returns how many, and its work, or why there are none.
+
+        The label of a run's profile is the place of its point and its number.
+        """
+        if not hasattr(host, "TARGET"):
+            raise WorkerError("Skip", "this code builds its kernels for this processor alone")
+        if platform.machine() == "x86_64":
+            host.TARGET = TARGET
+        torch.set_num_threads(1)
+        ready = [_ready(case, point) for case, point in points]
+        tell, counted = marks(), list[Message]()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        tell.wd_count_start()
+        for place, found in enumerate(ready):
+            if not isinstance(found, Timed):
+                counted.append(found)
+                continue
+            runs = COUNTED_RUNS_OF_LONG if points[place][0] in LONG else COUNTED_RUNS
+            for run in range(runs):
+                tell.wd_count_begin()
+                found.run()
+                tell.wd_count_end(f"{place} {run}".encode())
+            counted.append({"runs": runs, "work": dict(found.facts.work)})
+        tell.wd_count_stop()
+        return {"points": counted}
+
+
+def _ready(name: str, point: Message) -> Timed | Message:
+    """Return a point that has been run some times, or why it cannot be."""
+    try:
+        if name not in CASES:
+            raise Skip(f"this code has no case {name}")
+        timed = CASES[name].setup(point)
+        assert isinstance(timed, Timed), "points that are counted are run many times"
+        for _ in range(WARM_RUNS_OF_LONG if name in LONG else WARM_RUNS):
+            timed.run()
+    except Skip as skip:
+        return {"error": "Skip", "message": str(skip)}
+    except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
+        return {"error": type(error).__name__, "message": str(error)}
+    return timed
+
+
+# ------------------------------------------------------------------ from another process
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Count:
+    """Instructions of one run of a point, or why there are none."""
+
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Of each kernel, and of `PATH`."""
+    work: Mapping[str, int] = field(default_factory=dict)
+    """Amount of work of a run."""
+    error: str = ""
+    """Name of the exception that its set-up met; "Skip": it cannot run here."""
+    reason: str = ""
+
+
+def availability() -> Availability:
+    """Say whether this machine can count."""
+    program = shutil.which("valgrind")
+    if program is None:
+        return Availability(False, "found no Valgrind", INSTALL)
+    compiler = cuda_c.cpu_compiler()
+    if compiler is None:
+        return Availability(False, "found no C++ compiler", "install g++ or clang++, or name one in $CXX")
+    return Availability(True, program)
+
+
+def points() -> list[Job]:
+    """Return what is counted: what preset smoke repeats on `host`, and a step and a reset of every environment."""
+    cases = [case for case in CASES.values() if case.workload is Timed and case.name not in TWICE]
+    jobs = [Job(case, point) for case in cases for point in case.points("smoke") if point["backend"] == BACKEND]
+    stepped = {job.point["env"]: job.point for job in jobs if job.case.name == "env_step"}
+    for point in CASES["env_step"].points("full"):
+        if point["backend"] == BACKEND and point["env"] not in stepped:
+            stepped[point["env"]] = {**point, "n_envs": FEW}
+            jobs.append(Job(CASES["env_step"], stepped[point["env"]]))
+    reset = {job.point.get("env") for job in jobs if job.case.name == "reset"}
+    sizes = [{name: point[name] for name in ("env", "n_envs", "n_agents")} for point in stepped.values()]
+    named = {"implementation": "ours", "backend": BACKEND}
+    return jobs + [Job(CASES["reset"], {**named, **size}) for size in sizes if size["env"] not in reset]
+
+
+def count(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
+    """Count points on the code under a folder; waits.
+
+    Raises:
+        WorkerError: The code cannot be counted: it is too old, or its process dies.
+    """
+    with tempfile.TemporaryDirectory(prefix="counts-") as folder, _process(root.resolve(), Path(folder)) as process:
+        found = process.ask("describe")["root"]
+        if Path(found) != root.resolve():
+            raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
+        answers = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])["points"]
+        profiles = {each.label: each for each in map(Profile.read, sorted(Path(folder).glob("counts.*")))}
+    counted = []
+    for place, answer in enumerate(answers):
+        if "error" in answer:
+            counted.append(Count(error=answer["error"], reason=answer["message"]))
+            continue
+        runs = [profiles[f"{place} {run}"].parts() for run in range(answer["runs"])]
+        parts = {name: fmean(run[name] for run in runs) for name in runs[0]}
+        counted.append(Count(parts={**parts, PATH: median([run[PATH] for run in runs])}, work=answer["work"]))
+    return counted
+
+
+def callgrind(folder: Path) -> list[str]:
+    """Return the words that start a program under callgrind, which counts nothing until it is told to.
+
+    Args:
+        folder: Gets a profile ``counts.N`` for each mark.
+    """
+    return ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder / 'counts'}"]
+
+
+def _process(root: Path, folder: Path) -> Worker:
+    """Start a process under callgrind on the code under a folder."""
+    words = [*callgrind(folder), sys.executable, "-P", str(Path(__file__).resolve())]
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    path = os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH")]))
+    return Worker.start(
+        f"the count of {root}", words, cwd=root, env={**kept, **PINNED, "PYTHONPATH": path}, is_quiet=True
+    )
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), Server())
+    os._exit(0)  # an interpreter that ends in order takes seconds of an emulated processor
