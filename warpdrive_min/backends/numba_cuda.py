@@ -11,6 +11,7 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from warpdrive_min.backends.base import (
     build_module,
 )
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
-from warpdrive_min.errors import CompileError
+from warpdrive_min.errors import CompileError, known, require
 
 
 class NumbaBackend(GpuBackend):
@@ -70,10 +71,18 @@ class NumbaBackend(GpuBackend):
             yield own
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Build the kernels; machine code is made at the first `prepare`."""
+        """Build the kernels; machine code is made at the first `prepare`.
+
+        With the constants of a rollout there is a kernel ``rollout``: the source's own, else one made of its ``step``.
+        """
         self.enter()
         exact = bool(constants.get("EXACT"))
-        return {name: NumbaKernel(name, kernel, exact) for name, kernel in build_module(source, constants).items()}
+        kernels = build_module(source, constants)
+        if "RANDOM" in constants and "rollout" not in kernels:
+            from warpdrive_min.backends.numba_source import rollout_of  # noqa: PLC0415  (needs Numba)
+
+            kernels["rollout"] = rollout_of(_function(step_of(kernels)), SimpleNamespace(**constants))
+        return {name: NumbaKernel(name, kernel, exact) for name, kernel in kernels.items()}
 
     def enter(self) -> None:
         """Make torch's context Numba's, so that kernels can be built.
@@ -98,6 +107,7 @@ class NumbaKernel:
         self.parameters: tuple[Parameter, ...] = declared_parameters(kernel)
         self._signature = PythonSignature.of(_function(kernel))
         self._kernel = kernel
+        self._by_sizes: dict[Any, Any] = {}
         self._exact = exact
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
@@ -110,15 +120,17 @@ class NumbaKernel:
         from numba import cuda  # noqa: PLC0415  (optional)
         from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
-        values = self._signature.pack(
-            [
-                cuda.as_cuda_array(argument.detach())
-                if isinstance(argument, torch.Tensor)
-                else scalar(argument, parameter.dtype)
-                for argument, parameter in zip(arguments, self.parameters, strict=True)
-            ]
-        )
-        kernel = self._kernel if self._is_compiled else self._specialised(values, threads)
+        values = [
+            cuda.as_cuda_array(argument.detach())
+            if isinstance(argument, torch.Tensor)
+            else scalar(argument, parameter.dtype)
+            for argument, parameter in zip(arguments, self.parameters, strict=True)
+        ]
+        if self._is_compiled:
+            kernel, values = self._kernel, self._signature.pack(values)
+        else:
+            shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
+            kernel = self._specialised(values, shapes, threads)
         launchers: dict[int, Any] = {}
 
         def launch() -> None:
@@ -132,19 +144,39 @@ class NumbaKernel:
 
         return launch
 
-    def _specialised(self, values: Sequence[Any], threads: int) -> Any:
-        """Compile for the types of these values; a launch then asks for no types, which it would of named tuples."""
+    def _specialised(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
+        """Compile for the types of these values, and for all sizes of arrays but the first; a launch asks for none."""
         from numba.core.errors import NumbaError  # noqa: PLC0415  (optional)
 
         from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
 
-        if self._kernel.targetoptions.get("launch_bounds") is None:
-            self._kernel.targetoptions["launch_bounds"] = threads  # else it may take more registers than a block has
         try:
             with contraction_off() if self._exact else contextlib.nullcontext():
-                return self._kernel.specialize(*values)
+                return self._of_sizes(shapes, threads).specialize(*values)
         except NumbaError as error:
             raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{error}") from error
+
+    def _of_sizes(self, shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
+        """Return the kernel for arrays of all these sizes but the first, and for blocks of so many threads; kept."""
+        from warpdrive_min.backends.numba_source import with_sizes  # noqa: PLC0415  (needs Numba)
+
+        key = (threads, *(shape and shape[1:] for shape in shapes))
+        if key not in self._by_sizes:
+            options = dict(self._kernel.targetoptions)
+            if options.get("launch_bounds") is None:
+                options["launch_bounds"] = threads  # else it may take more registers than a block has
+            function, dispatcher = _function(self._kernel), type(self._kernel)
+            on_device = {**options, "device": True, "forceinline": True, "launch_bounds": None}
+            of_sizes = with_sizes(function, dispatcher(function, targetoptions=on_device), shapes)
+            self._by_sizes[key] = dispatcher(of_sizes, targetoptions=options)
+        return self._by_sizes[key]
+
+
+def step_of(kernels: Mapping[str, Any]) -> Any:
+    """Return the kernel of a step: ``step``, or the one that is named so by WarpDrive's convention."""
+    names = [name for name in kernels if name == "step" or (name.startswith("Numba") and name.endswith("Step"))]
+    require(bool(names), "rollout", "needs a kernel 'step'", known(kernels), error=CompileError)
+    return kernels[names[0]]
 
 
 def scalar(value: float, dtype: str | None) -> Any:

@@ -23,6 +23,7 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 _MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS: Final = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _PI, _TWO_PI = np.float32(math.pi), np.float32(2 * math.pi)
+ONE: Final = np.float32(1)
 
 
 # ------------------------------------------------------------------ random numbers
@@ -91,6 +92,11 @@ def maths(exact: bool) -> Maths:
     return Maths(_exact_sin, _exact_cos) if exact else Maths(_library_sin, _library_cos)
 
 
+def sincos_of(exact: bool) -> Callable[[Any], Any]:
+    """Return the device function that gives sine and cosine at once, as `maths` does, by one reduction."""
+    return _exact_sincos if exact else _library_sincos
+
+
 @cuda.jit(device=True)
 def exp(x):
     """Return e^x; 0 below -87 and for NaN, infinite above 88."""
@@ -144,10 +150,18 @@ if config.ENABLE_CUDASIM:
     def float_of_bits(pattern: np.int32) -> np.float32:
         return np.int32(pattern).view(np.float32)
 
+    def product(a: np.float32, b: np.float32) -> np.float32:
+        return np.float32(a) * np.float32(b)
+
+    def _library_sincos(x: np.float32) -> tuple[np.float32, np.float32]:
+        return np.float32(math.sin(x)), np.float32(math.cos(x))
+
 else:
     from numba.cuda import libdevice
 
     bits, float_of_bits = libdevice.float_as_int, libdevice.int_as_float
+    product = libdevice.fmul_rn  # is never contracted to FMA
+    _library_sincos = libdevice.sincosf
 
 
 @cuda.jit(device=True)
@@ -189,6 +203,11 @@ def _exact_cos(x):
 
 
 @cuda.jit(device=True)
+def _exact_sincos(x):
+    return _exact_sin(x), _exact_cos(x)
+
+
+@cuda.jit(device=True)
 def _reduced(x):
     """Return the quadrant of x, -2 to 2, and sine and cosine of the rest."""
     j = _round(x * float32(0.636619772))
@@ -217,6 +236,97 @@ def _library_sin(x):
 @cuda.jit(device=True)
 def _library_cos(x):
     return float32(math.cos(x))
+
+
+@cuda.jit(device=True)
+def between(least, most, weight):
+    """Return a weighted mean, which cannot overflow, clipped, since its rounding may pass a bound; not contracted."""
+    return clip(product(ONE - weight, least) + product(weight, most), least, most)
+
+
+# ------------------------------------------------------------------ indices and rows
+
+
+@cuda.jit(device=True)
+def split(index, size):
+    """Return quotient and rest; from uint32 the division is one of 32 bits, Numba's own is of 64 and signed."""
+    return int32(uint32(index) // uint32(size)), int32(uint32(index) % uint32(size))
+
+
+if config.ENABLE_CUDASIM:
+
+    def sized(array: Any, sizes: tuple[int, ...]) -> Any:
+        return array
+
+    def load_row(array: Any, row: int, n: int) -> tuple[Any, ...]:
+        return tuple(array[row, 0, :n])
+
+    def store_row(array: Any, row: int, values: tuple[Any, ...]) -> None:
+        array[row, 0, : len(values)] = values
+
+else:
+    from llvmlite import ir
+    from numba.cuda import cgutils, types
+    from numba.cuda.extending import intrinsic
+
+    @intrinsic
+    def sized(context, array, sizes):
+        """Return a contiguous array with all axes but the first of sizes that are known when it is compiled."""
+
+        def generate(context, builder, signature, arguments):
+            kind = signature.args[0]
+            made = context.make_array(kind)(context, builder, value=arguments[0])
+            shape = [builder.extract_value(made.shape, 0), *cgutils.unpack_tuple(builder, arguments[1])]
+            strides = [context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))]
+            for size in reversed(shape[1:]):
+                strides.insert(0, builder.mul(strides[0], size))
+            made.shape, made.strides = (cgutils.pack_array(builder, each) for each in (shape, strides))
+            return made._getvalue()  # noqa: SLF001  (there is no public way)
+
+        return array(array, sizes), generate
+
+    def _row(context, builder, kind, array, row, n):
+        """Return a pointer to vectors, as wide as fill a row of n float32 of a contiguous array, and their number."""
+        lanes = 4 if n % 4 == 0 else 2 if n % 2 == 0 else 1
+        made = context.make_array(kind)(context, builder, value=array)
+        vector = ir.VectorType(ir.FloatType(), lanes)
+        first = builder.mul(
+            builder.and_(row, row.type(0xFFFFFFFF)), row.type(n // lanes)
+        )  # a product of 32 bits is one instruction
+        return builder.gep(builder.bitcast(made.data, vector.as_pointer()), [first]), n // lanes, lanes
+
+    @intrinsic
+    def load_row(context, array, row, n):
+        """Return the n float32 of a row of a contiguous array ``[row, 1, n]``, loaded as wide as they lie."""
+        if not isinstance(n, types.IntegerLiteral):
+            return None  # Numba then asks again, with its value
+        n_values = n.literal_value
+
+        def generate(context, builder, signature, arguments):
+            pointer, n_vectors, lanes = _row(context, builder, signature.args[0], *arguments[:2], n_values)
+            values = []
+            for index in range(n_vectors):
+                vector = builder.load(cgutils.gep_inbounds(builder, pointer, index), align=4 * lanes)
+                values += [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in range(lanes)]
+            return context.make_tuple(builder, signature.return_type, values)
+
+        return types.UniTuple(types.float32, n_values)(array, types.int64, n), generate
+
+    @intrinsic
+    def store_row(context, array, row, values):
+        """Write float32 to a row of a contiguous array ``[row, 1, n]``, n of them, as wide as they lie."""
+
+        def generate(context, builder, signature, arguments):
+            numbers = cgutils.unpack_tuple(builder, arguments[2])
+            pointer, n_vectors, lanes = _row(context, builder, signature.args[0], *arguments[:2], len(numbers))
+            for index in range(n_vectors):
+                vector = ir.Constant(ir.VectorType(ir.FloatType(), lanes), ir.Undefined)
+                for lane in range(lanes):
+                    vector = builder.insert_element(vector, numbers[index * lanes + lane], ir.IntType(32)(lane))
+                builder.store(vector, cgutils.gep_inbounds(builder, pointer, index), align=4 * lanes)
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, values), generate
 
 
 # ------------------------------------------------------------------ episodes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
-from warpdrive_min.kernels.core_numba import clip, exp, log, maths, philox, uniform, word
+from warpdrive_min.kernels.core_numba import between, exp, log, maths, philox, uniform, word
 
 ONE, TWO_PI = np.float32(1), np.float32(2 * math.pi)
 HALF_LOG_TWO_PI = np.float32(0.5 * math.log(2 * math.pi))
@@ -138,7 +138,7 @@ def build(c: Any) -> dict[str, Any]:
                         words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
                     weight = uniform(word(words, index & uint32(3)))
                     least, most = low[agent, action_type], high[agent, action_type]
-                    actions[env, agent, action_type] = clip((ONE - weight) * least + weight * most, least, most)
+                    actions[env, agent, action_type] = between(least, most, weight)
         count(draws, n_envs)
 
     return {"noise": noise, "gaussian": gaussian, "uniform_actions": uniform_actions}

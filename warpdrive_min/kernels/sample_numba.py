@@ -10,17 +10,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
-from warpdrive_min.kernels.core_numba import exp, log, philox, uniform, word
+from warpdrive_min.kernels.core_numba import exp, log, philox, split, uniform, word
 
 TILE_FLOATS = 8192
 """32 KB of shared memory leave room for seven blocks on one multiprocessor of an H200."""
-
-
-@cuda.jit(device=True)
-def split(index, size):
-    """Return quotient and rest; from uint32 the division is one of 32 bits, Numba's own is of 64 and signed."""
-    quotient = int32(uint32(index) // uint32(size))
-    return quotient, int32(index) - quotient * int32(size)
 
 
 def build(c: Any) -> dict[str, Any]:

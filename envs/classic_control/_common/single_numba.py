@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import cuda, float32, int32, uint32
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import conclude, philox, pool_row, uniform
+from warpdrive_min.kernels.core_numba import conclude, load_row, philox, pool_row, store_row, uniform, word
+from warpdrive_min.kernels.rollout_numba import drawing
 from warpdrive_min.rng import STREAM_START
 
 ONE, TWO = np.float32(1), np.float32(2)
+NO_WORDS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
+
+
+class Rows(NamedTuple):
+    """Arrays that a rollout writes, or reads given actions from; with an axis of steps first where all are kept."""
+
+    sampled_actions: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    done: Any
+    observations: Any
+    final_observations: Any
+
+
+class Episodes(NamedTuple):
+    """Reserved arrays of episodes that a rollout goes on from: `_timestep_`, `_episode_` and `_reset_seed_`."""
+
+    timestep: int32[:]
+    episode: int32[:]
+    reset_seed: int32[:]
 
 
 def kernels(
     c: Any,
-    load: Callable[..., Any],
+    n_state: int,
     outcome: Callable[..., Any],
     observe: Callable[..., Any],
     draw_start: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Return the kernels ``step`` and ``reset`` of an environment.
+    """Return the kernels ``step`` and ``reset`` of an environment, and ``rollout`` where the constants are of one.
 
     Args:
         c: The constants.
-        load: `load_2` or `load_4`, as the state has components.
+        n_state: Components of the state.
         outcome: Device function, returns what an action leads to from a state: a state, what is seen of it, the
             reward, and whether the dynamics end the episode.
         observe: Device function, returns what is seen of a state.
@@ -48,20 +70,21 @@ def kernels(
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:
-                s, seen, reward, is_terminal = outcome(load(state, env), sampled_actions[env, 0, 0])
+                s, seen, reward, is_terminal = outcome(load_row(state, env, n_state), sampled_actions[env, 0, 0])
                 timestep = clock.timestep[env] + 1
                 out_of_time = timestep >= episode_length
                 results.rewards[env, 0] = reward
                 conclude(env, is_terminal, out_of_time, clock, results)
                 if auto_reset and (is_terminal or out_of_time):
-                    store(results.final_observations, env, seen)
-                    s = start(env, clock, state_reset_pool)
+                    store_row(results.final_observations, env, seen)
+                    episode = clock.episode[env]
+                    s = start(env, episode, clock.reset_seed, state_reset_pool)
                     seen = observe(s)
-                    clock.episode[env] += 1
+                    clock.episode[env] = episode + 1
                     timestep = 0
                 clock.timestep[env] = timestep
-                store(state, env, s)
-                store(results.observations, env, seen)
+                store_row(state, env, s)
+                store_row(results.observations, env, seen)
 
     @cuda.jit
     def reset(
@@ -76,38 +99,126 @@ def kernels(
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs and (clock.done[env] != 0 or force != 0):
-                s = start(env, clock, state_reset_pool)
-                store(state, env, s)
-                store(results.observations, env, observe(s))
-                clock.episode[env] += 1
+                episode = clock.episode[env]
+                s = start(env, episode, clock.reset_seed, state_reset_pool)
+                store_row(state, env, s)
+                store_row(results.observations, env, observe(s))
+                clock.episode[env] = episode + 1
                 clock.timestep[env] = 0
                 clock.done[env] = 0
 
     @cuda.jit(device=True)
-    def start(env, clock, pool):
-        """Return the start of an environment's next episode: a row of the pool, or one that is drawn."""
-        episode, seed = clock.episode[env], clock.reset_seed
+    def start(env, episode, seed, pool):
+        """Return the start of an environment's episode: a row of the pool, or one that is drawn."""
         if pool_size >= 1:
-            return load(pool, pool_row(episode, env, seed[0], seed[1], pool_size) if pool_size >= 2 else 0)
+            row = pool_row(episode, env, seed[0], seed[1], pool_size) if pool_size >= 2 else 0
+            return load_row(pool, row, n_state)
         return draw_start(philox(episode, env, 0, STREAM_START, seed[0], seed[1]))
 
-    return {"step": step, "reset": reset}
+    if not hasattr(c, "RANDOM"):
+        return {"step": step, "reset": reset}
 
+    keep_all, is_random = c.KEEP_ALL, c.RANDOM
+    choose = drawing(c).choose if is_random else None
+    no_action = np.int32(0) if c.CATEGORIES else np.float32(0)
 
-@cuda.jit(device=True)
-def load_2(source, row):
-    return source[row, 0, 0], source[row, 0, 1]
+    @cuda.jit(device=True)
+    def play(env, state, pool, rows, episodes, draws, seed, stream, n_steps):
+        """Take the steps of an environment, with all that goes on from one to the next in registers."""
+        s = load_row(state, env, n_state)
+        timestep, episode = episodes.timestep[env], episodes.episode[env]
+        reset_seed = episodes.reset_seed[0], episodes.reset_seed[1]
+        action, reward, is_terminal, out_of_time = no_action, float32(0), False, False
+        words, seen = NO_WORDS, observe(s)
+        has_final, final = False, seen
+        if is_random:
+            first, seed_low, seed_high = draws[env], seed[0], seed[1]
+        for k in range(n_steps):
+            if is_random:
+                number = uint32(first + k)
+                if k == 0 or number & uint32(3) == 0:
+                    words = philox(number >> uint32(2), env, 0, stream, seed_low, seed_high)
+                action = choose(word(words, number & uint32(3)), 0, 0)
+            else:
+                action = rows.sampled_actions[k, env, 0, 0]
+            s, seen, reward, is_terminal = outcome(s, action)
+            timestep = int32(timestep + 1)
+            out_of_time = timestep >= episode_length
+            if is_terminal or out_of_time:
+                has_final, final = True, seen
+                s = start(env, episode, reset_seed, pool)
+                seen = observe(s)
+                episode = int32(episode + 1)
+                timestep = int32(0)
+            if keep_all:
+                if is_terminal or out_of_time:
+                    store_row(rows.final_observations[k], env, final)
+                put(row_of(rows, k), env, action, seen, reward, is_terminal, out_of_time)
+        store_row(state, env, s)
+        episodes.timestep[env] = timestep
+        episodes.episode[env] = episode
+        if is_random:
+            draws[env] = first + n_steps
+        if not keep_all:
+            if has_final:
+                store_row(rows.final_observations, env, final)
+            put(rows, env, action, seen, reward, is_terminal, out_of_time)
 
+    @cuda.jit(device=True)
+    def row_of(rows, k):
+        """Return the arrays of a step."""
+        return Rows(
+            rows.sampled_actions[k],
+            rows.rewards[k],
+            rows.terminated[k],
+            rows.truncated[k],
+            rows.done[k],
+            rows.observations[k],
+            rows.final_observations[k],
+        )
 
-@cuda.jit(device=True)
-def load_4(source, row):
-    return source[row, 0, 0], source[row, 0, 1], source[row, 0, 2], source[row, 0, 3]
+    @cuda.jit(device=True)
+    def put(rows, env, action, seen, reward, is_terminal, out_of_time):
+        """Write what a step led to, except the last observation of an episode."""
+        if is_random:
+            rows.sampled_actions[env, 0, 0] = action
+        rows.rewards[env, 0] = reward
+        conclude(env, is_terminal, out_of_time, rows, rows)
+        store_row(rows.observations, env, seen)
 
+    @cuda.jit
+    def with_drawn_actions(
+        state: float32[:, :, :],
+        state_reset_pool: float32[:, :, :],
+        rows: Rows,
+        episodes: Episodes,
+        draws: int32[:],
+        seed: int32[:],
+        stream: int32,
+        n_steps: int32,
+        n_envs: int32,
+    ):
+        for local in range(cuda.threadIdx.x, envs_per_block, threads):
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs:
+                play(env, state, state_reset_pool, rows, episodes, draws, seed, stream, n_steps)
 
-@cuda.jit(device=True)
-def store(to, row, values):
-    for index in range(len(values)):
-        to[row, 0, index] = values[index]
+    @cuda.jit
+    def with_given_actions(
+        state: float32[:, :, :],
+        state_reset_pool: float32[:, :, :],
+        rows: Rows,
+        episodes: Episodes,
+        n_steps: int32,
+        n_envs: int32,
+    ):
+        for local in range(cuda.threadIdx.x, envs_per_block, threads):
+            env = cuda.blockIdx.x * envs_per_block + local
+            if env < n_envs:
+                play(env, state, state_reset_pool, rows, episodes, None, None, 0, n_steps)
+
+    rollout = with_drawn_actions if is_random else with_given_actions
+    return {"step": step, "reset": reset, "rollout": rollout}
 
 
 @cuda.jit(device=True)

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from warpdrive_min.kernels.core_numba import clip, maths, principal
+from warpdrive_min.kernels.core_numba import clip, maths, principal, sincos_of
 
-from .._common.single_numba import kernels, load_4, symmetric
+from .._common.single_numba import kernels, symmetric
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
 def build(c: Any) -> dict[str, Any]:
     """Close the kernels over the constants."""
-    sin, cos = maths(c.EXACT)
+    sin, sincos = maths(c.EXACT).sin, sincos_of(c.EXACT)
     inertia_1, inertia_2, coupling = c.INERTIA_1, c.INERTIA_2, c.COUPLING
     weight_1, weight_2, torque_size = c.WEIGHT_1, c.WEIGHT_2, c.TORQUE
     length_1, length_2, goal_height = c.LENGTH_1, c.LENGTH_2, c.GOAL_HEIGHT
@@ -35,7 +35,7 @@ def build(c: Any) -> dict[str, Any]:
     def slope(state, torque):
         """Return the derivative of the state by time, by the equations of the book; its cos(x - pi/2) is sin x."""
         angle_1, angle_2, velocity_1, velocity_2 = state
-        sin_2, cos_2 = sin(angle_2), cos(angle_2)
+        sin_2, cos_2 = sincos(angle_2)
         d_1 = inertia_1 + TWO * coupling * cos_2
         d_2 = inertia_2 + coupling * cos_2
         ratio = d_2 / d_1
@@ -71,7 +71,9 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit(device=True)
     def observe(state):
         angle_1, angle_2, velocity_1, velocity_2 = state
-        return cos(angle_1), sin(angle_1), cos(angle_2), sin(angle_2), velocity_1, velocity_2
+        sin_1, cos_1 = sincos(angle_1)
+        sin_2, cos_2 = sincos(angle_2)
+        return cos_1, sin_1, cos_2, sin_2, velocity_1, velocity_2
 
     @cuda.jit(device=True)
     def height(seen):
@@ -87,4 +89,4 @@ def build(c: Any) -> dict[str, Any]:
             symmetric(words[3], start_range),
         )
 
-    return kernels(c, load_4, outcome, observe, draw_start)
+    return kernels(c, 4, outcome, observe, draw_start)

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from warpdrive_min.kernels.core_numba import maths
+from warpdrive_min.kernels.core_numba import sincos_of
 
-from .._common.single_numba import kernels, load_4, symmetric
+from .._common.single_numba import kernels, symmetric
 
 ONE, FOUR_THIRDS = np.float32(1), np.float32(4 / 3)
 
 
 def build(c: Any) -> dict[str, Any]:
     """Close the kernels over the constants."""
-    sin, cos = maths(c.EXACT)
+    sincos = sincos_of(c.EXACT)
     gravity, force_size, time_step = c.GRAVITY, c.FORCE, c.TIME_STEP
     pole_mass, total_mass, pole_mass_length, half_length = c.POLE_MASS, c.TOTAL_MASS, c.POLE_MASS_LENGTH, c.HALF_LENGTH
     max_angle, max_position, start_range = c.MAX_ANGLE, c.MAX_POSITION, c.START_RANGE
@@ -32,7 +32,7 @@ def build(c: Any) -> dict[str, Any]:
     def move(state, action):
         """Advance by one explicit Euler step."""
         x, x_dot, theta, theta_dot = state
-        sin_theta, cos_theta = sin(theta), cos(theta)
+        sin_theta, cos_theta = sincos(theta)
         force = force_size if action == 1 else -force_size
         push = (force + pole_mass_length * theta_dot * theta_dot * sin_theta) / total_mass
         inertia = half_length * (FOUR_THIRDS - pole_mass * cos_theta * cos_theta / total_mass)
@@ -59,4 +59,4 @@ def build(c: Any) -> dict[str, Any]:
             symmetric(words[3], start_range),
         )
 
-    return kernels(c, load_4, outcome, observe, draw_start)
+    return kernels(c, 4, outcome, observe, draw_start)

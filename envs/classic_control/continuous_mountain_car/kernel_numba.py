@@ -9,7 +9,7 @@ from numba import cuda
 
 from warpdrive_min.kernels.core_numba import clip
 
-from .._common.single_numba import kernels, load_2
+from .._common.single_numba import kernels
 from .._common.valley_numba import valley
 
 ZERO = np.float32(0)
@@ -29,4 +29,4 @@ def build(c: Any) -> dict[str, Any]:
         reward = (goal_reward if arrived else ZERO) - action_cost * action * action
         return s, observe(s), reward, arrived
 
-    return kernels(c, load_2, outcome, observe, draw_start)
+    return kernels(c, 2, outcome, observe, draw_start)

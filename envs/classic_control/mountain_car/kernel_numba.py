@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from .._common.single_numba import kernels, load_2
+from .._common.single_numba import kernels
 from .._common.valley_numba import valley
 
 REWARD = np.float32(-1)
@@ -25,4 +25,4 @@ def build(c: Any) -> dict[str, Any]:
         s = roll(state, push)
         return s, observe(s), REWARD, is_at_goal(s)
 
-    return kernels(c, load_2, outcome, observe, draw_start)
+    return kernels(c, 2, outcome, observe, draw_start)

@@ -6,14 +6,14 @@ from typing import Any
 
 from numba import cuda
 
-from warpdrive_min.kernels.core_numba import clip, maths, principal
+from warpdrive_min.kernels.core_numba import clip, maths, principal, sincos_of
 
-from .._common.single_numba import kernels, load_2, symmetric
+from .._common.single_numba import kernels, symmetric
 
 
 def build(c: Any) -> dict[str, Any]:
     """Close the kernels over the constants."""
-    sin, cos = maths(c.EXACT)
+    sin, sincos = maths(c.EXACT).sin, sincos_of(c.EXACT)
     gravity_gain, torque_gain, time_step = c.GRAVITY_GAIN, c.TORQUE_GAIN, c.TIME_STEP
     max_velocity, max_torque = c.MAX_VELOCITY, c.MAX_TORQUE
     velocity_cost, torque_cost = c.VELOCITY_COST, c.TORQUE_COST
@@ -44,10 +44,11 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit(device=True)
     def observe(state):
         angle, velocity = state
-        return cos(angle), sin(angle), velocity
+        sine, cosine = sincos(angle)
+        return cosine, sine, velocity
 
     @cuda.jit(device=True)
     def draw_start(words):
         return symmetric(words[0], start_angle), symmetric(words[1], start_velocity)
 
-    return kernels(c, load_2, outcome, observe, draw_start)
+    return kernels(c, 2, outcome, observe, draw_start)

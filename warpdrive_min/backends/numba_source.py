@@ -1,0 +1,93 @@
+"""Numba kernels made from other ones: with the sizes of arrays compiled in, and of many steps a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from numba import cuda
+
+from warpdrive_min.backends.base import PythonSignature
+from warpdrive_min.constants import DONE, Constants
+from warpdrive_min.kernels.core_numba import sized
+from warpdrive_min.kernels.rollout_numba import drawing
+
+ACTIONS: Final = Constants.ACTIONS
+KEPT: Final = ("observations", "final_observations", "rewards", "terminated", "truncated", DONE)
+"""Arrays of which each step of a rollout writes a row of its own with KEEP_ALL."""
+DRAWN: Final = {"draws": "int32[:]", "seed": "int32[:]", "stream": "int32", "n_envs": "int32"}
+"""Parameters by which actions are drawn."""
+
+
+def with_sizes(
+    function: Callable[..., Any], on_device: Any, shapes: Sequence[tuple[int, ...] | None]
+) -> Callable[..., Any]:
+    """Return a kernel's function, on arrays and scalars one by one, whose arrays have all sizes but the first fixed.
+
+    Numba reads the sizes of an array where it is indexed, and multiplies by them, 64 bits wide.
+
+    Args:
+        function: Function of a kernel.
+        on_device: The same as a device function.
+        shapes: Shape of each parameter; None: a scalar.
+    """
+    names = [f"argument_{index}" for index in range(len(shapes))]
+    of_size = [
+        f"_sized({name}, _sizes_{name})" if shape and len(shape) > 1 else name
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    space: dict[str, Any] = {"_sized": sized, "_kernel": on_device}
+    space |= {f"_sizes_{name}": tuple(shape[1:]) for name, shape in zip(names, shapes, strict=True) if shape}
+    call = _call("_kernel", PythonSignature.of(function), of_size, space)
+    return _defined(function.__name__, names, [call], space)
+
+
+def rollout_of(step: Callable[..., Any], c: Any) -> Any:
+    """Return the kernel that steps ``n_steps`` times; a block owns its environments, and waits between the steps.
+
+    It takes the parameters of ``step``, those of its named tuples one by one, and ``n_steps``. With RANDOM it draws the
+    actions, and takes what is in `DRAWN` too; else they are given, and have a leading axis of steps. With KEEP_ALL the
+    actions that are drawn and the arrays in `KEPT` have that axis as well.
+
+    Args:
+        step: Function of the kernel ``step``.
+        c: Constants: KEEP_ALL, RANDOM, and those of `drawing`.
+    """
+    signature = PythonSignature.of(step)
+    by_step = {*((ACTIONS,) if c.KEEP_ALL or not c.RANDOM else ()), *(KEPT if c.KEEP_ALL else ())}
+    row = {each.name: f"{each.name}[_k]" if each.name in by_step else each.name for each in signature.parameters}
+    space: dict[str, Any] = {"_cuda": cuda, "_step": cuda.jit(device=True)(step)}
+    call = _call("_step", signature, [row[each.name] for each in signature.parameters], space)
+    annotations = {"n_steps": "int32"}
+    body = ["for _k in range(n_steps):", f"    {call}", "    _cuda.syncthreads()"]
+    if c.RANDOM:
+        annotations |= DRAWN
+        space |= {f"_{name}": function for name, function in drawing(c)._asdict().items()}
+        drawn = f"_draw({row.get(ACTIONS, ACTIONS)}, _k, draws, seed, stream, n_envs)"
+        body = [body[0], f"    {drawn}", "    _cuda.syncthreads()", *body[1:], "_count(draws, n_steps, n_envs)"]
+    for each in signature.parameters:
+        rank = None if each.rank is None else each.rank + (each.name in by_step)
+        annotations[each.name] = f"{each.dtype}[{', '.join(':' * rank)}]" if rank else str(each.dtype)
+    rollout = _defined("rollout", list(annotations), body, space)
+    rollout.__annotations__ = annotations
+    return cuda.jit(rollout)
+
+
+def _call(name: str, signature: PythonSignature, values: Sequence[str], space: dict[str, Any]) -> str:
+    """Return the text of a call with values for the parameters; named tuples are put into ``space``."""
+    kinds = {id(kind): f"_tuple_{index}" for index, kind in enumerate(signature.tuples) if kind}
+    space |= {kinds[id(kind)]: kind for kind in signature.tuples if kind}
+    rest = iter(values)
+    arguments = []
+    for kind, size in zip(signature.tuples, signature.sizes, strict=True):
+        fields = ", ".join(next(rest) for _ in range(size))
+        arguments.append(f"{kinds[id(kind)]}({fields})" if kind else fields)
+    return f"{name}({', '.join(arguments)})"
+
+
+def _defined(name: str, parameters: Sequence[str], body: Sequence[str], space: dict[str, Any]) -> Callable[..., Any]:
+    """Return a function of a text."""
+    text = "\n    ".join([f"def {name}({', '.join(parameters)}):", *body])
+    exec(text, space)
+    function: Callable[..., Any] = space[name]
+    return function
