@@ -108,6 +108,7 @@ def test_four_floats_go_and_come_in_order() -> None:
 
 
 _COMPILE_TO_PTX = """
+import _numba_cuda_redirector  # an install does so by a .pth file, which is read in site-packages alone
 import types
 from unittest import mock
 from numba import cuda, float32
