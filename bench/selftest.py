@@ -18,7 +18,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from . import compare
+from . import compare, planted
 from .calibrate import CALIBRATIONS, Calibration, NoiseFloor
 from .case import Job
 from .errors import CompareError, NothingMeasured, exiting
@@ -74,12 +74,18 @@ def selftest(
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure what changes cost that are planted.")] = False,
 ) -> None:
     """Gate the present code against itself, as it is and with a slow-down, many times over.
 
     Exits with 0 if of every point each gate passes what is the same and 19 in 20 catch the slow-down, with 1 if not,
-    with 3 if there is nothing to gate, with 5 if a point fails.
+    with 3 if there is nothing to gate, with 5 if a point fails. With --measure: with 0, or with 5 if a change fails.
     """
+    if measure:
+        with exiting(5, CompareError, WorkerError, ValueError, OSError):
+            if measure_costs(case or [], preset.value, resume, out):
+                raise typer.Exit(int(Code.BROKEN))
+        return
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
     with exiting(5, CompareError, WorkerError, ValueError, OSError):
         slower = parse_threshold(planted, "--planted")
@@ -227,3 +233,32 @@ def measured(
         failed += [*seen.skipped, *seen.failed]
         yield by, seen.pairs
     say(f"records: {', '.join(map(str, kept.files))}")
+
+
+# ------------------------------------------------------------------ changes of the code
+
+
+def measure_costs(cases: Sequence[str], preset: Preset, resume: str | None, out: Path) -> list[str]:
+    """Measure what planted changes cost, and keep it; returns those that failed.
+
+    Args:
+        cases: Keeps the changes that are measured by these; none: all.
+        preset: How much is measured.
+        resume: Run to go on with; None: a new one.
+        out: Folder of the records and comparisons.
+    """
+    changes = [change for change in planted.read(planted.SLOWER) if not cases or change.case in cases]
+    run_id = resume or new_run_id()
+    kept = Kept.of(out, f"{run_id}-planted")
+    keeps(kept.a, kept.b, words=("--measure", "--resume", run_id))
+    found, failed = dict[str, planted.Cost](), list[str]()
+    for index, (change, seen) in enumerate(planted.measured(changes, preset, run_id, kept), start=1):
+        failed += [f"{change.name}: {text}" for text in (*seen.skipped, *seen.failed)]
+        for pair in seen.pairs:
+            found[change.name] = cost = planted.Cost.of(change, pair, run_id)
+            say(f"{index}/{len(changes)} {change.name}: {cost.slower:+.2%} ({cost.low:+.2%} to {cost.high:+.2%})")
+            planted.keep({change.name: cost}, out / planted.COSTS)
+    for text in failed:
+        say(f"failed: {text}")
+    say(f"{len(found)} of {len(changes)} changes measured: {out / planted.COSTS}")
+    return failed

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from bench import compare, selftest, worker
+from bench import compare, planted, selftest, worker
 from bench.calibrate import NoiseFloor, read, store
 from bench.case import Job
 from bench.record import Record, append, read_all, read_comparisons
@@ -112,6 +113,30 @@ def test_measured_gates_see_the_slow_down_that_was_planted(fake, tmp_path):
     assert logs == [pytest.approx(1, abs=2e-4), pytest.approx(1 + PLANTED, abs=2e-3)] * 3
     assert "always passed" in bench(*words, "--resume", "run")
     assert len(read_all([tmp_path / "run-b.jsonl"])) == 6
+
+
+def test_costs_of_planted_changes_are_measured_and_kept(fake, monkeypatch, tmp_path):
+    """The code as it is takes 1 ms a run and its copy with the change 1.2 ms; a change that cannot run is said."""
+    watch = FakeWatch(lambda run: 1.2e6)
+    changed = case(lambda _: timed(watch.run, stopwatch=watch), 1)
+    monkeypatch.setattr(
+        Worker, "on", lambda root: nullcontext(Server({"fake": fake if root == planted.ROOT else changed}))
+    )
+    monkeypatch.setattr(planted, "CASES", {"fake": fake})
+    (one, *_) = planted.read(planted.SAME)
+    where = {axis: str(value) for axis, value in fake.points("smoke")[0].items()}
+    change = replace(one, case="fake", where=where)
+    monkeypatch.setattr(planted, "read", lambda _: [change])
+    words = ["selftest", "--measure", "--preset", "smoke", "--out", tmp_path]
+    assert "1 of 1 changes measured" in bench(*words, "--resume", "run")
+    (cost,) = planted.costs(tmp_path / planted.COSTS).values()
+    assert (cost.change, cost.run_id) == (change.name, "run")
+    assert cost.slower == pytest.approx(0.2, abs=1e-3)
+    n_runs = watch.runs
+    bench(*words, "--resume", "run")
+    assert watch.runs == n_runs, "what is kept is not measured again"
+    monkeypatch.setattr(Worker, "on", lambda _: nullcontext(Server({})))
+    assert "this code has no case fake" in bench(*words, exits=5)
 
 
 def test_delay_of_a_run_is_waited_for():
