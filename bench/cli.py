@@ -21,6 +21,7 @@ from .publish import publish
 from .report import report
 from .reproduce import reproduce
 from .selftest import selftest
+from .static.command import static
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
@@ -37,6 +38,7 @@ app.command("doctor")(doctor)
 app.command("peers")(peers)
 app.command("publish")(publish)
 app.command("run")(sweep.command)
+app.command("static")(static)
 app.command("plot")(plots.plot)
 app.command("report")(report)
 

@@ -53,8 +53,8 @@ class _Line(Model):
 
 
 Status = Literal["ok", "skipped", "failed"]
-Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn"]
-"""Kind of work that is timed; figures of different scopes never mix."""
+Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn", "static"]
+"""Kind of work that is timed, or read without being run; figures of different scopes never mix."""
 
 
 class Checks(Model):

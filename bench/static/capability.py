@@ -1,0 +1,73 @@
+"""Limits of a multiprocessor by compute capability, and how many threads of a kernel it holds at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+WARP: Final = 32
+SUBPARTITIONS: Final = 4
+"""Parts of a multiprocessor, each with a quarter of its registers and its warps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capability:
+    """Resources of one multiprocessor.
+
+    Source: "CUDA C++ Programming Guide" 13.0, tables "Technical Specifications per Compute Capability" and "Throughput
+    of Native Arithmetic Instructions"; units of allocation as in `cuda_occupancy.h` of the same toolkit.
+    """
+
+    warps: int
+    """Warps at once, at most."""
+    blocks: int
+    registers: int = 65_536
+    shared_bytes: int
+    register_unit: int = 256
+    """Registers of a warp come in multiples of it."""
+    shared_unit: int = 128
+    reserved_bytes: int = 1_024
+    """Shared memory of each block that the system takes."""
+    fp32: int = 128
+    """Results a clock cycle, as are the next."""
+    int32: int = 64
+    fp64: int
+    sfu: int = 16
+
+
+CAPABILITIES: Final[dict[str, Capability]] = {
+    "sm_80": Capability(warps=64, blocks=32, shared_bytes=164 * 1024, fp32=64, fp64=32),
+    "sm_90": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64),
+    "sm_100": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64),
+    "sm_120": Capability(warps=48, blocks=24, shared_bytes=100 * 1024, int32=128, fp64=2),
+}
+"""By the name that compilers give it."""
+
+
+def warps_at_once(capability: Capability, *, threads: int, registers: int, shared_bytes: int) -> tuple[int, str]:
+    """Return the warps of a kernel that a multiprocessor holds, and what keeps it from holding more.
+
+    Args:
+        capability: Of the multiprocessor.
+        threads: Of a block.
+        registers: Of a thread.
+        shared_bytes: Of a block.
+
+    Source: `cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`.
+    """
+    warps = -(-threads // WARP)
+    of_warp = max(1, _up(registers * WARP, capability.register_unit))
+    by_registers = capability.registers // SUBPARTITIONS // of_warp * SUBPARTITIONS // warps
+    of_block = _up(shared_bytes + capability.reserved_bytes, capability.shared_unit)
+    limits = {
+        "warps": capability.warps // warps,
+        "blocks": capability.blocks,
+        "registers": by_registers if registers else capability.blocks,
+        "shared memory": capability.shared_bytes // of_block,
+    }
+    limit = min(limits, key=lambda name: limits[name])
+    return limits[limit] * warps, limit
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

@@ -1,0 +1,76 @@
+"""`python -m bench static`: what every kernel costs, as far as its machine code says, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ..errors import CompareError, exiting
+from ..machine import ROOT
+from ..record import RESULTS, Context, Record, append
+from ..show import render
+from .capability import CAPABILITIES
+from .programs import BACKENDS, Program, chosen
+from .records import records_of, table_of
+
+STATIC: Final = RESULTS / "static"
+WIDE: Final = 200
+ARCHITECTURES: Final = ("90",)
+Archs = Annotated[list[str] | None, typer.Option(help="GPU architectures, as 90 or sm_90; may be given several times.")]
+
+
+def static(
+    env: Annotated[list[str] | None, typer.Option(help="Environment, part of the core, or module:Class.")] = None,
+    backend: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(BACKENDS)}; else both.")] = None,
+    arch: Archs = None,
+    n_envs: Annotated[int | None, typer.Option(min=1, help="Copies of each environment.")] = None,
+    n_agents: Annotated[int | None, typer.Option(min=1, help="Agents, where that can be chosen.")] = None,
+    config: Annotated[str | None, typer.Option(help="Arguments of a user's environment, as JSON.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
+) -> None:
+    """Compile every kernel as it would be launched, read its machine code, record it, and show a table.
+
+    Exits with 1 if a kernel could not be compiled or read, with 5 if an option is wrong.
+    """
+    with exiting(5, CompareError, to_stderr=True):
+        programs = chosen(env or [], backend or [], n_envs, n_agents, config)
+        context = Context.here("default")
+        records = taken(programs, architectures(arch), context)
+    file = out / f"{context.run_id}.jsonl"
+    for record in records:
+        append(file, record)
+    console = render.console(WIDE)
+    console.print(render.terminal(table_of([record for record in records if record.is_evidence])))
+    typer.echo(f"records: {file}")
+    if any(record.status == "failed" for record in records):
+        raise typer.Exit(1)
+
+
+def architectures(given: Sequence[str] | None) -> list[str]:
+    """Return architectures as compilers name them; raises CompareError of one that is not known here."""
+    names = [each if each.startswith("sm_") else f"sm_{each}" for each in given or ARCHITECTURES]
+    for name in names:
+        if name not in CAPABILITIES:
+            raise CompareError(f"--arch: must be one of {', '.join(CAPABILITIES)} (got {name}); give one of these")
+    return names
+
+
+def taken(programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT) -> list[Record]:
+    """Return the records of programs, of the code under a folder; prints a line for each program, and what failed."""
+    records: list[Record] = []
+    start = time.monotonic()
+    for index, found in enumerate(records_of(programs, archs, context, root), start=1):
+        records += found
+        program = programs[index - 1]
+        typer.echo(
+            f"{index}/{len(programs)} {program['name']} on {program['backend']}: "
+            f"{sum(record.status == 'ok' for record in found)} kernels, {time.monotonic() - start:.0f} s",
+            err=True,
+        )
+        for reason in dict.fromkeys(record.reason for record in found if record.reason):
+            typer.echo(f"  {found[0].status}: {reason}", err=True)
+    return records

@@ -1,0 +1,432 @@
+"""A process that has environments compile and launch their kernels where there is no GPU, and says what it saw.
+
+`python probe.py ARCHITECTURE...` reads programs, one JSON object a line, and answers each with one: the launches of
+each of its parts, with the compiled files. It takes `warpdrive_min` from the folder that it is started in, which may be
+another commit's: only names that this has had for long.
+
+Backends of its own stand in their places in `BACKENDS`: they compile for architectures that are named, keep arrays on
+the CPU, and count launches in place of making them. So kernels, constants, types and shapes are those of a real run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from warpdrive_min import (
+    BACKENDS,
+    CUDADataManager,
+    CUDAEnvironmentReset,
+    CUDAFunctionManager,
+    CUDASampler,
+    DataFeed,
+    Environment,
+    EnvWrapper,
+)
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.base import (
+    Argument,
+    Availability,
+    Constant,
+    Kernel,
+    Launch,
+    PythonSignature,
+    Source,
+    build_module,
+)
+from warpdrive_min.backends.cache import cached
+from warpdrive_min.backends.gpu import GpuBackend
+from warpdrive_min.backends.numba_cuda import NumbaBackend, NumbaKernel, scalar
+from warpdrive_min.backends.pycuda_driver import PyCudaBackend
+from warpdrive_min.policies import random_policy
+from warpdrive_min.training.algorithms.returns import ReturnScan
+from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
+from warpdrive_min.training.arrays import SharedLayout
+from warpdrive_min.training.rollout import RolloutRecorder
+
+SEED: Final = 1
+HERE: Final = torch.device("cpu")
+
+
+@dataclass(slots=True)
+class Trace:
+    """Launches of the part of a program that is on."""
+
+    architectures: Sequence[str]
+    """As ``sm_90``."""
+    seen: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The launches of each prepared one, in their order."""
+
+    def launch(self, number: int, facts: Mapping[str, Any]) -> None:
+        """Count a launch."""
+        found = self.seen.setdefault(number, {**facts, "launches": 0})
+        found["launches"] += 1
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield a list that holds the launches made within, once it is left."""
+        launches: list[dict[str, Any]] = []
+        self.seen = {}
+        yield launches
+        launches += self.seen.values()
+
+
+Compile = Callable[[Sequence[Argument], int], dict[str, str]]
+"""Returns the compiled file for each architecture, of arguments and threads of a block."""
+
+
+class CountingKernel:
+    """A kernel that is compiled, and counted where it would be launched."""
+
+    def __init__(self, kernel: Any, compile_for: Compile, trace: Trace) -> None:
+        self.name, self.parameters = kernel.name, kernel.parameters
+        self.owns_environments = kernel.owns_environments
+        self._compile, self._trace = compile_for, trace
+
+    def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
+        """Compile for the arguments, and return what counts."""
+        arrays = {
+            parameter.name: argument
+            for parameter, argument in zip(self.parameters, arguments, strict=True)
+            if isinstance(argument, torch.Tensor)
+        }
+        facts = {
+            "kernel": self.name,
+            "blocks": blocks,
+            "threads": threads,
+            "arrays": {name: array.nbytes for name, array in arrays.items()},
+            "compiled": self._compile(arguments, threads),
+        }
+
+        def launch() -> None:
+            self._trace.launch(id(launch), facts)
+
+        return launch
+
+
+class Here(GpuBackend):
+    """Part of a GPU backend that this process changes: there is no device."""
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU: arrays are there for their addresses alone."""
+        return HERE
+
+    def synchronize(self) -> None:
+        """Nothing is on the way."""
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Nothing is enqueued."""
+        yield None
+
+    def enter(self) -> None:
+        """No context is needed to compile."""
+
+
+class CudaC(Here, PyCudaBackend):
+    """CUDA C, compiled for architectures by name."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def availability(self) -> Availability:
+        """Say whether there is a compiler."""
+        found = cuda_c.gpu_compiler()
+        return Availability(found is not None, found or "found no CUDA compiler", cuda_c.GPU_COMPILER_INSTALL)
+
+    def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
+        """Compile for each architecture."""
+        path = Path(source)
+        compiled = {each: str(cuda_c.compile_cubin(path, constants, each)) for each in self._trace.architectures}
+        declared = cuda_c.signatures(cuda_c.whole_text(path), constants, str(path))
+        return {name: CountingKernel(each, lambda *_: compiled, self._trace) for name, each in declared.items()}
+
+
+class NumbaCuda(Here, NumbaBackend):
+    """Numba, compiled for architectures by name."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def availability(self) -> Availability:
+        """Say whether its compilers are there."""
+        try:
+            metadata.version("numba-cuda")
+            from cuda.bindings import nvrtc, nvvm  # noqa: PLC0415  (optional)
+
+            nvrtc.nvrtcVersion(), nvvm.version()
+        except Exception as error:  # noqa: BLE001  (no package, no library, or one that cannot be loaded)
+            return Availability(False, f"cannot compile ({error})", 'pip install "warpdrive-min[static]"')
+        return Availability(True)
+
+    def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
+        """Build the kernels; they are compiled where they are prepared, for the types of the arguments."""
+        exact = bool(constants.get("EXACT"))
+        built = build_module(source, constants)
+        return {name: self._counting(name, kernel, exact, source, constants) for name, kernel in built.items()}
+
+    def _counting(
+        self, name: str, kernel: Any, exact: bool, source: Source, constants: Mapping[str, Constant]
+    ) -> CountingKernel:
+        own = NumbaKernel(name, kernel, exact)
+        key = {"kernel": name, "constants": dict(constants), "sources": _texts(str(source)), "tools": _tools()}
+
+        def compile_for(arguments: Sequence[Argument], threads: int) -> dict[str, str]:
+            from numba.cuda.typing.typeof import typeof  # noqa: PLC0415  (optional)
+
+            values = [
+                each.detach().numpy() if isinstance(each, torch.Tensor) else scalar(each, parameter.dtype)
+                for each, parameter in zip(arguments, own.parameters, strict=True)
+            ]
+            types = [typeof(value) for value in PythonSignature.of(kernel.py_func).pack(values)]
+            compiled = {}
+            for each in self._trace.architectures:
+                of_these = {**key, "types": str(types), "threads": threads, "architecture": each}
+                make = _assembled(kernel, types, threads, each, exact)
+                compiled[each] = str(cached(of_these, ".cubin", make))
+            return compiled
+
+        return CountingKernel(own, compile_for, self._trace)
+
+
+def _texts(module: str) -> list[str]:
+    """Return the sources that a kernel may be made of: those beside its module, and the core's."""
+    found = importlib.import_module(module).__file__
+    assert found is not None, "a module of kernels is a file"
+    folders = {Path(found).parent, Path(cuda_c.__file__).parents[1] / "kernels"}
+    return [path.read_text() for folder in sorted(folders) for path in sorted(folder.glob("*.py"))]
+
+
+def _tools() -> list[str]:
+    from cuda.bindings import nvjitlink, nvvm  # noqa: PLC0415  (optional)
+
+    return [metadata.version("numba-cuda"), str(nvvm.version()), str(nvjitlink.version())]
+
+
+def _assembled(
+    kernel: Any, types: Sequence[Any], threads: int, architecture: str, exact: bool
+) -> Callable[[Path], None]:
+    """Return what compiles a Numba kernel to a file as its dispatcher does: to LTO-IR, which is linked."""
+
+    def make(path: Path) -> None:
+        from types import SimpleNamespace  # noqa: PLC0415
+        from unittest import mock  # noqa: PLC0415
+
+        from cuda.core import Linker, LinkerOptions, ObjectCode  # noqa: PLC0415  (optional)
+        from numba import cuda  # noqa: PLC0415
+        from numba.cuda import dispatcher  # noqa: PLC0415
+        from numba.cuda import types as of_numba  # noqa: PLC0415
+
+        from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
+
+        number = int(architecture.removeprefix("sm_"))
+        capability = divmod(number, 10)
+        suffix = "a" if capability >= (9, 0) else ""  # as numba-cuda does
+        options = kernel.targetoptions
+        device = SimpleNamespace(compute_capability=capability)  # what device functions ask for
+        with (
+            mock.patch.object(dispatcher, "get_current_device", return_value=device),
+            contraction_off() if exact else contextlib.nullcontext(),
+        ):
+            code, _ = cuda.compile(
+                kernel.py_func,
+                of_numba.void(*types),
+                device=False,
+                abi="numba",
+                cc=(*capability, suffix),
+                output="ltoir",
+                fastmath=bool(options.get("fastmath")),
+                launch_bounds=options.get("launch_bounds") or threads,
+            )
+        linked = LinkerOptions(
+            arch=architecture + suffix,
+            max_register_count=options.get("max_registers") or None,
+            link_time_optimization=True,
+        )
+        path.write_bytes(bytes(Linker(ObjectCode.from_ltoir(code), options=linked).link("cubin").code))
+
+    return make
+
+
+# ------------------------------------------------------------------ programs
+
+
+Part = tuple[str, int, list[dict[str, Any]]]
+"""Name, units of work of a call, and launches."""
+
+
+def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
+    """Start an environment, draw actions for it, step it, and keep a step of a rollout."""
+    n_envs = program["n_envs"]
+    with trace.part() as launches:
+        wrapper = EnvWrapper(
+            _class(program["source"])(**program["config"]),
+            num_envs=n_envs,
+            env_backend=backend,
+            blocks_per_env=program.get("blocks_per_env"),
+            seed=SEED,
+            auto_reset=True,
+            exact=program.get("exact", False),
+        )
+        wrapper.reset()
+    yield "reset", n_envs, launches
+    with trace.part() as launches:
+        wrapper.step()
+    yield "step", n_envs, launches
+    draw = random_policy(wrapper, SEED)
+    with trace.part() as launches:
+        draw()
+    yield "draw", n_envs, launches
+    if not isinstance(wrapper.env, Environment):
+        return
+    policies = {role: list(agents) for role, agents in wrapper.env.roles.items()}
+    arrays = SharedLayout().arrays(wrapper, policies or {"all": list(wrapper.env.action_space)})
+    for policy, of_policy in arrays.items():
+        recorder = RolloutRecorder(wrapper, n_steps=1, arrays=of_policy)
+        with trace.part() as launches:
+            recorder.begin()
+            recorder.record(0)
+        yield f"record_{policy}" if policies else "record", n_envs, launches
+
+
+def _class(source: str) -> Any:
+    """Return the class that ``module:Name`` names."""
+    module, _, name = source.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
+    """Draw from probabilities and from logits, as in training, and take the most probable."""
+    n_envs, n_agents, categories = program["n_envs"], program["n_agents"], tuple(program["categories"])
+    data, functions = _managers(program, backend)
+    _push(data, "sampled_actions", np.zeros((n_envs, n_agents, len(categories)), np.int32))
+    sampler = CUDASampler(functions)
+    sampler.register_actions(data, "sampled_actions", categories)
+    sampler.init_random(SEED)
+    values = torch.ones(n_envs, n_agents, sum(categories))
+    log_prob, entropy = torch.zeros(2, n_envs, n_agents)
+    forms: dict[str, dict[str, Any]] = {
+        "probabilities": {},
+        "logits": {"logits": True, "log_prob": log_prob, "entropy": entropy},
+        "argmax": {"use_argmax": True},
+    }
+    for name, form in forms.items():
+        with trace.part() as launches:
+            sampler.sample(data, values, **form)
+        yield name, n_envs, launches
+
+
+def noise(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
+    """Draw continuous actions: around a mean, from Gaussians, and uniformly."""
+    n_envs, n_agents, n_types = program["n_envs"], program["n_agents"], program["n_types"]
+    data, functions = _managers(program, backend)
+    _push(data, "sampled_actions", np.zeros((n_envs, n_agents, n_types), np.float32))
+    sampler = CUDASampler(functions)
+    sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
+    sampler.init_random(SEED)
+    mean = torch.zeros(n_envs, n_agents, n_types)
+    log_prob, entropy = torch.zeros(2, n_envs, n_agents)
+    forms: dict[str, Callable[[], None]] = {
+        "noise": lambda: sampler.sample(data, mean),
+        "gaussian": lambda: sampler.sample_gaussian(data, mean, mean[0], log_prob=log_prob, entropy=entropy),
+        "uniform": lambda: sampler.sample_uniform(data, mean[0], mean[0] + 1),
+    }
+    for name, draw in forms.items():
+        with trace.part() as launches:
+            draw()
+        yield name, n_envs, launches
+
+
+def resetting(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
+    """Restore saved copies, and draw from a pool."""
+    n_envs, n_agents = program["n_envs"], program["n_agents"]
+    data, functions = _managers(program, backend)
+    feed = DataFeed()
+    feed.add_data("saved", np.ones((n_envs, n_agents, 4), np.float32), save_copy_and_apply_at_reset=True)
+    feed.add_data("refilled", np.ones((n_envs, n_agents), np.int32))
+    feed.add_pool_for_reset("refilled_reset_pool", np.ones((4, n_agents), np.int32), "refilled")
+    data.push_data_to_device(feed)
+    with trace.part() as launches:
+        CUDAEnvironmentReset(functions).reset_when_done(data, "if_done")
+    yield "reset_when_done", n_envs, launches
+
+
+def scanning(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
+    """Scan a rollout for returns, and for generalised advantages."""
+    n_envs, n_agents, n_steps = program["n_envs"], program["n_agents"], program["n_steps"]
+    rewards, values, advantages, returns = torch.zeros(4, n_steps, n_envs, n_agents)
+    terminated, truncated = torch.zeros(2, n_steps, n_envs, dtype=torch.int32)
+    for name, lam, seen, filled in (("returns", 1.0, None, None), ("advantages", 0.95, values, advantages)):
+        scan = ReturnScan(backend, n_envs, n_agents, 0.99, lam)
+        with trace.part() as launches:
+            scan.scan(rewards, seen, terminated, truncated, values[0], None, filled, returns)
+        yield name, n_envs * n_steps, launches
+
+
+def shuffling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
+    """Draw a permutation, and rows of a replay buffer."""
+    n = program["n_envs"]
+    shuffle = Shuffle(backend, n, SEED)
+    with trace.part() as launches:
+        shuffle.permute()
+    yield "permute", n, launches
+    rows = RowDraw(backend, n, SEED)
+    with trace.part() as launches:
+        rows.draw(torch.full((1,), n, dtype=torch.int32))
+    yield "rows", n, launches
+
+
+def _managers(program: Mapping[str, Any], backend: str) -> tuple[CUDADataManager, CUDAFunctionManager]:
+    n_envs, n_agents = program["n_envs"], program["n_agents"]
+    data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=BACKENDS[backend])
+    return data, CUDAFunctionManager(n_agents, n_envs, backend=BACKENDS[backend])
+
+
+def _push(data: CUDADataManager, name: str, array: Any) -> None:
+    feed = DataFeed()
+    feed.add_data(name, array)
+    data.push_data_to_device(feed, torch_accessible=True)
+
+
+PROGRAMS: Final = {each.__name__: each for each in (environment, sampling, noise, resetting, scanning, shuffling)}
+
+
+def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:
+    """Run a program; returns its parts, or why there are none."""
+    backend = program["backend"]
+    try:
+        if not (state := BACKENDS[backend].availability()).available:
+            return {"skipped": f"{backend}: {state}"}
+        parts = PROGRAMS[program["kind"]](program, backend, trace)
+        return {"parts": [{"part": name, "units": units, "launches": found} for name, units, found in parts]}
+    except Exception as error:  # noqa: BLE001  (whatever breaks one program must not lose the others)
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def main(architectures: Sequence[str]) -> None:
+    """Answer programs until there are no more."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("_numba_cuda_redirector")  # its .pth is read in Python's own folders alone
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what an environment prints is no answer
+    sys.path.insert(0, os.getcwd())
+    trace = Trace(architectures)
+    BACKENDS.update({"pycuda": CudaC(trace), "numba": NumbaCuda(trace)})
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line), trace)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,110 @@
+"""Programs that are looked at: every environment as it is trained, and the core's own kernels, at chosen sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from warpdrive_min.envs import ENVS
+
+from ..errors import CompareError
+from ..workloads.shared import EPISODE_LENGTHS, env_config
+
+Program = Mapping[str, Any]
+"""A program of `probe.py`: ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and what its kind takes."""
+
+BACKENDS: Final = ("pycuda", "numba")
+SIZES: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
+    *((name, 10_000, 1, {}) for name in EPISODE_LENGTHS),
+    ("tag_gridworld", 2_000, 5, {}),
+    ("tag_gridworld", 100, 1_000, {"blocks_per_env": 4}),
+    ("tag_continuous", 2_000, 110, {}),
+    ("tag_continuous", 100, 2_000, {}),
+    ("covid19_economy", 1_000, 52, {}),
+    ("rice", 1_000, 27, {}),
+)
+"""Environment, number of copies and of agents, and what else its wrapper takes: each source of kernels once."""
+CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
+    "sampling": (
+        {"n_envs": 10_000, "n_agents": 1, "categories": [2]},
+        {"n_envs": 2_000, "n_agents": 110, "categories": [21, 21]},
+    ),
+    "noise": ({"n_envs": 10_000, "n_agents": 1, "n_types": 1},),
+    "resetting": ({"n_envs": 10_000, "n_agents": 5},),
+    "scanning": ({"n_envs": 2_000, "n_agents": 5, "n_steps": 50},),
+    "shuffling": ({"n_envs": 1_000_000, "n_agents": 1},),
+}
+"""The core's own kernels, by the kinds of programs that launch them; `shuffling` takes environments for rows."""
+
+
+def chosen(
+    envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: str | None
+) -> list[Program]:
+    """Return the programs that options ask for.
+
+    Args:
+        envs: Environments, kinds of the core's kernels, or a user's classes as ``module:Class``; none: all of ours.
+        backends: Of `BACKENDS`; none: both.
+        n_envs: Copies, in place of the usual ones.
+        n_agents: Agents, in place of the usual ones.
+        config: JSON of a user's environment's arguments.
+
+    Raises:
+        CompareError: A name is unknown, or the config is no JSON object or there is none to give it to.
+    """
+    for backend in backends:
+        if backend not in BACKENDS:
+            raise CompareError(f"--backend: must be one of {', '.join(BACKENDS)} (got {backend}); leave it out for all")
+    known = [*ENVS, *CORE]
+    for name in envs:
+        if name not in known and ":" not in name:
+            raise CompareError(
+                f"--env: must be one of {', '.join(known)}, or a class as module:Class (got {name}); give one of these"
+            )
+    users = [name for name in envs if ":" in name]
+    if config is not None and not users:
+        raise CompareError(f"--config: is of a user's environment (got {config}); name it with --env module:Class")
+    given = _config(config)
+    sizes = {
+        name: [(one, own) for each, *one, own in SIZES if each == name][: None if n_agents is None else 1]
+        for name in ENVS
+    }
+    made: list[dict[str, Any]] = []
+    for name in envs or known:
+        if name in CORE:
+            made += [{"name": name, "kind": name, **each, "n_envs": n_envs or each["n_envs"]} for each in CORE[name]]
+        elif name in ENVS:
+            for (copies, agents), own_arguments in sizes[name]:
+                agents = n_agents if n_agents and name not in _FIXED else agents
+                arguments = own_arguments if n_agents is None else {}
+                source = f"warpdrive_min.envs:{ENVS[name].__name__}"
+                made.append(_environment(name, source, env_config(name, agents), n_envs or copies, agents) | arguments)
+        else:
+            made.append(_environment(name.partition(":")[2], name, given, n_envs or 1_000, 0))
+    return [{**each, "backend": backend} for backend in backends or BACKENDS for each in made]
+
+
+_FIXED: Final = (*EPISODE_LENGTHS, "covid19_economy")
+"""Environments whose number of agents is theirs."""
+
+
+def _environment(name: str, source: str, config: Mapping[str, Any], n_envs: int, n_agents: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": "environment",
+        "source": source,
+        "config": dict(config),
+        "n_envs": n_envs,
+        "n_agents": n_agents,
+    }
+
+
+def _config(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise CompareError(f"--config: must be JSON (got {text}: {error}); for example '{{\"n\": 3}}'") from error
+    if not isinstance(found, dict):
+        raise CompareError(f"--config: must be a JSON object (got {text}); for example '{{\"n\": 3}}'")
+    return found

@@ -1,0 +1,284 @@
+"""Records of machine code: each kernel that a program launches, on each architecture, in figures that are exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from warpdrive_min.processes import tied
+
+from ..errors import CompareError
+from ..machine import ROOT
+from ..measure import Measurement, Metric
+from ..point import Check, point_name
+from ..record import CaseVersion, Context, Record
+from ..show.columns import Column, Table, metric_column
+from . import cubin, sass
+from .capability import CAPABILITIES, warps_at_once
+from .programs import Program
+
+LOOP: Final = 8
+"""Times that a loop counts for in figures that are weighted: how often it runs, machine code does not say."""
+PROBE: Final = Path(__file__).with_name("probe.py")
+
+
+def table_of(records: Sequence[Record]) -> Table[Any]:
+    """Return the table of machine code."""
+    axes = [Column(name, _axis(name), is_choice=True) for name in ("program", "part", "kernel", "backend", "arch")]
+    return Table(
+        title="machine code",
+        columns=[
+            *axes,
+            metric_column("registers"),
+            metric_column("local_bytes", "local B"),
+            metric_column("shared_bytes", "shared B"),
+            metric_column("occupancy"),
+            metric_column("instructions"),
+            metric_column("weighted_instructions", "weighted"),
+            metric_column("argument_bytes", "B / unit"),
+            Column("code", lambda record: str(record.notes["code"])[:8], is_code=True),
+        ],
+        rows=records,
+    )
+
+
+def _axis(name: str) -> Callable[[Record], str]:
+    return lambda record: str(record.point.get(name, ""))
+
+
+MACHINE_CODE: Final = CaseVersion(name="machine_code", scope="static")
+
+
+# ------------------------------------------------------------------ the processes
+
+
+def records_of(
+    programs: Sequence[Program],
+    architectures: Sequence[str],
+    context: Context,
+    root: Path = ROOT,
+    n_processes: int | None = None,
+) -> Iterator[list[Record]]:
+    """Yield the records of each program, in their order, with the code under a folder.
+
+    Args:
+        programs: What is compiled.
+        architectures: As ``sm_90``; each one of `CAPABILITIES`.
+        context: What the records share.
+        root: Folder of a checkout.
+        n_processes: That compile at once; None: one for each core.
+    """
+    for program, reply in answers(programs, architectures, root, n_processes):
+        yield list(_records(program, reply, architectures, context))
+
+
+def answers(
+    programs: Sequence[Program], architectures: Sequence[str], root: Path, n_processes: int | None = None
+) -> Iterator[tuple[Program, dict[str, Any]]]:
+    """Yield the answer of `probe.py` to each program, in their order; see there."""
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
+    for index in range(len(programs)):
+        todo.put(index)
+    n = min(len(programs), n_processes or len(os.sched_getaffinity(0)))
+    threads = [
+        threading.Thread(target=_ask, args=(programs, todo, done, architectures, root), daemon=True) for _ in range(n)
+    ]
+    for thread in threads:
+        thread.start()
+    there: dict[int, dict[str, Any]] = {}
+    for index, program in enumerate(programs):
+        while index not in there:
+            found, reply = done.get()
+            there[found] = reply
+        yield program, there.pop(index)
+
+
+def _ask(
+    programs: Sequence[Program],
+    todo: queue.SimpleQueue[int],
+    done: queue.SimpleQueue[tuple[int, dict[str, Any]]],
+    architectures: Sequence[str],
+    root: Path,
+) -> None:
+    """Let a process answer programs until there are no more; one that dies is followed by another."""
+    with suppress(queue.Empty):
+        while True:
+            index = todo.get_nowait()
+            with suppress(BrokenPipeError), _start(architectures, root) as process:
+                while reply := _answer(process, programs[index]):
+                    done.put((index, reply))
+                    index = todo.get_nowait()
+            done.put((index, {"failed": f"the process that compiles died with exit code {process.returncode}"}))
+
+
+def _answer(process: subprocess.Popen[str], program: Program) -> dict[str, Any] | None:
+    """Return the answer of a process to a program; None: it has died."""
+    assert process.stdin is not None, "it is a pipe"
+    assert process.stdout is not None, "it is a pipe"
+    with suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(program) + "\n")
+        process.stdin.flush()
+    line = process.stdout.readline()
+    reply: dict[str, Any] | None = json.loads(line) if line else None
+    return reply
+
+
+def _start(architectures: Sequence[str], root: Path) -> subprocess.Popen[str]:
+    """Start `probe.py` on the code under a folder, without Numba's simulator."""
+    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    path = os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH")]))
+    words = [sys.executable, "-P", str(PROBE), *architectures]
+    env = {**kept, "PYTHONPATH": path}
+    return subprocess.Popen(tied(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+
+
+# ------------------------------------------------------------------ a record
+
+
+def _records(
+    program: Program, reply: Mapping[str, Any], architectures: Sequence[str], context: Context
+) -> Iterator[Record]:
+    """Yield the records of a program: each launch on each architecture, or why there is none."""
+    if "parts" not in reply:
+        status = "skipped" if "skipped" in reply else "failed"
+        for architecture in architectures:
+            point = _point(program, architecture, "", "")
+            yield _record(point, program, context, status=status, reason=reply[status])
+        return
+    for part in reply["parts"]:
+        for name, launch in _named(part["launches"]):
+            for architecture in architectures:
+                point = _point(program, architecture, part["part"], name)
+                try:
+                    seen = _seen(launch, part["units"], architecture)
+                except (cubin.CubinError, CompareError) as error:
+                    yield _record(point, program, context, status="failed", reason=str(error))
+                else:
+                    yield _record(point, program, context, seen=seen)
+
+
+def _point(program: Program, architecture: str, part: str, kernel: str) -> dict[str, Any]:
+    sizes = {name: program[name] for name in ("n_envs", "n_agents", "blocks_per_env") if name in program}
+    own = {"part": part, "kernel": kernel} if part else {}
+    return {"program": program["name"], **own, "backend": program["backend"], "arch": architecture, **sizes}
+
+
+def _record(point: dict[str, Any], program: Program, context: Context, **found: Any) -> Record:
+    """Return a record; it takes no time of its own, so that two runs give the same."""
+    source = program.get("source", "")
+    env = source if not source.startswith("warpdrive_min.") and source else program["name"]
+    words = ["python", "-m", "bench", "static", "--env", env, "--backend", point["backend"]]
+    command = " ".join([*words, "--arch", point["arch"].removeprefix("sm_")])
+    return Record.of(MACHINE_CODE, point, context, started=datetime.now(UTC), command=command, **found)
+
+
+def _named(launches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield launches by name; those of the same machine code and shape are one, and others of a name get a number."""
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for launch in launches:
+        key = (launch["kernel"], *sorted(launch["compiled"].items()), launch["blocks"], launch["threads"])
+        bytes_ = sum(launch["arrays"].values()) * launch["launches"]
+        if key in merged:
+            merged[key]["launches"] += launch["launches"]
+            merged[key]["bytes"] += bytes_
+        else:
+            merged[key] = {**launch, "bytes": bytes_}
+    met: Counter[str] = Counter()
+    for launch in merged.values():
+        name = launch["kernel"]
+        met[name] += 1
+        yield name if met[name] == 1 else f"{name}#{met[name]}", launch
+
+
+@cache
+def _read(path: str) -> tuple[dict[str, cubin.KernelCode], dict[str, sass.Function]]:
+    return cubin.kernels(Path(path)), sass.disassembled(Path(path))
+
+
+def _seen(launch: Mapping[str, Any], units: int, architecture: str) -> Measurement:
+    """Return what the compiled file of a launch says, and what follows for its shape."""
+    kernels, functions = _read(launch["compiled"][architecture])
+    found = kernels.get(launch["kernel"]) or (next(iter(kernels.values())) if len(kernels) == 1 else None)
+    if found is None:
+        raise cubin.CubinError(f"the compiled file has no kernel {launch['kernel']!r} (got {', '.join(kernels)})")
+    code = [each for name in found.functions for each in functions[name].code]
+    read = sum(functions[name].n_bytes for name in found.functions)
+    check = Check(
+        passed=read == found.n_bytes,
+        max_error=float(abs(read - found.n_bytes)),
+        oracle="the sizes of the sections of the compiled file",
+        detail=f"{read} bytes of instructions were read, of {found.n_bytes}",
+    )
+    capability = CAPABILITIES[architecture]
+    warps, limit = warps_at_once(
+        capability, threads=launch["threads"], registers=found.registers, shared_bytes=found.shared_bytes
+    )
+    return Measurement(
+        before=check,
+        after=check,
+        metrics=_metrics(found, code, warps / capability.warps, launch["bytes"] / units),
+        notes={
+            "code": found.hash,
+            "shape": sass.shape_hash(code),
+            "access": sass.access_hash(code),
+            "blocks": launch["blocks"],
+            "threads": launch["threads"],
+            "launches": launch["launches"],
+            "units": units,
+            "occupancy_limited_by": limit,
+            "memory": dict(sorted(Counter(each.opcode for each in code if sass.pipe_of(each) in sass.MEMORY).items())),
+            "arrays": dict(launch["arrays"]),
+            "unknown": sorted({each.base for each in code if sass.pipe_of(each) == sass.UNKNOWN}),
+        },
+    )
+
+
+def _metrics(
+    found: cubin.KernelCode, code: Sequence[sass.Instruction], occupancy: float, argument_bytes: float
+) -> dict[str, Metric]:
+    """Return the figures of a kernel; of weighted ones a loop counts `LOOP` times, one in a loop `LOOP` squared."""
+    plain: Counter[str] = Counter()
+    weighted: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    for each in code:
+        pipe, weight = sass.pipe_of(each), LOOP**each.depth
+        plain[pipe] += 1
+        weighted[pipe] += weight
+        if pipe in sass.MEMORY:
+            moved[pipe] += weight * sass.width_of(each)
+    lower = {
+        "registers": (found.registers, "registers/thread"),
+        "local_bytes": (found.local_bytes, "bytes/thread"),
+        "shared_bytes": (found.shared_bytes, "bytes/block"),
+        "instructions": (sum(plain.values()), "instructions"),
+        "weighted_instructions": (sum(weighted.values()), "instructions"),
+        **{f"{pipe}_instructions": (plain[pipe], "instructions") for pipe in PIPES},
+        **{f"weighted_{pipe}": (weighted[pipe], "instructions") for pipe in PIPES},
+        **{f"weighted_{pipe}_bytes": (moved[pipe], "bytes/thread") for pipe in sass.MEMORY},
+        "argument_bytes": (argument_bytes, "bytes/unit"),
+    }
+    return {
+        "occupancy": Metric.exactly(occupancy, "of the warps of a multiprocessor", "higher"),
+        **{name: Metric.exactly(value, unit, "lower") for name, (value, unit) in lower.items()},
+    }
+
+
+PIPES: Final = (*(pipe for pipe in sass.PIPES if pipe != "none"), sass.UNKNOWN)
+"""Pipes that are counted."""
+
+
+def name_of(record: Record) -> str:
+    """Name the kernel of a record in words."""
+    return point_name(record.case, record.point)

@@ -1,0 +1,269 @@
+"""Machine code in words: the instructions of each function, the loops that they are in, and the pipes that they take.
+
+`nvdisasm` reads the code; it is a package of its own, which needs no toolkit and no GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ..errors import CompareError
+
+BYTES: Final = 16
+"""Length of an instruction, from compute capability 7.0 on."""
+INSTALL: Final = 'pip install "warpdrive-min[static]"'
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """An instruction and its place."""
+
+    opcode: str
+    """With its modifiers, as ``LDG.E.64``."""
+    operands: str
+    is_predicated: bool
+    depth: int = 0
+    """Loops that it is in."""
+
+    @property
+    def base(self) -> str:
+        """Opcode without modifiers."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def shape(self) -> str:
+        """Opcode and numbers in its operands, without registers, branch targets and places of arguments.
+
+        Two kernels whose instructions have the same shapes differ in order and registers alone.
+        """
+        if pipe_of(self) == "control":
+            return self.opcode
+        numbers = _NUMBER.findall(_PLACE.sub("", self.operands))
+        return " ".join([self.opcode, *numbers])
+
+
+_PLACE = re.compile(r"\bcx?\[[^\]]*\]\[[^\]]*\]|\b[UB]?[RP]\d+\b|\b(?:UR|UP|SB|B)\d+\b")
+_NUMBER = re.compile(r"-?\b(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b|[+-]INF|[+-]QNAN", re.IGNORECASE)
+
+
+def nvdisasm() -> str:
+    """Return the path of the disassembler: that of the package, else one on the PATH.
+
+    Raises:
+        CompareError: There is none.
+    """
+    folders = [Path(folder) / "nvidia" / "cu13" / "bin" for folder in sys.path]
+    found = next((path for folder in folders if (path := folder / "nvdisasm").is_file()), None)
+    program = str(found) if found else shutil.which("nvdisasm")
+    if program is None:
+        raise CompareError(f"static: needs nvdisasm, which reads machine code (got none); {INSTALL}")
+    return program
+
+
+class Function(NamedTuple):
+    """A function of a compiled file."""
+
+    code: list[Instruction]
+    """In order, without the padding at its end."""
+    n_bytes: int
+    """With the padding, as instructions that were read."""
+
+
+def disassembled(path: Path) -> dict[str, Function]:
+    """Return the functions of a compiled file by name.
+
+    Raises:
+        CompareError: There is no disassembler, or it cannot read the file.
+    """
+    done = subprocess.run([nvdisasm(), "-json", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompareError(f"static: nvdisasm cannot read {path.name} (got {done.stderr.strip()}); {INSTALL}")
+    _, functions = json.loads(done.stdout)
+    read = {
+        each["function-name"]: [
+            Instruction(found["opcode"], found.get("operands", ""), "predicate" in found)
+            for found in each["sass-instructions"]
+        ]
+        for each in functions
+    }
+    return {name: Function(_placed(code), BYTES * len(code)) for name, code in read.items()}
+
+
+# ------------------------------------------------------------------ pipes
+
+PIPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp32": ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSET", "FSETP", "FCHK", "FSWZADD"),
+    "fp64": ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX"),
+    "half": ("HADD", "HFMA", "HMUL", "HSET", "HSETP", "HMNMX"),
+    "tensor": ("HMMA", "IMMA", "DMMA", "BMMA", "QGMMA", "HGMMA", "IGMMA", "BGMMA", "WARPGROUP", "UTCHMMA"),
+    "sfu": ("MUFU", "F2F", "F2I", "I2F", "FRND", "F2FP", "POPC", "FLO", "BREV", "I2FP", "F2IP"),
+    "int": (
+        *("IADD", "IMAD", "IMUL", "ISETP", "IABS", "IMNMX", "ISCADD", "IDP", "LEA", "LOP", "LOP3", "SHF", "SHL", "SHR"),
+        *("SEL", "PRMT", "SGXT", "BMSK", "VIADD", "VIMNMX", "VABSDIFF", "VIADDMNMX", "VHMNMX", "PLOP3", "PSETP", "P2R"),
+        *("R2P", "I2I", "CREDUX"),
+    ),
+    "move": ("MOV", "CS2R", "S2R", "S2UR", "R2UR", "MOVM", "CSMTEST", "LEPC"),
+    "uniform": ("U",),
+    "global": ("LDG", "STG", "ATOMG", "ATOM", "RED", "LD", "ST", "LDGSTS", "REDG", "UBLKCP", "UTMALDG", "UTMASTG"),
+    "shared": ("LDS", "STS", "ATOMS", "LDSM", "STSM", "STAS"),
+    "local": ("LDL", "STL"),
+    "constant": ("LDC", "LDCU", "ULDC"),
+    "warp": ("SHFL", "VOTE", "MATCH", "REDUX", "ELECT"),
+    "barrier": (
+        "BAR",
+        "MEMBAR",
+        "ERRBAR",
+        "DEPBAR",
+        "LDGDEPBAR",
+        "SYNCS",
+        "CCTL",
+        "UCGABAR",
+        "FENCE",
+        "ARRIVES",
+        "ACQBULK",
+    ),
+    "control": (
+        *("BRA", "BRX", "JMP", "JMX", "CALL", "RET", "EXIT", "BSSY", "BSYNC", "BREAK", "WARPSYNC", "YIELD", "BMOV"),
+        *("NANOSLEEP", "KILL", "RPCMOV", "BPT", "PREEXIT", "BRXU", "WARPSYNCCOLLECTIVE"),
+    ),
+    "none": ("NOP",),
+}
+"""Opcodes of each kind of work; of ``half`` and others with a digit behind, as ``HFMA2``, the letters."""
+_PIPE_OF: Final = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes}
+UNKNOWN: Final = "other"
+MEMORY: Final = ("global", "shared", "local")
+_WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
+
+
+def pipe_of(instruction: Instruction) -> str:
+    """Return the pipe of an instruction, or "other"."""
+    base = instruction.base
+    if instruction.opcode.startswith(("IMAD.MOV", "IMAD.SHL", "IMAD.IADD")):
+        return "move" if "MOV" in instruction.opcode else "int"
+    found = _PIPE_OF.get(base) or _PIPE_OF.get(base.rstrip("0123456789I"))
+    if found is None and base.startswith("U"):
+        return "uniform"
+    return found or UNKNOWN
+
+
+def width_of(instruction: Instruction) -> int:
+    """Return the bytes that a memory instruction moves for a thread."""
+    return next((_WIDTHS[word] for word in instruction.opcode.split(".")[1:] if word in _WIDTHS), 4)
+
+
+# ------------------------------------------------------------------ loops
+
+JUMPS: Final = ("BRA", "JMP", "BRX", "JMX", "EXIT", "RET", "KILL")
+
+
+def _placed(code: Sequence[Instruction]) -> list[Instruction]:
+    """Return a function without the padding at its end, each instruction with the number of loops that it is in."""
+    n = len(code)
+    while n and code[n - 1].base == "NOP":
+        n -= 1
+    if n > 1 and code[n - 1].base == "BRA" and _target(code[n - 1]) == n - 1:  # what follows the last exit
+        n -= 1
+    depths = _depths(code[:n])
+    return [
+        Instruction(each.opcode, each.operands, each.is_predicated, depth)
+        for each, depth in zip(code[:n], depths, strict=True)
+    ]
+
+
+def _target(jump: Instruction) -> int | None:
+    """Return the number of the instruction that a branch goes to; None: it is known at run time only."""
+    last = jump.operands.rpartition(",")[2]
+    return int(last, 16) // BYTES if last.startswith("0x") else None
+
+
+def _depths(code: Sequence[Instruction]) -> list[int]:
+    """Return in how many natural loops each instruction is.
+
+    Source: Aho, Lam, Sethi and Ullman, "Compilers", 2nd edition, 9.6: an edge to a block that dominates its start
+    closes a loop.
+    """
+    after = [_after(code, index) for index in range(len(code))]
+    starts = sorted(
+        {0, *(to for index, each in enumerate(after) if code[index].base in JUMPS for to in each)}
+        | {index + 1 for index in range(len(code) - 1) if code[index].base in JUMPS}
+    )
+    block_of = {start: number for number, start in enumerate(starts)}
+    ends = [*starts[1:], len(code)]
+    edges = [[block_of[to] for to in after[end - 1] if to in block_of] for end in ends]
+    before: list[list[int]] = [[] for _ in starts]
+    for block, successors in enumerate(edges):
+        for to in successors:
+            before[to].append(block)
+    everything = (1 << len(starts)) - 1
+    dominators = [1 << block if block == 0 or not before[block] else everything for block in range(len(starts))]
+    changed = True
+    while changed:
+        changed = False
+        for block in range(len(starts)):
+            if block and before[block]:
+                meet = everything
+                for each in before[block]:
+                    meet &= dominators[each]
+                meet |= 1 << block
+                changed |= meet != dominators[block]
+                dominators[block] = meet
+    loops: dict[int, set[int]] = {}
+    for block, successors in enumerate(edges):
+        for head in successors:
+            if dominators[block] >> head & 1:
+                loops.setdefault(head, {head}).update(_body(head, block, before))
+    depth = Counter(block for body in loops.values() for block in body)
+    return [
+        depth[block] for block, (start, end) in enumerate(zip(starts, ends, strict=True)) for _ in range(start, end)
+    ]
+
+
+def _after(code: Sequence[Instruction], index: int) -> list[int]:
+    """Return where control may go from an instruction."""
+    each = code[index]
+    following = [index + 1] if index + 1 < len(code) else []
+    if each.base not in JUMPS:
+        return following
+    target = _target(each)
+    found = [] if target is None or target >= len(code) else [target]
+    is_sure = not each.is_predicated and each.operands.count(",") == 0
+    return found if is_sure else [*found, *following]
+
+
+def _body(head: int, last: int, before: Sequence[Sequence[int]]) -> set[int]:
+    body, pending = {head}, [last]
+    while pending:
+        block = pending.pop()
+        if block not in body:
+            body.add(block)
+            pending += before[block]
+    return body
+
+
+# ------------------------------------------------------------------ in figures
+
+
+def shape_hash(code: Iterable[Instruction]) -> str:
+    """Return a hash over the shapes of instructions and the loops that they are in, in no order."""
+    counts = Counter((each.shape, each.depth) for each in code)
+    return hashlib.sha256(json.dumps(sorted(counts.items())).encode()).hexdigest()[:16]
+
+
+def access_hash(code: Iterable[Instruction]) -> str:
+    """Return a hash over what decides which addresses are used: memory instructions, and multiplications by numbers."""
+    counts = Counter(
+        (each.shape, each.depth)
+        for each in code
+        if pipe_of(each) in MEMORY or each.opcode.startswith(("IMAD.WIDE", "LEA", "IMAD.SHL"))
+    )
+    return hashlib.sha256(json.dumps(sorted(counts.items())).encode()).hexdigest()[:16]

@@ -1,0 +1,185 @@
+"""Machine code without a GPU: what is read of it, its loops, its occupancy, and that two readings are equal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from bench.errors import CompareError
+from bench.record import Context
+from bench.static import cubin, records, sass
+from bench.static.capability import CAPABILITIES, warps_at_once
+from bench.static.programs import BACKENDS, chosen
+from bench.static.records import MACHINE_CODE, records_of
+from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.envs import ENVS
+
+CONTEXT = Context("a run", "default", {}, {}, "")
+
+
+def code(*lines: str) -> list[Instruction]:
+    """Return instructions, with the loops that they are in; ``@`` before one says that it is predicated."""
+    split = [line.removeprefix("@").partition(" ") for line in lines]
+    plain = [
+        Instruction(opcode, operands, line.startswith("@"))
+        for line, (opcode, _, operands) in zip(lines, split, strict=True)
+    ]
+    return sass._placed(plain)
+
+
+LOOPS = (
+    "S2R R0,SR_TID.X",  # 0x00
+    "MOV R1,RZ",  # 0x10
+    "LDG.E.64 R2,desc[UR4][R4.64+0x8]",  # 0x20: the outer loop begins
+    "FADD R3,R3,1",  # 0x30: the inner one
+    "@BRA 0x30",  # 0x40
+    "@BRA 0x80",  # 0x50: leaves the outer one
+    "IADD3 R1,R1,0x1,RZ",  # 0x60
+    "BRA 0x20",  # 0x70
+    "STG.E desc[UR4][R4.64],R3",  # 0x80
+    "EXIT",  # 0x90
+    "BRA 0xa0",  # 0xa0: follows every last exit
+    "NOP",
+    "NOP",
+)
+
+
+def test_loops_are_counted_and_padding_is_not():
+    """An instruction is in as many loops as have an edge back to a block that every way to it leads through."""
+    found = code(*LOOPS)
+    assert [each.depth for each in found] == [0, 0, 1, 2, 2, 1, 1, 1, 0, 0]
+
+
+def test_a_block_that_was_put_out_of_line_is_no_loop():
+    """A jump back is a loop only if its target comes first on every way; compilers put rare blocks at the end."""
+    found = code("@BRA 0x30", "FADD R1,R1,R2", "EXIT", "FMUL R1,R1,R1", "BRA 0x10")
+    assert [each.depth for each in found] == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("opcode", "pipe"),
+    [
+        *(("FFMA", "fp32"), ("FADD32I", "fp32"), ("DFMA", "fp64"), ("HFMA2.MMA", "half"), ("MUFU.RCP", "sfu")),
+        *(("IMAD.WIDE.U32", "int"), ("LOP3.LUT", "int"), ("IMAD.MOV.U32", "move"), ("S2R", "move"), ("I2F", "sfu")),
+        *(("UIADD3", "uniform"), ("LDG.E.128", "global"), ("ATOMS.ADD", "shared"), ("STL", "local")),
+        *(("ULDC.64", "constant"), ("SHFL.DOWN", "warp"), ("BAR.SYNC", "barrier"), ("BSSY", "control")),
+        *(("NOP", "none"), ("QUUX", "other")),
+    ],
+)  # fmt: skip
+def test_each_opcode_takes_one_pipe(opcode, pipe):
+    """Modifiers and the numbers behind a name do not matter; what is not known is counted apart."""
+    assert pipe_of(Instruction(opcode, "", False)) == pipe
+
+
+def test_width_of_a_memory_instruction():
+    """A modifier says how many bytes; none means a word."""
+    words = {"LDG.E": 4, "LDG.E.64": 8, "STS.128": 16, "LDS.U8": 1, "LDG.E.U16.CONSTANT": 2}
+    assert {opcode: width_of(Instruction(opcode, "", False)) for opcode in words} == words
+
+
+def test_shapes_ignore_order_and_registers_but_no_number():
+    """Other registers, another order and another place of an argument are the same shapes; another stride is not."""
+    one = code("IMAD R1,R2,0x80,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
+    two = code("FADD R9,R9,c[0x0][0x218]", "IMAD R7,R8,0x80,R9", "LDG.E R5,desc[UR8][R2.64+0x10]")
+    far = code("IMAD R1,R2,0x84,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
+    assert shape_hash(one) == shape_hash(two) != shape_hash(far)
+    assert access_hash(one) == access_hash(two)
+    assert access_hash(one) != access_hash(code("LDG.E R4,desc[UR4][R6.64+0x14]"))
+
+
+@pytest.mark.parametrize(
+    ("arch", "threads", "registers", "shared", "warps", "limit"),
+    [
+        ("sm_90", 128, 32, 0, 64, "warps"),  # 65,536 / (32 * 32) = 64 warps by registers too
+        ("sm_90", 128, 33, 0, 48, "registers"),  # 33 * 32 rounds up to 1,280: 12 warps in each quarter
+        ("sm_90", 256, 255, 0, 8, "registers"),  # 8,192 for a warp: 2 warps in each quarter
+        ("sm_90", 128, 32, 99_328, 8, "shared memory"),  # 97 KiB and 1 KiB of the system's, twice in 228
+        ("sm_90", 32, 16, 0, 32, "blocks"),
+        ("sm_120", 128, 32, 0, 48, "warps"),
+        ("sm_80", 1024, 64, 0, 32, "registers"),
+    ],
+)
+def test_occupancy(arch, threads, registers, shared, warps, limit):
+    """A multiprocessor holds whole blocks, as many as its scarcest resource has room for."""
+    found = warps_at_once(CAPABILITIES[arch], threads=threads, registers=registers, shared_bytes=shared)
+    assert found == (warps, limit)
+
+
+def test_every_environment_is_looked_at_on_both_backends():
+    """Without options there is a program for each environment, and sizes are the user's where given."""
+    programs = chosen([], [], None, None, None)
+    assert {(each["name"], each["backend"]) for each in programs} >= {(n, b) for n in ENVS for b in BACKENDS}
+    (one,) = chosen(["rice"], ["numba"], 7, 5, None)
+    assert (one["n_envs"], one["n_agents"], one["config"]) == (7, 5, {"num_regions": 5})
+
+
+def test_a_file_that_is_no_cubin_is_refused(tmp_path):
+    """What is read is checked before it is believed."""
+    path = tmp_path / "a.cubin"
+    path.write_bytes(b"#!/bin/sh")
+    with pytest.raises(cubin.CubinError, match="must be an ELF-64 file"):
+        cubin.kernels(path)
+
+
+def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
+    """Who has none is told what to install."""
+    monkeypatch.setattr(sass.sys, "path", [])
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(CompareError, match=r"needs nvdisasm.*warpdrive-min\[static\]"):
+        sass.nvdisasm()
+
+
+def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
+    """Each program has its records, also if what compiles it is killed; the next one gets a new process."""
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    if json.loads(line)['n_envs'] == 1: sys.exit(9)\n"
+        "    print(json.dumps({'skipped': 'no compiler'}), flush=True)\n"
+    )
+    monkeypatch.setattr(records, "PROBE", probe)
+    programs = [each for n in (1, 2) for each in chosen(["cartpole"], ["pycuda"], n, None, None)]
+    (dead,), (skipped,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
+    assert (dead.status, dead.reason) == ("failed", "the process that compiles died with exit code 9")
+    assert (skipped.status, skipped.reason) == ("skipped", "no compiler")
+
+
+# ------------------------------------------------------------------ with a compiler
+
+
+def has_tools() -> bool:
+    """Tell whether machine code can be made and read here."""
+    try:
+        sass.nvdisasm()
+    except CompareError:
+        return False
+    return cuda_c.gpu_compiler() is not None
+
+
+needs_tools = pytest.mark.skipif(not has_tools(), reason="found no CUDA compiler, or no nvdisasm to read what it makes")
+
+
+@needs_tools
+def test_kernels_are_read_twice_alike():
+    """Machine code is whole, has what its source says, and two runs give the same but for their time."""
+    programs = chosen(["resetting"], ["pycuda"], 1_000, None, None)
+    first, again = records_of([*programs, *programs], ["sm_90"], CONTEXT, n_processes=1)
+    assert [each.point["kernel"] for each in first] == ["reset_rows", "undo_done"]
+    assert all(each.is_evidence and each.scope == "static" and each.samples_ns is None for each in first)
+    rows = first[0]
+    assert rows.case == MACHINE_CODE.name
+    assert (rows.notes["blocks"], rows.notes["launches"]) == (8, 2)  # of 128 environments each
+    assert rows.notes["arrays"]["_done_"] == 4 * 1_000
+    assert rows.metrics["global_instructions"].value >= 4
+    assert rows.metrics["fp64_instructions"].value == 0
+    assert rows.metrics["instructions"].value < rows.metrics["weighted_instructions"].value
+    assert not rows.notes["unknown"]
+    same = [json.loads(each.to_line()) for each in (rows, again[0])]
+    for each in same:
+        for name in ("id", "started_at", "duration_s"):
+            del each[name]
+    assert same[0] == same[1]
