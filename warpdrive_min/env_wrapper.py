@@ -30,6 +30,8 @@ from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
 from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, keeping
+from warpdrive_min.rollouts import RANDOM, Keep, RolloutMode, Rollouts, Steps, Subject, obstacle_of, own_sampler
+from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.spaces import action_bounds, space_of
 
 STEP_NAMES: dict[Language, str] = {"numpy": "NumPy{}Step", "cuda_c": "Cuda{}Step", "numba": "Numba{}Step"}
@@ -133,6 +135,9 @@ class EnvWrapper:
             self.n_agents, num_envs, self.blocks_per_env, process_id, backend=self.backend, spread=bool(sequences)
         )
         self._load(sources, testing_bin_filename)
+        self._rollouts: Rollouts | None = None
+        self._random: dict[tuple[int, Keep], tuple[Launch, Steps]] = {}
+        self._sampler: CUDASampler | None = None
         for name, stages in sequences.items():
             self.cuda_function_manager.define_sequence(name, stages)
         feed = CUDAFunctionFeed(self.cuda_data_manager)
@@ -199,6 +204,7 @@ class EnvWrapper:
         if self.backend.language == "cuda_c":
             text = whole_text(Path(sources["cuda_c"]))
             constants |= warp_drive_sizes(text, self.n_envs, self.n_agents, self.blocks_per_env)
+        self._loaded = sources, constants
         if binary is not None:
             self.cuda_function_manager.load_binary(Path(binary), Path(sources["cuda_c"]), constants)
         else:
@@ -306,6 +312,87 @@ class EnvWrapper:
         if self.debug:
             return None
         return self.cuda_function_manager.bind(self._step_name(), self.cuda_data_manager, **arrays)
+
+    # -------------------------------------------------------------- many steps
+
+    @property
+    def rollout_mode(self) -> RolloutMode:
+        """How `rollout` takes its steps: all in one launch, or one by one, and then why; may compile to find out.
+
+        Raises:
+            ConfigError: As `rollout`.
+        """
+        return self._prepared_rollouts().mode
+
+    def rollout(
+        self,
+        n_steps: int,
+        policy: str | torch.Tensor = RANDOM,
+        *,
+        keep: Keep = "last",
+        sampler: CUDASampler | None = None,
+    ) -> Steps:
+        """Take steps in all copies; enqueues, does not synchronise.
+
+        They are the same to the bit as single draws and steps with ``exact``, on every backend; without it, where both
+        kernels are compiled to the same arithmetic. On a GPU, and on `host`, one launch takes them all where it can
+        (`rollout_mode`). The first call compiles.
+
+        Args:
+            n_steps: How many.
+            policy: ``"random"``: all actions are as likely, as `random_policy` draws them; or the actions of each step,
+                ``(n_steps, n_envs, n_agents, n_types)`` of the type of ``sampled_actions``.
+            keep: ``"last"``: what the last step led to stands in the arrays, as after single steps; ``"all"``: that of
+                each step is returned, too, in tensors that the next rollout of as many steps writes again.
+            sampler: Whose count of draws goes on; None: one that the wrapper makes, with its seed.
+
+        Raises:
+            ConfigError: Not reset yet, no ``auto_reset``, roles, an environment that is no `Environment` with a kernel
+                ``reset``, or a sampler that should have been handed over.
+            DataError: The actions have another shape, dtype or device.
+        """
+        if isinstance(policy, torch.Tensor) or sampler is not None:
+            launch, steps = self.bound_rollout(n_steps, policy, keep=keep, sampler=sampler)
+        else:
+            if (n_steps, keep) not in self._random:
+                self._random[n_steps, keep] = self.bound_rollout(n_steps, policy, keep=keep)
+            launch, steps = self._random[n_steps, keep]
+        launch()
+        return steps
+
+    def bound_rollout(
+        self,
+        n_steps: int,
+        policy: str | torch.Tensor = RANDOM,
+        *,
+        keep: Keep = "last",
+        sampler: CUDASampler | None = None,
+    ) -> tuple[Launch, Steps]:
+        """Return what enqueues a rollout, to be called often or captured in a graph, and the tensors it writes to.
+
+        Arguments and errors are those of `rollout`.
+        """
+        rollouts = self._prepared_rollouts()
+        if sampler is None and not isinstance(policy, torch.Tensor):
+            if self._sampler is None:
+                data, functions = self.cuda_data_manager, self.cuda_function_manager
+                self._sampler = own_sampler(data, functions, self.env, self._seed)
+            sampler = self._sampler
+        return rollouts.bound(n_steps, policy, keep, sampler)
+
+    def _prepared_rollouts(self) -> Rollouts:
+        self._require_arrays("rollout")
+        is_ours, do = self.resets_itself and isinstance(self.env, Environment), "derive it from Environment"
+        require(is_ours, "rollout", f"{self.name!r} must be an Environment with a kernel 'reset'", do=do)
+        require(self.auto_reset, "rollout", "episodes that end must restart by themselves", do="pass auto_reset=True")
+        rule, do = f"the roles of {self.name!r} have arrays of their own", "take single steps after a `random_policy`"
+        require(not getattr(self.env, "roles", {}), "rollout", rule, do=do)
+        if self._rollouts is None:
+            functions, (sources, constants) = self.cuda_function_manager, self._loaded
+            obstacle = obstacle_of(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
+            subject = Subject(self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs)
+            self._rollouts = Rollouts(subject, "actions are checked before each step" if self.debug else obstacle)
+        return self._rollouts
 
     def _check_actions(self) -> None:
         for suffix, agents in agent_sets(self.env).items():

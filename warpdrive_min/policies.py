@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
-
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import agent_sets
-from warpdrive_min.errors import require
 from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.spaces import action_bounds, category_counts
+from warpdrive_min.spaces import action_types
 
 
 def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Launch:
@@ -49,15 +45,6 @@ def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Launch:
 def _random_actions(wrapper: EnvWrapper, sampler: CUDASampler, name: str, spaces: Sequence[Any]) -> Launch:
     """Return what draws the actions of one array, whose agents have these spaces."""
     data = wrapper.cuda_data_manager
-    if hasattr(spaces[0], "low"):
-        bounds = action_bounds(spaces)
-        is_bounded = np.isfinite(bounds).all()
-        require(is_bounded, "random policy", "needs finite bounds of the actions", spaces, "use a bounded Box")
-        low, high = torch.from_numpy(bounds).to(data.device)
-        sampler.register_actions(data, name, low.shape[1], is_deterministic=True)
-        return sampler.bound_uniform(data, low, high, name)
-    categories = category_counts(spaces[0])
-    sampler.register_actions(data, name, categories)
-    row = torch.cat([torch.full((n,), 1 / n) for n in categories])
-    rows = row.to(data.device).expand(wrapper.n_envs, len(spaces), -1).contiguous()
-    return sampler.bound(data, rows, name)
+    is_box = hasattr(spaces[0], "low")
+    sampler.register_actions(data, name, action_types(spaces[0]), is_deterministic=is_box)
+    return sampler.bound_random(data, spaces, name)

@@ -11,13 +11,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from warpdrive_min.backends.base import Constant, Launch
+from warpdrive_min.backends.base import Argument, Constant, Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DataError, known, require
 from warpdrive_min.function_manager import CUDAFunctionManager, KernelCall, core_sources
 from warpdrive_min.rng import STREAM_ACTIONS, seed_words
+from warpdrive_min.spaces import action_bounds
 
 SEED: Final = "_sampler_seed_"
 """Low and high word of the sampler's seed, (2,) int32."""
@@ -319,6 +320,37 @@ class CUDASampler:
         _check(arguments, dict.fromkeys(arguments, shape), data_manager.device)
         return self._prepare(data_manager, array, "uniform_actions", NoiseFlags(), arguments)
 
+    def bound_random(
+        self, data_manager: CUDADataManager, spaces: Sequence[Any], action_name: str = Constants.ACTIONS
+    ) -> Launch:
+        """Return what enqueues a draw of actions that are all as likely: over choices, or between bounds.
+
+        Args:
+            data_manager: That holds the array of actions.
+            spaces: Of the array's agents: the same discrete one for each, or boxes of one shape with finite bounds.
+            action_name: A registered array.
+
+        Raises:
+            ConfigError: Not seeded, the array is not registered, or a box has no finite bounds.
+        """
+        array = self._seeded(action_name)
+        if array.categories:
+            rows = torch.ones((data_manager.n_envs, array.n_agents, sum(array.categories)), device=data_manager.device)
+            return self.bound(data_manager, rows, action_name)
+        low, high = torch.from_numpy(finite_bounds(spaces)).to(data_manager.device)
+        return self.bound_uniform(data_manager, low, high, action_name)
+
+    def counters(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> dict[str, Argument]:
+        """Return what the next draw of an array follows from: ``draws`` (n_envs,), ``seed`` (2,) and ``stream``.
+
+        A kernel that draws the same actions itself takes them, and adds what it has drawn to ``draws``.
+
+        Raises:
+            ConfigError: Not seeded, or the array is not registered.
+        """
+        array = self._seeded(action_name)
+        return {"draws": data_manager.tensor(array.draws), "seed": data_manager.tensor(SEED), "stream": array.stream}
+
     def reset_noise(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> None:
         """Set the noise of continuous actions to 0; enqueues, does not synchronise.
 
@@ -436,6 +468,18 @@ class CUDASampler:
                 manager.load(core_sources("noise"), constants)
             self._managers[key] = manager
         return self._managers[key]
+
+
+def finite_bounds(spaces: Sequence[Any]) -> np.ndarray:
+    """Return the lowest and highest action of every agent, ``(2, n_agents, n_types)`` float32.
+
+    Raises:
+        ConfigError: One is infinite, or the agents' actions differ in shape.
+    """
+    bounds = action_bounds(spaces)
+    is_bounded = np.isfinite(bounds).all()
+    require(is_bounded, "random policy", "needs finite bounds of the actions", spaces, "use a bounded Box")
+    return bounds
 
 
 def by_type(actions: torch.Tensor) -> torch.Tensor:

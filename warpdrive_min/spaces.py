@@ -5,6 +5,7 @@ They have the names and attributes of Gymnasium's spaces, whose objects are acce
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,11 @@ def category_counts(space: Any) -> tuple[int, ...]:
         f"action space: must be Discrete or MultiDiscrete (got {type(space).__name__}); "
         "a Box has no choices: register its actions with is_deterministic=True"
     )
+
+
+def action_types(space: Any) -> int | tuple[int, ...]:
+    """Return what a sampler registers of a space: choices of each type, or of a box the number of its numbers."""
+    return math.prod(space.shape) if hasattr(space, "low") else category_counts(space)
 
 
 def action_bounds(spaces: Iterable[Any]) -> npt.NDArray[np.float32]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import torch
 
-from warpdrive_min.constants import DONE, EPISODE, LOG_MASK, RESET_SEED, TIMESTEP
+from warpdrive_min.constants import DONE, EPISODE, LOG_MASK, RESET_SEED, TIMESTEP, Constants
 from warpdrive_min.errors import BackendUnavailable, BindingError, TypeMismatch
 
 Language = Literal["numpy", "cuda_c", "numba"]
@@ -175,6 +175,20 @@ class Backend(abc.ABC):
         if not state.available:
             raise BackendUnavailable(f"backend {self.name!r}: {state.reason}; {state.install}")
         return self
+
+
+ACTIONS: Final = Constants.ACTIONS
+KEPT: Final = (Constants.OBSERVATIONS, "final_observations", Constants.REWARDS, "terminated", "truncated", DONE)
+"""Arrays that a step writes, of which a rollout may keep every row."""
+
+
+def rows_of_steps(constants: Mapping[str, Constant]) -> tuple[str, ...]:
+    """Return the arrays of which a kernel ``rollout`` takes a row in each step, by its constants.
+
+    Actions that are given, and with KEEP_ALL those that are drawn (RANDOM), and what is in `KEPT`.
+    """
+    actions = (ACTIONS,) if constants["KEEP_ALL"] or not constants["RANDOM"] else ()
+    return (*actions, *(KEPT if constants["KEEP_ALL"] else ()))
 
 
 RESERVED: Final = {name.strip("_"): name for name in (TIMESTEP, DONE, EPISODE, RESET_SEED, LOG_MASK)}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warpdrive_min.backends.base import ANY_RANK, Constant, Parameter
+from warpdrive_min.backends.base import ACTIONS, ANY_RANK, Constant, Parameter, rows_of_steps
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.errors import CompileError, require
 
@@ -64,8 +64,12 @@ class Signature(NamedTuple):
 
 
 def prelude(constants: Mapping[str, Constant]) -> str:
-    """Return the C++ text that goes before a source: one definition for each constant, then the vocabulary."""
-    lines = [_definition(name, value) for name, value in sorted(constants.items())]
+    """Return the C++ text that goes before a source: one definition for each constant, then the vocabulary.
+
+    Tables without an entry are left out, as C++ has none.
+    """
+    present = {name: value for name, value in constants.items() if not isinstance(value, Sequence) or value}
+    lines = [_definition(name, value) for name, value in sorted(present.items())]
     scalars = [line for line in lines if line.startswith("constexpr")]
     tables = [line for line in lines if not line.startswith("constexpr")]
     return "\n".join([*scalars, *_own_headers("core.cuh"), *tables, ""])
@@ -197,6 +201,21 @@ def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict
     return found
 
 
+def declared(source: Path, constants: Mapping[str, Constant]) -> dict[str, Signature]:
+    """Read the kernels that are compiled of a source, by name; with the constants of a rollout that is ``rollout``.
+
+    Raises:
+        CompileError: As `signatures`, or no ``rollout`` can be made of its kernels.
+    """
+    whole = whole_text(source)
+    found = signatures(whole, constants, str(source))
+    if not is_rollout(constants):
+        return {name: each for name, each in found.items() if name != ROLLOUT}
+    if ROLLOUT not in found:
+        found = signatures(_rollout(whole, constants, str(source)), constants, str(source))
+    return {ROLLOUT: found[ROLLOUT]}
+
+
 def _closing(code: str, start: int) -> int:
     depth = 1
     for index in range(start, len(code)):
@@ -233,6 +252,62 @@ def _expanded(declaration: str, aliases: Mapping[str, str], depth: int = 8) -> s
 def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
     value = constants.get(text.strip(), text.strip())
     return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
+
+
+# ------------------------------------------------------------------ many steps a launch
+
+ROLLOUT = "rollout"
+"""Name of the kernel of many steps."""
+
+
+def is_rollout(constants: Mapping[str, Constant]) -> bool:
+    """Tell whether the constants are those of a kernel ``rollout``."""
+    return "RANDOM" in constants
+
+
+def _rollout(whole: str, constants: Mapping[str, Constant], where: str) -> str:
+    """Return a kernel that takes ``n_steps`` steps, where ``step`` has become a device function of the name `_BODY`.
+
+    A block owns its environments, so it waits between the steps for nobody else. The kernel has the parameters of
+    ``step``, of arrays with a row for each step by `rows_of_steps`, and ``n_steps``; with RANDOM also ``draws``,
+    ``seed`` and ``stream``, by which it draws the actions. An array whose sizes are not declared comes with its entries
+    in each environment, ``<name>_entries``.
+
+    Raises:
+        CompileError: There is no step in one kernel whose blocks own environments.
+    """
+    code = _COMMENT.sub(" ", whole)
+    steps = [match for match in _KERNEL.finditer(code) if match["own"] and _is_step(match["own"])]
+    rule, do = "must be a WD_KERNEL named 'step', to be taken many times in a launch", "take the steps one by one"
+    require(bool(steps), f"{where}: the step", rule, do=do, error=CompileError)
+    end = _closing(code, steps[0].end())
+    signature = signatures(whole, constants, where)[steps[0]["own"]]
+    texts = [" ".join(part.split()) for part in code[steps[0].end() : end].split(",")]
+    by_step, declared, given = rows_of_steps(constants), dict[str, str](), list[str]()
+    for parameter, text in zip(signature.parameters, texts, strict=True):
+        name, row = parameter.name, "n_envs"
+        declared[name] = re.sub(r"\bconst\b", "", text) if constants["RANDOM"] and name == ACTIONS else text
+        if name in by_step and parameter.rank == ANY_RANK:
+            declared[f"{name}_entries"] = f"int {name}_entries"
+            row += f" * {name}_entries"
+        given.append(f"{name} + static_cast<long long>(wd_step) * {row}" if name in by_step else name)
+    more = ["int* draws", "const int* seed", "int stream"] if constants["RANDOM"] else []
+    for text in (*more, "int n_steps", "int n_envs"):
+        declared.setdefault(text.split()[-1], text)
+    actions = given[[each.name for each in signature.parameters].index(ACTIONS)]
+    body = [f"{_BODY.format(signature.name)}({', '.join(given)});", "WD_SYNC();"]
+    if constants["RANDOM"]:
+        draw = f"wd_draw_actions(reinterpret_cast<wd_action*>({actions}), draws, seed, stream, n_envs);"
+        body = [draw, "WD_SYNC();", "wd_count_draw(draws, n_envs);", *body]
+    lines = ["for (int wd_step = 0; wd_step < n_steps; ++wd_step) {", *(f"  {line}" for line in body), "}"]
+    return f"WD_KERNEL({ROLLOUT})({', '.join(declared.values())}) {{\n  " + "\n  ".join(lines) + "\n}\n"
+
+
+_BODY = "wd_one_{}"
+
+
+def _is_step(name: str) -> bool:
+    return name == "step" or (name.startswith("Cuda") and name.endswith("Step"))
 
 
 # ------------------------------------------------------------------ WarpDrive's vocabulary
@@ -303,6 +378,8 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     defines itself.
     """
     whole, given = whole_text(source), constants
+    if is_rollout(constants):
+        return _unit_of_rollout(source, whole, constants, after)
     speaks = speaks_warp_drive(whole)
     before = [f"#define WD_BLOCKS {blocks_per_env(given)}"] if speaks else []
     if is_for_nvcc(whole):
@@ -315,6 +392,24 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
         before += [f"#define WD_OWN_{word}" for word in WORDS if _defines(whole, word)]
         before += _own_headers("warp_drive.cuh")
     return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), after])
+
+
+def _unit_of_rollout(source: Path, whole: str, constants: Mapping[str, Constant], after: str) -> str:
+    """Return the unit of a kernel ``rollout``: the source's own, else one that is made of its ``step``.
+
+    A source has its own behind ``#if defined(WD_ROLLOUT)``.
+    """
+    before = ["#define WD_ROLLOUT", *(["#define WD_DISCRETE"] if constants.get("CATEGORIES") else [])]
+    before += _own_headers("rollout.cuh") if constants["RANDOM"] else []
+    made = []
+    if ROLLOUT not in signatures(whole, constants, str(source)):
+        before += [
+            '#pragma push_macro("WD_KERNEL")',
+            "#undef WD_KERNEL",
+            f"#define WD_KERNEL(name) WD_FN void {_BODY.format('##name')}",
+        ]
+        made = ['#pragma pop_macro("WD_KERNEL")', _rollout(whole, constants, str(source))]
+    return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), *made, after])
 
 
 def is_for_nvcc(text: str) -> bool:

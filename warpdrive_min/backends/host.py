@@ -116,7 +116,7 @@ class HostBackend(Backend):
         assert compiler is not None
         path = Path(source)
         whole = cuda_c.whole_text(path)
-        declared = cuda_c.signatures(whole, constants, str(path))
+        declared = cuda_c.declared(path, constants)
         rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
         require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
         contraction = "off" if constants.get("EXACT") else "fast"

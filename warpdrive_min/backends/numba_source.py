@@ -7,14 +7,10 @@ from typing import Any, Final
 
 from numba import cuda
 
-from warpdrive_min.backends.base import PythonSignature
-from warpdrive_min.constants import DONE, Constants
+from warpdrive_min.backends.base import ACTIONS, PythonSignature, rows_of_steps
 from warpdrive_min.kernels.core_numba import sized
 from warpdrive_min.kernels.rollout_numba import drawing
 
-ACTIONS: Final = Constants.ACTIONS
-KEPT: Final = ("observations", "final_observations", "rewards", "terminated", "truncated", DONE)
-"""Arrays of which each step of a rollout writes a row of its own with KEEP_ALL."""
 DRAWN: Final = {"draws": "int32[:]", "seed": "int32[:]", "stream": "int32", "n_envs": "int32"}
 """Parameters by which actions are drawn."""
 
@@ -46,15 +42,14 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
     """Return the kernel that steps ``n_steps`` times; a block owns its environments, and waits between the steps.
 
     It takes the parameters of ``step``, those of its named tuples one by one, and ``n_steps``. With RANDOM it draws the
-    actions, and takes what is in `DRAWN` too; else they are given, and have a leading axis of steps. With KEEP_ALL the
-    actions that are drawn and the arrays in `KEPT` have that axis as well.
+    actions, and takes what is in `DRAWN` too. Arrays in `rows_of_steps` have a leading axis of steps.
 
     Args:
         step: Function of the kernel ``step``.
         c: Constants: KEEP_ALL, RANDOM, and those of `drawing`.
     """
     signature = PythonSignature.of(step)
-    by_step = {*((ACTIONS,) if c.KEEP_ALL or not c.RANDOM else ()), *(KEPT if c.KEEP_ALL else ())}
+    by_step = rows_of_steps(vars(c))
     row = {each.name: f"{each.name}[_k]" if each.name in by_step else each.name for each in signature.parameters}
     space: dict[str, Any] = {"_cuda": cuda, "_step": cuda.jit(device=True)(step)}
     call = _call("_step", signature, [row[each.name] for each in signature.parameters], space)

@@ -63,9 +63,8 @@ class PyCudaBackend(GpuBackend):
         kernel, or left out by the preprocessor.
         """
         module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()))
-        declared = cuda_c.signatures(cuda_c.whole_text(source), constants, str(source))
         kernels: dict[str, Kernel] = {}
-        for name, signature in declared.items():
+        for name, signature in cuda_c.declared(source, constants).items():
             try:
                 kernels[name] = PyCudaKernel(signature, module)
             except loaded_driver().LogicError:

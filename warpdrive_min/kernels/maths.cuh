@@ -34,6 +34,15 @@ WD_FN float wd_round(const float x) { return (x + 12582912.f) - 12582912.f; }
 
 WD_FN float wd_clip(const float x, const float low, const float high) { return x < low ? low : x > high ? high : x; }
 
+// A weighted mean, which cannot overflow, clipped, since its rounding may pass a bound. Never contracted on a GPU.
+WD_FN float wd_between(const float least, const float most, const float weight) {
+#if defined(__CUDACC__)
+  return wd_clip(__fadd_rn(__fmul_rn(1.f - weight, least), __fmul_rn(weight, most)), least, most);
+#else
+  return wd_clip((1.f - weight) * least + weight * most, least, most);
+#endif
+}
+
 WD_FN constexpr int wd_min(const int a, const int b) { return a < b ? a : b; }
 
 // fmodf for SIMD: exact, as products are in double precision, and as a quotient that rounds up to the next integer is

@@ -1,0 +1,194 @@
+"""Many steps at once: what `rollout` leaves and keeps is what draws and steps one by one do, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from envs import ENVS, CartPole
+from tests.support import BACKENDS_HERE, SCENARIOS, TAG_CONFIGS, is_simulated, on_every_backend
+from warpdrive_min import CUDASampler, EnvWrapper
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.environment import environment_constants
+from warpdrive_min.errors import CompileError, ConfigError, DataError
+from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.policies import random_policy
+from warpdrive_min.rollouts import Steps
+
+SEED = 5
+FORMS = [form for form, (name, _) in SCENARIOS.items() if name != "covid19_economy"]
+FEW = ("cartpole, pool", "pendulum", "tag_gridworld, partial, pool", "tag_continuous", "rice, negotiation")
+"""Forms that are stepped where there is no GPU: one of each kind of source."""
+
+
+def made(form: str, backend: str, n_envs: int, **options: Any) -> EnvWrapper:
+    """Return a started wrapper of a scenario whose episodes end soon."""
+    name, config = SCENARIOS[form]
+    options = {"auto_reset": True, "exact": True, "seed": SEED, **options}
+    env = ENVS[name](**{**config, "episode_length": 3})
+    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, **options)
+    wrapper.reset()
+    return wrapper
+
+
+def assert_same(got: EnvWrapper, want: EnvWrapper) -> None:
+    """Assert that all arrays are equal; of last observations those of episodes that have just ended."""
+    for name in want.cuda_data_manager.array_names():
+        arrays = [each.cuda_data_manager.tensor(name) for each in (got, want)]
+        if name == "final_observations":
+            ended = want.cuda_data_manager.tensor("_done_") != 0
+            arrays = [array[ended] for array in arrays]
+        torch.testing.assert_close(*arrays, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
+    """Assert that a kept step is the one that ``want`` has just taken."""
+    for name, kept in steps._asdict().items():
+        array = want.cuda_data_manager.tensor("_done_" if name == "done" else name)
+        ended = steps.done[index] != 0 if name == "final_observations" else slice(None)
+        torch.testing.assert_close(
+            kept[index][ended], array[ended], rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("backend", "form"),
+    [
+        pytest.param(*each.values, form, marks=each.marks)
+        for each in BACKENDS_HERE
+        for form in (FORMS if each.marks else FEW)
+        if not (form.startswith("rice") and is_simulated(each.values[0]))
+    ],
+)
+def test_rollouts_are_single_draws_and_steps(backend, form):
+    """Twice random actions, once given ones, then single steps: over ends of episodes, and of words of a draw."""
+    n_envs, n_steps = (3, 3) if is_simulated(backend) else (135, 5)
+    rollouts, singles = made(form, backend, n_envs), made(form, backend, n_envs)
+    draw = random_policy(singles, SEED)
+    for keep in ("last", "all"):
+        steps = rollouts.rollout(n_steps, keep=keep)
+        for index in range(n_steps):
+            draw()
+            singles.step()
+            if keep == "all":
+                assert_kept(steps, index, singles)
+        assert_same(rollouts, singles)
+    assert steps.done.any()
+    actions = steps.sampled_actions.clone()
+    again = rollouts.rollout(n_steps, actions, keep="all")
+    for index in range(n_steps):
+        singles.cuda_data_manager.tensor("sampled_actions").copy_(actions[index])
+        singles.step()
+        assert_kept(again, index, singles)
+    for wrapper in (rollouts, singles):
+        wrapper.step()
+    assert_same(rollouts, singles)
+
+
+@on_every_backend
+def test_mode_says_why_steps_are_taken_one_by_one(backend):
+    """NumPy has no launches, blocks that share an environment meet between kernels, and debug looks at each action."""
+    if backend == "cpu":
+        assert (
+            str(made("cartpole", backend, 2).rollout_mode)
+            == "stepwise: backend 'cpu' runs NumPy, which has no launches"
+        )
+    else:
+        assert str(made("cartpole", backend, 2).rollout_mode) == "fused"
+        assert "sequence of kernels" in made("tag_continuous, spread", backend, 2).rollout_mode.reason
+        assert "checked" in made("cartpole", backend, 2, debug=True).rollout_mode.reason
+
+
+def test_draws_go_on_from_a_sampler():
+    """A rollout goes on where a sampler is, and the sampler where the rollout has ended."""
+    wrappers = [made("cartpole", "host", 7) for _ in range(2)]
+    probabilities = torch.ones(7, 1, 2)
+    drawn = []
+    for wrapper, parts in zip(wrappers, ((1, 5, 1), (1, 1, 1, 1, 1, 1, 1)), strict=True):
+        data, sampler = wrapper.cuda_data_manager, CUDASampler(wrapper.cuda_function_manager)
+        sampler.register_actions(data, "sampled_actions", 2)
+        sampler.init_random(11)
+        for n_steps in parts:
+            if n_steps > 1:
+                wrapper.rollout(n_steps, sampler=sampler)
+            else:
+                sampler.sample(data, probabilities)
+                wrapper.step()
+        drawn.append(data.tensor("sampled_actions").clone())
+    assert_same(*wrappers)
+    assert torch.equal(*drawn)
+
+
+def test_rollout_refuses_what_it_cannot_do():
+    """Each error names the rule and what to do."""
+    wrapper = made("cartpole", "host", 4)
+    for match, arguments, kind in (
+        (r"n_steps must be at least 1 .got 0", {"n_steps": 0}, ConfigError),
+        (r"keep must be 'last' or 'all' .got 'none'", {"n_steps": 2, "keep": "none"}, ConfigError),
+        (
+            r"policy must be 'random' or a tensor of actions .got 'greedy'",
+            {"n_steps": 2, "policy": "greedy"},
+            ConfigError,
+        ),
+        (r"shape \(2, 4, 1, 1\)", {"n_steps": 2, "policy": torch.zeros(2, 4, 1, dtype=torch.int32)}, DataError),
+    ):
+        with pytest.raises(kind, match=match):
+            wrapper.rollout(**arguments)
+    with pytest.raises(ConfigError, match="pass auto_reset=True"):
+        made("cartpole", "host", 4, auto_reset=False).rollout(2)
+    with pytest.raises(ConfigError, match="roles of 'Covid19Economy'"):
+        made("covid19_economy", "cpu", 2).rollout(2)
+    drawn = made("cartpole", "host", 4)
+    random_policy(drawn)
+    with pytest.raises(ConfigError, match="hand it over as sampler="):
+        drawn.rollout(2)
+    with pytest.raises(ConfigError, match="call reset"):
+        EnvWrapper(CartPole(), num_envs=2, env_backend="host", auto_reset=True).rollout(2)
+
+
+FLAGS = {"KEEP_ALL": True, "RANDOM": True, "N_TYPES": 1, "CATEGORIES": (2,), "LOW": (), "HIGH": ()}
+SHAPE = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(1).constants()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["WD_KERNEL(reset)(int n_envs) {}", "__global__ void step(int* sampled_actions) {}"],
+    ids=["no step", "a thread for each agent"],
+)
+def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
+    """The error says what is needed."""
+    source = tmp_path / "env.cu"
+    source.write_text(text)
+    with pytest.raises(CompileError, match=r"must be a WD_KERNEL named 'step'.*take the steps one by one"):
+        cuda_c.declared(source, {**SHAPE, **FLAGS})
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@pytest.mark.parametrize("form", ["cartpole", "pendulum", "tag_gridworld", "tag_continuous", "rice"])
+def test_rollouts_compile_for_the_gpu(form):
+    """Each kind of source gives machine code, with drawn actions and with given ones."""
+    name, config = SCENARIOS[form]
+    env = ENVS[name](**config)
+    space = next(iter(env.action_space.values()))
+    is_box = hasattr(space, "low")
+    n_types = 1 if is_box or hasattr(space, "n") else len(space.nvec)
+    bounds = [-1.0] * env.num_agents if is_box else ()
+    flags = {"N_TYPES": n_types, "CATEGORIES": () if is_box else (2,) * n_types, "LOW": bounds, "HIGH": bounds}
+    constants = environment_constants(env, auto_reset=True) | LaunchShape.of(env.num_agents).constants() | flags
+    for keeps_all, is_random in ((True, True), (False, False)):
+        given = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
+        cubin = cuda_c.compile_cubin(Path(env.kernel_sources["cuda_c"]), {**constants, **given}, "sm_90")
+        assert b"rollout" in cubin.read_bytes()
+
+
+def test_tag_with_many_agents_says_how_it_steps():
+    """An environment of several blocks steps one by one, with the same result as any other."""
+    config = {**TAG_CONFIGS["partial, exits"], "num_runners": 400, "num_taggers": 20}
+    wrapper = EnvWrapper(ENVS["tag_continuous"](**config), num_envs=1, env_backend="host", auto_reset=True)
+    wrapper.reset()
+    assert wrapper.rollout_mode.name == "stepwise"
+    wrapper.rollout(2)
+    assert wrapper.cuda_data_manager.tensor("_timestep_").tolist() == [2]

@@ -1,0 +1,58 @@
+// What a kernel of many steps adds to that of one: random actions, as the sampler would draw them.
+//
+// Constants that come before this header, besides the sizes of all kernels: KEEP_ALL, RANDOM; with RANDOM also N_TYPES
+// and either CATEGORIES, the choices of each type, with WD_DISCRETE defined, or LOW and HIGH, bounds of each agent's types.
+#pragma once
+
+#if defined(WD_DISCRETE)
+
+typedef int wd_action;
+
+// One of the choices, each as likely as the others: what the sampler draws from equal weights.
+WD_FN wd_action wd_chosen(const unsigned word, const int, const int type) {
+  return wd_min(static_cast<int>(wd_uniform(word) * static_cast<float>(CATEGORIES[type])), CATEGORIES[type] - 1);
+}
+
+#else
+
+typedef float wd_action;
+
+WD_FN wd_action wd_chosen(const unsigned word, const int agent, const int type) {
+  return wd_between(LOW[agent * N_TYPES + type], HIGH[agent * N_TYPES + type], wd_uniform(word));
+}
+
+#endif
+
+// Writes the actions (n_envs, N_AGENTS, N_TYPES) of the environments of this block. Afterwards the block waits, and then
+// counts the draw with `wd_count_draw`.
+WD_FN void wd_draw_actions(wd_action* const actions, const int* const draws, const int* const seed, const int stream,
+                           const int n_envs) {
+#if defined(__CUDACC__)
+  WD_EACH_AGENT(local, env, agent) {
+    const unsigned first_word = static_cast<unsigned>(draws[env]) * N_TYPES;
+    wd_action* const row = actions + (static_cast<long long>(env) * N_AGENTS + agent) * N_TYPES;
+    wd_words words = {0u, 0u, 0u, 0u};
+    for (int type = 0; type < N_TYPES; ++type) {
+      const unsigned word = first_word + type;
+      if (type == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
+      row[type] = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), agent, type);
+    }
+  }
+#else
+  const int end_row = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs) * N_AGENTS;
+  for (int first_row = WD_FIRST_ENV * N_AGENTS; first_row < end_row; first_row += WD_TILE) {
+    const int n_rows = wd_min(WD_TILE, end_row - first_row);
+    wd_drawn_words<N_TYPES> words;
+    words.draw(first_row / WD_TILE, first_row, n_rows, draws, stream, seed);
+    WD_INDEPENDENT for (int row = 0; row < n_rows; ++row) {
+      for (int type = 0; type < N_TYPES; ++type)
+        actions[static_cast<long long>(first_row + row) * N_TYPES + type] =
+            wd_chosen(words.of[type][row], (first_row + row) % N_AGENTS, type);
+    }
+  }
+#endif
+}
+
+WD_FN void wd_count_draw(int* const draws, const int n_envs) {
+  WD_EACH_ENV(local, env) draws[env] += 1;
+}
