@@ -27,6 +27,7 @@ from warpdrive_min.training.config import (
     LearningRates,
     ModelConfig,
     PolicyConfig,
+    PopulationConfig,
     RunConfig,
     SamplerParams,
     SavingConfig,
@@ -43,6 +44,7 @@ TABLES = {
     "`policy.<name>.model`": ModelConfig,
     "`sampler.params`": SamplerParams,
     "`saving`": SavingConfig,
+    "`population`": PopulationConfig,
 }
 """What the tables of the page are about, by heading."""
 
@@ -409,4 +411,4 @@ def test_page_has_every_key_with_its_default():
         if default is not None:
             want = TABLES[heading]().to_dict()[key] if heading != "Top level" else {"name": "", "env": {}}[key]
             assert json.loads(default) == want, f"{heading} {key}"
-    assert sum(default is None for *_, default in rows) == 5, "only sections have no default"
+    assert sum(default is None for *_, default in rows) == 6, "only sections have no default"

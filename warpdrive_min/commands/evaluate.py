@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from warpdrive_min.commands.environments import Backend, console, environments, errors_told, first_available, say
 from warpdrive_min.training import evaluation
-from warpdrive_min.training.trained import TrainedPolicies, load_policies
-
-Scores = dict[str, evaluation.Score]
+from warpdrive_min.training.members import Members
+from warpdrive_min.training.trained import TrainedPolicies, load_policies, load_population, population_size
 
 
 def evaluate(
@@ -22,24 +22,58 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, each in an environment of its own.")] = 100,
     backend: Backend = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and draws.")] = 0,
+    member: Annotated[int | None, typer.Option(min=0, help="Of a population this member alone.")] = None,
     sampled: Annotated[bool, typer.Option("--sampled", help="Draw actions; else the policies do their best.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Play whole episodes and print each policy's mean return and its standard error; exits with 1 if that fails."""
+    """Play whole episodes and print each policy's mean return and its standard error; exits with 1 if that fails.
+
+    Of a population each member plays as many, and the best one is named.
+    """
     with errors_told():
         environments()  # puts them in the registrar
-        trained = load_policies(path)
+        is_whole = member is None and population_size(path) is not None
+        trained = load_population(path) if is_whole else load_policies(path, member=member)
         chosen = backend or first_available(trained.env, "evaluate")
         wrapper = trained.wrapper(chosen)
-        scores = evaluation.evaluate(
-            wrapper, trained.models, trained.policies, trained.layout, episodes, greedy=not sampled, seed=seed
-        )
-    how = {"backend": chosen, "seed": seed, "greedy": not sampled}
+        given: tuple[Any, ...] = (trained.policies, trained.layout, episodes, not sampled, seed)
+        how = {"backend": chosen, "seed": seed, "greedy": not sampled}
+        about = {**_about(trained), **how, **({} if member is None else {"member": member})}
+        if is_whole:
+            (network,) = trained.models.values()
+            assert isinstance(network, Members)
+            _tell_members(trained, evaluation.evaluate_members(wrapper, network, *given), about, as_json)
+            return
+        scores = evaluation.evaluate(wrapper, trained.models, *given)
     if as_json:
-        typer.echo(json.dumps(_about(trained) | how | {"policies": {name: asdict(s) for name, s in scores.items()}}))
+        typer.echo(json.dumps(about | {"policies": {name: asdict(s) for name, s in scores.items()}}))
         return
-    say(", ".join(f"{key} {value}" for key, value in (_about(trained) | how).items()))
-    console.print(_table(scores))
+    say(", ".join(f"{key} {value}" for key, value in about.items()))
+    console.print(_table("policy", {(name,): score for name, score in scores.items()}))
+
+
+def _tell_members(
+    trained: TrainedPolicies, scores: list[evaluation.Score], about: Mapping[str, object], as_json: bool
+) -> None:
+    """Print the score of each member, and which is best."""
+    members = trained.run_config.population.members(trained.header.seed)
+    best = max(range(len(scores)), key=lambda member: scores[member].mean_return)
+    if as_json:
+        rows = [
+            {"member": index, "seed": member.seed, **member.setting, **asdict(score)}
+            for index, (member, score) in enumerate(zip(members, scores, strict=True))
+        ]
+        typer.echo(json.dumps({**about, "best_member": best, "members": rows}))
+        return
+    say(", ".join(f"{key} {value}" for key, value in about.items()))
+    keys = members[0].setting
+    named = {
+        (str(index), str(member.seed), *(str(member.setting[key]) for key in keys)): score
+        for index, (member, score) in enumerate(zip(members, scores, strict=True))
+    }
+    console.print(_table("member", named, "seed", *keys))
+    score = scores[best]
+    say(f"best: member {best}, mean return {score.mean_return:.4g} (standard error {score.standard_error:.2g})")
 
 
 def _about(trained: TrainedPolicies) -> dict[str, str | int]:
@@ -51,11 +85,12 @@ def _about(trained: TrainedPolicies) -> dict[str, str | int]:
     }
 
 
-def _table(scores: Scores) -> Table:
-    table = Table("policy", "mean return", "standard error", "of one agent", "steps", "episodes")
-    for name, score in scores.items():
+def _table(first: str, scores: Mapping[tuple[str, ...], evaluation.Score], *further: str) -> Table:
+    """Return a table of scores, by the cells of their first columns."""
+    table = Table(first, *further, "mean return", "standard error", "of one agent", "steps", "episodes")
+    for cells, score in scores.items():
         table.add_row(
-            name,
+            *cells,
             f"{score.mean_return:.4g}",
             f"{score.standard_error:.2g}",
             f"{score.mean_agent_return:.4g}",

@@ -48,13 +48,14 @@ def render(
     env_id: Annotated[int, typer.Option(min=0, help="Which copy is drawn.")] = 0,
     fps: Annotated[int, typer.Option(help="Frames a second.")] = 20,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the environment's config.")] = None,
+    member: Annotated[int | None, typer.Option(min=0, help="Of a population; by default its best one.")] = None,
     sampled: Annotated[bool, typer.Option("--sampled", help="A trained policy draws; else it does its best.")] = False,
 ) -> None:
     """Play one episode and write it as a player, a film, a picture or a record; exits with 1 if that fails."""
     with errors_told():
         if out.suffix != RECORD:
             require_format(out)
-        name, settings, found = _environment(policy, env, sampled)
+        name, settings, found = _environment(policy, env, sampled, member)
         name = environment_name(name, "render.env")
         given = read_settings(config or [], "render.config")
         made = make_environment(name, {**settings, **given}, "render.config")
@@ -65,7 +66,7 @@ def render(
             wrapper.reset()
             act = POLICIES[policy](wrapper, seed)
         else:
-            envs = load_policies(found, made).envs(chosen, n_envs, seed)
+            envs = load_policies(found, made, member).envs(chosen, n_envs, seed)
             wrapper, act = envs.wrapper, partial(envs.act, greedy=not sampled)
         episode = record(wrapper, act, steps, env_id)
         if out.suffix == RECORD:
@@ -83,13 +84,18 @@ def render(
     say(f"{out}: {episode.env_name}, {episode.n_frames - 1} steps, {end}, {out.stat().st_size:,} bytes")
 
 
-def _environment(policy: str, env: str | None, sampled: bool) -> tuple[str, dict[str, Any], Path | None]:
+def _environment(
+    policy: str, env: str | None, sampled: bool, member: int | None
+) -> tuple[str, dict[str, Any], Path | None]:
     """Return name and config of the environment to play, and the checkpoint of a trained policy."""
     if policy in POLICIES:
         if env is None:
             do = f"known are {known(environments())}"
             raise ConfigError.of("render.env", "must be named where no checkpoint says it", do=do)
-        require(not sampled, "render.sampled", "is for a trained policy, not a named one", policy, "leave it out")
+        for option, is_given in (("sampled", sampled), ("member", member is not None)):
+            require(
+                not is_given, f"render.{option}", "is for a trained policy, not a named one", policy, "leave it out"
+            )
         return env, {}, None
     do = f"known are {known(POLICIES)}, and paths of checkpoints and runs"
     require(Path(policy).exists(), "render.policy", "unknown policy", policy, do)

@@ -36,6 +36,7 @@ from warpdrive_min.training import checkpoint
 from warpdrive_min.training.autoscale import auto_scale as scale
 from warpdrive_min.training.config import MAX_SEED, RunConfig
 from warpdrive_min.training.distributed import joined, launch
+from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.trained import find_checkpoint
 from warpdrive_min.training.trainer import Trainer, runs_of, unused_number
@@ -66,6 +67,9 @@ def train(
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Stop after so many; the run can be resumed.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="As trainer.seed.")] = None,
+    population: Annotated[
+        int | None, typer.Option("--population", "-p", min=1, help="Agents trained at once, as population.size.")
+    ] = None,
     auto_scale: Annotated[
         bool, typer.Option("--auto-scale", help="Try numbers of environments, recommend one, and train nothing.")
     ] = False,
@@ -78,7 +82,7 @@ def train(
     if env is None and config is None and resume in (None, LATEST):
         raise typer.BadParameter(f"one of -e NAME, --config FILE and --resume PATH must say what to train ({_known()})")
     with errors_told():
-        plan = _plan(env, config, _given(settings or [], seed, n_gpus), resume, results_dir)
+        plan = _plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config
         made = make_environment(plan.env_name, run.env, "train")
         is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
@@ -89,7 +93,10 @@ def train(
             fresh = make_environment(plan.env_name, run.env, "train")
             return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True)
 
+        size = run.population.size
         if auto_scale:
+            rule, do = "must be null with --auto-scale, which is for one agent", "leave one of them out"
+            require(size is None, "run config population.size", rule, size, do)
             _scale(run, make_wrapper)
         elif run.trainer.num_gpus > 1 and not is_rank():
             runs = runs_of(run)
@@ -98,7 +105,9 @@ def train(
                 launch(run.trainer.num_gpus, [*sys.argv[1:], "--results-dir", folder], chosen)
         else:
             with joined(chosen):
-                trainer = Trainer(make_wrapper(run.trainer.num_envs), run, folder=plan.folder, verbose=False)
+                wrapper = make_wrapper(run.trainer.num_envs * (size or 1))
+                kind = Trainer if size is None else PopulationTrainer
+                trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
                 with _what_is_kept(trainer.folder):
                     try:
                         caught = _train(trainer, plan, iterations, quiet)
@@ -128,9 +137,9 @@ class Plan:
     """Folder of the run; None: a new one."""
 
 
-def _given(settings: list[str], seed: int | None, n_gpus: int | None) -> dict[str, Any]:
+def _given(settings: list[str], seed: int | None, n_gpus: int | None, population: int | None) -> dict[str, Any]:
     """Return the values that go over those of the run config, by dotted key."""
-    options = {"trainer.seed": seed, "trainer.num_gpus": n_gpus}
+    options = {"trainer.seed": seed, "trainer.num_gpus": n_gpus, "population.size": population}
     return read_settings(settings, "train.set") | {key: value for key, value in options.items() if value is not None}
 
 
@@ -261,9 +270,10 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
 
 
 def _say_start(trainer: Trainer, plan: Plan) -> None:
-    settings = trainer.config.trainer
+    settings, size = trainer.config.trainer, trainer.config.population.size
+    of_each = f"{size:,} members of " if size is not None else ""
     say(
-        f"{plan.env_name}: backend {settings.env_backend}, {settings.num_envs:,} environments, "
+        f"{plan.env_name}: backend {settings.env_backend}, {of_each}{settings.num_envs:,} environments, "
         f"{trainer.n_iterations:,} iterations of {settings.train_batch_size:,} steps, seed {trainer.seed}"
     )
     if plan.checkpoint is not None:
@@ -274,6 +284,11 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
 def _say_end(trainer: Trainer, is_stopped: bool) -> None:
     why = "stopped" if is_stopped else "reached its return" if trainer.has_reached_return else "done"
     folder = shlex.quote(str(trainer.folder))
+    if isinstance(trainer, PopulationTrainer):
+        n_members, least = len(trainer.members), trainer.config.trainer.stop_return
+        say(f"{len(trainer.failed):,} of {n_members:,} members failed" if trainer.failed else f"{n_members:,} members")
+        if least is not None:
+            say(f"{len(trainer.reached_at):,} of {n_members:,} members reached their return")
     say(f"{why} after {trainer.iteration:,} of {trainer.n_iterations:,} iterations, {trainer.env_steps:,} steps; saved")
     if is_stopped:
         return  # the line of the stop says how to go on

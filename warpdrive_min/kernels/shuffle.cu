@@ -1,4 +1,5 @@
-// Random indices: a permutation of 0 to n - 1 (`permute`), and rows below a size that the device knows (`draw_rows`).
+// Random indices: permutations of 0 to n - 1, side by side (`permute`), and rows below a size that the device knows
+// (`draw_rows`).
 // To the macros an index is an environment of one agent.
 //
 // Both read counter, the number of the draw, and seed, and write indices; the caller counts on.
@@ -16,15 +17,18 @@ WD_FN unsigned mixed(unsigned x) {
 // its cycle until it is below n again, 4 steps at most on average, which permutes 0 to n - 1. No memory, no sort.
 // With 12 rounds the frequencies of pairs are those of chance even at n = 5: chi-square of 400,000 draws is 16 with 19
 // degrees of freedom (8 rounds: 55; 6: 774).
-WD_KERNEL(permute)(int* indices, const int* counter, const int* seed, int half_bits, int n_envs) {
-  unsigned keys[ROUNDS];
-  for (int i = 0; i < ROUNDS / 4; ++i) {
-    const wd_words words = wd_philox(counter[0], i, 0u, STREAM_SHUFFLE, seed[0], seed[1]);
-    keys[4 * i] = words.x, keys[4 * i + 1] = words.y, keys[4 * i + 2] = words.z, keys[4 * i + 3] = words.w;
-  }
+// Each permutation has two words of the seed.
+WD_KERNEL(permute)(int* indices, const int* counter, const int* seed, int half_bits, int n, int n_envs) {
   const unsigned mask = (1u << half_bits) - 1u;
   WD_EACH_ENV(local, index) {
-    unsigned place = index;
+    const int permutation = index / n;
+    unsigned keys[ROUNDS];
+    for (int i = 0; i < ROUNDS / 4; ++i) {
+      const wd_words words =
+          wd_philox(counter[0], i, 0u, STREAM_SHUFFLE, seed[2 * permutation], seed[2 * permutation + 1]);
+      keys[4 * i] = words.x, keys[4 * i + 1] = words.y, keys[4 * i + 2] = words.z, keys[4 * i + 3] = words.w;
+    }
+    unsigned place = index - permutation * n;
     do {
       unsigned left = place >> half_bits, right = place & mask;
       for (int i = 0; i < ROUNDS; ++i) {
@@ -33,7 +37,7 @@ WD_KERNEL(permute)(int* indices, const int* counter, const int* seed, int half_b
         right = next;
       }
       place = left << half_bits | right;
-    } while (place >= static_cast<unsigned>(n_envs));
+    } while (place >= static_cast<unsigned>(n));
     indices[index] = static_cast<int>(place);
   }
 }

@@ -39,16 +39,20 @@ def build(c: Any) -> dict[str, Any]:
     ENVS_PER_BLOCK, THREADS = c.ENVS_PER_BLOCK, c.THREADS
 
     @cuda.jit
-    def permute(indices: int32[:], counter: int32[:], seed: int32[:], half_bits: int32, n_envs: int32) -> None:
-        first = philox(counter[0], 0, 0, STREAM_SHUFFLE, seed[0], seed[1])
-        second = philox(counter[0], 1, 0, STREAM_SHUFFLE, seed[0], seed[1])
-        third = philox(counter[0], 2, 0, STREAM_SHUFFLE, seed[0], seed[1])
+    def permute(
+        indices: int32[:], counter: int32[:], seed: int32[:], half_bits: int32, n: int32, n_envs: int32
+    ) -> None:
         shift = uint32(half_bits)
         mask = uint32((1 << half_bits) - 1)
         for local in range(cuda.threadIdx.x, ENVS_PER_BLOCK, THREADS):
             index = cuda.blockIdx.x * ENVS_PER_BLOCK + local
             if index < n_envs:
-                place = uint32(index)
+                permutation = index // n
+                low, high = seed[2 * permutation], seed[2 * permutation + 1]
+                first = philox(counter[0], 0, 0, STREAM_SHUFFLE, low, high)
+                second = philox(counter[0], 1, 0, STREAM_SHUFFLE, low, high)
+                third = philox(counter[0], 2, 0, STREAM_SHUFFLE, low, high)
+                place = uint32(index - permutation * n)
                 is_inside = False
                 while not is_inside:
                     left, right = uint32(place >> shift), uint32(place & mask)
@@ -56,7 +60,7 @@ def build(c: Any) -> dict[str, Any]:
                     left, right = four_rounds(left, right, second, mask)
                     left, right = four_rounds(left, right, third, mask)
                     place = uint32(uint32(left << shift) | right)
-                    is_inside = place < uint32(n_envs)
+                    is_inside = place < uint32(n)
                 indices[index] = int32(place)
 
     @cuda.jit

@@ -18,15 +18,16 @@ ROUNDS: Final = 12
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Return the kernels ``permute`` and ``draw_rows``."""
 
-    def permute(indices: IntArray, counter: IntArray, seed: IntArray, half_bits: int, n_envs: int) -> None:
-        words = rng.philox(counter[0], np.arange(ROUNDS // 4), 0, rng.STREAM_SHUFFLE, seed[0], seed[1])
-        keys = np.stack(words, axis=-1).ravel()
-        places = _network(np.arange(n_envs, dtype=np.uint32), keys, half_bits)
-        outside = np.flatnonzero(places >= n_envs)
-        while len(outside):
-            places[outside] = _network(places[outside], keys, half_bits)
-            outside = outside[places[outside] >= n_envs]
-        indices[...] = places
+    def permute(indices: IntArray, counter: IntArray, seed: IntArray, half_bits: int, n: int, n_envs: int) -> None:
+        for low, high, permuted in zip(seed[::2], seed[1::2], indices.reshape(-1, n), strict=True):
+            words = rng.philox(counter[0], np.arange(ROUNDS // 4), 0, rng.STREAM_SHUFFLE, low, high)
+            keys = np.stack(words, axis=-1).ravel()
+            places = _network(np.arange(n, dtype=np.uint32), keys, half_bits)
+            outside = np.flatnonzero(places >= n)
+            while len(outside):
+                places[outside] = _network(places[outside], keys, half_bits)
+                outside = outside[places[outside] >= n]
+            permuted[...] = places
 
     def draw_rows(indices: IntArray, size: IntArray, counter: IntArray, seed: IntArray, n_envs: int) -> None:
         word = rng.philox(counter[0], np.arange(n_envs), 0, rng.STREAM_REPLAY, seed[0], seed[1])[0]

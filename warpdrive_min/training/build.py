@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -17,6 +17,7 @@ from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.central import create_centralised_critic, n_state_features
 from warpdrive_min.training.config import (
     ActorCriticConfig,
+    Member,
     ModelConfig,
     ParamScheduler,
     PolicyConfig,
@@ -24,6 +25,7 @@ from warpdrive_min.training.config import (
     Schedule,
 )
 from warpdrive_min.training.fused import is_supported, missing
+from warpdrive_min.training.members import Members
 from warpdrive_min.training.models import create_actor, create_actor_critic, create_critic
 from warpdrive_min.training.normalisation import normalisers
 from warpdrive_min.training.policies import PolicyGroup
@@ -47,6 +49,11 @@ RECURRENT: Final[dict[str, str]] = {
     "PPO": "warpdrive_min.training.algorithms.sequences:RecurrentPPO",
 }
 """Those of policies whose model is recurrent."""
+OF_POPULATIONS: Final[dict[str, str]] = {
+    "A2C": "warpdrive_min.training.algorithms.populations:PopulationA2C",
+    "PPO": "warpdrive_min.training.algorithms.populations:PopulationPPO",
+}
+"""Those of populations."""
 WARPDRIVE_WEIGHTS: Final = "warpdrive_min.dialect.weights:load_warpdrive_state_dict"
 """Loader of WarpDrive's files: module and function."""
 
@@ -68,9 +75,13 @@ def algorithm_class(config: RunConfig, policy: str) -> Any:
     model, compat = config.policy[policy].model, config.trainer.compat
     if isinstance(model, ModelConfig) and is_recurrent(model.type):
         rule = f"must be null with the recurrent model of policy {policy!r}"
-        require(compat is None, "run config trainer.compat", rule, compat, "leave it out, or use 'fully_connected'")
+        do = "leave it out, or use 'fully_connected'"
+        require(compat is None, "run config trainer.compat", rule, compat, do)
+        size = config.population.size
+        require(size is None, "run config population.size", rule, size, do)
         return resolve_name(RECURRENT[config.policy[policy].algorithm])
-    return resolve_name(ALGORITHMS[config.trainer.compat][config.policy[policy].algorithm])
+    table = ALGORITHMS[config.trainer.compat] if config.population.size is None else OF_POPULATIONS
+    return resolve_name(table[config.policy[policy].algorithm])
 
 
 def make_groups(
@@ -82,15 +93,19 @@ def make_groups(
         ConfigError: An algorithm does not fit the actions, or a model cannot be built.
     """
     groups = {}
+    members = () if config.population.size is None else config.population.members(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, MODEL_SEED))
         for name, of_agents in arrays.items():
             policy = config.policy[name]
-            models = make_models(name, policy, of_agents.n_features, of_agents.space)
+            if members:
+                models = make_members(name, policy, of_agents, members)
+            else:
+                models = make_models(name, policy, of_agents.n_features, of_agents.space)
             if policy.centralised_critic is not None:
                 n_features = n_state_features(arrays.values())
                 models["critic"] = create_centralised_critic(n_features, of_agents.n_agents, policy.centralised_critic)
-            for part, file in policy.weight_files.items():
+            for part, file in policy.weight_files.items() if not members else ():
                 load_weights(models[part], file, f"policy/{name}/{part}/")
             for model in models.values():
                 model.to(device)
@@ -103,8 +118,28 @@ def make_groups(
                 what = f"run config {network.PLACE.replace('policy', f'policy.{name}')}.normalize_observations"
                 rule, do = f"model {network.type!r} must have a Normaliser for it", "give it one, or leave the key out"
                 require(not network.normalize_observations or normalisers(models[part]), what, rule, True, do)
-            groups[name] = PolicyGroup(name, policy, of_agents, models)
+            groups[name] = PolicyGroup(name, policy, of_agents, models, members=members)
+            if members:
+                groups[name].stopped = torch.zeros(len(members), dtype=torch.bool, device=device)
     return groups
+
+
+def make_members(
+    name: str, policy: PolicyConfig, arrays: AgentArrays, members: Sequence[Member]
+) -> dict[str, torch.nn.Module]:
+    """Build the networks of a population; each begins with the weights that a run with its seed begins with.
+
+    Raises:
+        ConfigError: A model cannot be built.
+    """
+    networks = []
+    for member in members:
+        torch.manual_seed(derived_seed(member.seed, MODEL_SEED))
+        models = make_models(name, policy, arrays.n_features, arrays.space)
+        for part, file in policy.weight_files.items():
+            load_weights(models[part], file, f"policy/{name}/{part}/")
+        networks.append(models["model"])
+    return {"model": Members(networks)}
 
 
 def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionSpace) -> dict[str, torch.nn.Module]:
@@ -157,24 +192,30 @@ def noise_schedules(config: RunConfig) -> dict[str, Schedule]:
 
 
 class ScheduledTensors:
-    """Numbers that change with training time: 0-d tensors, which the host writes between iterations."""
+    """Numbers that change with training time: tensors which the host writes between iterations, by entry."""
 
     def __init__(self) -> None:
-        self._schedules: list[tuple[ParamScheduler, torch.Tensor]] = []
-        self._written: dict[int, float] = {}
+        self._schedules: list[tuple[list[ParamScheduler], torch.Tensor]] = []
+        self._written: dict[int, list[float]] = {}
 
-    def add(self, schedule: Schedule, tensor: torch.Tensor) -> None:
-        """Have a tensor follow a schedule."""
-        self._schedules.append((ParamScheduler(schedule), tensor))
+    def add(self, schedules: Sequence[Schedule], tensor: torch.Tensor) -> None:
+        """Have each entry of a vector follow a schedule, or a 0-d tensor the only one."""
+        made = {repr(schedule): ParamScheduler(schedule) for schedule in schedules}
+        self._schedules.append(([made[repr(schedule)] for schedule in schedules], tensor))
 
     def write(self, now: int) -> None:
         """Write the numbers of a timestep, those that have changed; enqueues."""
-        for schedule, tensor in self._schedules:
-            value = schedule.get_param_value(now)
-            if self._written.get(id(tensor)) != value:
-                tensor.fill_(value)
-                self._written[id(tensor)] = value
+        for schedules, tensor in self._schedules:
+            of_each = {schedule: schedule.get_param_value(now) for schedule in dict.fromkeys(schedules)}
+            values = [of_each[schedule] for schedule in schedules]
+            if self._written.get(id(tensor)) != values:
+                if tensor.dim() == 0:
+                    tensor.fill_(values[0])
+                else:
+                    # Pinned, so that the host does not wait for the copy
+                    tensor.copy_(torch.tensor(values, pin_memory=tensor.is_cuda), non_blocking=True)
+                self._written[id(tensor)] = values
 
-    def value(self, tensor: torch.Tensor) -> float:
-        """Return the number that was written last."""
+    def values(self, tensor: torch.Tensor) -> list[float]:
+        """Return the numbers that were written last."""
         return self._written[id(tensor)]

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -470,6 +471,77 @@ class SavingConfig(_Section):
         self._require("sinks", len(set(self.sinks)) == len(self.sinks), "must name each only once")
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One agent of a population."""
+
+    seed: int
+    """Seed of its weights and of the order of its minibatches."""
+    setting: Mapping[str, Any]
+    """Values of the table by key of the policy, which go before the policy's own."""
+
+
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+
+
+class PopulationConfig(_Section):
+    """Agents that are trained side by side and independently: every setting of a table from every seed.
+
+    The lists but `seeds` are the columns of the table, with an entry for each setting.
+    """
+
+    PLACE: ClassVar[str] = "population"
+
+    size: PositiveInt | None = None
+    """Agents, a multiple of the settings; each has environments, batches and steps as the run config says of one.
+    None: an ordinary run."""
+    seeds: Annotated[tuple[Seed, ...], AS_TUPLE] = ()
+    """Seeds of weights and minibatches, ``size / settings`` of them; none: those from ``trainer.seed`` on."""
+    lr: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
+    """Column of learning rates, schedules; empty: that of the policy, as of the other columns."""
+    vf_loss_coeff: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
+    """Column of weights of the value's error, schedules."""
+    entropy_coeff: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
+    """Column of weights of the entropy, schedules."""
+    clip_param: Annotated[tuple[PositiveShare, ...], AS_TUPLE] = ()
+    """Column of distances at which PPO clips."""
+    max_grad_norm: Annotated[tuple[PositiveFloat, ...], AS_TUPLE] = ()
+    """Column of norms to which gradients are shortened."""
+
+    @property
+    def columns(self) -> dict[str, tuple[Any, ...]]:
+        """Columns of the table that are given, by key of the policy."""
+        columns = {key: getattr(self, key) for key in type(self).model_fields if key not in ("size", "seeds")}
+        return {key: column for key, column in columns.items() if column}
+
+    @property
+    def n_settings(self) -> int:
+        """Settings of the table; 1 where there is none."""
+        return max([1, *map(len, self.columns.values())])
+
+    def members(self, first_seed: int) -> list[Member]:
+        """Return the agents, those of one setting side by side; ``first_seed`` counts where no seeds are given."""
+        assert self.size is not None, "a population has a size"
+        seeds = self.seeds or range(first_seed, first_seed + self.size // self.n_settings)
+        columns = self.columns
+        settings = [{key: column[i] for key, column in columns.items()} for i in range(self.n_settings)]
+        return [Member(seed, setting) for setting in settings for seed in seeds]
+
+    def _check(self) -> None:
+        if self.size is None:
+            for key in type(self).model_fields:
+                self._require(key, not getattr(self, key), "needs population.size", "give it, or leave this out")
+            return
+        for key, column in self.columns.items():
+            rule = f"must have an entry for each setting, {self.n_settings} as the longest column"
+            self._require(key, len(column) == self.n_settings, rule, "repeat what several settings share")
+        n_seeds, rest = divmod(self.size, self.n_settings)
+        rule = f"must be a multiple of the {self.n_settings} settings of the table"
+        self._require("size", rest == 0, rule, f"take {(n_seeds + 1) * self.n_settings}")
+        rule = f"must be size / settings = {n_seeds} different ones"
+        self._require("seeds", not self.seeds or len(set(self.seeds)) == len(self.seeds) == n_seeds, rule)
+
+
 class RunConfig(_Section):
     """A run: the environment, the trainer, the policies, how actions are drawn and what is saved."""
 
@@ -485,6 +557,8 @@ class RunConfig(_Section):
     """Draws of actions."""
     saving: SavingConfig = SavingConfig()
     """Parts that are kept."""
+    population: PopulationConfig = PopulationConfig()
+    """Agents that are trained side by side."""
 
     @classmethod
     def of(cls, config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
@@ -553,6 +627,36 @@ class RunConfig(_Section):
         unknown = wanted.keys() - self.policy.keys() if isinstance(wanted, Mapping) else set()
         rule = f"must name policies of the run, which are {known(self.policy)}"
         require(not unknown, "trainer.stop_return", rule, known(unknown))
+        if self.population.size is not None:
+            self._check_population()
+
+    def _check_population(self) -> None:
+        """Check that agents can be trained side by side: by A2C or PPO, one policy each, by batched products alone."""
+        trainer = self.trainer
+        where, rule = "with population.size", "must be one policy that learns, {} population.size"
+        learners = [name for name, policy in self.policy.items() if policy.to_train]
+        require(len(self.policy) == len(learners) == 1, "policy", rule.format("with"), known(self.policy))
+        for key, value, want in (
+            ("num_gpus", trainer.num_gpus, 1),
+            ("compat", trainer.compat, None),
+            ("neg_pos_env_ratio", trainer.neg_pos_env_ratio, OFF),
+        ):
+            require(
+                value == want, f"trainer.{key}", f"must be {json.dumps(want)} {where}", value, "leave one of them out"
+            )
+        for name, policy in self.policy.items():
+            place, do = f"policy.{name}", "leave one of them out"
+            is_on_policy = isinstance(policy.model, ModelConfig)
+            require(is_on_policy, f"{place}.algorithm", f"must be A2C or PPO {where}", policy.algorithm, do)
+            has_critic = policy.centralised_critic is not None
+            require(not has_critic, f"{place}.centralised_critic", f"must be null {where}", "a critic", do)
+            require(not policy.models["model"].fused, f"{place}.model.fused", f"must not be true {where}", True, do)
+            has_norm = policy.clip_grad_norm or not self.population.max_grad_norm
+            rule = "must be true with population.max_grad_norm"
+            require(has_norm, f"{place}.clip_grad_norm", rule, False, do)
+            has_clip = policy.algorithm == "PPO" or not self.population.clip_param
+            rule = "must be PPO with population.clip_param"
+            require(has_clip, f"{place}.algorithm", rule, policy.algorithm, do)
 
     def _check_batch(self, name: str, policy: PolicyConfig) -> None:
         """Check what a policy does with a batch against what all share."""

@@ -14,6 +14,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.members import Members
 from warpdrive_min.training.policies import PolicyGroup, action_samplers
 
 
@@ -159,6 +160,32 @@ def evaluate(
     with EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed) as envs:
         returns, steps = envs.play(greedy)
     return {name: _score(total, steps) for name, total in returns.items()}
+
+
+def evaluate_members(
+    wrapper: EnvWrapper,
+    model: Members,
+    policies: PolicyMap,
+    layout: SharedLayout | None = None,
+    n_episodes: int = 100,
+    greedy: bool = True,
+    seed: int = 0,
+) -> list[Score]:
+    """Play whole episodes, one in each of ``n_episodes`` environments of each member, and return the members' scores.
+
+    Arguments as of `evaluate`, of the one policy; synchronises. All members play at once, each other starts.
+
+    Raises:
+        ConfigError: ``n_episodes`` is below 1, or the wrapper cannot make environments like its own.
+    """
+    require(n_episodes >= 1, "evaluate.n_episodes", "must be at least 1", n_episodes)
+    do = "give its wrapper an environment that can be made again from its config"
+    require(wrapper.can_be_repeated, "evaluate", "a population plays in environments of its own", wrapper.name, do)
+    (policy,) = policies
+    with EvaluationEnvs(wrapper, {policy: model}, policies, layout, n_episodes * model.n_members, seed) as envs:
+        returns, steps = envs.play(greedy)
+    each = zip(returns[policy].cpu().split(n_episodes), steps.cpu().split(n_episodes), strict=True)
+    return [_score(total, of_one) for total, of_one in each]
 
 
 def _score(returns: torch.Tensor, steps: torch.Tensor) -> Score:

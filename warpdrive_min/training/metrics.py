@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -44,6 +46,8 @@ MAX_GRADIENT_NORM: Final = 1e8
 
 Numbers = dict[str, dict[str, float]]
 """Numbers by policy and name."""
+Arrays = dict[str, npt.NDArray[np.float64]]
+"""Numbers of the members of a population, (members,), by name."""
 
 
 def read(
@@ -76,6 +80,24 @@ def read(
         if group.algorithm is not None
     }
     return metrics, {group.name: _means(group, numbers) for group in groups}
+
+
+def read_members(group: PolicyGroup, recorder: RolloutRecorder) -> Arrays:
+    """Read, in one copy, what `read` reads, of each member of a population, (members,) float64; synchronises."""
+    assert group.algorithm is not None, "a population learns"
+    sums = recorder.statistics(*group.shape)
+    tensors = [sums["finished_return"].sum(1), sums["finished_steps"], sums["finished_episodes"]]
+    tensors += group.algorithm.metrics.values()
+    returns, steps, episodes, *updates = torch.stack([tensor.double() for tensor in tensors]).cpu().numpy()
+    with np.errstate(invalid="ignore"):
+        means, lengths = returns / episodes, steps / episodes
+    of_episodes = {
+        EPISODIC_RETURN: means,
+        "mean_agent_return": means / group.arrays.n_agents,
+        "mean_episodic_steps": lengths,
+        "episodes": episodes,
+    }
+    return of_episodes | dict(zip(group.algorithm.metrics, updates, strict=True))
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:
@@ -313,16 +335,16 @@ class Csv(_RowFile):
 
     n_header: ClassVar[int] = 1
 
-    def write(self, row: Row) -> None:
-        """Append a row; if it has new columns, the file is written anew with them."""
+    def write(self, *added: Row) -> None:
+        """Append rows of the same names; if they have new columns, the file is written anew with them."""
         columns = self._columns
-        if new := [name for name in row if name not in columns]:
+        if new := [name for name in added[0] if name not in columns]:
             rows = self._lines()[1:]
             columns += new
             self._file.close()
             write_atomically(self._path, "".join([_csv_line(columns), *(_widened(line, len(new)) for line in rows)]))
             self._file = self._path.open("ab", buffering=0)
-        self.append(_csv_line([row.get(name, "") for name in columns]))
+        self.append("".join(_csv_line([row.get(name, "") for name in columns]) for row in added))
 
     @functools.cached_property
     def _columns(self) -> list[str]:

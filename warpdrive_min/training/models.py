@@ -398,7 +398,9 @@ class Trunk(nn.Sequential):
         first = {"normaliser": Normaliser(n_observed or n_inputs)} if config.normalize_observations else {}
         super().__init__(OrderedDict({**first, **{str(i): layer for i, layer in enumerate(layers)}}))
         self.width = config.fc_dims[-1]
-        self._activation, self._fused = config.activation, config.fused
+        self._activation = config.activation
+        self.fused = config.fused
+        """Be one kernel, as `ModelConfig.fused` has it."""
 
     def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
@@ -410,10 +412,10 @@ class Trunk(nn.Sequential):
         bias: Tensor = heads[0].bias
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
-        if self._fused is not False:
+        if self.fused is not False:
             weights = [*self.parameters(), weight, bias]
             seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs
-            fused = perceptron(seen, weights, self._activation, is_forced=bool(self._fused and inputs.is_cuda))
+            fused = perceptron(seen, weights, self._activation, is_forced=bool(self.fused and inputs.is_cuda))
             if fused is not None:
                 return fused
         return nn.functional.linear(self(inputs), weight, bias)

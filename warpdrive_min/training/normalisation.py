@@ -60,10 +60,12 @@ class RunningMoments(nn.Module):
         self.register_buffer("count", torch.tensor(FIRST_COUNT, dtype=torch.float64))
 
     @torch.no_grad()
-    def merge(self, new: Moments) -> None:
-        """Take further rows into account; enqueues."""
-        total = self.count + new.n_rows
-        share, distance = new.n_rows / total, new.mean - self.mean
+    def merge(self, new: Moments, stopped: Tensor | None = None) -> None:
+        """Take further rows into account, but for members of a population that have stopped; enqueues."""
+        n_rows: int | Tensor = new.n_rows if stopped is None else new.n_rows * ~stopped
+        total = self.count + n_rows
+        share, distance = n_rows / total, new.mean - self.mean
+        share = share.view(share.shape + (1,) * (distance.dim() - share.dim()))
         spread = self.variance * (1 - share) + new.variance * share + distance**2 * share * (1 - share)
         self.variance.copy_(spread)
         self.mean.add_(distance * share)
@@ -93,9 +95,9 @@ class Normaliser(RunningMoments):
         self.register_buffer("factor", self.scale)
 
     @torch.no_grad()
-    def merge(self, new: Moments) -> None:
+    def merge(self, new: Moments, stopped: Tensor | None = None) -> None:
         """Take further rows into account; enqueues."""
-        super().merge(new)
+        super().merge(new, stopped)
         self.centre.copy_(self.mean)
         self.factor.copy_(self.scale)
 

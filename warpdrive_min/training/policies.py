@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +15,8 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import AgentArrays
-from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.config import Member, PolicyConfig
+from warpdrive_min.training.members import Members, by_member
 from warpdrive_min.training.normalisation import Moments, normalisers
 from warpdrive_min.training.recurrent import Memory, Recurrent
 from warpdrive_min.training.rollout import Observation, RolloutBuffer, empty_observation
@@ -70,6 +72,10 @@ class PolicyGroup:
     """Sampler of the agents' array, which takes their head."""
     memory: Memory | None = field(init=False, repr=False)
     """States that a recurrent model carries from step to step, also from one rollout to the next; None of others."""
+    members: Sequence[Member] = ()
+    """Agents of a population, whose networks are `Members`; none of an ordinary run."""
+    stopped: torch.Tensor | None = field(default=None, repr=False)
+    """Members that learn no more, (members,) bool; None of an ordinary run."""
     _seen: Observation | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +85,16 @@ class PolicyGroup:
     def agents(self) -> tuple[Hashable, ...]:
         """Agents, in the order of the policy's list."""
         return self.arrays.agents
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a number that says something of the policy: 0-d, or ``(members,)`` of a population."""
+        return (len(self.members),) if self.members else ()
+
+    def settings(self, key: str) -> list[Any]:
+        """Return what the config has by a key, a list of one; of a population what it has for each member."""
+        own = self.config.schedule(key)
+        return [member.setting.get(key, own) for member in self.members] or [own]
 
     @property
     def is_noisy(self) -> bool:
@@ -133,9 +149,15 @@ class PolicyGroup:
             if part == "critic" and buffer.global_states is not None and layers:
                 moments = Moments.of(buffer.global_states[:-1].flatten(0, -2))
             elif layers:
-                moments = of_observations = of_observations or Moments.of(buffer.observations[:-1].flatten(0, -2))
+                moments = of_observations = of_observations or Moments.of(self._rows_seen(buffer.observations[:-1]))
             for layer in layers:
-                layer.merge(moments)
+                layer.merge(moments, self.stopped)
+
+    def _rows_seen(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return observations (n_steps, n_envs, n_agents, F) as rows: (rows, F), or (rows, members, F)."""
+        if not self.members:
+            return observations.flatten(0, -2)
+        return by_member(observations, len(self.members)).flatten(1, -2).transpose(0, 1)
 
     def _recall(self, t: int) -> None:
         """Forget the episodes that are over, and keep the states before a step if learning begins there; enqueues."""
@@ -260,14 +282,56 @@ class ActionSampler:
         elif self._is_noisy:
             self._sampler.sample(self._data, self._head, self._name, use_argmax=greedy, **noise)
         else:
-            self._sampler.sample_gaussian(
-                self._data, self._head, self._log_std, self._name, use_argmax=greedy, log_prob=self.log_prob
-            )
+            self._draw_gaussian(greedy)
         if t is not None:
             for group in self.groups:
                 group.keep(t)
         if self._clips and self.space.is_continuous:
             torch.clamp(self._actions, self._bounds[0], self._bounds[1], out=self._actions)
+
+    def _draw_gaussian(self, greedy: bool) -> None:
+        self._sampler.sample_gaussian(
+            self._data, self._head, self._log_std, self._name, use_argmax=greedy, log_prob=self.log_prob
+        )
+
+
+class MembersSampler(ActionSampler):
+    """Draws for a population, in which each member has a scale of its own."""
+
+    _scales: torch.Tensor
+
+    @cached_property
+    def _centre(self) -> torch.Tensor:
+        return torch.zeros_like(self._head)
+
+    def put(
+        self,
+        arrays: AgentArrays,
+        head: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        log_std: torch.Tensor | None = None,
+    ) -> None:
+        """Lay down what the members say of their agents; log_std (members, n_types); enqueues."""
+        super().put(arrays, head, mask)
+        if log_std is not None:
+            self._scales = log_std.detach()
+
+    def _draw_gaussian(self, greedy: bool) -> None:
+        """Draw around 0 with scale 1, then shift and scale."""
+        self._sampler.sample_gaussian(
+            self._data,
+            self._centre,
+            self._log_std,
+            self._name,
+            use_argmax=greedy,
+            log_prob=self.log_prob,
+        )
+        log_std = self._scales[:, None, None]
+        actions, heads, log_probs = (
+            by_member(each, len(self._scales), 0) for each in (self._actions, self._head, self.log_prob)
+        )
+        actions.mul_(log_std.exp()).add_(heads)
+        log_probs.sub_(log_std.sum(-1))
 
 
 def action_samplers(
@@ -281,7 +345,12 @@ def action_samplers(
     by_array: dict[str, list[PolicyGroup]] = {}
     for group in groups:
         by_array.setdefault(group.arrays.suffix, []).append(group)
-    return [ActionSampler(wrapper, sampler, members, clips=clips) for members in by_array.values()]
+    return [
+        (MembersSampler if isinstance(sharing[0].acting, Members) else ActionSampler)(
+            wrapper, sampler, sharing, clips=clips
+        )
+        for sharing in by_array.values()
+    ]
 
 
 def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> list[Launch] | None:

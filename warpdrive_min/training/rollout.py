@@ -129,13 +129,15 @@ class RolloutRecorder:
 
     # -------------------------------------------------------------- statistics
 
-    def statistics(self) -> dict[str, torch.Tensor]:
+    def statistics(self, *members: int) -> dict[str, torch.Tensor]:
         """Return sums over all episodes that have ended since `clear_statistics`, on the device; enqueues.
 
-        ``finished_return`` ``(n_agents,)`` float64, and the 0-d int64 ``finished_steps`` and ``finished_episodes``.
+        ``finished_return`` ``(n_agents,)`` float64, and the 0-d int64 ``finished_steps`` and ``finished_episodes``;
+        with the number of ``members`` of a population sums of each of them, on a first axis.
         """
-        returns, steps, episodes = (self._sums[name] for name in FINISHED)
-        sums = (returns.sum(0, dtype=torch.float64), steps.sum(), episodes.sum())
+        returns, steps, episodes = (self._sums[name].unflatten(0, (*members, -1)) for name in FINISHED)
+        axis = len(members)
+        sums = (returns.sum(axis, dtype=torch.float64), steps.sum(axis), episodes.sum(axis))
         return dict(zip(FINISHED, sums, strict=True))
 
     def clear_statistics(self) -> None:

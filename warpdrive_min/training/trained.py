@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from warpdrive_min.training.arrays import SharedLayout, get_flattened_obs_size, 
 from warpdrive_min.training.build import make_models
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.evaluation import EvaluationEnvs
+from warpdrive_min.training.members import BEST, BEST_RETURNS, Members, weights_of
 from warpdrive_min.training.policies import acting_part
 
 
@@ -69,18 +70,75 @@ class TrainedPolicies:
         return EvaluationEnvs(self.wrapper(env_backend, n_envs), self.models, self.policies, self.layout, n_envs, seed)
 
 
-def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
-    """Return the policies of a checkpoint.
+def load_policies(path: str | Path, env: Any = None, member: int | None = None) -> TrainedPolicies:
+    """Return the policies of a checkpoint; of a population the policy of one member.
 
     Args:
         path: As of `find_policies`.
         env: The environment to play, of the same name and agents; None: made from the checkpoint's run config, whose
             environment must be in the registrar.
+        member: Number of a member of a population; None: the one with the best weights, where the run keeps them.
 
     Raises:
         CheckpointError: There is none, it is damaged, or is not of that environment and of such models.
-        ConfigError: The environment is not registered, or the run config breaks a rule.
+        ConfigError: The environment is not registered, the run config breaks a rule, or there is no such member.
     """
+    trained, tensors = _load(path, env)
+    size = trained.run_config.population.size
+    if size is None:
+        rule = "is for a population, and the checkpoint is of none"
+        require(member is None, "member", rule, member, "leave it out")
+    else:
+        if member is None:
+            rule = "must be named where a run has not kept the best weights"
+            require(BEST_RETURNS in tensors, "member", rule, None, f"it is from 0 to {size - 1}")
+            member = int(tensors[BEST_RETURNS].argmax())
+        require(0 <= member < size, "member", f"must be from 0 to {size - 1}", member)
+    for policy, model in trained.models.items():
+        weights = _weights(trained, tensors, policy)
+        checkpoint.restore(model.state_dict(), weights if member is None else weights_of(weights, member), trained.path)
+    return trained
+
+
+def load_population(path: str | Path, env: Any = None) -> TrainedPolicies:
+    """Return the policies of all members of a population, whose model is `Members`.
+
+    Each has its best weights up to the checkpoint, where the run keeps them, else its weights of then.
+
+    Raises:
+        CheckpointError: As `load_policies`.
+        ConfigError: Likewise, or the checkpoint is of no population.
+    """
+    trained, tensors = _load(path, env)
+    size = trained.run_config.population.size
+    require(size is not None, f"checkpoint {trained.path}", "must be of a population", size, "use load_policies")
+    for policy, model in trained.models.items():
+        members = Members([model] * (size or 1))
+        checkpoint.restore(members.state_dict(), _weights(trained, tensors, policy), trained.path)
+        trained.models[policy] = members
+    return trained
+
+
+def population_size(path: str | Path) -> int | None:
+    """Return the members of the population that a checkpoint is of; None: it is of an ordinary run.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged.
+    """
+    _, header = checkpoint.load(find_policies(path))
+    size: int | None = header.run_config.get("population", {}).get("size")
+    return size
+
+
+def _weights(trained: TrainedPolicies, tensors: Mapping[str, torch.Tensor], policy: str) -> dict[str, torch.Tensor]:
+    """Return the weights of a policy's network that acts; of a population the best of each member."""
+    part = acting_part(trained.run_config.policy[policy].models)
+    best = checkpoint.below(f"{BEST}policy/{policy}/{part}/", tensors)
+    return best or checkpoint.below(f"policy/{policy}/{part}/", tensors)
+
+
+def _load(path: str | Path, env: Any) -> tuple[TrainedPolicies, dict[str, torch.Tensor]]:
+    """Return policies whose weights are still to be filled, and the tensors of the checkpoint."""
     found = find_policies(path)
     tensors, header = checkpoint.load(found)
     run = RunConfig.from_dict(header.run_config)
@@ -100,12 +158,8 @@ def load_policies(path: str | Path, env: Any = None) -> TrainedPolicies:
         for policy, members in policies.items():
             n_features = get_flattened_obs_size(space_of(observations[members[0]]))
             networks = make_models(policy, run.policy[policy], n_features, ActionSpace.of(env.action_space[members[0]]))
-            part = acting_part(networks)
-            models[policy] = networks[part]
-            checkpoint.restore(
-                models[policy].state_dict(), checkpoint.below(f"policy/{policy}/{part}/", tensors), found
-            )
-    return TrainedPolicies(found, header, run, env, policies, models)
+            models[policy] = networks[acting_part(networks)]
+    return TrainedPolicies(found, header, run, env, policies, models), tensors
 
 
 def find_policies(path: str | Path) -> Path:

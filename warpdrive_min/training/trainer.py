@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -58,9 +58,12 @@ class Trainer:
             ``device_id``, ``results_dir``.
 
     Raises:
-        ConfigError: The config breaks a rule, or does not fit the environment or the policies.
+        ConfigError: The config breaks a rule, or does not fit the environment or the policies, or is of a population.
         BackendUnavailable: The environment has no kernels for the backend.
     """
+
+    has_members: ClassVar[bool] = False
+    """Trains a population."""
 
     def __init__(
         self,
@@ -206,8 +209,11 @@ class Trainer:
         wrapper, trainer, backend = self.wrapper, self.config.trainer, self.wrapper.env_backend
         rule = f"environment {wrapper.name!r} has no kernels for backend {backend!r}"
         require(wrapper.vectorised, "trainer", rule, do="give it one, or choose another backend")
-        rule = f"must be the wrapper's number of environments {wrapper.n_envs}"
-        is_equal = trainer.num_envs == wrapper.n_envs
+        size = self.config.population.size
+        rule = "must be null but for PopulationTrainer, which needs it"
+        require((size is not None) == self.has_members, "run config population.size", rule, size, "use the other one")
+        rule = f"must be the wrapper's number of environments {wrapper.n_envs}" + (f" / {size} members" if size else "")
+        is_equal = trainer.num_envs * (size or 1) == wrapper.n_envs
         require(is_equal, "run config trainer.num_envs", rule, trainer.num_envs, "make them equal")
         rule = f"must name the policies of the run config, {known(self.config.policy)}"
         require(set(self.policy_map) == set(self.config.policy), "policies", rule, list(self.policy_map))
@@ -244,16 +250,20 @@ class Trainer:
         for index, (name, group) in enumerate(self.groups.items()):
             if group.config.to_train:
                 group.buffer = RolloutBuffer.of(group.arrays, self.recorders[group.arrays.suffix])
-                seed = build.derived_seed(self.seed, build.ALGORITHM_SEED, self.world.rank, index)
-                group.algorithm = algorithm = algorithms[name](group, config.trainer, backend, seed)
+                seeds = [
+                    build.derived_seed(seed, build.ALGORITHM_SEED, self.world.rank, index)
+                    for seed in [member.seed for member in group.members] or [self.seed]
+                ]
+                given = seeds if group.members else seeds[0]
+                group.algorithm = algorithm = algorithms[name](group, config.trainer, backend, given)
                 for key, tensor in algorithm.scheduled.items():
-                    self.schedules.add(group.config.schedule(key), tensor)
+                    self.schedules.add(group.settings(key), tensor)
         self.global_states = give_global_states(list(self.groups.values()), self.recorders)
         """Gathers what centralised critics see; None where that needs no gathering."""
         self.exploration: dict[str, Any] = {"greedy": config.sampler.params.use_argmax}
         for key, schedule in build.noise_schedules(config).items():
             self.exploration[key] = torch.zeros((), device=device)
-            self.schedules.add(schedule, self.exploration[key])
+            self.schedules.add([schedule], self.exploration[key])
         direct = steps_into_buffer(wrapper, list(self.groups.values()))
         self.step_into: Sequence[Launch] = direct or [wrapper.step] * self.n_steps
         """Steps of the environments, one for each of a rollout."""
@@ -272,13 +282,8 @@ class Trainer:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
         updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
-        now, (before, logged) = time.perf_counter(), self._last_log
-        self._last_log = (now, self.iteration)
-        rates = {
-            metrics.STEPS_PER_S: (self.iteration - logged) * self.steps_per_iteration / (now - before),
-            "rollout_s": self._collect.take_seconds(),
-            "update_s": self._update.take_seconds(),
-        }
+        logged = self._last_log[1]
+        rates = self._rates()
         scores = self.evaluate() if self.config.trainer.evaluator else {}
         best = {f"{name}/evaluated_return": score.mean_return for name, score in scores.items()}
         row = metrics.make_row(
@@ -300,10 +305,22 @@ class Trainer:
         self._judge(row)
         return row
 
+    def _rates(self) -> dict[str, float]:
+        """Return speed and times since the last call; waits for the device."""
+        now, (before, logged) = time.perf_counter(), self._last_log
+        self._last_log = (now, self.iteration)
+        n_members = self.config.population.size or 1
+        return {
+            metrics.STEPS_PER_S: (self.iteration - logged) * self.steps_per_iteration * n_members / (now - before),
+            "rollout_s": self._collect.take_seconds(),
+            "update_s": self._update.take_seconds(),
+        }
+
     def _scheduled(self, policy: str) -> dict[str, float]:
         """Return the scheduled numbers of a policy, as they are now."""
         algorithm = self.groups[policy].algorithm
-        return {} if algorithm is None else {key: self.schedules.value(t) for key, t in algorithm.scheduled.items()}
+        scheduled = {} if algorithm is None else algorithm.scheduled
+        return {key: number for key, tensor in scheduled.items() for number in self.schedules.values(tensor)}
 
     def _judge(self, row: Row) -> None:
         """Note how good the policies are, and whether that is good enough."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 import torch
 
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.training.algorithms import losses
-from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
@@ -25,6 +26,8 @@ from warpdrive_min.training.rollout import RolloutBuffer
 Tensor = torch.Tensor
 Rows = Tensor | slice
 """Rows (step, environment) of a rollout: their numbers, or a slice of all in order."""
+Within = slice | tuple[slice, slice]
+"""Place of a part among the rows of a minibatch."""
 
 METRICS: Final = (
     "loss",
@@ -64,7 +67,7 @@ class ActorCriticAlgorithm:
             `compute_values` ask them otherwise.
         trainer: Settings that all policies share.
         backend: Backend of the environments.
-        seed: Seed of the order of minibatches.
+        seed: Seed of the order of minibatches; of a population the seeds of its members.
     """
 
     clips_actions: ClassVar[bool] = True
@@ -74,7 +77,7 @@ class ActorCriticAlgorithm:
     is_clipped: ClassVar[bool]
     """The policy's term is the clipped surrogate, and values may be clipped; else it is the policy gradient."""
 
-    def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int) -> None:
+    def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int | Sequence[int]) -> None:
         buffer, config = group.buffer, group.config
         assert buffer is not None, "a policy that learns has a buffer"
         self.config, self.model, self._space = config, group.models["model"], group.arrays.space
@@ -85,17 +88,20 @@ class ActorCriticAlgorithm:
         self._value_clip = config.value_clip if self.is_clipped else None
         n_steps, n_envs, n_agents = buffer.rewards.shape
         device = buffer.rewards.device
-        self._is_fused = getattr(config.model, "fused", None) is not False and is_supported(device)
-        self.scheduled = {name: torch.zeros((), device=device) for name in ("lr", "vf_loss_coeff", "entropy_coeff")}
-        """Numbers that may change with time, 0-d; written before each update."""
-        self.optimiser = FlatAdam(
-            itertools.chain(*(model.parameters() for model in group.models.values())),
-            self.scheduled["lr"],
-            config.max_grad_norm if config.clip_grad_norm else None,
-            config.adam_eps,
+        self.shape = group.shape
+        """Shape of the numbers of the policy: () or, of a population, (members,)."""
+        self.stopped = group.stopped
+        """Members of a population that learn no more, (members,) bool; None of an ordinary run."""
+        self._is_fused = not self.shape and getattr(config.model, "fused", None) is not False and is_supported(device)
+        keys = ("lr", "vf_loss_coeff", "entropy_coeff")
+        self.scheduled = {name: torch.zeros(self.shape, device=device) for name in keys}
+        """Numbers that may change with time; written before each update."""
+        self._clip_param: float | Tensor = config.clip_param
+        self.optimiser = self.make_optimiser(
+            itertools.chain(*(model.parameters() for model in group.models.values())), group
         )
-        self.metrics = {name: torch.zeros((), device=device) for name in METRICS}
-        """Numbers of the last minibatch of the last update, 0-d."""
+        self.metrics = {name: torch.zeros(self.shape, device=device) for name in METRICS}
+        """Numbers of the last minibatch of the last update."""
         self.metrics["gradient_norm"] = self.optimiser.norm
         self.metrics["n_skipped_steps"] = self.optimiser.n_skipped
         self.values = torch.zeros(n_steps + 1, n_envs, n_agents, device=device)
@@ -106,12 +112,15 @@ class ActorCriticAlgorithm:
         self.weights = torch.ones(n_steps, n_envs, 1, device=device) if self._ratio > 0 else None
         """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
         self._scan = self.return_scan(backend, n_envs, n_agents)
-        self._reward_scale = RewardScale(backend, buffer, config.gamma) if config.normalize_rewards else None
+        self._reward_scale = (
+            RewardScale(backend, buffer, config.gamma, *self.shape) if config.normalize_rewards else None
+        )
         self._n_rows = n_steps * n_envs
         self._n_together = self.rows_together(n_steps)
         is_dealt = self.n_minibatches > 1
-        self._shuffle = Shuffle(backend, self._n_rows // self._n_together, seed) if is_dealt else None
-        self._negatives = Shuffle(backend, n_envs, seed + 1) if self._ratio > 0 else None
+        n_dealt = self._n_rows // self._n_together // math.prod(self.shape)
+        self._shuffle = Shuffle(backend, n_dealt, seed) if is_dealt else None
+        self._negatives = Shuffle(backend, n_envs, seed + 1) if self._ratio > 0 and isinstance(seed, int) else None
         is_once = self.n_epochs == self.n_minibatches == 1
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
@@ -128,6 +137,12 @@ class ActorCriticAlgorithm:
     def n_minibatches(self) -> int:
         """Steps of the optimiser in each."""
         return 1
+
+    def make_optimiser(self, parameters: Iterable[torch.nn.Parameter], group: PolicyGroup) -> FlatAdam | MembersAdam:
+        """Return the optimiser of the parameters."""
+        config = self.config
+        max_norm = config.max_grad_norm if config.clip_grad_norm else None
+        return FlatAdam(parameters, self.scheduled["lr"], max_norm, config.adam_eps)
 
     def rows_together(self, n_steps: int) -> int:
         """Return how many rows stay together when a rollout of ``n_steps`` is dealt to minibatches and parts."""
@@ -152,7 +167,7 @@ class ActorCriticAlgorithm:
                 self._choose_environments(buffer, self._negatives, self.weights)
             self.compute_values(buffer)
             self._scan.scan(
-                buffer.rewards if self._reward_scale is None else self._reward_scale.scaled(buffer),
+                buffer.rewards if self._reward_scale is None else self._reward_scale.scaled(buffer, self.stopped),
                 self.values[:-1] if self._values_come_first else None,
                 buffer.terminated,
                 buffer.truncated,
@@ -162,8 +177,12 @@ class ActorCriticAlgorithm:
                 self.returns,
             )
             if self.config.normalize_return:
-                self.returns.copy_(self.normalise(self.returns, self.weights))
+                self.returns.copy_(self.normalised_returns())
                 self.advantages.copy_(self.returns - self.values[:-1])
+
+    def normalised_returns(self) -> Tensor:
+        """Return the returns of the rollout, shifted and scaled."""
+        return self.normalise(self.returns, self.weights)
 
     def compute_values(self, buffer: RolloutBuffer) -> None:
         """Fill values, where the steps need them, after the rollout, and where time limits cut it; enqueues."""
@@ -201,7 +220,9 @@ class ActorCriticAlgorithm:
     def update(self, buffer: RolloutBuffer) -> None:
         """Take the optimiser's steps on the rollout; enqueues, does not synchronise."""
         with precision(self._precision, self.returns.device):
-            stopped = torch.zeros((), dtype=torch.bool, device=self.returns.device)
+            stopped = self.stopped
+            if stopped is None:
+                stopped = torch.zeros((), dtype=torch.bool, device=self.returns.device)
             steps = [(epoch, k) for epoch in range(self.n_epochs) for k in range(self.n_minibatches)]
             for epoch, k in steps:
                 if k == 0 and self._shuffle is not None:
@@ -220,9 +241,9 @@ class ActorCriticAlgorithm:
         weights = None if self.weights is None else self._take(self.weights, rows)
         if self.config.normalize_advantage:
             advantages = self.normalise(advantages, weights)
-        n_counted = _count(advantages, weights)
+        n_counted = self._count(advantages, weights)
         total = n_counted.clamp(min=1)
-        sums = torch.zeros(5, device=total.device)
+        sums = torch.zeros(5, *self.shape, device=total.device)
         for index, (part, within) in enumerate(self._parts(rows)):
             head, values = self.evaluate(buffer, part)
             if not self._values_come_first:
@@ -233,7 +254,7 @@ class ActorCriticAlgorithm:
             sums += terms
         if self.config.target_kl is not None:
             stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
-        skips = [stopped] if self.config.target_kl is not None else []
+        skips = [stopped] if self.config.target_kl is not None or self.stopped is not None else []
         if self._negatives is not None:  # a minibatch in which no environment counts teaches nothing
             skips.append(average(n_counted) == 0)
         self.optimiser.apply(functools.reduce(torch.logical_or, skips) if skips else None)
@@ -256,7 +277,7 @@ class ActorCriticAlgorithm:
         values: Tensor = self.critic(self._take(states[:-1], rows))
         return values
 
-    def _parts(self, rows: Rows) -> Iterator[tuple[Rows, slice]]:
+    def _parts(self, rows: Rows) -> Iterator[tuple[Rows, Within]]:
         """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""
         n_agents = self.returns.shape[2]
         n_rows = rows.stop if isinstance(rows, slice) else len(rows)
@@ -308,7 +329,7 @@ class ActorCriticAlgorithm:
                 total=total,
                 vf_loss_coeff=value_weight,
                 entropy_coeff=entropy_weight,
-                log_std=getattr(self.model, "log_std", None),
+                log_std=self._log_std,
                 indices=None if isinstance(rows, slice) else rows,
                 clip_param=self.config.clip_param,
                 is_clipped=self.is_clipped,
@@ -318,24 +339,38 @@ class ActorCriticAlgorithm:
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
         *terms, log_ratio = self._terms(minibatch, head, values)
-        means = [_sum(term, weights) / total for term in terms]
+        means = [self._sum(term, weights) / total for term in terms]
         loss = means[0] + value_weight * means[1] - entropy_weight * means[2]
         with torch.no_grad():
-            kl = _sum(losses.approximate_kl(log_ratio), weights) / total
-            clipped = _sum(losses.clip_fraction(log_ratio, self.config.clip_param), weights) / total
+            kl = self._sum(losses.approximate_kl(log_ratio), weights) / total
+            clipped = self._sum(losses.clip_fraction(log_ratio, self._clip_param), weights) / total
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
 
     def _terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the terms of policy, value and entropy, and the log-ratio, one number a row and agent."""
-        log_std = getattr(self.model, "log_std", None)
-        log_prob, entropy = losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, log_std)
+        log_prob, entropy = losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, self._log_std)
         log_ratio = log_prob - rows.log_probs
         if self.is_clipped:
-            policy = losses.clipped_surrogate_loss(log_ratio, rows.advantages, self.config.clip_param)
+            policy = losses.clipped_surrogate_loss(log_ratio, rows.advantages, self._clip_param)
         else:
             policy = losses.policy_gradient_loss(log_prob, rows.advantages)
         value = losses.value_loss(values, rows.returns, rows.old_values, self._value_clip)
         return policy, value, entropy, log_ratio.detach()
+
+    @property
+    def _log_std(self) -> Tensor | None:
+        """Logarithm of the Gaussian's standard deviation, which broadcasts to heads."""
+        found: Tensor | None = getattr(self.model, "log_std", None)
+        return found
+
+    def _sum(self, term: Tensor, weights: Tensor | None) -> Tensor:
+        return (term if weights is None else term * weights).sum()
+
+    def _count(self, rows: Tensor, weights: Tensor | None) -> Tensor:
+        """Return how many of (rows, n_agents) count, 0-d."""
+        if weights is None:
+            return torch.full((), float(rows.numel()), device=rows.device)
+        return weights.sum() * rows.shape[1]
 
     # -------------------------------------------------------------- metrics and state
 
@@ -346,14 +381,18 @@ class ActorCriticAlgorithm:
         values = self.values[:-1]
         if not self._values_come_first:
             torch.sub(self.returns, values, out=self.advantages)
-        explained = losses.explained_variance(values, self.returns, self.weights)
-        means = (values.mean(), self.advantages.mean(), self.returns.mean())
-        for name, number in zip(METRICS, (loss, *sums.unbind(), explained, *means), strict=True):
+        for name, number in zip(METRICS, (loss, *sums.unbind(), *self._figures()), strict=True):
             self.metrics[name].copy_(number)
+
+    def _figures(self) -> tuple[Tensor, ...]:
+        """Return explained variance, and the means of values, advantages and returns."""
+        values = self.values[:-1]
+        explained = losses.explained_variance(values, self.returns, self.weights)
+        return explained, values.mean(), self.advantages.mean(), self.returns.mean()
 
     def state(self) -> dict[str, Tensor]:
         """Return the live tensors of the optimiser, and the moments by which rewards are scaled."""
-        parts: dict[str, FlatAdam | RewardScale | None] = {"optimiser": self.optimiser, "rewards": self._reward_scale}
+        parts = {"optimiser": self.optimiser, "rewards": self._reward_scale}
         return {f"{part}/{name}": each for part, of in parts.items() if of for name, each in of.state().items()}
 
     def own_state(self) -> dict[str, Tensor]:
@@ -401,14 +440,3 @@ class PPO(ActorCriticAlgorithm):
     def n_minibatches(self) -> int:
         """Steps of the optimiser in each, as configured."""
         return self.config.n_minibatches
-
-
-def _sum(term: Tensor, weights: Tensor | None) -> Tensor:
-    return (term if weights is None else term * weights).sum()
-
-
-def _count(rows: Tensor, weights: Tensor | None) -> Tensor:
-    """Return how many of (rows, n_agents) count, 0-d."""
-    if weights is None:
-        return torch.full((), float(rows.numel()), device=rows.device)
-    return weights.sum() * rows.shape[1]

@@ -91,18 +91,18 @@ def policy_gradient_loss(log_prob: Tensor, advantages: Tensor) -> Tensor:
     return -log_prob * advantages
 
 
-def clipped_surrogate_loss(log_ratio: Tensor, advantages: Tensor, clip_param: float) -> Tensor:
+def clipped_surrogate_loss(log_ratio: Tensor, advantages: Tensor, clip_param: float | Tensor) -> Tensor:
     """Return the terms of PPO's loss, ``-min(r * A, clip(r, 1 - clip_param, 1 + clip_param) * A)``.
 
     Args:
         log_ratio: Log-probability now less that with which the action was drawn, a constant; its exponential is r.
         advantages: Constants.
-        clip_param: Distance from 1 beyond which a ratio gains nothing more.
+        clip_param: Distance from 1 beyond which a ratio gains nothing more; a tensor broadcasts to the batch.
 
     Source: Schulman et al. 2017, "Proximal policy optimization algorithms", eq. 7.
     """
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - clip_param, 1 + clip_param)
+    clipped = ratio.clamp(1 - clip_param, 1 + clip_param)  # type: ignore[arg-type]  # both kinds are taken
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
@@ -127,7 +127,7 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
-def clip_fraction(log_ratio: Tensor, clip_param: float) -> Tensor:
+def clip_fraction(log_ratio: Tensor, clip_param: float | Tensor) -> Tensor:
     """Return 1 where the ratio is further than ``clip_param`` from 1, else 0."""
     return (torch.expm1(log_ratio).abs() > clip_param).to(log_ratio.dtype)
 

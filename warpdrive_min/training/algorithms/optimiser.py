@@ -1,4 +1,4 @@
-"""Adam over one flat buffer: all parameters of a policy, their gradients and moments are one vector each."""
+"""Adam over flat buffers: all parameters of a policy, their gradients and moments are one vector each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from warpdrive_min.training.ranks import average
 
 ALMOST_ZERO: Final = 1e-6
 """Added to the norm that gradients are divided by, as in `torch.nn.utils.clip_grad_norm_`."""
+BETAS: Final = (0.9, 0.999)
+"""Decay of the moments, as torch's."""
 
 
 class FlatAdam:
@@ -91,3 +93,82 @@ class FlatAdam:
         """Return the live tensors from which the steps go on: parameters, moments, counts."""
         state = self._adam.state[self.vector]
         return {"parameters": self.vector.detach(), "n_skipped": self.n_skipped, **state}
+
+
+class MembersAdam:
+    """Adam for the members of a population, each with a rate, a norm and a count of steps of its own.
+
+    Parameters, gradients and moments are ``(members, n)``. A step is a handful of kernels, and can be captured; no
+    member's numbers meet another's. A member whose gradient is not finite takes no step, which is counted.
+
+    Args:
+        parameters: Parameters of `Members`, (members, ...) each; moved into the matrix, in place.
+        lr: Learning rates, (members,) float32; read when the step runs.
+        max_norm: Norms to which longer gradients are shortened, one for all or (members, 1); None: they are left.
+        eps: Added to the root of the second moment.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        lr: torch.Tensor,
+        max_norm: float | torch.Tensor | None = None,
+        eps: float = 1e-8,
+    ) -> None:
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._lr, self._max_norm, self._eps = lr, max_norm, eps
+        self.vector = torch.cat([parameter.detach().flatten(1) for parameter in self._parameters], 1)
+        """All parameters, (members, n) float32."""
+        start = 0
+        for parameter in self._parameters:
+            width = parameter[0].numel()
+            parameter.data = self.vector[:, start : start + width].unflatten(1, parameter.shape[1:] or (1,))
+            start += width
+        self.gradient, self._mean, self._square = (torch.zeros_like(self.vector) for _ in range(3))
+        self.norm, self.n_skipped, self._step = (torch.zeros_like(lr) for _ in range(3))
+        """`norm` of the last gradient before it was clipped; steps not taken for want of a finite one, (members,)."""
+
+    def accumulate(self, losses: torch.Tensor, *, first: bool = True) -> None:
+        """Put the gradients of the members' losses (members,) into `gradient`, or add them; enqueues."""
+        parts = torch.autograd.grad(losses.sum(), self._parameters, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([part.flatten(1) for part in parts], 1)
+        if first:
+            self.gradient.copy_(gradient)
+        else:
+            self.gradient.add_(gradient)
+
+    @torch.no_grad()
+    def apply(self, skip: torch.Tensor | None = None) -> None:
+        """Clip the gradients and take the steps; enqueues.
+
+        Args:
+            skip: Members for whom nothing changes, (members,) bool.
+
+        Source: Kingma and Ba 2015, "Adam", algorithm 1.
+        """
+        torch.linalg.vector_norm(self.gradient, dim=1, out=self.norm)
+        is_broken = ~torch.isfinite(self.norm)
+        self.n_skipped.add_(is_broken if skip is None else is_broken & ~skip)
+        stays = (is_broken if skip is None else is_broken | skip)[:, None]
+        moves = (~stays).float()
+        gradient = self.gradient.masked_fill(stays, 0.0)
+        if self._max_norm is not None:
+            gradient.div_(((self.norm[:, None] + ALMOST_ZERO) / self._max_norm).clamp(min=1.0).masked_fill(stays, 1.0))
+        self._step.add_(moves[:, 0])
+        # Of who stays every share is 0, which leaves the moments and the parameters at their bits
+        self._mean.lerp_(gradient, moves * (1 - BETAS[0]))
+        self._square.lerp_(gradient.square_(), moves * (1 - BETAS[1]))
+        done = self._step[:, None].clamp(min=1.0)
+        rate = (self._lr[:, None] / (1 - BETAS[0] ** done)).masked_fill(stays, 0.0)
+        root = self._square.sqrt().div_((1 - BETAS[1] ** done).sqrt()).add_(self._eps)
+        self.vector.sub_(root.reciprocal_().mul_(self._mean).mul_(rate))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the live tensors from which the steps go on: parameters, moments, counts."""
+        return {
+            "parameters": self.vector,
+            "n_skipped": self.n_skipped,
+            "step": self._step,
+            "exp_avg": self._mean,
+            "exp_avg_sq": self._square,
+        }

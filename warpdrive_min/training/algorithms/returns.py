@@ -8,6 +8,7 @@ from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.training.members import by_member
 from warpdrive_min.training.normalisation import LARGEST, Moments, RunningMoments
 from warpdrive_min.training.rollout import RolloutBuffer
 
@@ -153,32 +154,44 @@ class RewardScale:
         backend: Backend of the environments.
         buffer: Rewards of a rollout, (n_steps, n_envs, n_agents).
         gamma: Discount of a step.
+        members: Number of members of a population, each of which has moments of its own; nothing of an ordinary run.
     """
 
-    def __init__(self, backend: Backend, buffer: RolloutBuffer, gamma: float) -> None:
+    def __init__(self, backend: Backend, buffer: RolloutBuffer, gamma: float, *members: int) -> None:
         rewards = buffer.rewards
         n_steps, n_envs, n_agents = rewards.shape
-        self._gamma = gamma
+        self._gamma, self._members = gamma, members
         self._scan = ReturnScan(backend, n_envs, n_agents, gamma)
         self._scaled, self._returns = torch.zeros_like(rewards), torch.zeros_like(rewards)
         self._ends = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=rewards.device)
         self._never = torch.zeros_like(self._ends)
         self._carried = torch.zeros(n_envs, n_agents, device=rewards.device)
         """Return before the first step of the next rollout."""
-        self.moments = RunningMoments().to(rewards.device)
+        self.moments = RunningMoments(*members)
+        self.moments.count = self.moments.count.expand(members).clone()
+        self.moments.to(rewards.device)
         """Moments of the returns after each step."""
 
     @torch.no_grad()
-    def scaled(self, buffer: RolloutBuffer) -> torch.Tensor:
-        """Take the rewards of a rollout into account, and return them scaled; enqueues."""
+    def scaled(self, buffer: RolloutBuffer, stopped: torch.Tensor | None = None) -> torch.Tensor:
+        """Take the rewards of a rollout into account, and return them scaled; enqueues.
+
+        Moments of members that have stopped stay.
+        """
         # A scan sums what comes after a step: backwards in time, what came before it
         self._scaled.copy_(buffer.rewards.flip(0))
         ends = buffer.terminated | buffer.truncated
         self._ends[:-1] = ends[:-1].flip(0)
         self._scan.scan(self._scaled, None, self._ends, self._never, self._carried, None, None, self._returns)
         self._carried.copy_(self._returns[0].masked_fill(ends[-1, :, None] != 0, 0.0))
-        self.moments.merge(Moments.of(self._returns.flatten()))
-        return torch.mul(buffer.rewards, self.moments.scale, out=self._scaled).clamp_(-LARGEST, LARGEST)
+        returns = self._returns.flatten()
+        if self._members:
+            returns = by_member(self._returns, *self._members).flatten(1).T
+        self.moments.merge(Moments.of(returns), stopped)
+        scale = self.moments.scale
+        if self._members:
+            scale = scale[:, None].expand(-1, buffer.rewards.shape[1] // len(scale)).reshape(-1, 1)
+        return torch.mul(buffer.rewards, scale, out=self._scaled).clamp_(-LARGEST, LARGEST)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the live moments, the same on all ranks."""

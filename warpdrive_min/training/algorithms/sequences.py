@@ -71,6 +71,7 @@ class _OfSequences(ActorCriticAlgorithm):
         cuts = None if last is None else _Cuts(buffer, self._n_together)
         for rows, within in self._parts(self._rows.flatten()):
             assert isinstance(rows, Tensor)
+            assert isinstance(within, slice)
             states = self._states(buffer, rows)
             values[rows] = self.model.value(states).flatten(0, 1).float()
             if cuts is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 
 from warpdrive_min.backends.base import Argument, Backend, Launch
@@ -15,25 +18,28 @@ class RandomIndices:
 
     Args:
         backend: That draws, or its name.
-        n: Number of indices.
-        seed: Seed of the draws.
+        n: Number of indices of a seed.
+        seed: Seed of the draws; of several, each has n indices, side by side.
 
     Raises:
-        ConfigError: ``n`` is not from 1 to 2^31 - 1.
-        ValueError: The seed is negative or has more than 64 bits.
+        ConfigError: All together they are not from 1 to 2^31 - 1.
+        ValueError: A seed is negative or has more than 64 bits.
     """
 
-    def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
+    def __init__(self, backend: str | Backend, n: int, seed: int | Sequence[int]) -> None:
+        seeds = [seed] if isinstance(seed, int) else seed
+        n *= len(seeds)
         require(1 <= n < 2**31, "random indices.n", "must be from 1 to 2^31 - 1", n)
         self._functions = CUDAFunctionManager(1, n, backend=backend)
         self._functions.load(core_sources("shuffle"))
         device = self._functions.backend.device
         self.indices = torch.zeros(n, dtype=torch.int32, device=device)
-        """Permutation drawn last, (n,) int32; static."""
+        """Indices drawn last, (seeds * n,) int32; static."""
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
         """Draws so far, (1,) int32."""
-        self.seed = torch.tensor(seed_words(seed), dtype=torch.int32).to(device)
-        """Low and high word of the seed, (2,) int32."""
+        words = list(itertools.chain.from_iterable(map(seed_words, seeds)))
+        self.seed = torch.tensor(words, dtype=torch.int32).to(device)
+        """Low and high word of each seed, (2 * seeds,) int32."""
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the live tensors from which the draws go on."""
@@ -46,14 +52,14 @@ class RandomIndices:
 
 
 class Shuffle(RandomIndices):
-    """Permutations of 0 to n - 1, one at a time in `indices`."""
+    """Permutations of 0 to n - 1, one of each seed at a time in `indices`."""
 
-    def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
+    def __init__(self, backend: str | Backend, n: int, seed: int | Sequence[int]) -> None:
         super().__init__(backend, n, seed)
-        self._permute = self._prepare("permute", half_bits=((n - 1).bit_length() + 1) // 2)
+        self._permute = self._prepare("permute", half_bits=((n - 1).bit_length() + 1) // 2, n=n)
 
     def permute(self) -> None:
-        """Draw the next permutation into `indices`; enqueues."""
+        """Draw the next permutations into `indices`; enqueues."""
         self._permute()
         self.counter.add_(1)
 

@@ -25,8 +25,17 @@ def joined(head: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
 
 class _Split(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return outputs[..., :-1], outputs[..., -1]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], outputs: torch.Tensor) -> tuple[Any, tuple[int, int]]:
+        """Split what has an axis of networks, not the last one, by torch's own views."""
+        return (outputs[..., :-1], outputs[..., -1]), (in_dims[0], in_dims[0])
 
     @staticmethod
     def backward(ctx: Any, d_head: torch.Tensor, d_values: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,445 @@
+"""Populations: each member learns as a run of its own, and none from another."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+from dataclasses import fields
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from envs import ENVS
+from tests.support import BACKENDS_HERE, is_simulated
+from tests.training.builders import (
+    A2C,
+    CENTRAL,
+    CLASSIC,
+    DDPG,
+    MADE,
+    NORMALISED,
+    ON_GPU,
+    PPO,
+    RUNS,
+    SMALL,
+    differences,
+    everything,
+    make_run,
+    refused,
+    rows_of,
+    run_config,
+    weights,
+)
+from warpdrive_min import EnvWrapper
+from warpdrive_min.cli import app
+from warpdrive_min.errors import ConfigError, TrainingError
+from warpdrive_min.training import build
+from warpdrive_min.training.config import PopulationConfig, RunConfig
+from warpdrive_min.training.members import by_member, weights_of
+from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.population import MEMBERS_FILE, PopulationTrainer
+from warpdrive_min.training.rollout import RolloutBuffer
+from warpdrive_min.training.trained import load_policies, load_population
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+
+ROUNDING = 2e-5
+"""Batched products, and sums over a member's rows, may add in another order: some ulps, and Adam's first steps, which
+divide by a root as small as the gradient, keep them."""
+ALL = {
+    **PPO,
+    "lr": 1e-2,
+    "normalize_advantage": True,
+    "normalize_return": True,
+    "normalize_rewards": True,
+    "value_clip": 0.5,
+    "target_kl": 0.5,
+    "model": {**NORMALISED, "shared": False, "fused": False},
+}
+"""PPO with all that has numbers of its own for each member."""
+
+
+def make_population(size, run="PPO", backend="host", *, n_envs=4, seed=7, folder="run", population=None, **given):
+    """Return the trainer of a population at one of `RUNS`, or at what is like one; see `run_config` for the rest."""
+    env, env_config, policies = RUNS[run] if isinstance(run, str) else run
+    given["trainer"] = {"seed": seed} | (given.get("trainer") or {})
+    config = run_config(policies, n_envs, backend=backend, **given) | {
+        "population": {"size": size, **(population or {})}
+    }
+    wrapper = EnvWrapper(ENVS[env](**env_config), num_envs=n_envs * size, env_backend=backend, auto_reset=True)
+    MADE.append(PopulationTrainer(wrapper, config, folder=folder, verbose=False))
+    return MADE[-1]
+
+
+def of_member(trainer, member) -> dict[str, torch.Tensor]:
+    """Return a copy of a member's weights, by the names of an ordinary run."""
+    part = "policy/shared/model/"
+    found = {name.removeprefix(part): tensor for name, tensor in weights(trainer).items()}
+    return {part + name: tensor for name, tensor in weights_of(found, member).items()}
+
+
+def rows_of_members(folder) -> list[dict[str, str]]:
+    with (folder / MEMBERS_FILE).open() as file:
+        return list(csv.DictReader(file))
+
+
+# ------------------------------------------------------------------ as a run of its own
+
+
+ALL_RUN = ("cartpole", CLASSIC, {"shared": ALL})
+
+
+@pytest.mark.parametrize(
+    ("run", "backend"),
+    [
+        *((run, "host") for run in ("A2C", "PPO, continuous", "shared, grid", ALL_RUN)),
+        *(pytest.param(ALL_RUN, *backend.values, marks=backend.marks) for backend in ON_GPU),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "all",
+)
+def test_first_member_is_the_ordinary_run(run, backend, tmp_path):
+    """It has the same environments, weights, draws and minibatches, be it alone or with others; but for rounding."""
+    alone = make_run(run, backend, basedir=tmp_path / "alone")
+    alone.train(4)
+    want = weights(alone)
+    for size in (1, 3) if run == "A2C" else (3,):
+        population = make_population(size, run, backend, basedir=tmp_path / str(size))
+        population.train(4)
+        got = of_member(population, 0)
+        assert got.keys() == want.keys()
+        for name, tensor in want.items():
+            torch.testing.assert_close(got[name], tensor, rtol=ROUNDING, atol=ROUNDING, msg=f"{size}: {name}")
+        rows = [row for row in rows_of_members(population.folder) if row["member"] == "0"]
+        for got_row, want_row in zip(rows, rows_of(alone), strict=True):
+            for name in ("mean_episodic_return", "episodes", "loss", "entropy", "explained_variance", "gradient_norm"):
+                number = want_row[f"shared/{name}"]
+                number = math.nan if number is None else number
+                np.testing.assert_allclose(float(got_row[name]), number, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_every_member_learns_as_it_would_alone(backend, tmp_path):
+    """An ordinary algorithm, given a member's rows, weights and seed, takes the same steps."""
+    n_members, n_envs = (2, 2) if is_simulated(backend) else (3, 4)
+    table = {"lr": [0.01, 0.02], "clip_param": [0.1, 0.3]} if n_members == 2 else {"lr": [0.01, 0.02, 0.03]}
+    run = ("cartpole", CLASSIC, {"shared": {**ALL, "normalize_rewards": False}})
+    population = make_population(n_members, run, backend, n_envs=n_envs, population=table, basedir=tmp_path)
+    group = population.group
+    population.schedules.write(0)
+    population.collect()
+    singles = []
+    for index, member in enumerate(population.members):
+        single = alone(population, index, member)
+        single.algorithm.compute_returns(single.buffer)
+        single.algorithm.update(single.buffer)
+        singles.append(single)
+    population.update()
+    for index, single in enumerate(singles):
+        for name, want in single.models["model"].named_parameters():
+            got = weights_of(dict(group.models["model"].state_dict()), index)[name]
+            torch.testing.assert_close(got, want.detach(), rtol=ROUNDING, atol=ROUNDING, msg=f"member {index}: {name}")
+        for name, number in single.algorithm.metrics.items():
+            got = float(group.algorithm.metrics[name][index])
+            np.testing.assert_allclose(got, float(number), rtol=1e-3, atol=1e-4, err_msg=f"member {index}: {name}")
+
+
+def alone(population, index, member) -> PolicyGroup:
+    """Return an ordinary policy with the weights, rollout and settings of a member."""
+    group, config, backend = population.group, population.config, population.wrapper.backend
+    mine = slice(index * config.trainer.num_envs, (index + 1) * config.trainer.num_envs)
+    kept = {each.name: getattr(group.buffer, each.name) for each in fields(RolloutBuffer)}
+    parts = {name: array[:, mine].clone() if isinstance(array, torch.Tensor) else None for name, array in kept.items()}
+    policy = group.config.replace(**{**member.setting, "model": group.config.model.replace(fused=False)})
+    models = build.make_models("shared", policy, group.arrays.n_features, group.arrays.space)
+    models["model"].load_state_dict(weights_of(group.models["model"].state_dict(), index))
+    models["model"].to(backend.device)
+    arrays = SimpleNamespace(space=group.arrays.space, n_agents=1)
+    single = PolicyGroup("shared", policy, arrays, models, RolloutBuffer(**parts))
+    seed = build.derived_seed(member.seed, build.ALGORITHM_SEED, 0, 0)
+    single.algorithm = build.algorithm_class(config.replace(population=PopulationConfig()), "shared")(
+        single, config.trainer, backend, seed
+    )
+    for key, tensor in single.algorithm.scheduled.items():
+        tensor.fill_(getattr(policy, key))
+    return single
+
+
+@pytest.mark.parametrize(
+    ("run", "changed"),
+    [
+        ("A2C", {"lr": [0.01, 0.3, 0.01]}),
+        (ALL_RUN, {"seeds": [7, 100, 9]}),
+        (("pendulum", CLASSIC, {"shared": ALL}), {"clip_param": [0.2, 0.9, 0.2], "max_grad_norm": [0.5, 1e-3, 0.5]}),
+        ("PPO", {"lr": [0.01, 1e30, 0.01]}),
+    ],
+    ids=["rate", "seed", "clip", "diverged"],
+)
+def test_members_do_not_know_each_other(run, changed, tmp_path):
+    """Another rate, seed or limit of one member, and even infinite weights, change no bit of the others."""
+    population = {key: [values[0]] * 3 for key, values in changed.items() if key != "seeds"}
+    seeds = {"seeds": [7, 8, 9]} if "seeds" in changed else {"seeds": [7]}
+    first = make_population(3, run, population={**population, **seeds}, basedir=tmp_path / "first")
+    second = make_population(3, run, population={**population, **seeds, **changed}, basedir=tmp_path / "second")
+    for trainer in (first, second):
+        for _ in range(3):
+            trainer.iterate()
+    for member in (0, 2):
+        assert not differences(of_member(first, member), of_member(second, member))
+    assert differences(of_member(first, 1), of_member(second, 1))
+
+
+def test_parts_of_a_minibatch_add_up(tmp_path):
+    """Few rows at a time through the model give the gradients of all at once."""
+    whole, parts = (
+        make_population(2, "PPO", trainer={"max_rows": rows}, basedir=tmp_path / str(rows)) for rows in (None, 6)
+    )
+    for trainer in (whole, parts):
+        trainer.iterate()
+    for name, want in weights(whole).items():
+        torch.testing.assert_close(weights(parts)[name], want, rtol=ROUNDING, atol=ROUNDING, msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("run", [ALL_RUN, "A2C", "PPO, continuous"], ids=["all", "A2C", "continuous"])
+@pytest.mark.parametrize("backend", ["numba", "pycuda"])
+def test_graph_trains_as_single_launches_do(backend, run, tmp_path):
+    """Its replays end with the same bits, follow each member's schedule, and wait for nothing."""
+    table = {"lr": [0.01, [[0, 0.02], [200, 0.0]]]}
+    runs = [
+        make_population(
+            4, run, backend, population=table, trainer={"mode": mode}, basedir=tmp_path / mode, metrics_log_freq=100
+        )
+        for mode in ("graph", "eager")
+    ]
+    for trainer in runs:
+        trainer.train(3)
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            trainer.train(3)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert not differences(*map(everything, runs))
+
+
+# ------------------------------------------------------------------ the table
+
+
+def test_every_setting_has_every_seed():
+    """Members of a setting lie side by side; schedules are entries like numbers."""
+    config = PopulationConfig(size=6, lr=[0.1, [[0, 0.1], [10, 0.0]]], entropy_coeff=[0.0, 0.5])
+    members = config.members(first_seed=40)
+    assert [member.seed for member in members] == [40, 41, 42] * 2
+    assert [member.setting["entropy_coeff"] for member in members] == [0.0] * 3 + [0.5] * 3
+    assert members[5].setting["lr"] == [[0, 0.1], [10, 0.0]]
+    assert [member.seed for member in PopulationConfig(size=2, seeds=[9, 4]).members(0)] == [9, 4]
+
+
+def test_rates_follow_their_schedules(tmp_path):
+    """Time in a member's schedule is that of its own steps."""
+    table = {"lr": [0.5, [[0, 1.0], [48, 0.0]]], "seeds": [3]}
+    population = make_population(2, "A2C", population=table, basedir=tmp_path)
+    population.train(2)
+    rates = [
+        (row["env_steps"], row["member"], row["setting"], float(row["lr"]))
+        for row in rows_of_members(population.folder)
+    ]
+    assert rates == [("24", "0", "0", 0.5), ("24", "1", "1", 0.5), ("48", "0", "0", 0.5), ("48", "1", "1", 0.0)]
+
+
+NORMS = {"population": {"max_grad_norm": [1, 2]}}
+
+
+def refused_config(policy=None, trainer=None, population=None):
+    mapping = run_config({"shared": {**PPO, **(policy or {})}}, trainer=trainer)
+    return RunConfig.from_dict(mapping | {"population": {"size": 2, **(population or {})}})
+
+
+@pytest.mark.parametrize(
+    ("key", "got", "given"),
+    [
+        ("population.size", 2, {"population": {"lr": [0.1, 0.2, 0.3]}}),
+        ("population.entropy_coeff", (0.1,), {"population": {"lr": [0.1, 0.2], "entropy_coeff": [0.1]}}),
+        ("population.seeds", (1, 1), {"population": {"seeds": [1, 1]}}),
+        ("population.lr", (0.1,), {"population": {"size": None, "lr": [0.1]}}),
+        ("trainer.num_gpus", 2, {"trainer": {"num_gpus": 2}}),
+        ("trainer.compat", "warpdrive", {"trainer": {"compat": "warpdrive"}}),
+        ("trainer.neg_pos_env_ratio", 2, {"trainer": {"neg_pos_env_ratio": 2}}),
+        ("policy.shared.algorithm", "DDPG", {"policy": DDPG}),
+        ("policy.shared.algorithm", "A2C", {"policy": A2C, "population": {"clip_param": [0.1, 0.2]}}),
+        ("policy.shared.centralised_critic", "a critic", {"policy": CENTRAL}),
+        ("policy.shared.model.fused", True, {"policy": {"model": {**SMALL, "fused": True}}}),
+        ("policy.shared.clip_grad_norm", False, {**NORMS, "policy": {"clip_grad_norm": False}}),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)  # fmt: skip
+def test_what_a_population_is_not_is_refused(key, got, given):
+    """The error names the key."""
+    with pytest.raises(ConfigError) as caught:
+        refused_config(**given)
+    assert (caught.value.what, caught.value.got) == (key, got)
+
+
+def test_recurrent_models_and_other_trainers_are_refused():
+    """A model is known when it is built; a trainer of one agent does not take many."""
+    with refused("run config population.size", 2):
+        make_population(2, ("cartpole", CLASSIC, {"shared": {**PPO, "model": {**SMALL, "type": "gru"}}}))
+    with refused("run config population.size", None):
+        PopulationTrainer(
+            EnvWrapper(ENVS["cartpole"](**CLASSIC), num_envs=4, env_backend="cpu", auto_reset=True),
+            run_config({"shared": PPO}),
+        )
+    with refused("run config trainer.num_envs", 4):
+        PopulationTrainer(
+            EnvWrapper(ENVS["cartpole"](**CLASSIC), num_envs=4, env_backend="cpu", auto_reset=True),
+            run_config({"shared": PPO}) | {"population": {"size": 2}},
+        )
+
+
+# ------------------------------------------------------------------ who stops, and why
+
+
+def test_members_that_reach_the_return_stop_one_by_one(tmp_path):
+    """Weights and moments of such a member stay, its rows end, and the run ends with the last one."""
+    run = ("cartpole", {"episode_length": 30}, {"shared": {**ALL, "lr": 0.02}})
+    population = make_population(4, run, n_steps=32, trainer={"stop_return": 25.0}, basedir=tmp_path)
+    kept: dict[int, dict[str, torch.Tensor]] = {}
+    while not population.is_finished and population.iteration < 60:
+        population.train(1)
+        for member in population.reached_at:
+            kept.setdefault(member, of_member(population, member))
+    assert population.has_reached_return
+    assert len(set(population.reached_at.values())) > 1, "they stop at different times"
+    for member, before in kept.items():
+        assert not differences(before, of_member(population, member))
+    rows = rows_of_members(population.folder)
+    for member, steps in population.reached_at.items():
+        assert max(int(row["env_steps"]) for row in rows if row["member"] == str(member)) == steps
+
+
+def test_member_that_diverges_leaves_the_others(tmp_path, caplog):
+    """It is named in a warning and learns no more; if all do, the run fails."""
+    population = make_population(2, "PPO", population={"lr": [0.01, 1e38], "seeds": [1]}, basedir=tmp_path)
+    with caplog.at_level(logging.WARNING):
+        population.train(4)
+    assert population.failed == [1]
+    assert "shared/member 1" in caplog.text
+    assert {row["member"] for row in rows_of_members(population.folder) if row["iteration"] == "4"} == {"0"}
+    assert all(tensor.isfinite().all() for tensor in of_member(population, 0).values())
+    both = make_population(2, "PPO", population={"lr": [1e38, 1e38], "seeds": [1]}, basedir=tmp_path / "both")
+    with pytest.raises(TrainingError, match="so has every other member"):
+        both.train(4)
+
+
+# ------------------------------------------------------------------ checkpoints, evaluation, commands
+
+
+def test_population_is_resumed_to_the_bit(tmp_path):
+    """What has stopped, is best, or is drawn next is in the checkpoint; rows after it come again once."""
+    given = {"population": {"lr": [0.01, 1e38, 0.02], "seeds": [5]}, "model_params_save_freq": 2}
+    whole = make_population(3, ALL_RUN, basedir=tmp_path / "whole", **given)
+    whole.train(6)
+    first = make_population(3, ALL_RUN, basedir=tmp_path / "parts", **given)
+    first.train(5)
+    first.graceful_close()
+    second = make_population(3, ALL_RUN, basedir=tmp_path / "parts", seed=99, **given)
+    second.load_checkpoint(first.folder / "checkpoints" / "checkpoint_000000004")
+    assert second.failed == [1]
+    second.train(2)
+    assert not differences(everything(whole), everything(second))
+    untimed = [
+        [{key: value for key, value in row.items() if key != "seconds"} for row in rows_of_members(each.folder)]
+        for each in (whole, second)
+    ]
+    assert untimed[0] == untimed[1]
+
+
+def test_best_weights_of_each_member_are_kept(tmp_path):
+    """`load_policies` takes one member's, by default the best one's; `load_population` all."""
+    population = make_population(3, "PPO", basedir=tmp_path, model_params_save_freq=1)
+    population.train(1)
+    first = [of_member(population, member) for member in range(3)]
+    population._best_returns[:] = torch.tensor([1e6, 0.0, 1e5])  # no later weights of two of them will be better
+    population.train(2)
+    last = of_member(population, 1)
+    for member, want in ((None, first[0]), (2, first[2]), (1, last)):
+        trained = load_policies(population.folder, ENVS["cartpole"](**CLASSIC), member)
+        got = {f"policy/shared/model/{name}": tensor for name, tensor in trained.models["shared"].state_dict().items()}
+        assert not differences(got, want)
+    everyone = load_population(population.folder, ENVS["cartpole"](**CLASSIC))
+    assert not differences(weights_of(everyone.models["shared"].state_dict(), 1), trained.models["shared"].state_dict())
+    with refused("member", 3):
+        load_policies(population.folder, ENVS["cartpole"](**CLASSIC), 3)
+
+
+def test_members_play_with_their_own_weights(tmp_path):
+    """Scores are those of each member's network in its block of environments."""
+    population = make_population(2, "PPO", basedir=tmp_path)
+    with torch.no_grad():
+        for bias, value in ((0, 0.0), (1, 100.0)):
+            population.network.members.policy_head.bias[bias, 1] = value  # member 1 always pushes to one side
+        population.network.members.policy_head.weight.zero_()
+    observations = torch.randn(8, 1, 4)
+    heads = by_member(population.network.act(observations), 2, 0)
+    assert (heads[1, ..., 1] - heads[0, ..., 1] == 100.0 - 0.0).all()
+    scores = population.evaluate(20)
+    assert list(scores) == ["0", "1"]
+    assert all(score.n_episodes == 20 for score in scores.values())
+
+
+def test_commands_train_and_evaluate_a_population(tmp_path):
+    """`train --population` writes a run whose members `evaluate` lists, with the best one; it is resumed as any."""
+    values = {
+        "env.episode_length": 20,
+        "trainer.num_envs": 4,
+        "trainer.train_batch_size": 32,
+        "trainer.num_episodes": 5,
+        "trainer.stop_return": 1e6,
+        "saving.metrics_log_freq": 1,
+        "saving.basedir": str(tmp_path),
+        "population.lr": [0.01, 0.001],
+    }
+    settings = [part for key, value in values.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    arguments = ["--backend", "host", "--population", "4", "--seed", "3", "--results-dir", "run", "--iterations", "2"]
+    told = CliRunner().invoke(app, ["train", "-e", "cartpole", *arguments, *settings])
+    assert told.exit_code == 0, told.output
+    assert "4 members of 4 environments" in told.output
+    assert "0 of 4 members reached their return" in told.output
+    folder = tmp_path / "single_cartpole" / "experiments" / "run"
+    told = CliRunner().invoke(app, ["train", "--resume", str(folder), "-q"])
+    assert told.exit_code == 0, told.output
+    rows = rows_of_members(folder)
+    assert [row["member"] for row in rows] == [*"0123"] * 3
+    assert [row["seed"] for row in rows[:4]] == ["3", "4", "3", "4"]
+    played = ["evaluate", str(folder), "--episodes", "5", "--backend", "host"]
+    found = json.loads(CliRunner().invoke(app, [*played, "--json"]).output)
+    assert [(row["member"], row["seed"], row["lr"]) for row in found["members"]] == [
+        (0, 3, 0.01), (1, 4, 0.01), (2, 3, 0.001), (3, 4, 0.001)
+    ]  # fmt: skip
+    best = max(found["members"], key=lambda row: row["mean_return"])
+    assert found["members"][found["best_member"]]["mean_return"] == best["mean_return"]
+    text = CliRunner().invoke(app, played).output
+    assert f"best: member {found['best_member']}" in text
+    one = json.loads(CliRunner().invoke(app, [*played, "--member", "2", "--json"]).output)
+    assert one["member"] == 2
+    assert one["policies"]["shared"]["n_episodes"] == 5
+    refusal = CliRunner().invoke(app, ["train", "--resume", str(folder), "--auto-scale"])
+    assert refusal.exit_code == 1
+    assert "population.size" in refusal.output
+
+
+def test_population_learns_cartpole(tmp_path):
+    """Eight seeds hold the pole for far longer than play at random does, some 22 steps."""
+    policy = {**PPO, "n_epochs": 4, "lr": 0.02, "normalize_advantage": True, "gae_lambda": 0.8, "vf_loss_coeff": 0.5,
+              "entropy_coeff": 0.0, "model": {"fc_dims": [32], "activation": "tanh"}}  # fmt: skip
+    run = ("cartpole", {"episode_length": 200}, {"shared": policy})
+    population = make_population(8, run, n_envs=8, n_steps=32, basedir=tmp_path, metrics_log_freq=20, keep_best=False)
+    population.train(20)
+    returns = [score.mean_return for score in population.evaluate(4).values()]
+    assert sum(returns) / len(returns) > 60
+    assert len(set(returns)) > 1, "each is another agent"
