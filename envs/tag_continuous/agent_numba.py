@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numba import cuda, float32
 
-from warpdrive_min.kernels.core_numba import below, clip, maths, philox, uniform, wrap
+from warpdrive_min.kernels.core_numba import below, clip, philox, sincos_of, uniform, wrap
 from warpdrive_min.rng import STREAM_START
 
 X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME = range(8)
@@ -32,7 +32,7 @@ class Agent(NamedTuple):
 
 def agent_functions(c: Any) -> Agent:
     """Close the device functions over the constants."""
-    sin, cos = maths(c.EXACT)
+    sincos = sincos_of(c.EXACT)
     grid_length, max_speed, two_pi, half_pi = c.GRID_LENGTH, c.MAX_SPEED, c.TWO_PI, c.HALF_PI
     random_x, random_y, random_direction = c.RANDOM_X, c.RANDOM_Y, c.RANDOM_DIRECTION
     tag_reward, tag_penalty, end_reward = c.TAG_REWARD, c.TAG_PENALTY, c.END_OF_GAME_REWARD
@@ -57,7 +57,8 @@ def agent_functions(c: Any) -> Agent:
         heading = turned if plays else ZERO
         pace = clip(speed + push, ZERO, top_speed) if plays else ZERO
         kept_push = ZERO if pace <= ZERO or pace >= top_speed else push
-        new_x, new_y = x + pace * cos(heading), y + pace * sin(heading)
+        sine, cosine = sincos(heading)
+        new_x, new_y = x + pace * cosine, y + pace * sine
         hits_edge = is_outside(new_x) or is_outside(new_y)
         x, y = clip(new_x, ZERO, grid_length), clip(new_y, ZERO, grid_length)
         agents.loc_x[env, agent] = x

@@ -10,7 +10,20 @@ from numba import cuda, float32, int32, uint8, uint16
 
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import any_ended, conclude
+from warpdrive_min.kernels.core_numba import (
+    SIMULATED,
+    agent_at,
+    any_ended,
+    conclude,
+    env_at,
+    larger,
+    load_four,
+    natural,
+    smaller,
+    sort,
+    split,
+    squared,
+)
 
 from .agent_numba import (
     ACCELERATION,
@@ -58,12 +71,13 @@ def build(c: Any) -> dict[str, Any]:
     episode_length, runner_exits, reach_squared = c.EPISODE_LENGTH, c.RUNNER_EXITS, c.REACH_SQUARED
 
     n_items = envs_per_block * n_agents
+    room = -(-n_agents // 4) * 4  # agents of an environment, padded for loads of 16 bytes
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
     columns = 7 * slots + 1
     lanes = math.gcd(32, threads)  # threads that write one row, each of them its columns
     length = np.float32(episode_length)
-    block_bytes = 24 * n_items + 9 * envs_per_block
+    block_bytes = 20 * envs_per_block * room + 4 * n_items + 13 * envs_per_block
     batch = threads if full else min(threads, (SHARED_BYTES - block_bytes) // (2 * slots) // 32 * 32)
     if block_bytes > SHARED_BYTES or batch < 1:
         raise ConfigError(
@@ -74,8 +88,12 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def shared_memory():
+        if SIMULATED:
+            feature = cuda.shared.array((5, envs_per_block, room), float32)
+        else:
+            feature = cuda.shared.array((5, envs_per_block, room), float32, alignment=16)
         return Block(
-            cuda.shared.array((5, envs_per_block, n_agents), float32),
+            feature,
             cuda.shared.array((envs_per_block, n_agents), uint8),
             cuda.shared.array((envs_per_block, n_agents), uint8),
             cuda.shared.array(envs_per_block, float32),
@@ -96,51 +114,89 @@ def build(c: Any) -> dict[str, Any]:
         block.is_tagger[local, agent] = tags
 
     @cuda.jit(device=True)
-    def squared_distance(feature, local, a, b):
-        dx = feature[X, local, a] - feature[X, local, b]
-        dy = feature[Y, local, a] - feature[Y, local, b]
-        return dx * dx + dy * dy
+    def show_padding(block, local):
+        """Put those who are not there where nobody sees them."""
+        for agent in range(n_agents, room):
+            block.feature[X, local, agent] = AWAY
+            block.feature[Y, local, agent] = AWAY
 
     @cuda.jit(device=True)
-    def follows(distance, other, last_distance, last):
-        """Tell whether an agent comes after the last one found, in the order by (distance, id)."""
-        return rounds == 1 or distance > last_distance or (distance == last_distance and other > last)
+    def squared_distance(feature, local, a, b):
+        return squared(
+            feature[X, local, a] - feature[X, local, b],
+            feature[Y, local, a] - feature[Y, local, b],
+        )
+
+    @cuda.jit(device=True)
+    def may_follow(distance, other, self, last_distance, last):
+        """Tell whether another agent comes after the last one found, in the order by (distance, id)."""
+        follows = rounds == 1 or distance > last_distance or (distance == last_distance and other > last)
+        return other != self and follows
+
+    @cuda.jit(device=True)
+    def insert(distances, distance):
+        """Put a distance among the smallest ones, which ascend."""
+        for back in range(slots - 1):
+            slot = slots - 1 - back
+            distances[slot] = smaller(distances[slot], larger(distances[slot - 1], distance))
+        distances[0] = smaller(distances[0], distance)
 
     @cuda.jit(device=True)
     def find_nearest(feature, local, self, last, nearest, row):
         """Write the ids of the next nearest agents after ``last``: first how far they are, then who, then in order."""
         last_distance = -ONE if last == NOBODY else squared_distance(feature, local, last, self)
+        x, y = feature[X, local, self], feature[Y, local, self]
+        row_x, row_y = int32((X * envs_per_block + local) * room), int32((Y * envs_per_block + local) * room)
         distances = cuda.local.array(slots, float32)
         for slot in range(slots):
             distances[slot] = TOO_FAR
-        for other in range(n_agents):
-            distance = squared_distance(feature, local, other, self)
-            if other != self and distance < distances[slots - 1] and follows(distance, other, last_distance, last):
-                for back in range(slots - 1):
-                    slot = slots - 1 - back
-                    distances[slot] = min(distances[slot], max(distances[slot - 1], distance))
-                distances[0] = min(distances[0], distance)
+        for start_of_four in range(0, room, 4):
+            first = int32(start_of_four)
+            x_0, x_1, x_2, x_3 = load_four(feature, row_x + first)
+            y_0, y_1, y_2, y_3 = load_four(feature, row_y + first)
+            a, b = squared(x_0 - x, y_0 - y), squared(x_1 - x, y_1 - y)
+            c, d = squared(x_2 - x, y_2 - y), squared(x_3 - x, y_3 - y)
+            a = a if may_follow(a, first, self, last_distance, last) else TOO_FAR
+            b = b if may_follow(b, int32(first + 1), self, last_distance, last) else TOO_FAR
+            c = c if may_follow(c, int32(first + 2), self, last_distance, last) else TOO_FAR
+            d = d if may_follow(d, int32(first + 3), self, last_distance, last) else TOO_FAR
+            # Sorted first: of four, the second and later ones are rarely near enough for any of a warp's agents.
+            a, b = sort(a, b)
+            c, d = sort(c, d)
+            a, c = sort(a, c)
+            b, d = sort(b, d)
+            b, c = sort(b, c)
+            if a < distances[slots - 1]:
+                insert(distances, a)
+                if b < distances[slots - 1]:
+                    insert(distances, b)
+                    if c < distances[slots - 1]:
+                        insert(distances, c)
+                        if d < distances[slots - 1]:
+                            insert(distances, d)
 
         limit = distances[slots - 1]
-        n_at_limit = 0
+        n_at_limit = int32(0)  # agents exactly at the limit that are still to be taken: those of the lowest ids
         for slot in range(slots):
-            n_at_limit += 1 if distances[slot] == limit else 0
-        n_found = 0
-        for other in range(n_agents):
-            distance = squared_distance(feature, local, other, self)
-            if (
-                other != self
-                and distance <= limit
-                and n_found < slots
-                and follows(distance, other, last_distance, last)
-            ):
-                if distance == limit:
-                    n_at_limit -= 1
-                if distance < limit or n_at_limit >= 0:
-                    nearest[row, n_found] = other
-                    n_found += 1
+            n_at_limit += int32(1 if distances[slot] == limit else 0)
+        n_found = int32(0)
+        for start_of_four in range(0, room, 4):
+            first = int32(start_of_four)
+            x_0, x_1, x_2, x_3 = load_four(feature, row_x + first)
+            y_0, y_1, y_2, y_3 = load_four(feature, row_y + first)
+            for index in range(4):
+                other = int32(first + index)
+                other_x = x_0 if index == 0 else x_1 if index == 1 else x_2 if index == 2 else x_3
+                other_y = y_0 if index == 0 else y_1 if index == 1 else y_2 if index == 2 else y_3
+                distance = squared(other_x - x, other_y - y)
+                if distance <= limit and may_follow(distance, other, self, last_distance, last):
+                    if distance == limit:
+                        n_at_limit = int32(n_at_limit - 1)
+                    if distance < limit or n_at_limit >= 0:
+                        nearest[row, natural(n_found)] = other
+                        n_found = int32(n_found + 1)
         for slot in range(n_found, slots):
-            nearest[row, slot] = NOBODY
+            nearest[row, natural(slot)] = NOBODY
 
         ids = cuda.local.array(slots, int32)
         ranks = cuda.local.array(slots, int32)
@@ -151,12 +207,11 @@ def build(c: Any) -> dict[str, Any]:
         for later in range(slots):
             for earlier in range(slots):
                 if earlier < later:
-                    if distances[later] < distances[earlier]:
-                        ranks[earlier] += 1
-                    else:
-                        ranks[later] += 1
+                    swapped = int32(1 if distances[later] < distances[earlier] else 0)
+                    ranks[earlier] = int32(ranks[earlier] + swapped)
+                    ranks[later] = int32(ranks[later] + 1 - swapped)
         for slot in range(slots):
-            nearest[row, ranks[slot]] = ids[slot]
+            nearest[row, natural(ranks[slot])] = ids[slot]
 
     @cuda.jit(device=True)
     def seen(block, local, self, other, kind):
@@ -181,49 +236,50 @@ def build(c: Any) -> dict[str, Any]:
             n_rows = min(batch, n_items - first)
             for turn in range(rounds):
                 if not full:
-                    for row in range(cuda.threadIdx.x, n_rows, threads):
-                        local, self = (first + row) // n_agents, (first + row) % n_agents
-                        env = cuda.blockIdx.x * envs_per_block + local
+                    for index in range(cuda.threadIdx.x, n_rows, threads):
+                        row = natural(index)
+                        local, env, self = agent_at(first + row, envs_per_block, n_agents)
                         if env < n_envs and not (restarted and block.ended[local] == 0):
                             last = NOBODY if turn == 0 else int32(block.nearest[row, slots - 1])
                             if block.in_game[local, self] != 0 and (turn == 0 or last != NOBODY):
                                 find_nearest(block.feature, local, self, last, block.nearest, row)
                             else:
                                 for slot in range(slots):
-                                    block.nearest[row, slot] = NOBODY
+                                    block.nearest[row, natural(slot)] = NOBODY
                     cuda.syncthreads()
                 for column in range(cuda.threadIdx.x % lanes, columns, lanes):
-                    kind, slot = column // slots, column % slots
-                    rank = turn * slots + slot
+                    kind, slot = split(column, slots)
+                    rank = natural(turn * slots + slot)
+                    entry = natural(kind * n_observed + rank)
                     end = 0 if rank >= n_observed or (kind == TIME and turn > 0) else n_rows
-                    for row in range(cuda.threadIdx.x // lanes, end, threads // lanes):
-                        local, self = (first + row) // n_agents, (first + row) % n_agents
-                        env = cuda.blockIdx.x * envs_per_block + local
+                    for index in range(cuda.threadIdx.x // lanes, end, threads // lanes):
+                        row = natural(index)
+                        local, env, self = agent_at(first + row, envs_per_block, n_agents)
                         if env >= n_envs or (restarted and block.ended[local] == 0):
                             continue
-                        other = rank + (1 if rank >= self else 0) if full else int32(block.nearest[row, slot])
+                        other = natural(rank + (1 if rank >= self else 0) if full else block.nearest[row, slot])
                         value = seen(block, local, self, other, kind)
                         if auto_reset and not restarted and block.ended[local] != 0:
-                            results.final_observations[env, self, kind * n_observed + rank] = value
+                            results.final_observations[env, self, entry] = value
                         else:
-                            results.observations[env, self, kind * n_observed + rank] = value
+                            results.observations[env, self, entry] = value
                 cuda.syncthreads()
 
     @cuda.jit(device=True)
     def start(block, agents, roles, starts, clock, n_envs):
         """Start the next episode of the environments of this block that ended."""
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:
                 x, y, heading = place(env, agent, agents, starts, clock)
                 show(block, local, agent, True, roles.agent_types[agent] == 1, x, y, ZERO, ZERO, heading)
         cuda.syncthreads()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs and block.ended[local] != 0:
                 agents.num_runners[env] = n_agents - n_taggers
                 block.progress[local] = ZERO
+                show_padding(block, local)
                 clock.timestep[env] = 0
                 clock.episode[env] += 1
         cuda.syncthreads()
@@ -234,18 +290,20 @@ def build(c: Any) -> dict[str, Any]:
     ):
         block = shared_memory()
         tagged_by = cuda.shared.array((envs_per_block, n_agents), uint16)
+        n_tagged = cuda.shared.array(envs_per_block, int32)
         timestep = cuda.shared.array(envs_per_block, int32)
 
         # move
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 clock.timestep[env] += 1
                 timestep[local] = clock.timestep[env]
+                n_tagged[local] = 0
                 block.progress[local] = float32(clock.timestep[env]) / length
+                show_padding(block, local)
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 plays, x, y, speed, acceleration, direction = move(env, agent, agents, roles, actions)
                 tags = roles.agent_types[agent] == 1
@@ -254,8 +312,8 @@ def build(c: Any) -> dict[str, Any]:
 
         # tag: each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            if cuda.blockIdx.x * envs_per_block + local < n_envs:
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
+            if env < n_envs:
                 tagger = NOBODY
                 if block.in_game[local, agent] != 0 and block.is_tagger[local, agent] == 0:
                     closest = reach_squared
@@ -266,29 +324,27 @@ def build(c: Any) -> dict[str, Any]:
                             closest = distance
                             tagger = other
                 tagged_by[local, agent] = tagger
+                if tagger != NOBODY:
+                    cuda.atomic.add(n_tagged, local, 1)
         cuda.syncthreads()
 
         # score
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
-                n_left = agents.num_runners[env]
-                if runner_exits:
-                    for agent in range(n_agents):
-                        n_left -= 1 if tagged_by[local, agent] != NOBODY else 0
+                n_left = agents.num_runners[env] - (n_tagged[local] if runner_exits else 0)
                 agents.num_runners[env] = n_left
                 out_of_time = timestep[local] >= episode_length
                 conclude(env, n_left == 0, out_of_time, clock, results)
                 block.ended[local] = n_left == 0 or out_of_time
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 plays, tags = block.in_game[local, agent] != 0, block.is_tagger[local, agent] != 0
-                n_catches = 0
-                if tags:
+                n_catches = int32(0)
+                if tags and n_tagged[local] != 0:
                     for runner in range(n_agents):
-                        n_catches += 1 if tagged_by[local, runner] == agent else 0
+                        n_catches = int32(n_catches + (1 if tagged_by[local, natural(runner)] == agent else 0))
                 is_tagged, out_of_time = tagged_by[local, agent] != NOBODY, timestep[local] >= episode_length
                 score(env, agent, agents, roles, results, plays, tags, is_tagged, n_catches, out_of_time)
         cuda.syncthreads()
@@ -303,8 +359,8 @@ def build(c: Any) -> dict[str, Any]:
         agents: Agents, roles: Roles, starts: Starts, clock: Clock, results: Results, force: int32, n_envs: int32
     ):
         block = shared_memory()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 block.ended[local] = force != 0 or clock.done[env] != 0
                 clock.done[env] = 0

@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint8
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import any_ended, conclude
+from warpdrive_min.kernels.core_numba import agent_at, any_ended, conclude, env_at, natural
 
 from .agent_numba import FAR, ZERO, agent_functions
 from .arrays import Positions, Starts
@@ -52,15 +52,14 @@ def build(c: Any) -> dict[str, Any]:
     def clear(block, local):
         """Forget who is near. Afterwards the block waits."""
         for each in range(bins):
-            block.approached[local, each] = FAR
+            block.approached[local, natural(each)] = FAR
         block.nearest[local] = n_agents
 
     @cuda.jit(device=True)
     def approach(block, positions, n_envs):
         """Find how near taggers are. Afterwards the block waits."""
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and agent != runner:
                 cuda.atomic.min(block.approached, (local, agent % bins), squared_distance(positions, env, agent))
 
@@ -69,15 +68,14 @@ def build(c: Any) -> dict[str, Any]:
         """Find how near the nearest one is. Afterwards the block waits."""
         least = int32(FAR)
         for each in range(bins):
-            least = min(least, block.approached[local, each])
+            least = min(least, block.approached[local, natural(each)])
         block.distance[local] = least
 
     @cuda.jit(device=True)
     def name_nearest(block, positions, n_envs):
         """Find who that is, the lowest id among equals. Afterwards the block waits."""
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             is_tagger = env < n_envs and agent != runner
             if is_tagger and squared_distance(positions, env, agent) == block.distance[local]:
                 cuda.atomic.min(block.nearest, local, int32(agent))
@@ -86,11 +84,11 @@ def build(c: Any) -> dict[str, Any]:
     def observe(block, positions, results, restarted, n_envs):
         """Write the rows of every environment, or only of those that restarted."""
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
-            local, self = row // n_agents, row % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, self = agent_at(row, envs_per_block, n_agents)
             if env < n_envs and not (restarted and block.ended[local] == 0):
                 is_final = auto_reset and not restarted and block.ended[local] != 0
-                for column in range(cuda.threadIdx.x % lanes, n_features, lanes):
+                for index in range(cuda.threadIdx.x % lanes, n_features, lanes):
+                    column = natural(index)
                     value = seen(block.progress[local], block.nearest[local], env, positions, self, column)
                     if is_final:
                         results.final_observations[env, self, column] = value
@@ -101,13 +99,12 @@ def build(c: Any) -> dict[str, Any]:
     def start(block, positions, starts, clock, n_envs):
         """Start the next episode of the environments of this block that ended; the block has waited before."""
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:
                 place(env, agent, positions, starts, clock)
         cuda.syncthreads()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs and block.ended[local] != 0:
                 clock.timestep[env] = 0
                 clock.episode[env] += 1
@@ -136,8 +133,8 @@ def build(c: Any) -> dict[str, Any]:
         block = shared_memory()
 
         # move
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 timestep = clock.timestep[env] + 1
                 clock.timestep[env] = timestep
@@ -145,8 +142,7 @@ def build(c: Any) -> dict[str, Any]:
                 block.ended[local] = timestep >= episode_length
                 clear(block, local)
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 move(env, agent, positions, sampled_actions, results.rewards)
         cuda.syncthreads()
@@ -154,8 +150,8 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
 
         # score
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 settle(block, local)
                 is_tagged, out_of_time = block.distance[local] == 0, block.ended[local] != 0
@@ -163,8 +159,7 @@ def build(c: Any) -> dict[str, Any]:
                 block.ended[local] = is_tagged or out_of_time
         cuda.syncthreads()
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 results.rewards[env, agent] += reward(agent, block.distance[local] == 0)
         if not full:
@@ -180,8 +175,8 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit
     def reset(positions: Positions, starts: Starts, clock: Clock, results: Results, force: int32, n_envs: int32):
         block = shared_memory()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 clear(block, local)
                 block.ended[local] = force != 0 or clock.done[env] != 0

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -91,7 +92,9 @@ class NumbaBackend(GpuBackend):
             BackendUnavailable: With the reason and what to install.
         """
         self.require()
-        if not simulated():
+        if simulated():
+            _keep_modules_simulated()
+        else:
             torch.cuda.init()
             _use_torch_context()
 
@@ -223,3 +226,34 @@ def _use_torch_context() -> None:
     from numba import cuda  # noqa: PLC0415
 
     cuda.select_device(torch.cuda.current_device())
+
+
+@functools.cache
+def _keep_modules_simulated() -> None:
+    """Let the simulator take `cuda` back from a module when the last thread leaves its functions, not the first one.
+
+    It puts its own `cuda` into the module of a device function while that runs: here once for all threads and calls.
+    """
+    from numba import cuda  # noqa: PLC0415  (optional)
+    from numba.cuda.simulator import kernel  # noqa: PLC0415
+
+    guard = threading.Lock()
+    n_inside: dict[int, int] = {}
+
+    @contextlib.contextmanager
+    def swapped(function: Any, simulation: Any) -> Iterator[None]:
+        space = function.__globals__
+        with guard:
+            n_inside[id(space)] = n_inside.get(id(space), 0) + 1
+            if n_inside[id(space)] == 1:
+                space.update({name: simulation for name, value in space.items() if value is cuda})
+        try:
+            yield
+        finally:
+            with guard:
+                n_inside[id(space)] -= 1
+                if n_inside[id(space)] == 0:
+                    del n_inside[id(space)]
+                    space.update({name: cuda for name, value in space.items() if value is simulation})
+
+    kernel.swapped_cuda_module = swapped

@@ -153,6 +153,15 @@ if config.ENABLE_CUDASIM:
     def product(a: np.float32, b: np.float32) -> np.float32:
         return np.float32(a) * np.float32(b)
 
+    def total(a: np.float32, b: np.float32) -> np.float32:
+        return np.float32(a) + np.float32(b)
+
+    def smaller(a: np.float32, b: np.float32) -> np.float32:
+        return a if a < b else b
+
+    def larger(a: np.float32, b: np.float32) -> np.float32:
+        return a if a > b else b
+
     def _library_sincos(x: np.float32) -> tuple[np.float32, np.float32]:
         return np.float32(math.sin(x)), np.float32(math.cos(x))
 
@@ -160,7 +169,8 @@ else:
     from numba.cuda import libdevice
 
     bits, float_of_bits = libdevice.float_as_int, libdevice.int_as_float
-    product = libdevice.fmul_rn  # is never contracted to FMA
+    product, total = libdevice.fmul_rn, libdevice.fadd_rn  # never contracted to FMA
+    smaller, larger = libdevice.fminf, libdevice.fmaxf  # one instruction, unlike `min` and `max`, for which NaN count
     _library_sincos = libdevice.sincosf
 
 
@@ -244,6 +254,17 @@ def between(least, most, weight):
     return clip(product(ONE - weight, least) + product(weight, most), least, most)
 
 
+@cuda.jit(device=True)
+def squared(dx, dy):
+    """Return the square of a distance; not contracted, so that it is the same wherever it is computed."""
+    return total(product(dx, dx), product(dy, dy))
+
+
+@cuda.jit(device=True)
+def sort(a, b):
+    return smaller(a, b), larger(a, b)
+
+
 # ------------------------------------------------------------------ indices and rows
 
 
@@ -252,6 +273,29 @@ def split(index, size):
     """Return quotient and rest; from uint32 the division is one of 32 bits, Numba's own is of 64 and signed."""
     return int32(uint32(index) // uint32(size)), int32(uint32(index) % uint32(size))
 
+
+@cuda.jit(device=True)
+def natural(index):
+    """Return an index as an int32 of which LLVM sees that it is not negative: Numba's tests for that then vanish."""
+    return int32(uint32(index) & uint32(0x7FFFFFFF))
+
+
+@cuda.jit(device=True)
+def env_at(index, envs_per_block):
+    """Return the environment of an index in this block: its place there, and among all."""
+    local = natural(index)
+    return local, natural(cuda.blockIdx.x * envs_per_block + local)
+
+
+@cuda.jit(device=True)
+def agent_at(item, envs_per_block, n_agents):
+    """Return the agent of an index in this block: its environment's place there and among all, and its own."""
+    local, agent = split(item, n_agents)
+    return local, natural(cuda.blockIdx.x * envs_per_block + local), agent
+
+
+SIMULATED: Final[bool] = bool(config.ENABLE_CUDASIM)
+"""Kernels run in the simulator, whose shared arrays know no alignment."""
 
 if config.ENABLE_CUDASIM:
 
@@ -263,6 +307,9 @@ if config.ENABLE_CUDASIM:
 
     def store_row(array: Any, row: int, values: tuple[Any, ...]) -> None:
         array[row, 0, : len(values)] = values
+
+    def load_four(array: Any, index: int) -> tuple[Any, ...]:
+        return tuple(array.reshape(-1)[index : index + 4])
 
 else:
     from llvmlite import ir
@@ -327,6 +374,19 @@ else:
             return context.get_dummy_value()
 
         return types.void(array, types.int64, values), generate
+
+    @intrinsic
+    def load_four(context, array, index):
+        """Return four float32 of a contiguous array aligned to 16 bytes, from an index that is a multiple of 4."""
+
+        def generate(context, builder, signature, arguments):
+            made = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+            address = builder.gep(made.data, [arguments[1]])
+            vector = builder.load(builder.bitcast(address, ir.VectorType(ir.FloatType(), 4).as_pointer()), align=16)
+            values = [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in range(4)]
+            return context.make_tuple(builder, signature.return_type, values)
+
+        return types.UniTuple(types.float32, 4)(array, types.int64), generate
 
 
 # ------------------------------------------------------------------ episodes

@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import conclude, load_row, philox, pool_row, store_row, uniform, word
+from warpdrive_min.kernels.core_numba import conclude, env_at, load_row, philox, pool_row, store_row, uniform, word
 from warpdrive_min.kernels.rollout_numba import drawing
 from warpdrive_min.rng import STREAM_START
 
@@ -67,8 +67,8 @@ def kernels(
         n_envs: int32,
     ):
         """Step every environment; with AUTO_RESET, go on to the next episode where one ended."""
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            _, env = env_at(each, envs_per_block)
             if env < n_envs:
                 s, seen, reward, is_terminal = outcome(load_row(state, env, n_state), sampled_actions[env, 0, 0])
                 timestep = clock.timestep[env] + 1
@@ -96,8 +96,8 @@ def kernels(
         n_envs: int32,
     ):
         """Restart the finished environments, or all."""
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            _, env = env_at(each, envs_per_block)
             if env < n_envs and (clock.done[env] != 0 or force != 0):
                 episode = clock.episode[env]
                 s = start(env, episode, clock.reset_seed, state_reset_pool)
@@ -198,8 +198,8 @@ def kernels(
         n_steps: int32,
         n_envs: int32,
     ):
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            _, env = env_at(each, envs_per_block)
             if env < n_envs:
                 play(env, state, state_reset_pool, rows, episodes, draws, seed, stream, n_steps)
 
@@ -212,8 +212,8 @@ def kernels(
         n_steps: int32,
         n_envs: int32,
     ):
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            _, env = env_at(each, envs_per_block)
             if env < n_envs:
                 play(env, state, state_reset_pool, rows, episodes, None, None, 0, n_steps)
 
