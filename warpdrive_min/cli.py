@@ -1,4 +1,4 @@
-"""The command line: `python -m warpdrive_min new-env|validate|train|evaluate|render`."""
+"""The command line: `python -m warpdrive_min new-env|validate|train|evaluate|verify|render`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from warpdrive_min.commands.new_env import new_env
 from warpdrive_min.commands.render import render
 from warpdrive_min.commands.train import train
 from warpdrive_min.commands.validate import validate
+from warpdrive_min.commands.verify import verify
 
 app = typer.Typer(
     help="Write, prove and look at environments; train policies in them, and see how they do.",
@@ -16,6 +17,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (validate, train, evaluate, render):
+for command in (validate, train, evaluate, verify, render):
     app.command()(command)
 app.command("new-env")(new_env)

@@ -72,6 +72,10 @@ class CheckpointError(WarpDriveError, ValueError):
     """A checkpoint is missing, damaged, of another release, or of another run."""
 
 
+class CertificateError(WarpDriveError, ValueError):
+    """A certificate is missing, damaged, of another release, or of a run that cannot be replayed."""
+
+
 class DiskFullError(WarpDriveError, OSError):
     """A disk has too little free space for a file, or the file is longer than allowed."""
 

@@ -215,6 +215,12 @@ class CUDAFunctionManager:
             raise CompileError(f"kernel {name!r}: is not loaded; known are {known(self._kernels)}")
         return self._kernels[name]
 
+    @property
+    def binaries(self) -> dict[str, Path]:
+        """Compiled file of each kernel that has one: those of CUDA C."""
+        files = {name: getattr(kernel, "binary", None) for name, kernel in self._kernels.items()}
+        return {name: file for name, file in files.items() if file is not None}
+
     def get_function(self, name: str) -> KernelFunction:
         """Return a handle that launches the kernel, or the kernels of a sequence."""
         return KernelFunction(self, name, None if name in self._sequences else self.kernel(name))

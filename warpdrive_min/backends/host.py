@@ -139,10 +139,10 @@ class HostBackend(Backend):
         library = cached(key, ".so", make)
         if not is_for_nvcc:
             loaded = ctypes.CDLL(str(library))
-            return {name: HostKernel(signature, loaded, self) for name, signature in declared.items()}
+            return {name: HostKernel(signature, loaded, self, library) for name, signature in declared.items()}
         module = HostModule(library, cuda_c.blocks_per_env(constants) if cuda_c.speaks_warp_drive(whole) else 1)
         return {
-            name: HostKernel(signature, module.library, self)
+            name: HostKernel(signature, module.library, self, library)
             if signature.owns_environments
             else AgentKernel(signature, module, self)
             for name, signature in declared.items()
@@ -154,9 +154,10 @@ class HostKernel:
 
     owns_environments = True
 
-    def __init__(self, signature: cuda_c.Signature, library: ctypes.CDLL, backend: HostBackend) -> None:
+    def __init__(self, signature: cuda_c.Signature, library: ctypes.CDLL, backend: HostBackend, binary: Path) -> None:
         self.name = signature.name
         self.parameters = signature.parameters
+        self.binary = binary
         self._backend = backend
         self._launch = getattr(library, f"wd_launch_{signature.name}")
         self._launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
@@ -184,6 +185,7 @@ class HostModule:
     def __init__(self, path: Path, blocks_per_env: int) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             self.library = ctypes.CDLL(shutil.copy(path, folder))
+        self.binary = path
         self.blocks_per_env = blocks_per_env
         self._size_of = self.library.wd_size_of
         self._size_of.argtypes = [ctypes.c_void_p]
@@ -209,7 +211,7 @@ class AgentKernel:
     def __init__(self, signature: cuda_c.Signature, module: HostModule, backend: HostBackend) -> None:
         self.name = signature.name
         self.parameters = signature.parameters
-        self.module = module
+        self.module, self.binary = module, module.binary
         self._backend = backend
         self._launch = getattr(module.library, f"wd_launch_{signature.name}")
         sizes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]

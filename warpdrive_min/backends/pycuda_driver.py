@@ -62,7 +62,7 @@ class PyCudaBackend(GpuBackend):
         Kernels with a thread for each agent that the file has under no such name stay out: they are launched by another
         kernel, or left out by the preprocessor.
         """
-        module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()))
+        module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()), binary)
         kernels: dict[str, Kernel] = {}
         for name, signature in cuda_c.declared(source, constants).items():
             try:
@@ -82,10 +82,10 @@ class LoadedModule:
 
     _held: ClassVar[list[tuple[weakref.ref[LoadedModule], Any]]] = []
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, binary: Path | None = None) -> None:
         LoadedModule._held[:] = [each for each in LoadedModule._held if each[0]() is not None]
         LoadedModule._held.append((weakref.ref(self), module))
-        self.module = module
+        self.module, self.binary = module, binary
 
     def symbol(self, name: str) -> Symbol | None:
         """Return the ``__constant__`` of a name; None: there is none."""
@@ -104,7 +104,7 @@ class PyCudaKernel:
         self.name = signature.name
         self.parameters = signature.parameters
         self.owns_environments = signature.owns_environments
-        self.module = loaded
+        self.module, self.binary = loaded, loaded.binary
         self._function = loaded.module.get_function(signature.name)
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:

@@ -34,6 +34,7 @@ from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import SIGNALS, Stopped
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.autoscale import auto_scale as scale
+from warpdrive_min.training.certificate import Certifier
 from warpdrive_min.training.config import MAX_SEED, RunConfig
 from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.population import PopulationTrainer
@@ -73,6 +74,9 @@ def train(
     auto_scale: Annotated[
         bool, typer.Option("--auto-scale", help="Try numbers of environments, recommend one, and train nothing.")
     ] = False,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Write certificate.json, from which `verify` replays the run.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the folder of the run.")] = False,
 ) -> None:
     """Train the policies of a run config; Ctrl-C stops after the iteration, and saves.
@@ -88,6 +92,9 @@ def train(
         is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
         run = _with(run, {"trainer.env_backend": chosen})
+        rule, do = "a run of one process is certified, which trains", "leave --certify out"
+        is_one = run.trainer.num_gpus == 1 and not is_rank() and not auto_scale
+        require(is_one or not certify, "train.certify", rule, do=do)
 
         def make_wrapper(num_envs: int) -> EnvWrapper:
             fresh = make_environment(plan.env_name, run.env, "train")
@@ -110,7 +117,7 @@ def train(
                 trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
                 with _what_is_kept(trainer.folder):
                     try:
-                        caught = _train(trainer, plan, iterations, quiet)
+                        caught = _train(trainer, plan, iterations, quiet, certify)
                     finally:
                         trainer.graceful_close()
                     if caught is not None:
@@ -135,6 +142,11 @@ class Plan:
     """To go on from."""
     folder: str | None
     """Folder of the run; None: a new one."""
+
+    @property
+    def resumed_run(self) -> Path | None:
+        """Folder of the run that the checkpoint is of; None: there is none."""
+        return None if self.checkpoint is None else self.checkpoint.parent.parent
 
 
 def _given(settings: list[str], seed: int | None, n_gpus: int | None, population: int | None) -> dict[str, Any]:
@@ -202,11 +214,12 @@ def _latest(run: RunConfig, results_dir: str | None) -> Path:
 # ------------------------------------------------------------------ training
 
 
-def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool) -> int | None:
+def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, certify: bool) -> int | None:
     """Train to the end, or for some iterations, and save; returns the number of the signal that stopped it."""
     talks = trainer.world.is_first and not quiet
     if plan.checkpoint is not None:
         trainer.load_checkpoint(plan.checkpoint)
+    certifier = Certifier(trainer, plan.env_name, plan.resumed_run) if certify else None
     last = trainer.n_iterations if iterations is None else min(trainer.n_iterations, trainer.iteration + iterations)
     if talks:
         _say_start(trainer, plan)
@@ -217,13 +230,19 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool) ->
             row = trainer.train(1)
             if row:
                 progress.update(row)
+            if certifier is not None:
+                certifier.note(row)
             # Ranks that did not stop together would wait for each other; they meet where metrics are logged.
             if is_alone or row:
                 is_stopped = trainer.world.agreed(bool(caught))
     if not trainer.is_finished:
         trainer.save_checkpoint()  # at the end of a run the trainer does
+    if certifier is not None:
+        certifier.end()
     if talks:
         _say_end(trainer, is_stopped)
+        if certifier is not None:
+            _say_certificate(certifier)
     elif trainer.world.is_first:
         say(str(trainer.folder))
     return caught[0] if is_stopped and caught else None
@@ -296,6 +315,14 @@ def _say_end(trainer: Trainer, is_stopped: bool) -> None:
     say(f"  render:   {PROGRAM} render --policy {folder} --out episode.html")
     more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
     say(f"  resume:   {_resume(trainer.folder)}{more}")
+
+
+def _say_certificate(certifier: Certifier) -> None:
+    certificate = certifier.certificate
+    at = ", ".join(f"{point.iteration:,}" for point in certificate.points)
+    n_tensors = len(certificate.points[-1].tensors)
+    say(f"certificate: {certifier.path}, {n_tensors} tensors after iterations {at}")
+    say(f"  verify:   {PROGRAM} verify {shlex.quote(str(certifier.path))}")
 
 
 # ------------------------------------------------------------------ how many environments

@@ -1,0 +1,415 @@
+"""Certificates of runs: what they hold, how a replay judges them, and what each way to spoil one is answered with."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.training import builders
+from tests.training.builders import ON_GPU, RUNS, make_run, refused
+from tests.training.test_commands import N_ITERATIONS, run, train
+from warpdrive_min import backends
+from warpdrive_min.commands import verify as verify_command
+from warpdrive_min.errors import CertificateError
+from warpdrive_min.training import certificate as certificates
+from warpdrive_min.training.certificate import Certificate, Certifier
+from warpdrive_min.training.checkpoint import TENSORS
+from warpdrive_min.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+
+ROOT = Path(__file__).parents[2]
+WEIGHT = "policy/shared/model/fc.0.0.weight"
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory):
+    """A run of CartPole that saves, and plays greedy episodes for it, as its replay does not; and what it printed."""
+    basedir = tmp_path_factory.mktemp("certified")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    result = train(
+        basedir, "--seed", "3", "--results-dir", "whole", "--certify", "--set", "saving.model_params_save_freq=3"
+    )
+    torch.set_num_threads(threads)
+    assert result.exit_code == 0, result.output
+    return basedir / "single_cartpole" / "experiments" / "whole" / certificates.NAME, result.output
+
+
+@pytest.fixture
+def forged(certified, tmp_path):
+    """Return a function that changes the fields of a copy, and makes its hash anew as a forger would."""
+
+    def forge(change) -> Path:
+        fields = json.loads(certified[0].read_text())
+        del fields["sha256"]
+        change(fields)
+        path = tmp_path / "forged.json"
+        path.write_text(json.dumps(fields | {"sha256": certificates._digest(fields)}))
+        return path
+
+    return forge
+
+
+# ------------------------------------------------------------------ what it holds
+
+
+def test_certificate_holds_the_run(certified):
+    """Seed, config, the learning curve of the metrics, and hashes after 0, 1, 2, 4, ... and the last iteration."""
+    path, output = certified
+    found = Certificate.read(path)
+    assert [point.iteration for point in found.points] == [0, 1, 2, 4, 8, N_ITERATIONS]
+    assert [point.env_steps for point in found.points] == [64 * i for i in (0, 1, 2, 4, 8, N_ITERATIONS)]
+    assert (found.env, found.run_config["trainer"]["seed"], found.threads) == ("cartpole", 3, 1)
+    rows = [json.loads(line) for line in (path.parent / "metrics.jsonl").read_text().splitlines()]
+    want = [(row["iteration"], row["env_steps"], {"shared": row["shared/mean_episodic_return"]}) for row in rows]
+    assert [(each.iteration, each.env_steps, each.mean_return) for each in found.curve] == want
+    saved = load_file(path.parent / "checkpoints" / f"checkpoint_{N_ITERATIONS:09d}" / TENSORS)
+    assert {name: certificates.tensor_hash(tensor) for name, tensor in saved.items()} == found.points[-1].tensors
+    assert {WEIGHT, "env/state", "env/_done_"} < saved.keys()
+    assert f"certificate: {path}, {len(saved)} tensors after iterations 0, 1, 2, 4, 8, {N_ITERATIONS}" in output
+    assert f"verify:   python -m warpdrive_min verify {path}" in output
+
+
+def test_certificate_names_code_and_machine_but_nobody(certified):
+    """Each source file has its hash; packages have their versions; hosts, users and folders have no place in it."""
+    path, _ = certified
+    origin = Certificate.read(path).origin
+    for name in ("warpdrive_min/training/returns.py", "envs/classic_control/cartpole/kernel.cu"):
+        want = hashlib.sha256((ROOT / name).read_bytes()).hexdigest() if (ROOT / name).exists() else None
+        assert want is None or origin.sources[name] == want
+    files = {f"{folder}/{each.relative_to(ROOT / folder).as_posix()}" for folder in ("warpdrive_min", "envs")
+             for each in (ROOT / folder).rglob("*.cu*")}  # fmt: skip
+    assert files <= origin.sources.keys()
+    assert not any("__pycache__" in name or name.startswith("bench") for name in origin.sources)
+    assert origin.dependencies["torch"].startswith(torch.__version__.partition("+")[0])
+    assert origin.machine["backend"] == "cpu"
+    text = path.read_text()
+    unwanted = (platform.node(), str(path.parent), str(Path.home()), str(ROOT))
+    assert not [each for each in unwanted if len(each) > 2 and each in text]
+    assert f'"{getpass.getuser()}"' not in text
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
+def test_every_kind_of_run_is_replayed_to_the_bit(backend, name, tmp_path):
+    """A certificate that one trainer has written is met by another one, in all tensors and the curve."""
+    env = RUNS[name][0]
+    first = make_run(name, backend, basedir=tmp_path)
+    certifier = Certifier(first, env)
+    for _ in range(3):
+        certifier.note(first.train(1))
+    certifier.end()
+    read = Certificate.read(first.folder)
+    assert [point.iteration for point in read.points] == [0, 1, 2, 3]
+    second = make_run(name, backend, basedir=tmp_path / "second")
+    agreement = certificates.replay(read, second)
+    assert (agreement.difference, agreement.last, agreement.n_points) == (None, 3, 4)
+    third = make_run(name, backend, basedir=tmp_path / "third", seed=8)
+    assert certificates.replay(read, third).last is None, "another seed starts elsewhere"
+
+
+@pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
+def test_machine_code_is_hashed_wherever_it_was_compiled(tmp_path):
+    """A copy of a source in another folder has the same instructions; another operation has others."""
+    text = "WD_KERNEL(twice)(float* x, int n_envs) { WD_EACH_ENV(local, env) { x[env] = 2.f * x[env]; } }\n"
+    hashes = []
+    for folder, each in (("a", text), ("b/of/another/length", text), ("c", text.replace("2.f *", "2.f +"))):
+        source = tmp_path / folder / "kernel.cu"
+        source.parent.mkdir(parents=True)
+        source.write_text(each)
+        constants = {"N_AGENTS": 1, "THREADS": 8, "ENVS_PER_BLOCK": 8, "BLOCKS_PER_ENV": 1, "EXACT": True}
+        (kernel,) = backends.get("host").compile(source, constants).values()
+        hashes.append(certificates._machine_code_hash(kernel.binary))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+# ------------------------------------------------------------------ verify
+
+
+def test_verify_replays_a_run_and_writes_nothing(certified):
+    """The whole run, and with --iterations its beginning, have the bits that were recorded."""
+    path, _ = certified
+    before = sorted(path.parent.rglob("*"))
+    result = run("verify", path.parent)
+    assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED")
+    assert "iterations 0 to 10 of 10 of cartpole, seed 3; 6 points of" in result.output
+    result = run("verify", path, "--iterations", "5", "--json")
+    told = json.loads(result.output)
+    assert (told["verdict"], told["last"], told["n_points"], told["differs"]) == ("VERIFIED", 4, 4, {})
+    assert sorted(path.parent.rglob("*")) == before
+
+
+def hash_of(fields, iteration, name):
+    (point,) = (each for each in fields["points"] if each["iteration"] == iteration)
+    return point["tensors"][name]
+
+
+def spoil_weight(fields):
+    for point in fields["points"]:
+        if point["iteration"] >= 4:
+            point["tensors"][WEIGHT] = "0" * 64
+
+
+FORGERIES = {
+    "a weight": (spoil_weight, 2, f"{WEIGHT} after iteration 4: {'0' * 64} recorded, "),
+    "the learning rate": (lambda f: f["run_config"]["policy"]["shared"].update(lr=0.5), 0, "after iteration 1: "),
+    "the seed": (lambda f: f["run_config"]["trainer"].update(seed=4), None, "after iteration 0: "),
+    "the environment": (lambda f: f["run_config"]["env"].update(reset_pool_size=3), None, "after iteration 0: "),
+    "a tensor that is none": (lambda f: f["points"][1]["tensors"].update(more="1" * 64), 0, "more after iteration 1: "),
+    "the curve": (
+        lambda f: f["curve"][1]["mean_return"].update(shared=500.0),
+        4,
+        "the learning curve after iteration 5",
+    ),
+    "its length": (lambda f: f["points"][-1].update(iteration=11), 8, "the length of the run after iteration 10"),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_verify_says_where_a_forged_certificate_differs(what, forged, certified):
+    """Of a certificate that was changed and signed anew, the first iteration and tensor, with both hashes."""
+    change, agreed, said = FORGERIES[what]
+    path = forged(change)
+    result = run("verify", path)
+    assert result.exit_code == 1, result.output
+    reached = "nothing, not even the start," if agreed is None else f"iterations 0 to {agreed} "
+    assert result.output.startswith(f"DIFFERS: {reached}")
+    assert said in result.output
+    if what == "a weight":
+        original = json.loads(certified[0].read_text())
+        assert f"{hash_of(original, 4, WEIGHT)} here\n" in result.output, "no other tensor differs"
+
+
+def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, monkeypatch):
+    """A changed line or package is named though the bits are the same; where they are not, that is the verdict."""
+
+    def change(fields):
+        fields["origin"]["sources"]["warpdrive_min/training/returns.py"] = "2" * 64
+        fields["origin"]["dependencies"]["numpy"] = "1.0"
+
+    result = run("verify", forged(change), "--iterations", "1")
+    assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED")
+    assert "not as recorded: source warpdrive_min/training/returns.py, 222222222222 recorded, " in result.output
+    assert "not as recorded: dependency numpy, 1.0 recorded, " in result.output
+    update = Trainer.update
+
+    def changed(trainer):
+        update(trainer)
+        with torch.no_grad():
+            next(trainer.groups["shared"].acting.parameters())[0, 0] *= 1 + 2**-23
+
+    monkeypatch.setattr(Trainer, "update", changed)
+    result = run("verify", certified[0])
+    assert (result.exit_code, result.output.partition(":")[0]) == (1, "DIFFERS")
+    assert f"first difference: {WEIGHT} after iteration 1: " in result.output
+
+
+def test_verify_on_other_hardware(forged, monkeypatch):
+    """Other bits of another machine contradict nothing; the same bits confirm it, from whichever machine they are."""
+
+    def elsewhere(fields):
+        fields["origin"]["machine"]["cpu"] = "Abacus 3"
+
+    result = run("verify", forged(elsewhere), "--iterations", "1")
+    assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED")
+    assert "other hardware: cpu, Abacus 3 recorded, " in result.output
+    result = run("verify", forged(lambda fields: (elsewhere(fields), spoil_weight(fields))))
+    assert (result.exit_code, result.output.partition(":")[0]) == (2, "OTHER HARDWARE")
+    assert "iterations 0 to 2 of 10 of cartpole" in result.output
+
+
+def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, monkeypatch):
+    """It says so, and how far the run agrees there; and torch has the threads of the run meanwhile."""
+
+    def on_a_gpu(fields):
+        fields["run_config"]["trainer"]["env_backend"] = "pycuda"
+        fields["origin"]["machine"] |= {"backend": "pycuda", "gpu": "NVIDIA Abacus"}
+        fields["threads"] = 2
+        fields["points"][0]["tensors"][WEIGHT] = "0" * 64
+
+    gone = backends.Availability(False, "gone", "get one")
+    monkeypatch.setattr(type(backends.BACKENDS["pycuda"]), "availability", lambda self: gone)
+    monkeypatch.setattr(verify_command, "first_available", lambda env, who: "cpu")
+    seen = []
+    replay = verify_command.replay
+    monkeypatch.setattr(
+        verify_command, "replay", lambda *given: (seen.append(torch.get_num_threads()), replay(*given))[1]
+    )
+    result = run("verify", forged(on_a_gpu))
+    assert (result.exit_code, result.output.partition(":")[0]) == (2, "OTHER HARDWARE")
+    assert "other hardware: backend, pycuda recorded, cpu here" in result.output
+    assert "other hardware: gpu, NVIDIA Abacus recorded, none here" in result.output
+    assert (seen, torch.get_num_threads()) == ([2], 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text[:-200], "is cut or altered: it must be a whole JSON object"),
+        (lambda text: "[]", "must be a JSON object with a schema_version"),
+        (lambda text: text.replace('"seed": 3', '"seed": 4'), "is cut or altered: its SHA-256 must be "),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema_version must be 1 (got 2)"),
+        (None, "must be a file that can be read, or a run's folder that has one"),
+    ],
+    ids=["truncated", "no object", "altered", "another version", "missing"],
+)
+def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
+    """Each in its own words, with the exit code of what cannot be replayed."""
+    path = tmp_path / "spoilt.json"
+    if spoil is not None:
+        text = certified[0].read_text()
+        assert spoil(text) != text
+        path.write_text(spoil(text))
+    result = run("verify", path)
+    assert result.exit_code == 5
+    assert f"certificate {path}: {said}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.pop("threads"), "threads: Field required"),
+        (lambda f: f.update(threads="1"), "threads: Input should be a valid integer"),
+        (lambda f: f.update(more=1), "more: Extra inputs are not permitted"),
+        (lambda f: f.update(env="chess"), "unknown environment (got 'chess')"),
+        (lambda f: f["run_config"]["trainer"].update(lr=1), "run config trainer.lr: is not a key"),
+        (lambda f: f["environment"].update(n_agents=3), "this is not the same (got 'environment.n_agents')"),
+    ],
+    ids=["field missing", "wrong type", "unknown field", "unknown environment", "unknown key", "another environment"],
+)
+def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
+    """They say what this release does not know, or what the run config does not make."""
+    result = run("verify", forged(change))
+    assert result.exit_code == 5
+    assert said in result.output
+
+
+# ------------------------------------------------------------------ runs that go on
+
+
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory, certified):
+    """The folder of the same run, stopped after six iterations."""
+    basedir = tmp_path_factory.mktemp("stopped")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    result = train(basedir, "--seed", "3", "--results-dir", "whole", "--certify", "--iterations", "6",
+                   "--set", "saving.model_params_save_freq=3")  # fmt: skip
+    torch.set_num_threads(threads)
+    assert result.exit_code == 0, result.output
+    return basedir / "single_cartpole" / "experiments" / "whole"
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """A copy of that folder."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "stopped"))
+
+
+def test_certificate_goes_on_with_its_run(stopped, certified, tmp_path):
+    """A run that was stopped and goes on, here or in another folder, has the certificate of one that was not."""
+    shutil.copytree(stopped, tmp_path / "copy")
+    want = {point.iteration: point for point in Certificate.read(certified[0]).points}
+    for more, folder in (([], stopped), (["--results-dir", tmp_path / "other"], tmp_path / "other")):
+        source = stopped if not more else tmp_path / "copy"
+        result = run("train", "--resume", source, "--certify", "--quiet", *more)
+        assert result.exit_code == 0, result.output
+        found = Certificate.read(folder)
+        assert [point.iteration for point in found.points] == [0, 1, 2, 4, 6, 8, N_ITERATIONS]
+        assert all(point == want[point.iteration] for point in found.points if point.iteration in want)
+        assert found.curve == Certificate.read(certified[0]).curve
+    assert run("verify", stopped).output.startswith("VERIFIED: iterations 0 to 10 of 10")
+
+
+def test_certificate_goes_back_with_its_run(stopped, certified):
+    """From an earlier checkpoint on, what came after it is written again."""
+    result = run("train", "--resume", stopped / "checkpoints" / "checkpoint_000000003", "--certify")
+    assert result.exit_code == 0, result.output
+    found = Certificate.read(stopped)
+    assert found.points == Certificate.read(certified[0]).points
+
+
+def without_certificate(folder):
+    (folder / certificates.NAME).unlink()
+
+
+def with_other_state(folder):
+    path = folder / "checkpoints" / "checkpoint_000000006"
+    tensors = load_file(path / TENSORS)
+    tensors["env/state"] += 2**-10
+    save_file(tensors, path / TENSORS)
+    header = json.loads((path / "state.json").read_text())
+    header["sha256"] = hashlib.sha256((path / TENSORS).read_bytes()).hexdigest()
+    (path / "state.json").write_text(json.dumps(header))
+
+
+def with_other_source(folder):
+    found = Certificate.read(folder)
+    sources = found.origin.sources | {"envs/__init__.py": "3" * 64}
+    origin = found.origin.model_copy(update={"sources": sources})
+    found.model_copy(update={"origin": origin}).write(folder / certificates.NAME)
+
+
+def with_gap(folder):
+    found = Certificate.read(folder)
+    found.model_copy(update={"points": found.points[:3]}).write(folder / certificates.NAME)
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        (without_certificate, [], "must be a file that can be read, or a run's folder that has one"),
+        (
+            with_other_state,
+            [],
+            "the checkpoint must be that of the certified run, in which env/state after iteration 6",
+        ),
+        (with_other_source, [], "goes on as it began, and this changed (got 'source envs/__init__.py')"),
+        (with_gap, [], "a run is certified from its start on, and this iteration is not (got 4)"),
+        (None, ["--set", "policy.shared.lr=0.5"], "and this changed (got 'run_config.policy.shared.lr')"),
+        (None, ["--set", "trainer.stop_return=500"], "a run with a stop_return counts its episodes anew"),
+    ],
+    ids=["none", "checkpoint", "source", "gap", "config", "stop_return"],
+)
+def test_runs_that_do_not_go_on_as_they_began_are_refused(change, more, said, stopped):
+    """A certificate is continued only by the run, code and machine that it was begun with."""
+    if change is not None:
+        change(stopped)
+    before = {path: path.read_bytes() for path in stopped.glob(certificates.NAME)}
+    result = run("train", "--resume", stopped, "--certify", *more)
+    assert result.exit_code == 1
+    assert said in result.output
+    assert {path: path.read_bytes() for path in stopped.glob(certificates.NAME)} == before
+
+
+@pytest.mark.parametrize("more", [["-n", "2"], ["--auto-scale"]])
+def test_what_is_no_single_run_is_not_certified(more, tmp_path):
+    """Several processes, and a search for a number of environments."""
+    result = train(tmp_path, "--certify", *more)
+    assert result.exit_code == 1
+    assert "train.certify: a run of one process is certified, which trains; leave --certify out" in result.output
+
+
+def test_populations_are_not_certified(tmp_path):
+    """Their agents learn in one run, whose certificate none of them could replay alone."""
+    result = train(tmp_path, "--certify", "--population", "2")
+    assert result.exit_code == 1
+    assert "train.certify: a certificate is of one run, no population (got 2); train one" in result.output
+
+
+def test_weights_from_a_file_are_not_certified(certified, tmp_path):
+    """Nobody else has the file."""
+    saved = certified[0].parent / "checkpoints" / f"checkpoint_{N_ITERATIONS:09d}"
+    policy = {"shared": {**builders.A2C, "model": {"fc_dims": [32, 32], "model_ckpt_filepath": str(saved)}}}
+    trainer = make_run(("cartpole", {"episode_length": 20}, policy), basedir=tmp_path)
+    with refused("train.certify", str(saved), CertificateError):
+        Certifier(trainer, "cartpole")

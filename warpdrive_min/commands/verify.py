@@ -1,0 +1,149 @@
+"""The command `verify`: replay a certified run, and say whether it has the bits that its certificate names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import torch
+import typer
+
+from warpdrive_min import backends
+from warpdrive_min.commands.environments import (
+    Backend,
+    environment_name,
+    errors_told,
+    first_available,
+    make_environment,
+    say,
+)
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import BackendUnavailable
+from warpdrive_min.training.certificate import Agreement, Certificate, Origin, replay, replay_config
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.trainer import Trainer
+
+VERIFIED: Final = "VERIFIED"
+DIFFERS: Final = "DIFFERS"
+OTHER_HARDWARE: Final = "OTHER HARDWARE"
+EXIT: Final = {VERIFIED: 0, DIFFERS: 1, OTHER_HARDWARE: 2}
+"""Exit code of each verdict."""
+BROKEN: Final = 5
+"""Exit code where there is nothing to replay: the certificate is damaged, or of another release."""
+SHOWN: Final = 12
+"""Digits of a hash that a line about origins shows."""
+
+Pair = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Answer of a replay."""
+
+    name: str
+    """`VERIFIED`: all bits are equal. `DIFFERS`: they are not. `OTHER_HARDWARE`: they are not, nor need they be."""
+    certificate: Certificate
+    agreement: Agreement
+    hardware: Mapping[str, Pair]
+    """Hardware that decides the bits, where it is not the same: recorded, and here."""
+    differs: Mapping[str, Pair]
+    """All else that the bits come from, where it is not the same: recorded, and here."""
+
+    def lines(self) -> list[str]:
+        """Return the verdict in words."""
+        run, agreement = self.certificate, self.agreement
+        reached = "nothing, not even the start," if agreement.last is None else f"iterations 0 to {agreement.last:,}"
+        head = f"{self.name}: {reached} of {run.iterations:,} of {run.env}, seed {run.run_config['trainer']['seed']}"
+        points = f"{agreement.n_points} points of {agreement.n_tensors} tensors are equal to the bit"
+        told = [f"{head}; {points}"]
+        if agreement.difference is not None:
+            told.append(f"  first difference: {agreement.difference}")
+        told += [f"  other hardware: {_pair(name, both)}" for name, both in self.hardware.items()]
+        return told + [f"  not as recorded: {_pair(name, both)}" for name, both in self.differs.items()]
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(help="Certificate, or the folder of a run that has one.")],
+    iterations: Annotated[int | None, typer.Option(min=0, help="Replay only so many.")] = None,
+    backend: Backend = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Replay a certified run; exits with 0 verified, 1 differs, 2 other hardware, 5 if it cannot be replayed.
+
+    By default on the backend of the run, or, where that cannot run, on the first one that can. Writes nothing.
+    """
+    with errors_told(BROKEN):
+        verdict = replayed(Certificate.read(path), iterations, backend)
+    if as_json:
+        fields = {"verdict": verdict.name, **asdict(verdict.agreement)}
+        typer.echo(json.dumps(fields | {"hardware": verdict.hardware, "differs": verdict.differs}, indent=1))
+    else:
+        for line in verdict.lines():
+            say(line)
+    raise typer.Exit(EXIT[verdict.name])
+
+
+def replayed(certificate: Certificate, iterations: int | None = None, backend: str | None = None) -> Verdict:
+    """Replay a certificate here, up to an iteration, and return the verdict.
+
+    Raises:
+        CertificateError: The run is of policies or arrays that were made in Python.
+        ConfigError: The environment is unknown, or its run config breaks a rule of this release.
+        BackendUnavailable: No backend here can run it.
+    """
+    with tempfile.TemporaryDirectory() as folder, _threads(certificate.threads):
+        trainer = _trainer(certificate, backend, folder)
+        try:
+            agreement = replay(certificate, trainer, iterations)
+            here = Origin.of(trainer)
+        finally:
+            trainer.graceful_close()
+    hardware = certificate.origin.other_hardware(here)
+    known = {f"machine {name}" for name in hardware}
+    differs = certificate.origin.differences(here)
+    name = VERIFIED if agreement.difference is None else OTHER_HARDWARE if hardware else DIFFERS
+    return Verdict(
+        name=name,
+        certificate=certificate,
+        agreement=agreement,
+        hardware=hardware,
+        differs={name: both for name, both in differs.items() if name not in known},
+    )
+
+
+def _trainer(certificate: Certificate, backend: str | None, folder: str) -> Trainer:
+    """Return the run at its start, on the backend that was recorded, where it is available and none is given."""
+    name = environment_name(certificate.env, "verify")
+    config = RunConfig.from_dict(certificate.run_config)
+    env = make_environment(name, config.env, "verify")
+    chosen = backend or config.trainer.env_backend
+    if backend is None:
+        try:
+            backends.get(chosen)
+        except BackendUnavailable:  # the verdict says on which backend it was replayed
+            chosen = first_available(env, "verify")
+    run = RunConfig.from_dict(replay_config(certificate, chosen, folder))
+    wrapper = EnvWrapper(env, num_envs=run.trainer.num_envs, env_backend=chosen, auto_reset=True)
+    return Trainer(wrapper, run, folder="replay", verbose=False)
+
+
+@contextlib.contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """Let torch have so many threads, by which it divides its sums on a CPU."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _pair(name: str, both: Pair) -> str:
+    is_hash = name.startswith(("source ", "machine code "))
+    recorded, here = ((value or "none")[:SHOWN] if is_hash else value or "none" for value in both)
+    return f"{name}, {recorded} recorded, {here} here"
