@@ -11,6 +11,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from warpdrive_min.commands import verify
+from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.training.certificate import Certificate
+
 from . import machine
 from .case import Job
 from .cases import CASES
@@ -52,14 +56,24 @@ class Repetition:
 
 
 def reproduce(
-    run: Annotated[str, typer.Argument(help="RUN_ID, or RUN_ID:N for its N-th record, from 1; its start is enough.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="RUN_ID, its start is enough, or RUN_ID:N for its N-th record; or a certificate or its folder."
+        ),
+    ],
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE, or case=NAME.")] = None,
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
     tolerance: Annotated[float, typer.Option(min=0, help="Share by which a figure may differ.")] = TOLERANCE,
     out: Annotated[Path | None, typer.Option(help="File that gets the new records too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken."""
+    """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken.
+
+    Of certificates the runs are trained again, and compared to the bit.
+    """
+    if Path(run).suffix == ".json" or Path(run).is_dir():
+        _end([certified(path, as_json) for path in certificates(Path(run))], as_json)
     cut: list[str] = []
     try:
         chosen = find(read_all(records or [SWEEPS], cut), run, where or [])
@@ -76,6 +90,10 @@ def reproduce(
         repetitions.append(repeat(record, contexts[record.preset], tolerance, out))
         if not as_json:
             typer.echo("\n".join(lines(repetitions[-1])))
+    _end(repetitions, as_json)
+
+
+def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in repetitions], indent=1))
     raise typer.Exit(EXIT[worst([each.verdict for each in repetitions])])
@@ -110,6 +128,49 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
 def worst(verdicts: Sequence[str]) -> str:
     """Return the verdict that decides the exit code."""
     return next(verdict for verdict in EXIT if verdict in verdicts)
+
+
+# ------------------------------------------------------------------ certificates
+
+
+OF_CERTIFICATES: Final = {
+    verify.VERIFIED: REPRODUCED,
+    verify.DIFFERS: NOT_REPRODUCED,
+    verify.OTHER_HARDWARE: OTHER_HARDWARE,
+}
+"""Verdict of this command for each answer of a replay."""
+
+
+def certificates(path: Path) -> list[Path]:
+    """Return a certificate, or those of a folder, by name.
+
+    Raises:
+        Exit: The folder has none.
+    """
+    found = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not found:
+        typer.echo(f"reproduce: {path} must hold certificates, *.json (got none); write one with train --certify")
+        raise typer.Exit(NO_SUCH_RUN)
+    return found
+
+
+def certified(path: Path, is_quiet: bool = False) -> Repetition:
+    """Train the run of a certificate again, compare all its bits, and print the answer unless it is to be quiet."""
+    try:
+        verdict = verify.replayed(Certificate.read(path))
+    except (WarpDriveError, OSError) as error:
+        repetition = Repetition(name=path.stem, verdict=BROKEN, reasons=(str(error),), differs={})
+    else:
+        reasons = tuple(line.strip() for line in verdict.lines()[: 2 if verdict.agreement.difference else 1])
+        repetition = Repetition(
+            name=path.stem,
+            verdict=OF_CERTIFICATES[verdict.name],
+            reasons=reasons,
+            differs={**verdict.hardware, **verdict.differs},
+        )
+    if not is_quiet:
+        typer.echo("\n".join(lines(repetition)))
+    return repetition
 
 
 # ------------------------------------------------------------------ one record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from bench import machine, reproduce, sweep
 from bench.case import Skip
@@ -13,6 +14,8 @@ from bench.point import Check
 from bench.record import SWEEPS, Context, read, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
+from warpdrive_min.cli import app as train_app
+from warpdrive_min.training.certificate import Certificate
 
 ON_GPU = {"threads": None, "mode": "graph"}
 
@@ -247,3 +250,63 @@ def test_shipped_record_of_a_gpu_is_other_hardware_here():
     assert got.verdict == OTHER_HARDWARE
     assert got.ratio[0] > 0
     assert got.differs["machine.cpu"][0] == "another"
+
+
+# ------------------------------------------------------------------ certificates
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """A folder with the certificate of a short run, one with other weights, and one that is cut."""
+    folder = tmp_path_factory.mktemp("certificates")
+    given = (
+        "trainer.num_envs=4",
+        "trainer.train_batch_size=16",
+        "env.episode_length=8",
+        f"saving.basedir={folder}/runs",
+    )
+    words = [word for each in given for word in ("--set", each)]
+    run = CliRunner().invoke(
+        train_app,
+        ["train", "-e", "cartpole", "--backend", "cpu", "--iterations", "2", "--certify", "--seed", "1", *words],
+    )
+    assert run.exit_code == 0, run.output
+    (path,) = folder.glob("runs/*/*/*/certificate.json")
+    found = Certificate.read(path)
+    points = (*found.points[:-1], found.points[-1].model_copy(update={"tensors": {"policy/x": "0" * 64}}))
+    found.write(folder / "good.json")
+    found.model_copy(update={"points": points}).write(folder / "other.json")
+    (folder / "cut.json").write_text(path.read_text()[:-9])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("good.json", 0, "REPRODUCED: good\n  VERIFIED: iterations 0 to 2 of 2 of cartpole, seed 1; 3 points of"),
+        ("other.json", 1, "NOT REPRODUCED: other\n  DIFFERS: iterations 0 to 1 of 2 of cartpole, seed 1; 2 points"),
+        ("cut.json", 5, "BROKEN: cut\n  certificate "),
+        ("none.json", 5, "BROKEN: none\n  certificate "),
+        ("", 5, "NOT REPRODUCED: other"),
+        ("runs", 3, "must hold certificates, *.json (got none)"),
+    ],
+)
+def test_certificates_are_replayed(name, code, says, certificates):
+    """By file or by folder, of which the worst decides; the first tensor that differs is named."""
+    output = bench("reproduce", certificates / name, exits=code)
+    assert says in output
+    if name == "other.json":
+        assert f"policy/x after iteration 2: {'0' * 64} recorded, missing here" in output
+
+
+def test_published_certificates_are_named_after_their_runs(certificates):
+    """Environment, algorithm, backend and seed, of each that is published."""
+
+    def name(found: Certificate) -> str:
+        (algorithm,) = {policy["algorithm"] for policy in found.run_config["policy"].values()}
+        trainer = found.run_config["trainer"]
+        return f"{found.env}-{algorithm.lower()}-{trainer['env_backend']}-{trainer['seed']}"
+
+    assert name(Certificate.read(certificates / "good.json")) == "cartpole-a2c-cpu-1"
+    published = sorted(SWEEPS.parent.glob("certificates/*.json"))
+    assert [path.stem for path in published] == [name(Certificate.read(path)) for path in published]
