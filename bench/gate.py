@@ -1,7 +1,8 @@
 """`python -m bench gate`: whether anything became slower than a baseline, as an exit code.
 
 0 no point is slower by the threshold or more; 1 one is; 2 the noise does not tell; 3 nothing was measured, or the set
-of points changed; 4 the baseline is missing or not comparable; 5 something is broken.
+of points changed; 4 the baseline is missing or not comparable; 5 something is broken. With `--static` the same of
+machine code, which is compared and not run.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from .cases import CASES
 from .compare import paired_up
 from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
+from .pairs import WORKING_TREE, Kept, Pair, checkouts, measure_revisions
 from .point import PresetName, point_name
 from .record import Context, Record, new_run_id
 from .show import render
 from .show.columns import Column, Table
+from .static import verdict
+from .static.command import Archs
+from .static.sides import Wanted, records_of_side
 from .stats import CONFIDENCE, holm, smallest_detectable
 from .stopping import keeps
 from .sweep import Names, Resume, Where, say
@@ -75,9 +79,11 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
     "not comparable": Outcome(Code.NOT_COMPARABLE, "error"),
     "changed": Outcome(Code.NOTHING_OR_CHANGED, "error"),
     "regression": Outcome(Code.REGRESSION, "failure"),
+    "worse": Outcome(Code.REGRESSION, "failure"),
     "inconclusive": Outcome(Code.INCONCLUSIVE, "skipped"),
+    "needs timing": Outcome(Code.INCONCLUSIVE, "skipped"),
     "left out": Outcome(Code.INCONCLUSIVE, "skipped"),
-    "ok": Outcome(Code.OK),
+    **{name: Outcome(Code.OK) for name in ("ok", "better", "same", "unchanged")},
 }
 """All verdicts and kinds of problems, the most serious first."""
 KIND_OF_CODE: Final[Mapping[int, Kind]] = {
@@ -106,6 +112,11 @@ class Row(Judgement[str]):
         return f"{value - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})"
 
     @property
+    def weight(self) -> float:
+        """Slow-down, by which rows of one verdict are sorted."""
+        return self.estimate.value
+
+    @property
     def text(self) -> str:
         """All that was seen, in one line."""
         return f"{self.slower}, a regression from {self.limit:.2%} on, p = {self.p:.2g}"
@@ -117,7 +128,9 @@ class Report:
 
     baseline: str
     threshold: float
-    rows: list[Row] = field(default_factory=list)
+    is_static: bool = False
+    """Nothing was run: rows are those of `static.verdict`."""
+    rows: list[Row | verdict.Row] = field(default_factory=list)
     problems: list[tuple[Kind, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -166,6 +179,8 @@ class Choice(compare.Choice):
     """Run of what is measured."""
     out: Path
     calibrations: Path
+    static: Wanted | None = None
+    """Machine code that is compared in place of times."""
 
 
 def gate(
@@ -182,13 +197,17 @@ def gate(
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
+    static: Annotated[bool, typer.Option("--static", help="Compare machine code, and run nothing.")] = False,
+    arch: Archs = None,
+    env: Annotated[list[str] | None, typer.Option(help="With --static: environment, or module:Class.")] = None,
+    config: Annotated[str | None, typer.Option(help="With --static: arguments of a user's environment.")] = None,
 ) -> None:
-    """Say whether the time of an environment step grew over a baseline.
+    """Say whether the time of an environment step grew over a baseline, or with --static what kernels became.
 
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.
     """
-    report = Report(baseline=baseline or "nothing", threshold=THRESHOLD)
+    report = Report(baseline=baseline or "nothing", threshold=THRESHOLD, is_static=static)
     choice = Choice(
         preset=preset.value,
         cases=case or [],
@@ -197,8 +216,13 @@ def gate(
         run_id=resume or new_run_id(),
         out=out,
         calibrations=calibrations,
+        static=Wanted(cases=case or [], where=where or [], envs=env or [], archs=arch or [], config=config)
+        if static
+        else None,
     )
     try:
+        if not static and (arch or env or config):
+            raise CompareError("gate: --arch, --env and --config are of machine code (got one); add --static")
         report.threshold = parse_threshold(threshold)
         if records is not None and not records.exists():
             raise CompareError(f"--records: must be there (got {records}); name a file or folder of records")
@@ -244,6 +268,8 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
     """Measure or read both sides and judge them."""
     if report.baseline == "nothing":
         raise NotComparable("gate: needs a baseline (got none); give --baseline FILE or --baseline REVISION")
+    if choice.static is not None:
+        return from_machine_code(report, records, choice, choice.static)
     if not compare.is_file(report.baseline):
         if records or choice.allowed:
             raise NotComparable(
@@ -324,13 +350,35 @@ def from_revision(report: Report, choice: Choice) -> None:
     judge_into(report, seen.pairs, choice.calibrations)
 
 
+def from_machine_code(report: Report, records: Path | None, choice: Choice, wanted: Wanted) -> None:
+    """Fill a report from what kernels were compiled to, on both sides by the tools of this machine.
+
+    A baseline of records is as its tools made it: of other ones it is not comparable.
+    """
+    context, kept = Context.here(choice.preset, choice.run_id), Kept.of(choice.out, choice.run_id)
+    if compare.is_file(report.baseline):
+        before = choice.of(Path(report.baseline))
+    elif records is not None:
+        raise NotComparable(f"gate: --baseline must be records (got {report.baseline}), as --records are; name a file")
+    else:
+        with checkouts(report.baseline) as (tree,):
+            before = records_of_side(wanted, "a", context, kept.a, tree)
+    now = records_of_side(wanted, "b", context, kept.b) if records is None else choice.of(records)
+    found = verdict.compared(before, now, report.threshold)
+    report.rows += found.rows
+    report.add("broken", *found.failed)
+    report.add("not comparable", *found.refused)
+    report.add("changed", *found.changed)
+    report.notes += [f"left out: {reason}" for reason in found.skipped]
+
+
 # ------------------------------------------------------------------ judging
 
 
 def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path) -> None:
     """Put the rows of pairs into a report, judged at the noise of the machine that made them."""
     calibration = calibration_of([pair.b for pair in pairs], calibrations, report.notes)
-    report.rows = judge(pairs, report.threshold, calibration)
+    report.rows += judge(pairs, report.threshold, calibration)
 
 
 def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | None) -> list[Row]:
@@ -410,25 +458,28 @@ def calibration_of(records: Sequence[Record], folder: Path, notes: list[str]) ->
 # ------------------------------------------------------------------ showing
 
 
-def worst_first(rows: Sequence[Row]) -> list[Row]:
+def worst_first(rows: Sequence[Row | verdict.Row]) -> list[Row | verdict.Row]:
     """Return the rows by how bad their verdict is, then by how much slower they became."""
-    return sorted(rows, key=lambda row: (VERDICTS.index(row.verdict), -row.estimate.value))
+    order = list(OUTCOMES)
+    return sorted(rows, key=lambda row: (order.index(row.verdict), -row.weight))
 
 
 def render_markdown(report: Report) -> str:
     """Return the report as Markdown."""
-    counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in reversed(VERDICTS)]
+    verdicts, what = (verdict.VERDICTS, "kernels") if report.is_static else (VERDICTS, "points")
+    counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in reversed(verdicts)]
     lines = [
         f"## Gate: {report.title}",
         "",
-        f"{len(report.rows)} points against `{report.baseline}` at a threshold of {report.threshold:.2%}: "
+        f"{len(report.rows)} {what} against `{report.baseline}` at a threshold of {report.threshold:.2%}: "
         f"{', '.join(counts)}.",
         "",
         *(f"* {kind}: {text}" for kind, text in report.problems),
         *(f"* {note}" for note in report.notes),
     ]
-    if report.rows:
-        lines += ["", render.markdown(Table(columns=COLUMNS, rows=worst_first(report.rows)))]
+    if shown := [row for row in worst_first(report.rows) if row.verdict != "unchanged"]:
+        columns: Sequence[Column[Any]] = verdict.COLUMNS if report.is_static else COLUMNS
+        lines += ["", render.markdown(Table(columns=columns, rows=shown))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -466,7 +517,9 @@ def render_junit(report: Report) -> str:
 
 def render_annotations(report: Report) -> list[str]:
     """Return lines that GitHub shows beside a change: errors for what fails the gate, warnings for the rest."""
-    rows = [(row.verdict, f"{row.subject}: {row.text}") for row in worst_first(report.rows) if row.verdict != "ok"]
+    rows = [
+        (row.verdict, f"{row.subject}: {row.text}") for row in worst_first(report.rows) if OUTCOMES[row.verdict].code
+    ]
     return [_annotation(OUTCOMES[title].level, title, text) for title, text in [*rows, *report.problems]]
 
 

@@ -383,7 +383,14 @@ def _host(halves: Sequence[Half]) -> Host:
 
 @contextmanager
 def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
-    """Yield what starts a process on the code of each git revision, `WORKING_TREE` being the checkout itself.
+    """Yield what starts a process on the code of each git revision; see `checkouts`."""
+    with checkouts(*names, root=root) as trees:
+        yield [partial(Worker.on, tree) for tree in trees]
+
+
+@contextmanager
+def checkouts(*names: str, root: Path = ROOT) -> Iterator[list[Path]]:
+    """Yield a folder with the code of each git revision, `WORKING_TREE` being the checkout itself.
 
     Raises:
         NotComparable: git does not know a revision.
@@ -393,7 +400,7 @@ def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
         for name, tree in zip(names, trees, strict=True):
             if name != WORKING_TREE:
                 _check_out(root, name, tree)
-        yield [partial(Worker.on, tree) for tree in trees]
+        yield trees
 
 
 def _check_out(root: Path, name: str, tree: Path) -> None:

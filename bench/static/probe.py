@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,9 +150,21 @@ class CudaC(Here, PyCudaBackend):
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Compile for each architecture."""
         path = Path(source)
-        compiled = {each: str(cuda_c.compile_cubin(path, constants, each)) for each in self._trace.architectures}
+        compiled = {each: _compiled(path, constants, each) for each in self._trace.architectures}
         declared = cuda_c.signatures(cuda_c.whole_text(path), constants, str(path))
         return {name: CountingKernel(each, lambda *_: compiled, self._trace) for name, each in declared.items()}
+
+
+def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str) -> str:
+    """Return a compiled file, which is the same wherever the code lies: checkouts of a revision share it."""
+    text = cuda_c.unit(source, constants).replace(str(Path(cuda_c.__file__).parents[2]), "")
+    how = {"architecture": architecture, "compiler": cuda_c.gpu_compiler(), "exact": bool(constants.get("EXACT"))}
+    key = cuda_c.key(text, source, **how, anywhere=True)
+
+    def make(path: Path) -> None:
+        shutil.copy(cuda_c.compile_cubin(source, constants, architecture), path)
+
+    return str(cached(key, ".cubin", make))
 
 
 class NumbaCuda(Here, NumbaBackend):
@@ -212,7 +225,9 @@ def _texts(module: str) -> list[str]:
 def _tools() -> list[str]:
     from cuda.bindings import nvjitlink, nvvm  # noqa: PLC0415  (optional)
 
-    return [metadata.version("numba-cuda"), str(nvvm.version()), str(nvjitlink.version())]
+    versions = {"NVVM": nvvm.version(), "nvJitLink": nvjitlink.version()}
+    numbers = [f"{name} {'.'.join(map(str, version))}" for name, version in versions.items()]
+    return [f"numba-cuda {metadata.version('numba-cuda')}", *numbers]
 
 
 def _assembled(
@@ -410,7 +425,8 @@ def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:
         if not (state := BACKENDS[backend].availability()).available:
             return {"skipped": f"{backend}: {state}"}
         parts = PROGRAMS[program["kind"]](program, backend, trace)
-        return {"parts": [{"part": name, "units": units, "launches": found} for name, units, found in parts]}
+        found = [{"part": name, "units": units, "launches": launches} for name, units, launches in parts]
+        return {"parts": found, "compiler": cuda_c.gpu_compiler() if backend == "pycuda" else ", ".join(_tools())}
     except Exception as error:  # noqa: BLE001  (whatever breaks one program must not lose the others)
         return {"failed": f"{type(error).__name__}: {error}"}
 

@@ -21,7 +21,7 @@ from warpdrive_min.processes import tied
 from ..errors import CompareError
 from ..machine import ROOT
 from ..measure import Measurement, Metric
-from ..point import Check, point_name
+from ..point import Check
 from ..record import CaseVersion, Context, Record
 from ..show.columns import Column, Table, metric_column
 from . import cubin, sass
@@ -162,7 +162,7 @@ def _records(
             for architecture in architectures:
                 point = _point(program, architecture, part["part"], name)
                 try:
-                    seen = _seen(launch, part["units"], architecture)
+                    seen = _seen(launch, part["units"], architecture, reply["compiler"])
                 except (cubin.CubinError, CompareError) as error:
                     yield _record(point, program, context, status="failed", reason=str(error))
                 else:
@@ -207,7 +207,7 @@ def _read(path: str) -> tuple[dict[str, cubin.KernelCode], dict[str, sass.Functi
     return cubin.kernels(Path(path)), sass.disassembled(Path(path))
 
 
-def _seen(launch: Mapping[str, Any], units: int, architecture: str) -> Measurement:
+def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: str) -> Measurement:
     """Return what the compiled file of a launch says, and what follows for its shape."""
     kernels, functions = _read(launch["compiled"][architecture])
     found = kernels.get(launch["kernel"]) or (next(iter(kernels.values())) if len(kernels) == 1 else None)
@@ -233,6 +233,7 @@ def _seen(launch: Mapping[str, Any], units: int, architecture: str) -> Measureme
             "code": found.hash,
             "shape": sass.shape_hash(code),
             "access": sass.access_hash(code),
+            "compiler": compiler,
             "blocks": launch["blocks"],
             "threads": launch["threads"],
             "launches": launch["launches"],
@@ -280,5 +281,9 @@ PIPES: Final = (*(pipe for pipe in sass.PIPES if pipe != "none"), sass.UNKNOWN)
 
 
 def name_of(record: Record) -> str:
-    """Name the kernel of a record in words."""
-    return point_name(record.case, record.point)
+    """Name the kernel of a record in few words."""
+    point = record.point
+    where = f"{point['program']} {point['part']}" if "part" in point else str(point["program"])
+    kernel = f": {point['kernel']}" if point.get("kernel", "") not in ("", point.get("part")) else ""
+    sizes = " x ".join(str(point[name]) for name in ("n_envs", "n_agents") if point.get(name))
+    return f"{where}{kernel} ({point['backend']}, {point['arch']}, {sizes})"

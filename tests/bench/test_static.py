@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
+from datetime import UTC, datetime
 
 import pytest
 
 from bench.errors import CompareError
-from bench.record import Context
-from bench.static import cubin, records, sass
+from bench.gate import Choice, Code, Report, fill, render_markdown
+from bench.measure import Measurement, Metric
+from bench.point import Check
+from bench.record import Context, Record, append
+from bench.static import cubin, records, sass, verdict
 from bench.static.capability import CAPABILITIES, warps_at_once
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
+from bench.static.sides import Wanted
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.envs import ENVS
 
@@ -146,6 +152,99 @@ def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
     (dead,), (skipped,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
     assert (dead.status, dead.reason) == ("failed", "the process that compiles died with exit code 9")
     assert (skipped.status, skipped.reason) == ("skipped", "no compiler")
+
+
+# ------------------------------------------------------------------ the gate
+
+
+def kernel(name: str = "step", notes: dict[str, object] | None = None, **metrics: float) -> Record:
+    """Return the record of a kernel; what is not given is as in all others."""
+    usual = dict.fromkeys((metric for names in verdict.COSTS.values() for metric in names), 100.0)
+    told = {
+        "code": "c",
+        "shape": "s",
+        "access": "a",
+        "blocks": 8,
+        "threads": 128,
+        "launches": 1,
+        "compiler": "nvrtc 13",
+    }
+    check = Check(passed=True, max_error=0.0)
+    seen = Measurement(
+        metrics={
+            each: Metric.exactly(value, "", "higher" if each == "occupancy" else "lower")
+            for each, value in {"registers": 32.0, **usual, **metrics}.items()
+        },
+        before=check,
+        after=check,
+        notes={**told, **(notes or {})},
+    )
+    point = {"program": "cartpole", "part": name, "kernel": name, "backend": "pycuda", "arch": "sm_90"}
+    return Record.of(MACHINE_CODE, point, CONTEXT, started=datetime.now(UTC), seen=seen)
+
+
+OTHER: dict[str, object] = {"code": "d", "shape": "t"}
+"""Notes of machine code that has other instructions."""
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome", "code", "says"),
+    [
+        (kernel(), "unchanged", Code.OK, "every figure"),
+        (kernel(notes={"code": "d"}), "same", Code.OK, "another order"),
+        (kernel(notes=OTHER, instructions=101.0), "same", Code.OK, "no figure differs by 1.5%"),
+        (kernel(notes=OTHER, instructions=110.0), "worse", Code.REGRESSION, "instructions +10.0%"),
+        (kernel(notes=OTHER, weighted_global=103.0), "worse", Code.REGRESSION, "global memory +3.0%"),
+        (kernel(notes=OTHER, occupancy=80.0), "worse", Code.REGRESSION, "lost occupancy +25.0%"),
+        (kernel(notes=OTHER, instructions=90.0), "better", Code.OK, "instructions -10.0%"),
+        (kernel(notes=OTHER, instructions=90.0, occupancy=75.0), "needs timing", Code.INCONCLUSIVE, "lost occupancy"),
+        (kernel(notes={**OTHER, "access": "b"}), "needs timing", Code.INCONCLUSIVE, "addresses"),
+        (kernel(notes={"threads": 256}), "needs timing", Code.INCONCLUSIVE, "blocks, threads"),
+    ],
+)
+def test_each_verdict_has_its_rule_and_exit_code(now, outcome, code, says, tmp_path):
+    """Exit codes are the timing gate's; one kernel that is worse fails the gate, whatever others are."""
+    report = static_report(tmp_path, [kernel(), kernel("draw")], [now, kernel("draw")])
+    assert [row.verdict for row in report.rows if row.subject.startswith("cartpole step")] == [outcome]
+    (row,) = (row for row in report.rows if row.subject.startswith("cartpole step"))
+    assert says in row.text
+    assert report.code is code
+    shown = render_markdown(report)
+    assert ("cartpole step" in shown) is (outcome != "unchanged")
+    assert f"1 {outcome}" in shown or outcome == "unchanged"
+
+
+def test_local_memory_that_was_not_there_is_new(tmp_path):
+    """A figure that was 0 has grown without bounds."""
+    before, now = (kernel(notes={"code": code}, local_bytes=n) for code, n in (("c", 0.0), ("d", 32.0)))
+    report = static_report(tmp_path, [before], [now])
+    assert [(row.verdict, row.text) for row in report.rows] == [("worse", "local memory new")]
+
+
+def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
+    """As in the timing gate: 3 for another set of points, 4 for what cannot be compared, 5 for what is broken."""
+    assert static_report(tmp_path, [kernel()], [kernel(), kernel("reset")]).code is Code.NOTHING_OR_CHANGED
+    other = kernel(notes={"compiler": "nvrtc 12"})
+    assert static_report(tmp_path, [kernel()], [other]).code is Code.NOT_COMPARABLE
+    point = {name: value for name, value in kernel().point.items() if name not in ("part", "kernel")}
+    broken = Record.of(MACHINE_CODE, point, CONTEXT, started=datetime.now(UTC), status="failed", reason="no such type")
+    report = static_report(tmp_path, [kernel()], [broken])
+    assert report.code is Code.BROKEN
+    assert [kind for kind, _ in report.problems] == ["broken"]  # not "changed" too: it says what to do
+
+
+def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
+    """Return the report of a gate on two files of records."""
+    files = [tmp_path / f"{uuid.uuid4().hex}.jsonl" for _ in range(2)]
+    for file, kept in zip(files, (before, now), strict=True):
+        for each in kept:
+            append(file, each)
+    report = Report(baseline=str(files[0]), threshold=0.015, is_static=True)
+    choice = Choice(
+        cases=[], where=[], run_id="r", out=tmp_path, calibrations=tmp_path, static=Wanted(), preset="default"
+    )
+    fill(report, files[1], choice)
+    return report
 
 
 # ------------------------------------------------------------------ with a compiler

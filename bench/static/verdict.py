@@ -1,0 +1,219 @@
+"""Two records of one kernel: whether its machine code changed, in what, and what that means for its time.
+
+No time is predicted. The figures that cost time are held side by side; where some grew and others shrank, or addresses
+changed, only a clock can tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ..judge import Key, key
+from ..record import Record
+from ..show.columns import Column
+from .records import MACHINE_CODE, name_of
+
+Verdict = Literal["worse", "needs timing", "better", "same", "unchanged"]
+VERDICTS: Final[tuple[Verdict, ...]] = ("worse", "needs timing", "better", "same", "unchanged")
+"""The most serious first."""
+
+COSTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "instructions": ("instructions", "weighted_instructions"),
+    "slow arithmetic": ("sfu_instructions", "weighted_sfu", "fp64_instructions", "weighted_fp64"),
+    "global memory": ("global_instructions", "weighted_global", "weighted_global_bytes"),
+    "shared memory": ("shared_instructions", "weighted_shared", "weighted_shared_bytes"),
+    "local memory": ("local_bytes", "local_instructions", "weighted_local"),
+    "barriers": ("barrier_instructions", "weighted_barrier"),
+    "exchange in a warp": ("warp_instructions", "weighted_warp"),
+    "arguments": ("argument_bytes",),
+    "lost occupancy": ("occupancy",),
+}
+"""Figures of machine code that cost time, by what they are of; of several the one that changed most counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A kernel before and now, and the verdict."""
+
+    subject: str
+    before: Record
+    now: Record
+    changes: Mapping[str, float]
+    """How much more each cost is now, as a share of what it was; those beyond the threshold."""
+    verdict: Verdict
+    remark: str = ""
+    """Reason that no figure shows."""
+
+    @property
+    def weight(self) -> float:
+        """Largest growth of a cost, by which rows of one verdict are sorted."""
+        return max(self.changes.values(), default=0.0)
+
+    @property
+    def text(self) -> str:
+        """All that was seen, in one line."""
+        found = [f"{name} {share_text(change)}" for name, change in by_size(self.changes)]
+        return ", ".join([*found, *([self.remark] if self.remark else [])]) or "every figure is the same"
+
+    def of(self, name: str) -> str:
+        """Write a metric before and now."""
+        before, now = (_value(record, name) for record in (self.before, self.now))
+        return f"{before:g}" if before == now else f"{before:g} to {now:g}"
+
+
+def by_size(changes: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return changes, the largest first."""
+    return sorted(changes.items(), key=lambda change: -abs(change[1]))
+
+
+def share_text(change: float) -> str:
+    """Write a change as a share; one from nothing is new."""
+    return "new" if math.isinf(change) else f"{change:+.1%}"
+
+
+COLUMNS: Final[tuple[Column[Row], ...]] = (
+    Column("kernel", lambda row: row.subject),
+    Column("registers", lambda row: row.of("registers"), is_right=True),
+    Column("occupancy", lambda row: row.of("occupancy"), is_right=True),
+    Column("instructions", lambda row: row.of("instructions"), is_right=True),
+    Column("changed", lambda row: row.text, is_long=True),
+    Column("outcome", lambda row: row.verdict),
+)
+
+
+# ------------------------------------------------------------------ the rules
+
+Judge = Callable[[Record, Record, float], Row]
+"""Judges a record before and now, at a threshold."""
+
+
+def of_machine_code(before: Record, now: Record, threshold: float) -> Row:
+    """Judge machine code.
+
+    * unchanged: the same bytes, launched alike. Exact; there is nothing to measure.
+    * same: other bytes, but no cost differs by the threshold, and the same instructions make the addresses.
+    * worse, better: costs that differ all grew, or all shrank.
+    * needs timing: some grew and others shrank; or addresses, blocks or threads changed and no cost did.
+    """
+
+    def row(verdict: Verdict, changes: Mapping[str, float], remark: str = "") -> Row:
+        return Row(subject=name_of(now), before=before, now=now, changes=changes, verdict=verdict, remark=remark)
+
+    shapes = [[record.notes[name] for name in ("blocks", "threads", "launches")] for record in (before, now)]
+    is_launched_alike = shapes[0] == shapes[1]
+    changes = changes_of(before, now, threshold)
+    if before.notes["code"] == now.notes["code"] and is_launched_alike and not changes:
+        return row("unchanged", {})
+    remark = "" if is_launched_alike else "blocks, threads and launches {} to {}".format(*shapes)
+    if changes:
+        grew = {change > 0 for change in changes.values()}
+        return row("needs timing" if len(grew) == 2 else "worse" if True in grew else "better", changes, remark)
+    if remark:
+        return row("needs timing", {}, remark)
+    if before.notes["shape"] == now.notes["shape"]:
+        return row("same", {}, "the same instructions in another order or other registers")
+    if before.notes["access"] != now.notes["access"]:
+        return row("needs timing", {}, "addresses are made in another way")
+    return row("same", {}, f"no figure differs by {threshold:.1%}")
+
+
+def changes_of(
+    before: Record, now: Record, threshold: float, costs: Mapping[str, tuple[str, ...]] = COSTS
+) -> dict[str, float]:
+    """Return how much more each cost is now, as a share, where it is beyond a threshold; higher is always worse."""
+    changes = {}
+    for name, metrics in costs.items():
+        change = max((_change(before, now, metric) for metric in metrics), key=abs)
+        if abs(change) > threshold:
+            changes[name] = change
+    return changes
+
+
+def _change(before: Record, now: Record, name: str) -> float:
+    assert now.metrics is not None, "evidence has metrics"
+    first, second = _value(before, name), _value(now, name)
+    if now.metrics[name].direction == "higher":
+        first, second = second, first
+    if first == second:
+        return 0.0
+    return second / first - 1 if first else math.inf
+
+
+def _value(record: Record, name: str) -> float:
+    assert record.metrics is not None, "evidence has metrics"
+    return record.metrics[name].value
+
+
+JUDGES: Final[Mapping[str, Judge]] = {MACHINE_CODE.name: of_machine_code}
+"""Rule for the records of each case of scope `static`."""
+
+
+# ------------------------------------------------------------------ two sides
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Records of two sides, as a gate takes them."""
+
+    rows: list[Row]
+    changed: list[str]
+    """Kernels on one side alone."""
+    refused: list[str]
+    """Kernels that were made by other tools, with both."""
+    failed: list[str]
+    """Kernels that are broken now."""
+    skipped: list[str]
+    """Reasons for which some could not be looked at, each once."""
+
+
+def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) -> Sides:
+    """Judge each kernel that is on both sides."""
+    first, second = _evidence(before), _evidence(now)
+    failed = [f"{name_of(each)}: {_reason(each)}" for each in now if each.status == "failed" or _is_wrong(each)]
+    broken_before = {_program(each): _reason(each) for each in before if each.status == "failed"}
+    broken_now = {_program(each) for each in now if each.status == "failed"}
+    skipped = dict.fromkeys(_reason(each) for each in [*before, *now] if each.status == "skipped")
+    changed = [
+        f"{name_of(record)} is in {side} alone" + (f" ({why})" if (why := broken_before.get(_program(record))) else "")
+        for side, records, others in (("the baseline", first, second), ("the present code", second, first))
+        for each, record in records.items()
+        if each not in others and _program(record) not in broken_now
+    ]
+    rows, refused = [], []
+    for each in first.keys() & second.keys():
+        a, b = first[each], second[each]
+        if differ := [f"{name} {x!r} against {y!r}" for name, x, y in _tools(a, b) if x != y]:
+            refused.append(f"{name_of(b)}: {', '.join(differ)}")
+        else:
+            rows.append(JUDGES[b.case](a, b, threshold))
+    return Sides(sorted(rows, key=lambda row: row.subject), changed, sorted(refused), failed, list(skipped))
+
+
+def _evidence(records: Sequence[Record]) -> dict[Key, Record]:
+    """Return the newest evidence of each kernel."""
+    kept = sorted(records, key=lambda record: record.started_at)
+    return {key(record): record for record in kept if record.is_evidence and record.case in JUDGES}
+
+
+def _is_wrong(record: Record) -> bool:
+    return record.status == "ok" and not record.is_evidence
+
+
+def _reason(record: Record) -> str:
+    return record.reason or "its check failed"
+
+
+def _program(record: Record) -> tuple[object, ...]:
+    """Return what the kernels of a program share."""
+    return tuple(sorted((name, value) for name, value in record.point.items() if name not in ("part", "kernel")))
+
+
+def _tools(a: Record, b: Record) -> list[tuple[str, object, object]]:
+    """Return what must be the same for differences to be those of the code."""
+    return [
+        ("case_version", a.case_version, b.case_version),
+        ("compiler", a.notes.get("compiler"), b.notes.get("compiler")),
+    ]
