@@ -42,7 +42,6 @@ from warpdrive_min.backends.base import (
     Constant,
     Kernel,
     Launch,
-    PythonSignature,
     Source,
     build_module,
 )
@@ -203,11 +202,12 @@ class NumbaCuda(Here, NumbaBackend):
                 each.detach().numpy() if isinstance(each, torch.Tensor) else scalar(each, parameter.dtype)
                 for each, parameter in zip(arguments, own.parameters, strict=True)
             ]
-            types = [typeof(value) for value in PythonSignature.of(kernel.py_func).pack(values)]
-            compiled = {}
+            types = [typeof(value) for value in values]
+            shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
+            launched, compiled = own.of_sizes(shapes, threads), {}
             for each in self._trace.architectures:
-                of_these = {**key, "types": str(types), "threads": threads, "architecture": each}
-                make = _assembled(kernel, types, threads, each, exact)
+                of_these = {**key, "types": str(types), "shapes": str(shapes), "threads": threads, "architecture": each}
+                make = _assembled(launched, types, each, exact)
                 compiled[each] = str(cached(of_these, ".cubin", make))
             return compiled
 
@@ -215,10 +215,11 @@ class NumbaCuda(Here, NumbaBackend):
 
 
 def _texts(module: str) -> list[str]:
-    """Return the sources that a kernel may be made of: those beside its module, and the core's."""
+    """Return the sources that a kernel may be made of: those beside its module, and the core's own."""
     found = importlib.import_module(module).__file__
     assert found is not None, "a module of kernels is a file"
-    folders = {Path(found).parent, Path(cuda_c.__file__).parents[1] / "kernels"}
+    backends = Path(cuda_c.__file__).parent
+    folders = {Path(found).parent, backends, backends.parent / "kernels"}
     return [path.read_text() for folder in sorted(folders) for path in sorted(folder.glob("*.py"))]
 
 
@@ -230,9 +231,7 @@ def _tools() -> list[str]:
     return [f"numba-cuda {metadata.version('numba-cuda')}", *numbers]
 
 
-def _assembled(
-    kernel: Any, types: Sequence[Any], threads: int, architecture: str, exact: bool
-) -> Callable[[Path], None]:
+def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool) -> Callable[[Path], None]:
     """Return what compiles a Numba kernel to a file as its dispatcher does: to LTO-IR, which is linked."""
 
     def make(path: Path) -> None:
@@ -263,7 +262,7 @@ def _assembled(
                 cc=(*capability, suffix),
                 output="ltoir",
                 fastmath=bool(options.get("fastmath")),
-                launch_bounds=options.get("launch_bounds") or threads,
+                launch_bounds=options["launch_bounds"],
             )
         linked = LinkerOptions(
             arch=architecture + suffix,

@@ -155,12 +155,15 @@ class NumbaKernel:
 
         try:
             with contraction_off() if self._exact else contextlib.nullcontext():
-                return self._of_sizes(shapes, threads).specialize(*values)
+                return self.of_sizes(shapes, threads).specialize(*values)
         except NumbaError as error:
             raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{error}") from error
 
-    def _of_sizes(self, shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
-        """Return the kernel for arrays of all these sizes but the first, and for blocks of so many threads; kept."""
+    def of_sizes(self, shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
+        """Return the kernel for arrays of all these sizes but the first, and for blocks of so many threads.
+
+        Its parameters are those of `parameters`, one by one; None in ``shapes`` is a scalar. It is kept.
+        """
         from warpdrive_min.backends.numba_source import with_sizes  # noqa: PLC0415  (needs Numba)
 
         key = (threads, *(shape and shape[1:] for shape in shapes))
