@@ -8,7 +8,14 @@ import numpy as np
 from numba import cuda, float32, int32, uint8
 
 from warpdrive_min.kernels.arrays import Clock
-from warpdrive_min.kernels.core_numba import STREAM_START, any_ended, philox, uniform
+from warpdrive_min.kernels.core_numba import (
+    STREAM_START,
+    agent_at,
+    any_ended,
+    env_at,
+    philox,
+    uniform,
+)
 
 from .agent_numba import (
     HUNDRED,
@@ -92,8 +99,7 @@ def build(c: Any) -> dict[str, Any]:
     def nation(block, country, national, restarted, n_envs):
         """Write the averages of every environment, or only of those that restarted. The block has waited before."""
         for item in range(cuda.threadIdx.x, envs_per_block * n_national, threads):
-            local, which = item // n_national, item % n_national
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, which = agent_at(item, envs_per_block, n_national)
             if env < n_envs and not (restarted and block.ended[local] == 0):
                 national[env, which] = average(env, which, country)
 
@@ -155,8 +161,7 @@ def build(c: Any) -> dict[str, Any]:
     def observe(block, country, clock, outcome, restarted, n_envs):
         """Write rows and masks of every environment, or only of those that restarted."""
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and not (restarted and block.ended[local] == 0):
                 is_final = auto_reset and not restarted and block.ended[local] != 0
                 may_choose = country.measures.cooldown[env, agent] == 0
@@ -200,8 +205,7 @@ def build(c: Any) -> dict[str, Any]:
     def start(block, country, starts, clock, outcome, n_envs):
         """Start the next episode of the environments of this block that ended, and show it; the block has waited."""
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:
                 country.measures.cooldown[env, agent] = 0
                 if agent == government:
@@ -209,8 +213,8 @@ def build(c: Any) -> dict[str, Any]:
                 else:
                     put(env, agent, country, starts, clock)
         cuda.syncthreads()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs and block.ended[local] != 0:
                 clock.timestep[env] = 0
                 clock.episode[env] += 1
@@ -238,8 +242,7 @@ def build(c: Any) -> dict[str, Any]:
 
         # decide, spread and work
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 if agent == government:
                     action = sampled_actions_government[env, 0, 0]
@@ -251,8 +254,8 @@ def build(c: Any) -> dict[str, Any]:
                     level = action if is_choice else measures.stringency[env, agent]
                     live(env, agent, level, clock.timestep[env], people, economy, measures, traits)
         cuda.syncthreads()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 timestep = clock.timestep[env] + 1
                 out_of_time = timestep >= episode_length
@@ -267,8 +270,7 @@ def build(c: Any) -> dict[str, Any]:
 
         # score
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 paid = subsidy_unit * float32(measures.subsidy[env])
                 if agent == government:
@@ -297,8 +299,8 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         block = shared_memory()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 block.ended[local] = force != 0 or clock.done[env] != 0
                 clock.done[env] = 0

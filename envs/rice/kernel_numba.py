@@ -12,7 +12,16 @@ import numpy as np
 from numba import cuda, float32, int32, uint8
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import any_ended, clip, exp, log, pool_row
+from warpdrive_min.kernels.core_numba import (
+    agent_at,
+    any_ended,
+    clip,
+    env_at,
+    exp,
+    log,
+    natural,
+    pool_row,
+)
 
 from .arrays import Bargain, Climate, Paths, Regions
 
@@ -279,11 +288,11 @@ def build(c: Any) -> dict[str, Any]:
     def observe(block, bargain, paths, results, restarted, n_envs):
         """Write the rows of every environment, or only of those that restarted."""
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
-            local, self = row // n_agents, row % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, self = agent_at(row, envs_per_block, n_agents)
             if env < n_envs and not (restarted and block.ended[local] == 0):
                 is_final = auto_reset and not restarted and block.ended[local] != 0
-                for column in range(cuda.threadIdx.x % lanes, n_features, lanes):
+                for index in range(cuda.threadIdx.x % lanes, n_features, lanes):
+                    column = natural(index)
                     value = seen(block, local, env, self, column, bargain, paths)
                     if is_final:
                         results.final_observations[env, self, column] = value
@@ -291,15 +300,15 @@ def build(c: Any) -> dict[str, Any]:
                         results.observations[env, self, column] = value
                 if negotiates and not is_final:
                     stage, pledge = block.timestep[local] % n_stages, bargain.pledge[env, self]
-                    for choice in range(cuda.threadIdx.x % lanes, n_choices, lanes):
+                    for index in range(cuda.threadIdx.x % lanes, n_choices, lanes):
+                        choice = natural(index)
                         bargain.action_mask[env, self, choice] = allowed(stage, self, pledge, choice)
 
     @cuda.jit(device=True)
     def start(block, regions, climate, bargain, paths, clock, n_envs):
         """Start the next episode of the environments of this block that ended; the block has waited before."""
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:
                 row = pool_row(clock.episode[env], env, clock.reset_seed[0], clock.reset_seed[1], n_starts)
                 regions.capital[env, agent] = paths.capital_reset_pool[row, agent]
@@ -312,8 +321,8 @@ def build(c: Any) -> dict[str, Any]:
                 forget(env, agent, bargain)
                 publish(block, local, env, agent, regions, paths)
         cuda.syncthreads()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs and block.ended[local] != 0:
                 climate.carbon[env, 0] = start_atmosphere
                 climate.carbon[env, 1] = start_upper
@@ -339,27 +348,24 @@ def build(c: Any) -> dict[str, Any]:
         block = shared_memory()
         if negotiates:
             for item in range(cuda.threadIdx.x, n_items, threads):
-                local, agent = item // n_agents, item % n_agents
-                env = cuda.blockIdx.x * envs_per_block + local
+                local, env, agent = agent_at(item, envs_per_block, n_agents)
                 if env < n_envs:
                     negotiate(env, agent, clock.timestep[env] % n_stages, bargain, sampled_actions)
             cuda.syncthreads()
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and acts_at(clock.timestep[env]):
                 period = period_at(clock.timestep[env])
                 produce(block, local, env, agent, period, regions, climate, bargain, paths, sampled_actions)
         cuda.syncthreads()
         if has_trade:
             for item in range(cuda.threadIdx.x, n_items, threads):
-                local, agent = item // n_agents, item % n_agents
-                env = cuda.blockIdx.x * envs_per_block + local
+                local, env, agent = agent_at(item, envs_per_block, n_agents)
                 if env < n_envs and acts_at(clock.timestep[env]):
                     sell(block, local, env, agent, regions, sampled_actions)
             cuda.syncthreads()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 if acts_at(clock.timestep[env]):
                     warm(env, period_at(clock.timestep[env]), regions, climate, paths)
@@ -372,8 +378,7 @@ def build(c: Any) -> dict[str, Any]:
                 look(block, local, env, clock.timestep[env], climate)
         cuda.syncthreads()
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, agent = item // n_agents, item % n_agents
-            env = cuda.blockIdx.x * envs_per_block + local
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 before = clock.timestep[env] - 1
                 if acts_at(before):
@@ -403,8 +408,8 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         block = shared_memory()
-        for local in range(cuda.threadIdx.x, envs_per_block, threads):
-            env = cuda.blockIdx.x * envs_per_block + local
+        for each in range(cuda.threadIdx.x, envs_per_block, threads):
+            local, env = env_at(each, envs_per_block)
             if env < n_envs:
                 block.ended[local] = force != 0 or clock.done[env] != 0
                 clock.done[env] = 0

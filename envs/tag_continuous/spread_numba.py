@@ -9,7 +9,14 @@ import numpy as np
 from numba import cuda, float32, int32, int64
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import bits, clip, conclude, float_of_bits
+from warpdrive_min.kernels.core_numba import (
+    bits,
+    clip,
+    conclude,
+    float_of_bits,
+    natural,
+    split,
+)
 
 from .agent_numba import (
     ACCELERATION,
@@ -132,8 +139,10 @@ def build(c: Any) -> dict[str, Any]:
         n_catches: int32[:, :],
         n_envs: int32,
     ):
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
-        for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
+        for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            agent = natural(index)
             plays, x, y, _, _, _ = move_agent(env, agent, agents, roles, actions)
             n_catches[env, agent] = 0
             if grid_search:
@@ -204,8 +213,10 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit
     def place(agents: Agents, cells: Cells, restarts: int32[:], restarted: int32, n_envs: int32):
         """Sort the agents by cell, and leave the counts at 0."""
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
-        for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
+        for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            agent = natural(index)
             if restarted == 0 or restarts[env] != 0:
                 x, y = agents.loc_x[env, agent], agents.loc_y[env, agent]
                 cell = cell_of(agents.still_in_the_game[env, agent] != 0, x, y)
@@ -217,7 +228,8 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit
     def tag(agents: Agents, roles: Roles, cells: Cells, is_tagged: int32[:, :], n_catches: int32[:, :], n_envs: int32):
         """Let each runner in the game look for its nearest tagger in reach, the one of the lowest id among equals."""
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
         for slot in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
             self = cells.slot_agent[env, slot] if grid_search else slot
             tagger = NOBODY
@@ -358,9 +370,11 @@ def build(c: Any) -> dict[str, Any]:
         n_catches: int32[:, :],
         n_envs: int32,
     ):
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
         nobody_left, out_of_time = agents.num_runners[env] == 0, clock.timestep[env] >= episode_length
-        for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+        for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            agent = natural(index)
             plays, tags = agents.still_in_the_game[env, agent] != 0, roles.agent_types[agent] == 1
             tagged, catches = is_tagged[env, agent] != 0, n_catches[env, agent]
             score_agent(env, agent, agents, roles, results, plays, tags, tagged, catches, out_of_time)
@@ -378,9 +392,11 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         """Put the agents of environments that ended, or of all, at their start; note which for what follows."""
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
         ends = force != 0 or clock.done[env] != 0
-        for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+        for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            agent = natural(index)
             if agent == 0:
                 restarts[env] = ends
             if ends:

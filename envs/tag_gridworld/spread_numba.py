@@ -9,7 +9,11 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import conclude
+from warpdrive_min.kernels.core_numba import (
+    conclude,
+    natural,
+    split,
+)
 
 from .agent_numba import FAR, agent_functions
 from .arrays import Nearest, Positions, Starts
@@ -34,8 +38,10 @@ def build(c: Any) -> dict[str, Any]:
         _timestep_: int32[:],
         n_envs: int32,
     ):
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
-        for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
+        for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            agent = natural(index)
             move_agent(env, agent, positions, sampled_actions, rewards)
             if agent == runner:
                 _timestep_[env] += 1
@@ -46,13 +52,15 @@ def build(c: Any) -> dict[str, Any]:
     def approach(positions: Positions, nearest: Nearest, restarts: int32[:], restarted: int32, n_envs: int32):
         """Find how near the nearest tagger is: the least of each block first, so that blocks, not threads, queue up."""
         least = cuda.shared.array(1, int32)
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
         if restarted == 0 or restarts[env] != 0:
             if cuda.threadIdx.x == 0:
                 least[0] = FAR
             cuda.syncthreads()
             own = int32(FAR)
-            for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+                agent = natural(index)
                 if agent != runner:
                     own = min(own, squared_distance(positions, env, agent))
             if own != FAR:
@@ -65,12 +73,14 @@ def build(c: Any) -> dict[str, Any]:
     def name_nearest(positions: Positions, nearest: Nearest, restarts: int32[:], restarted: int32, n_envs: int32):
         """Find who that is, the lowest id among equals, likewise; with partial observations."""
         lowest = cuda.shared.array(1, int32)
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
         if restarted == 0 or restarts[env] != 0:
             if cuda.threadIdx.x == 0:
                 lowest[0] = n_agents
             cuda.syncthreads()
-            for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+                agent = natural(index)
                 if agent != runner and squared_distance(positions, env, agent) == nearest.nearest_distance[env]:
                     cuda.atomic.min(lowest, 0, int32(agent))
             cuda.syncthreads()
@@ -89,13 +99,15 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         """Write the rows, and after a move the rewards and flags; the last kernel of a restart."""
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
         if restarted == 0 or restarts[env] != 0:
             is_tagged, out_of_time = nearest.nearest_distance[env] == 0, clock.timestep[env] >= episode_length
             progress = float32(clock.timestep[env]) / length
             is_final = auto_reset and restarted == 0 and (is_tagged or out_of_time)
             lane = cuda.threadIdx.x % lanes
-            for self in range(first + cuda.threadIdx.x // lanes, min(first + share, n_agents), threads // lanes):
+            for index in range(first + cuda.threadIdx.x // lanes, min(first + share, n_agents), threads // lanes):
+                self = natural(index)
                 for column in range(lane, n_features, lanes):
                     value = seen(progress, nearest.nearest_tagger[env], env, positions, self, column)
                     if is_final:
@@ -123,9 +135,11 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         """Put the agents of environments that ended, or of all, at their start; note which for what follows."""
-        env, first = cuda.blockIdx.x // blocks_per_env, cuda.blockIdx.x % blocks_per_env * share
+        env, part = split(cuda.blockIdx.x, blocks_per_env)
+        first = part * share
         ends = force != 0 or clock.done[env] != 0
-        for agent in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+        for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            agent = natural(index)
             if agent == runner:
                 restarts[env] = ends
             if ends:
