@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +14,7 @@ import numpy as np
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.trained import load_policies
 
 from ..case import Case
@@ -126,21 +127,36 @@ class LearningRun(WatchedTrainer):
         self.returns.append(self.recent_return)
         return row
 
-    def warm_up(self) -> float:
-        """Compile and capture an iteration, and go back to where training was; returns what that took, s."""
-        began = time.perf_counter()
-        state = self.state()
-        assert state is not None, "this is the only rank"
-        live, header = state
-        saved = {name: tensor.clone() for name, tensor in live.items()}
-        for _ in range(2):
-            self.iterate()
-        self.load_state(saved, header, "the start of the run")
-        return time.perf_counter() - began
+
+class PopulationRun(WatchedTrainer, PopulationTrainer):
+    """A trainer of a population, which stops where each member has been good enough.
+
+    Args:
+        env: Name of the environment in `ENVS`.
+        settings: The run of one member.
+        size: Members, of as many seeds.
+        learner: Policy that is judged.
+        threshold: Least mean return of a member.
+    """
+
+    def __init__(self, env: str, settings: Settings, size: int, learner: str, threshold: float) -> None:
+        trainer = settings["trainer"] | {"stop_return": {learner: threshold}}
+        super().__init__(env, settings | {"trainer": trainer, "population": {"size": size}})
+        self.medians: list[float | None] = []
+        """For each row the median over members of their mean returns; None: one has none yet."""
+
+    def log_metrics(self) -> Row:
+        """Log, and keep the median."""
+        row = super().log_metrics()
+        known = [value for value in self.recent_returns if value is not None]
+        self.medians.append(median(known) if len(known) == len(self.members) else None)
+        return row
 
 
 def learn(point: Point) -> Once:
-    """Train until the learner reaches the threshold, or to the end of the run."""
+    """Train until the learner, or each member of a population, reaches the threshold, or to the end of the run."""
+    if "population" in point:
+        return learn_all(point)
     backend = available(point["backend"])
     learner, is_whole = point["learner"], is_to_the_end(point)
     trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
@@ -183,6 +199,105 @@ def learn(point: Point) -> Once:
         check=lambda: same_return(trainer, learner, is_greedy),
         facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
     )
+
+
+def learn_all(point: Point) -> Once:
+    """Train a population until each member has reached the threshold, or its episodes are used up."""
+    backend = available(point["backend"])
+    size, learner, threshold = point["population"], point["learner"], point["threshold"]
+    trainer = PopulationRun(point["env"], settings(point), size, learner, threshold)
+    untrained = trainer.evaluate(CHECKED).values()
+    warm_up_s = trainer.warm_up()
+
+    def run() -> Measurement:
+        began = time.perf_counter()
+        trainer.train()
+        trained = trainer.evaluate(CHECKED)
+        curve = Curve(
+            env_steps=[int(row["env_steps"]) for _, row in trainer.rows],
+            seconds=[round(when - began, 6) for when, _ in trainer.rows],
+            mean_return={learner: trainer.medians},
+        )
+        when = dict(zip(curve.env_steps, curve.seconds, strict=True))
+        reached = trainer.reached_at
+        members: dict[str, list[float | None]] = {
+            "env_steps_to_threshold": [reached.get(member) for member in range(size)],
+            "seconds_to_threshold": [when[reached[member]] if member in reached else None for member in range(size)],
+            "return_after": [score.mean_return for score in trained.values()],
+        }
+        n_missing = size - len(reached)
+        return Measurement(
+            curve=curve,
+            metrics={
+                **figures_of_members(members, n_missing),
+                "members_to_threshold": Metric.exactly(len(reached), "members", "higher"),
+                "env_steps_per_s": Metric.exactly(
+                    curve.env_steps[-1] * size / curve.seconds[-1], "env_steps/s", "higher"
+                ),
+                "return_before": _mean_of(untrained),
+                "return_after": _mean_of(trained.values()),
+            },
+            notes={
+                "evaluation": f"{CHECKED} episodes of each member, greedy",
+                "warm_up_s": round(warm_up_s, 3),
+                MEMBERS: members,
+            },
+            unread={"seconds_to_threshold_of_all": f"not reached by {n_missing} members"} if n_missing else {},
+        )
+
+    return Once(
+        run=run,
+        check=lambda: same_returns(trainer),
+        facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
+    )
+
+
+MEMBERS: Final = "members"
+"""Note of a population's record: by name the numbers of its members, null of one that missed the threshold."""
+
+
+def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing: int) -> dict[str, Metric]:
+    """Return what the threshold takes: medians over members, as far as they are finite, and the last one's."""
+    found = {}
+    for name, unit in (("env_steps_to_threshold", "env_steps"), ("seconds_to_threshold", "s")):
+        known = [value for value in members[name] if value is not None]
+        times = [*known, *[math.inf] * n_missing]
+        middle, (low, high) = median(times), median_interval(times)
+        if math.isfinite(high):
+            found[name] = Metric(value=middle, unit=unit, direction="lower", low=low, high=high)
+        if not n_missing:
+            found[f"{name}_of_all"] = Metric.exactly(max(known), unit, "lower")
+    return found
+
+
+def same_returns(trainer: PopulationRun) -> Check:
+    """Play episodes with the members' weights on the trainer's backend and on another one of the CPU.
+
+    Raises:
+        Skip: That backend cannot run here.
+    """
+    wrapper = trainer.wrapper
+    other = counterpart(wrapper.env_backend)
+    elsewhere = EnvWrapper(type(wrapper.env)(**trainer.config.env), env_backend=other, auto_reset=True)
+    here, there = (
+        _mean_of(
+            evaluation.evaluate_members(
+                where, copy.deepcopy(trainer.network).to(where.backend.device), trainer.policy_map, n_episodes=CHECKED
+            )
+        )
+        for where in (wrapper, elsewhere)
+    )
+    return _compared(
+        here.value, there.value, math.hypot(*((each.high - each.value) / Z for each in (here, there))), other
+    )
+
+
+def _mean_of(scores: Iterable[evaluation.Score]) -> Metric:
+    """Return the mean over members of their mean returns, with the interval that the members' scatter gives."""
+    returns = np.array([score.mean_return for score in scores])
+    half = Z * float(returns.std(ddof=min(1, len(returns) - 1))) / math.sqrt(len(returns))
+    mean = float(returns.mean())
+    return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
 
 
 NOT_REACHED: Final = {"seconds_to_threshold": "not reached in all its episodes"}
@@ -269,18 +384,27 @@ def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Check
         played = evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED, greedy=is_greedy)
         scores.append(played[learner])
     here, there = scores
-    error = abs(here.mean_return - there.mean_return)
-    allowed = CHECKED_ERRORS * math.hypot(here.standard_error, there.standard_error) + 1e-4 * abs(here.mean_return)
+    return _compared(here.mean_return, there.mean_return, math.hypot(here.standard_error, there.standard_error), other)
+
+
+def _compared(here: float, there: float, standard_error: float, other: str) -> Check:
+    """Compare mean returns of the same episodes on two backends."""
+    error = abs(here - there)
+    allowed = CHECKED_ERRORS * standard_error + 1e-4 * abs(here)
     return Check(
         passed=error <= allowed,
         max_error=error,
         oracle=f"mean return of the same {CHECKED} episodes on {other}, within {CHECKED_ERRORS} standard errors",
-        detail=f"{here.mean_return:.6g} here, {there.mean_return:.6g} there; {allowed:.3g} apart at most",
+        detail=f"{here:.6g} here, {there:.6g} there; {allowed:.3g} apart at most",
     )
 
 
+Z: Final = 1.96
+"""Standard errors on either side of a mean that make its 95 % interval."""
+
+
 def _scored(score: evaluation.Score) -> Metric:
-    half = 1.96 * score.standard_error
+    half = Z * score.standard_error
     mean = score.mean_return
     return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
 
@@ -289,6 +413,8 @@ def _scored(score: evaluation.Score) -> Metric:
 
 FP32: Final = "fp32"
 """Precision of points without that axis."""
+POPULATIONS: Final = (256, 1_024)
+"""Members of populations of CartPole on a GPU."""
 MANY_ENVS: Final = 2_048
 MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
 """Environments of CartPole on a GPU; those of PPO as PureJaxRL was measured on it, which multiplies in TF32 there."""
@@ -326,6 +452,12 @@ def learn_points(preset: Preset) -> list[Point]:
         if task.env == env and precision != FP32
     ]
     points += [task_point(task, "pycuda", seed) | UNTIL_END for task in WHOLE_TASKS for seed in WHOLE_SEEDS]
+    points += [
+        task_point(task, "pycuda", SEEDS[0]) | {"population": size} | precision
+        for task in cartpole
+        for size in POPULATIONS
+        for precision in ({}, {"precision": "tf32"})
+    ]
     return points + [
         task_point(task, backend, seed, n_envs) | precision
         for task, n_envs, precision in many
@@ -350,14 +482,25 @@ def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -
 # ------------------------------------------------------------------ tables and charts
 
 
-TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until")
+TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until", "population")
+
+MOST_LISTED: Final = 100
+"""Runs that are listed one by one, at most."""
 
 Seeds: TypeAlias = Sequence[Record]
-"""Records of one task on one backend, each of a seed."""
+"""Records of one task on one backend, each of a seed, or one of a population."""
 
 
 def _values(seeds: Seeds, name: str) -> list[float]:
-    return [found.value for record in seeds if (found := metric(record, name))]
+    """Return a metric of each seed, and of each member of a population, that has it."""
+    members = [record.notes[MEMBERS].get(name, []) for record in seeds if MEMBERS in record.notes]
+    of_members = [value for values in members for value in values if value is not None]
+    return of_members or [found.value for record in seeds if (found := metric(record, name))]
+
+
+def _n_seeds(seeds: Seeds) -> int:
+    """Return how many runs there are, the members of populations among them."""
+    return sum(int(record.point.get("population", 1)) for record in seeds)
 
 
 def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str]) -> Column[Seeds]:
@@ -365,7 +508,7 @@ def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str])
 
     def text(seeds: Seeds) -> str:
         reached = _values(seeds, name)
-        return write([*reached, *[math.inf] * (len(seeds) - len(reached))])
+        return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
 
     return Column(header, text, is_right=True)
 
@@ -377,10 +520,16 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         groups.setdefault(by(*TASK, "backend")(record), []).append(record)
 
     def where(seeds: Seeds) -> str:
-        return ", ".join(part for part in (backend_label(seeds[0]), str(seeds[0].point.get("precision", ""))) if part)
+        size = seeds[0].point.get("population")
+        parts = (
+            backend_label(seeds[0]),
+            str(seeds[0].point.get("precision", "")),
+            size and f"a population of {size:,}",
+        )
+        return ", ".join(part for part in parts if part)
 
     def reached(seeds: Seeds) -> str:
-        return f"{len(_values(seeds, 'env_steps_to_threshold'))} of {len(seeds)}"
+        return f"{len(_values(seeds, 'env_steps_to_threshold')):,} of {_n_seeds(seeds):,}"
 
     def kept(seeds: Seeds) -> str:
         if not is_to_the_end(seeds[0].point):
@@ -399,6 +548,8 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         return f"{min(found):.4g}" if found else NOTHING
 
     def each(seeds: Seeds) -> str:
+        if _n_seeds(seeds) > MOST_LISTED:
+            return NOTHING
         return " ".join(f"{value:.4g}" for value in sorted(_values(seeds, "return_after")))
 
     def returns(found: Sequence[float]) -> str:
@@ -458,7 +609,9 @@ def learning_over(name: str, axis: Axis, along: Callable[[Curve], Sequence[float
         shown = latest(records)
         panels = []
         for key, found in grouped(shown, *TASK).items():
-            env, algorithm, learner, n_envs, threshold, precision, until = key
+            env, algorithm, learner, n_envs, threshold, precision, until, population = key
+            if population:
+                continue  # its record has one curve, of the members' median
             for policy in policies(found) if until else [str(learner)]:
                 series, counts = [], set()
                 for maker, style in BACKEND_STYLE.items():

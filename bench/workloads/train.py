@@ -121,7 +121,7 @@ class WatchedTrainer(Trainer):
         config = RunConfig.from_dict({**settings, "saving": saving})
         wrapper = EnvWrapper(
             ENVS[env](**config.env),
-            num_envs=config.trainer.num_envs,
+            num_envs=config.trainer.num_envs * (config.population.size or 1),
             env_backend=config.trainer.env_backend,
             seed=config.trainer.seed or 0,
             auto_reset=True,
@@ -136,6 +136,14 @@ class WatchedTrainer(Trainer):
         row = super().log_metrics()
         self.rows.append((time.perf_counter(), row))
         return row
+
+    def warm_up(self) -> float:
+        """Compile and capture an iteration, and go back to where training was; returns what that took, s."""
+        began = time.perf_counter()
+        go_back = self.snapshot()
+        self.iterate_times(2)
+        go_back()
+        return time.perf_counter() - began
 
     def weights(self) -> torch.Tensor:
         """Return a copy of all weights of the policies that learn, one after the other, on the CPU."""

@@ -110,6 +110,48 @@ def test_whole_run_of_several_policies_teaches_all_of_them():
         assert [name for name, policy in own.policy.items() if policy.to_train] == learners
 
 
+@pytest.fixture(scope="module")
+def population():
+    short = shipped("cartpole", "_a2c").replace(env={"episode_length": 60})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learn, "shipped", lambda *_: short)
+        made = learn.learn(task_point(replace(EASY, threshold=26.0), "host", 0, n_envs=16) | {"population": 3})
+        return made, made.run()
+
+
+def test_population_trains_until_each_member_is_there(population):
+    """Figures are medians over members and the last one's; the table takes members for seeds."""
+    made, got = population
+    members = got.notes["members"]
+    steps = sorted(members["env_steps_to_threshold"])
+    assert got.metrics["members_to_threshold"].value == len(steps) == 3
+    assert got.metrics["env_steps_to_threshold"].value == steps[1]
+    assert got.metrics["env_steps_to_threshold_of_all"].value == steps[2] == got.curve.env_steps[-1]
+    assert got.metrics["seconds_to_threshold_of_all"].value == got.curve.seconds[-1]
+    rate = got.metrics["env_steps_per_s"].value
+    assert rate == pytest.approx(3 * got.curve.env_steps[-1] / got.curve.seconds[-1])
+    assert got.metrics["return_after"].value == pytest.approx(np.mean(members["return_after"]))
+    assert got.metrics["return_after"].value > got.metrics["return_before"].value
+    assert len(got.curve.mean_return["shared"]) == len(got.curve.env_steps)
+    assert made.check().passed
+    assert got.unread == {}
+    point = task_point(EASY, "host", 3) | {"population": 3}
+    whole = seed_record(3, None, point=point, metrics=got.metrics, notes=got.notes, curve=got.curve)
+    table = render.markdown(learn.learning_table([whole]))
+    assert "| 3 of 3 |" in table
+    assert "a population of 3" in table
+
+
+def test_members_that_miss_the_threshold_count():
+    """A median is a figure only where its interval ends; without all there is no last one."""
+    members = {"env_steps_to_threshold": [5, 7, 9, None], "seconds_to_threshold": [1.0, 2.0, 3.0, None]}
+    assert learn.figures_of_members(members, 1) == {}
+    many = {name: [*values[:3]] * 30 + [None] for name, values in members.items()}
+    got = learn.figures_of_members(many, 1)
+    assert got.keys() == {"env_steps_to_threshold", "seconds_to_threshold"}
+    assert got["env_steps_to_threshold"].value == 7
+
+
 def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
     """Preset paper trains each shipped run config but WarpDrive's own to its end, on a GPU."""
     whole = [point for point in learn.learn_points("paper") if learn.is_to_the_end(point)]

@@ -46,7 +46,8 @@ MAX_GRADIENT_NORM: Final = 1e8
 
 Numbers = dict[str, dict[str, float]]
 """Numbers by policy and name."""
-Arrays = dict[str, npt.NDArray[np.float64]]
+Array = npt.NDArray[np.float64]
+Arrays = dict[str, Array]
 """Numbers of the members of a population, (members,), by name."""
 
 
