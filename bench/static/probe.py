@@ -150,7 +150,8 @@ class CudaC(Here, PyCudaBackend):
         """Compile for each architecture."""
         path = Path(source)
         compiled = {each: _compiled(path, constants, each) for each in self._trace.architectures}
-        declared = cuda_c.signatures(cuda_c.whole_text(path), constants, str(path))
+        whole_text = getattr(cuda_c, "whole_text", Path.read_text)  # earlier code has kernels in no header
+        declared = cuda_c.signatures(whole_text(path), constants, str(path))
         return {name: CountingKernel(each, lambda *_: compiled, self._trace) for name, each in declared.items()}
 
 
@@ -436,7 +437,7 @@ def main(architectures: Sequence[str]) -> None:
         importlib.import_module("_numba_cuda_redirector")  # its .pth is read in Python's own folders alone
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an environment prints is no answer
-    sys.path.insert(0, os.getcwd())
+    sys.path.append(os.getcwd())  # where a user has modules; last, so that those of the checkout go before
     trace = Trace(architectures)
     BACKENDS.update({"pycuda": CudaC(trace), "numba": NumbaCuda(trace)})
     for line in sys.stdin:

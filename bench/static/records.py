@@ -239,11 +239,18 @@ def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: st
             "launches": launch["launches"],
             "units": units,
             "occupancy_limited_by": limit,
+            "by_depth": _by_depth(code),
             "memory": dict(sorted(Counter(each.opcode for each in code if sass.pipe_of(each) in sass.MEMORY).items())),
             "arrays": dict(launch["arrays"]),
             "unknown": sorted({each.base for each in code if sass.pipe_of(each) == sass.UNKNOWN}),
         },
     )
+
+
+def _by_depth(code: Sequence[sass.Instruction]) -> list[int]:
+    """Return the instructions that are in no loop, in one, in two, and so on."""
+    counts = Counter(each.depth for each in code)
+    return [counts[depth] for depth in range(max(counts, default=-1) + 1)]
 
 
 def _metrics(

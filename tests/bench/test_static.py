@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+import envs
 from bench.errors import CompareError
 from bench.gate import Choice, Code, Report, fill, render_markdown
 from bench.measure import Measurement, Metric
@@ -263,10 +264,18 @@ needs_tools = pytest.mark.skipif(not has_tools(), reason="found no CUDA compiler
 
 
 @needs_tools
-def test_kernels_are_read_twice_alike():
-    """Machine code is whole, has what its source says, and two runs give the same but for their time."""
-    programs = chosen(["resetting"], ["pycuda"], 1_000, None, None)
-    first, again = records_of([*programs, *programs], ["sm_90"], CONTEXT, n_processes=1)
+def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
+    """Machine code is whole, has what its source says, and two runs give the same but for their time.
+
+    A module of a user's is found where the command runs, and `envs` there does not hide those of the checkout.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envs.py").write_text("")
+    (tmp_path / "mine.py").write_text("import envs\nraise RuntimeError(envs.__file__)\n")
+    programs = [*chosen(["resetting"], ["pycuda"], 1_000, None, None)] * 2
+    programs += chosen(["mine:Env"], ["pycuda"], None, None, None)
+    first, again, (users,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
+    assert users.reason == f"RuntimeError: {envs.__file__}"
     assert [each.point["kernel"] for each in first] == ["reset_rows", "undo_done"]
     assert all(each.is_evidence and each.scope == "static" and each.samples_ns is None for each in first)
     rows = first[0]
