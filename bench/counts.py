@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
+import json
 import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, Self
 
+import numpy as np
 import torch
 
 if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
@@ -56,6 +60,8 @@ FEW: Final = 4
 """Environments of a kind that preset smoke leaves out."""
 PATH: Final = "path"
 """Name of what is no kernel."""
+FOLDERS: Final = ("warpdrive_min", "envs", "bench")
+"""Folders of the code, as far as they are there."""
 TARGET: Final = "-march=x86-64-v3"
 """Processor that kernels are built for: Valgrind has no AVX-512, and counts are the same on every x86."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
@@ -95,6 +101,8 @@ class Profile:
     """Instructions between two marks, from a file of callgrind."""
 
     label: str
+    total: int
+    """All of them, by callgrind's own sum."""
     own: Mapping[str, int]
     """Of each function, without what it calls."""
     called: Mapping[str, int]
@@ -106,7 +114,7 @@ class Profile:
 
         Source: "Callgrind Format Specification", Valgrind's manual: names are written once and numbered.
         """
-        label, names = "", dict[str, str]()
+        label, total, names = "", 0, dict[str, str]()
         own, called = Counter[str](), Counter[str]()
         function = callee = ""
         with path.open(errors="replace") as lines:
@@ -124,7 +132,9 @@ class Profile:
                     callee = _name(line[4:], names)
                 elif line.startswith(TRIGGER):
                     label = line.removeprefix(TRIGGER).strip()
-        return cls(label, own, called)
+                elif line.startswith("totals: "):
+                    total = int(line.split()[1])
+        return cls(label, total, own, called)
 
     def parts(self) -> dict[str, int]:
         """Return the instructions of each kernel, and of the path to them."""
@@ -247,6 +257,8 @@ class Count:
     """Of each kernel, and of `PATH`."""
     work: Mapping[str, int] = field(default_factory=dict)
     """Amount of work of a run."""
+    off: int = 0
+    """Instructions that were not read of the profiles."""
     error: str = ""
     """Name of the exception that its set-up met; "Skip": it cannot run here."""
     reason: str = ""
@@ -295,10 +307,56 @@ def count(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
         if "error" in answer:
             counted.append(Count(error=answer["error"], reason=answer["message"]))
             continue
-        runs = [profiles[f"{place} {run}"].parts() for run in range(answer["runs"])]
+        found = [profiles[f"{place} {run}"] for run in range(answer["runs"])]
+        runs = [profile.parts() for profile in found]
         parts = {name: fmean(run[name] for run in runs) for name in runs[0]}
-        counted.append(Count(parts={**parts, PATH: median([run[PATH] for run in runs])}, work=answer["work"]))
+        off = sum(abs(profile.total - sum(profile.own.values())) for profile in found)
+        counted.append(Count(parts={**parts, PATH: median([run[PATH] for run in runs])}, work=answer["work"], off=off))
     return counted
+
+
+def kept(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
+    """Return the counts of points on the code under a folder; those of the same files by the same tools are kept.
+
+    Raises:
+        WorkerError: As `count`.
+    """
+    names = [(job.case.name, dict(job.point)) for job in jobs]
+    counted: list[Count] = []
+
+    def make(path: Path) -> None:
+        counted.extend(count(jobs, root))
+        path.write_text(json.dumps([asdict(each) for each in counted]))
+
+    code = {"counts": Path(__file__).read_text(), "code": digest(root), "points": names, "tools": tools()}
+    path = cached(code, ".json", make)
+    if any(each.error for each in counted):
+        path.unlink()  # what it lacked may be there the next time
+    return counted or [Count(**each) for each in json.loads(path.read_text())]
+
+
+def digest(root: Path) -> str:
+    """Return a hash of all files that a count may depend on."""
+    found = hashlib.sha256()
+    files = [path for name in FOLDERS for path in (root / name).rglob("*") if path.is_file()]
+    for path in sorted(path for path in files if path.suffix != ".pyc"):
+        found.update(str(path.relative_to(root)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+@cache
+def tools() -> tuple[str, ...]:
+    """Return what counts depend on beside the code: compilers, interpreter, libraries, and the program that counts."""
+    compiler = cuda_c.cpu_compiler()
+    valgrind = subprocess.run(["valgrind", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return (
+        valgrind,
+        cuda_c.compiler_version(compiler) if compiler else "no C++ compiler",
+        f"{platform.python_implementation()} {platform.python_version()} for {platform.machine()}",
+        " ".join(platform.libc_ver()),
+        f"torch {torch.__version__}",
+        f"numpy {np.__version__}",
+    )
 
 
 def callgrind(folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ from .record import Record, RecordError, read_all, selected
 from .show import peers, render
 from .show.columns import MakeTable
 from .show.tables import every_point
-from .static import records as static
+from .static.command import TABLES as STATIC
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
@@ -29,7 +29,7 @@ ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
 
 TABLES: Final[Mapping[str, MakeTable]] = {
     **{name: case.table or every_point for name, case in CASES.items()},
-    "machine_code": static.table_of,
+    **STATIC,
     "peer": peers.beside_ours,
     "peer_learn": peers.learning_beside_ours,
 }

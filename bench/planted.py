@@ -21,6 +21,7 @@ from warpdrive_min.files import write_atomically
 
 from .case import Job
 from .cases import CASES
+from .counts import FOLDERS
 from .errors import CompareError
 from .judge import worker
 from .machine import ROOT
@@ -28,8 +29,6 @@ from .pairs import Kept, Measured, Pair, measure_all, sides_of
 from .point import Preset, passes, point_name
 from .worker import Worker
 
-FOLDERS: Final = ("warpdrive_min", "envs", "bench")
-"""Folders of the code that is measured."""
 SLOWER: Final = Path(__file__).with_name("planted_slower.toml")
 SAME: Final = Path(__file__).with_name("planted_same.toml")
 AXES: Final[Mapping[str, str]] = {"backend": "pycuda", "implementation": "ours", "exact": "False"}

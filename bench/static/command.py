@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from .. import counts
 from ..errors import CompareError, exiting
 from ..machine import ROOT
 from ..record import RESULTS, Context, Record, append
 from ..show import render
+from ..show.columns import MakeTable
+from . import instructions
+from . import records as machine_code
 from .capability import CAPABILITIES
+from .instructions import INSTRUCTIONS
 from .programs import BACKENDS, Program, chosen
-from .records import records_of, table_of
+from .records import MACHINE_CODE, records_of
 
 STATIC: Final = RESULTS / "static"
 WIDE: Final = 200
 ARCHITECTURES: Final = ("90",)
+HOST: Final = counts.BACKEND
+"""Backend whose instructions are counted; it is not among those that are looked at where none is named."""
+TABLES: Final[Mapping[str, MakeTable]] = {
+    MACHINE_CODE.name: machine_code.table_of,
+    INSTRUCTIONS.name: instructions.table_of,
+}
+"""By the case of the records."""
 Archs = Annotated[list[str] | None, typer.Option(help="GPU architectures, as 90 or sm_90; may be given several times.")]
 
 
 def static(
     env: Annotated[list[str] | None, typer.Option(help="Environment, part of the core, or module:Class.")] = None,
-    backend: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(BACKENDS)}; else both.")] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(BACKENDS)}, {counts.BACKEND}; else the first two.")
+    ] = None,
     arch: Archs = None,
     n_envs: Annotated[int | None, typer.Option(min=1, help="Copies of each environment.")] = None,
     n_agents: Annotated[int | None, typer.Option(min=1, help="Agents, where that can be chosen.")] = None,
@@ -36,15 +50,23 @@ def static(
 
     Exits with 1 if a kernel could not be compiled or read, with 5 if an option is wrong.
     """
+    on_gpu = [name for name in backend or [] if name != HOST]
     with exiting(5, CompareError, to_stderr=True):
-        programs = chosen(env or [], backend or [], n_envs, n_agents, config)
+        programs = chosen(env or [], on_gpu, n_envs, n_agents, config) if on_gpu or not backend else []
         context = Context.here("default")
-        records = taken(programs, architectures(arch), context)
+        records = taken(programs, architectures(arch), context) if programs else []
+        if HOST in (backend or []):
+            records += instructions.records_of(instructions.chosen(env or []), context)
     file = out / f"{context.run_id}.jsonl"
     for record in records:
         append(file, record)
     console = render.console(WIDE)
-    console.print(render.terminal(table_of([record for record in records if record.is_evidence])))
+    for case, show in TABLES.items():
+        if of_case := [record for record in records if record.case == case and record.is_evidence]:
+            console.print(render.terminal(show(of_case)))
+    for record in records:
+        if record.case == INSTRUCTIONS.name and record.reason:
+            typer.echo(f"{record.status}: {record.reason}", err=True)
     typer.echo(f"records: {file}")
     if any(record.status == "failed" for record in records):
         raise typer.Exit(1)

@@ -10,8 +10,11 @@ import pytest
 
 from bench import counts
 from bench.counts import PATH, Profile, Server
+from bench.record import Context, read_all
+from bench.static import instructions
 from bench.worker import Worker, WorkerError
-from warpdrive_min.backends import host
+from tests.bench.builders import bench
+from warpdrive_min.backends import Availability, host
 from warpdrive_min.envs import ENVS
 
 PROFILE = """# callgrind format
@@ -20,6 +23,7 @@ desc: Timerange: Basic block 1 - 2
 desc: Trigger: Client Request: 3 0
 positions: line
 events: Ir
+totals: 650
 
 fl=(1) ceval.c
 fn=(1) _PyEval_EvalFrameDefault
@@ -66,7 +70,7 @@ def test_profile_splits_kernels_from_the_path(tmp_path):
     file.write_text(PROFILE)
     profile = Profile.read(file)
     assert profile.label == "3 0"
-    assert sum(profile.own.values()) == 120 + 30 + 60 + 40 + 300 + 100
+    assert profile.total == sum(profile.own.values()) == 120 + 30 + 60 + 40 + 300 + 100
     assert profile.parts() == {"step": 400, PATH: 120 + 60 + 40}
 
 
@@ -148,3 +152,73 @@ def test_code_of_another_folder_is_refused(monkeypatch):
     monkeypatch.setattr(Worker, "start", lambda *_, **__: Elsewhere())
     with pytest.raises(WorkerError, match="taken from /elsewhere"):
         counts.count([], Path("/"))
+
+
+# ------------------------------------------------------------------ records
+
+CONTEXT = Context("a run", "default", {}, {}, "")
+COUNTED = counts.Count(parts={"step": 9500.0, PATH: 70_000.0}, work={"env_steps": 256})
+
+
+@pytest.fixture
+def counted(monkeypatch, tmp_path):
+    """Let every point have the same count, without Valgrind; returns the points that were counted each time."""
+    times = []
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
+    monkeypatch.setattr(counts, "availability", lambda: Availability(True, "faked"))
+    monkeypatch.setattr(counts, "tools", lambda: ("a compiler",))
+    monkeypatch.setattr(counts, "count", lambda jobs, root: times.append(jobs) or [COUNTED] * len(jobs))
+    return times
+
+
+def test_records_have_a_part_each(counted):
+    """A record is a kernel or the path, exact, by the point of what was run; reading it again is no other one."""
+    jobs = instructions.chosen(["pendulum"])
+    records = instructions.records_of(jobs, CONTEXT)
+    assert [record.point["part"] for record in records] == ["step", PATH] * len(jobs)
+    assert all(record.is_evidence and record.scope == "static" for record in records)
+    metric = records[0].metrics["instructions"]
+    assert (metric.value, metric.low, metric.high, metric.direction) == (9500, 9500, 9500, "lower")
+    assert "--env pendulum" in records[0].command
+    again = instructions.records_of(jobs, CONTEXT)
+    assert [record.metrics for record in again] == [record.metrics for record in records]
+    assert len(counted) == 1, "the same code by the same tools is not counted again"
+
+
+def test_other_code_is_counted_anew(counted, tmp_path):
+    """A file more, or another text, is other code."""
+    for text in ("one", "two", "one"):
+        (tmp_path / "tree" / "envs").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / "envs" / "kernel.cu").write_text(text)
+        counts.kept([], tmp_path / "tree")
+    assert len(counted) == 2
+
+
+def test_what_cannot_be_counted_says_why(counted, monkeypatch):
+    """Points that fail, code that is too old and a machine without Valgrind are records with a reason."""
+    jobs = instructions.chosen(["pendulum"])[:1]
+    broken = counts.Count(error="KeyError", reason="'torque'")
+    monkeypatch.setattr(counts, "count", lambda *_: [broken])
+    for _ in range(2):  # it is not kept
+        (record,) = instructions.records_of(jobs, CONTEXT)
+        assert (record.status, record.reason) == ("failed", "KeyError: 'torque'")
+
+    def too_old(*_):
+        raise WorkerError("Skip", "this code builds its kernels for this processor alone")
+
+    monkeypatch.setattr(counts, "count", too_old)
+    (record,) = instructions.records_of(jobs, CONTEXT)
+    assert (record.status, record.point) == ("skipped", {"work": "all"})
+    monkeypatch.setattr(counts, "availability", lambda: Availability(False, "found no Valgrind", counts.INSTALL))
+    (record,) = instructions.records_of(jobs, CONTEXT)
+    assert "install Valgrind" in record.reason
+
+
+def test_command_prints_and_keeps_counts(counted, tmp_path):
+    """`bench static --backend host` compiles nothing for a GPU."""
+    said = bench("static", "--backend", "host", "--env", "pendulum", "--out", tmp_path)
+    assert "instructions of a run" in said
+    assert "70 k" in said
+    assert "machine code" not in said
+    (file,) = tmp_path.glob("*.jsonl")
+    assert {record.case for record in read_all([file])} == {"instructions"}
