@@ -62,7 +62,7 @@ PATH: Final = "path"
 """Name of what is no kernel."""
 FOLDERS: Final = ("warpdrive_min", "envs", "bench")
 """Folders of the code, as far as they are there."""
-TARGET: Final = "-march=x86-64-v3"
+TARGET: Final = "x86-64-v3"
 """Processor that kernels are built for: Valgrind has no AVX-512, and counts are the same on every x86."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
 
@@ -208,7 +208,7 @@ class Server:
         if not hasattr(host, "TARGET"):
             raise WorkerError("Skip", "this code builds its kernels for this processor alone")
         if platform.machine() == "x86_64":
-            host.TARGET = TARGET
+            host.TARGET = f"-march={TARGET}"
         torch.set_num_threads(1)
         ready = [_ready(case, point) for case, point in points]
         tell, counted = marks(), list[Message]()
@@ -273,6 +273,11 @@ def availability() -> Availability:
     if compiler is None:
         return Availability(False, "found no C++ compiler", "install g++ or clang++, or name one in $CXX")
     return Availability(True, program)
+
+
+def architecture() -> str:
+    """Return the processor that kernels are built for."""
+    return TARGET if platform.machine() == "x86_64" else platform.machine()
 
 
 def points() -> list[Job]:

@@ -23,7 +23,7 @@ ORACLE: Final = "callgrind's own sum"
 
 def table_of(records: Sequence[Record]) -> Table[Any]:
     """Return the table of instructions."""
-    axes = [Column(name, _axis(name), is_choice=True) for name in ("work", "part", "env", "n_envs", "n_agents")]
+    axes = [Column(name, _axis(name), is_choice=True) for name in ("program", "part", "kernel", "n_envs", "n_agents")]
     return Table(title="instructions of a run", columns=[*axes, metric_column("instructions")], rows=records)
 
 
@@ -37,33 +37,37 @@ def chosen(envs: Sequence[str] = ()) -> list[Job]:
 
 
 def records_of(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
-    """Count points on the code under a folder and return a record of each part; one says why if nothing can be counted.
+    """Count points on the code under a folder and return a record of each part, or for each point why there is none.
 
     What was counted of this very code by these tools is not counted again. Waits.
     """
     if not jobs:
         return []
     state = counts.availability()
-    if not state.available:
-        return [_record({"work": "all"}, context, status="skipped", reason=f"instructions: {state}")]
     try:
+        if not state.available:
+            raise WorkerError("Skip", f"instructions: {state}")
         counted = counts.kept(jobs, root)
     except WorkerError as error:
-        status = "skipped" if error.kind == "Skip" else "failed"
-        return [_record({"work": "all"}, context, status=status, reason=f"instructions: {error}")]
+        counted = [counts.Count(error=error.kind, reason=error.message)] * len(jobs)
     records = []
     for job, count in zip(jobs, counted, strict=True):
         if count.error:
             status = "skipped" if count.error == "Skip" else "failed"
-            records.append(_record(point_of(job), context, status=status, reason=f"{count.error}: {count.reason}"))
-        for part, instructions in count.parts.items():
-            records.append(_record(point_of(job, part), context, seen=_seen(count, instructions)))
+            reason = count.reason if status == "skipped" else f"{count.error}: {count.reason}"
+            records.append(_record(point_of(job), context, status=status, reason=reason))
+        for kernel, instructions in count.parts.items():
+            records.append(_record(point_of(job, kernel), context, seen=_seen(count, instructions)))
     return records
 
 
-def point_of(job: Job, part: str = "") -> dict[str, Any]:
-    """Return the point of a part: that of what is counted, with its case as `work`."""
-    return {"work": job.case.name, **({"part": part} if part else {}), **job.point}
+def point_of(job: Job, kernel: str = "") -> dict[str, Any]:
+    """Return the point of a kernel, or of the path: that of what is run, by the axes of machine code."""
+    point = {name: value for name, value in job.point.items() if name != "env"}
+    named = [str(point[name]) for name in ("implementation", "neighbor_search", "algorithm") if name in point]
+    part = " ".join([job.case.name, *(name for name in named if name != "ours")])
+    program = {"program": job.point.get("env", job.case.name), "part": part}
+    return {**program, **({"kernel": kernel} if kernel else {}), **point, "arch": counts.architecture()}
 
 
 def _seen(count: counts.Count, instructions: float) -> Measurement:
@@ -78,6 +82,5 @@ def _seen(count: counts.Count, instructions: float) -> Measurement:
 
 def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
     words = ["python", "-m", "bench", "static", "--backend", counts.BACKEND]
-    env = ["--env", point["env"]] if "env" in point else []
-    command = shlex.join([*words, *env])
+    command = shlex.join([*words, "--env", point["program"]])
     return Record.of(INSTRUCTIONS, point, context, started=datetime.now(UTC), command=command, **found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,9 @@ from typing import Final
 from ..machine import ROOT, git_state
 from ..point import passes
 from ..record import Context, Record, append
+from . import instructions
 from .command import architectures, taken
+from .instructions import INSTRUCTIONS
 from .programs import chosen
 from .records import MACHINE_CODE
 
@@ -40,21 +43,26 @@ def machine_code(wanted: Wanted, context: Context, root: Path) -> list[Record]:
     return [record for record in found if record.status != "ok" or passes(record.point, wanted.where)]
 
 
+def counted(wanted: Wanted, context: Context, root: Path) -> list[Record]:
+    """Return the records of instructions of a CPU, of the code under a folder."""
+    conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
+    jobs = [job for job in instructions.chosen(wanted.envs) if passes(instructions.point_of(job), conditions)]
+    found = instructions.records_of(jobs, context, root)
+    return [record for record in found if record.status != "ok" or passes(record.point, wanted.where)]
+
+
 Taker = Callable[[Wanted, Context, Path], list[Record]]
 """Takes records of scope `static` of the code under a folder."""
-TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: machine_code}
+TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: machine_code, INSTRUCTIONS.name: counted}
 """By case; `verdict.JUDGES` has the rule for each."""
 
 
 def records_of_side(wanted: Wanted, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
     """Take the records of one side, whose run is named after its letter, and keep them in a file."""
     named = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
-    records = [
-        record
-        for case, take in TAKERS.items()
-        if not wanted.cases or case in wanted.cases
-        for record in take(wanted, named, root)
-    ]
+    takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
+    with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for processes of its own
+        records = [record for found in pool.map(lambda take: take(wanted, named, root), takers) for record in found]
     for record in records:
         append(file, record)
     return records

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from ..judge import Key, key
 from ..record import Record
 from ..show.columns import Column
+from .instructions import INSTRUCTIONS
 from .records import MACHINE_CODE, name_of
 
 Verdict = Literal["worse", "needs timing", "better", "same", "unchanged"]
@@ -59,7 +60,9 @@ class Row:
         return ", ".join([*found, *([self.remark] if self.remark else [])]) or "every figure is the same"
 
     def of(self, name: str) -> str:
-        """Write a metric before and now."""
+        """Write a metric before and now; empty: records of this case have no such metric."""
+        if name not in (self.now.metrics or {}):
+            return ""
         before, now = (_value(record, name) for record in (self.before, self.now))
         return f"{before:g}" if before == now else f"{before:g} to {now:g}"
 
@@ -120,6 +123,20 @@ def of_machine_code(before: Record, now: Record, threshold: float) -> Row:
     return row("same", {}, f"no figure differs by {threshold:.1%}")
 
 
+def of_instructions(before: Record, now: Record, threshold: float) -> Row:
+    """Judge a count of instructions: unchanged within `COUNTED_TO`, same within the threshold, else better or worse."""
+    change = _change(before, now, "instructions")
+    verdict: Verdict = "unchanged" if abs(change) <= COUNTED_TO else "same"
+    if abs(change) > threshold:
+        verdict = "worse" if change > 0 else "better"
+    changes = {} if verdict == "unchanged" else {"instructions": change}
+    return Row(subject=name_of(now), before=before, now=now, changes=changes, verdict=verdict)
+
+
+COUNTED_TO: Final = 0.001
+"""Share by which counts of the same code differ at most, as its files lie in other folders."""
+
+
 def changes_of(
     before: Record, now: Record, threshold: float, costs: Mapping[str, tuple[str, ...]] = COSTS
 ) -> dict[str, float]:
@@ -147,7 +164,7 @@ def _value(record: Record, name: str) -> float:
     return record.metrics[name].value
 
 
-JUDGES: Final[Mapping[str, Judge]] = {MACHINE_CODE.name: of_machine_code}
+JUDGES: Final[Mapping[str, Judge]] = {MACHINE_CODE.name: of_machine_code, INSTRUCTIONS.name: of_instructions}
 """Rule for the records of each case of scope `static`."""
 
 
@@ -174,13 +191,14 @@ def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) 
     first, second = _evidence(before), _evidence(now)
     failed = [f"{name_of(each)}: {_reason(each)}" for each in now if each.status == "failed" or _is_wrong(each)]
     broken_before = {_program(each): _reason(each) for each in before if each.status == "failed"}
-    broken_now = {_program(each) for each in now if each.status == "failed"}
+    gone = {_program(each) for each in now if each.status == "failed"}
+    gone |= {_program(each) for each in [*before, *now] if each.status == "skipped"}
     skipped = dict.fromkeys(_reason(each) for each in [*before, *now] if each.status == "skipped")
     changed = [
         f"{name_of(record)} is in {side} alone" + (f" ({why})" if (why := broken_before.get(_program(record))) else "")
         for side, records, others in (("the baseline", first, second), ("the present code", second, first))
         for each, record in records.items()
-        if each not in others and _program(record) not in broken_now
+        if each not in others and _program(record) not in gone
     ]
     rows, refused = [], []
     for each in first.keys() & second.keys():

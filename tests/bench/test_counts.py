@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 
 from bench import counts
 from bench.counts import PATH, Profile, Server
-from bench.record import Context, read_all
-from bench.static import instructions
+from bench.record import Context, append, read_all
+from bench.static import instructions, sides, verdict
 from bench.worker import Worker, WorkerError
 from tests.bench.builders import bench
 from warpdrive_min.backends import Availability, host
@@ -175,7 +176,7 @@ def test_records_have_a_part_each(counted):
     """A record is a kernel or the path, exact, by the point of what was run; reading it again is no other one."""
     jobs = instructions.chosen(["pendulum"])
     records = instructions.records_of(jobs, CONTEXT)
-    assert [record.point["part"] for record in records] == ["step", PATH] * len(jobs)
+    assert [record.point["kernel"] for record in records] == ["step", PATH] * len(jobs)
     assert all(record.is_evidence and record.scope == "static" for record in records)
     metric = records[0].metrics["instructions"]
     assert (metric.value, metric.low, metric.high, metric.direction) == (9500, 9500, 9500, "lower")
@@ -208,7 +209,7 @@ def test_what_cannot_be_counted_says_why(counted, monkeypatch):
 
     monkeypatch.setattr(counts, "count", too_old)
     (record,) = instructions.records_of(jobs, CONTEXT)
-    assert (record.status, record.point) == ("skipped", {"work": "all"})
+    assert (record.status, record.point["program"]) == ("skipped", "pendulum")
     monkeypatch.setattr(counts, "availability", lambda: Availability(False, "found no Valgrind", counts.INSTALL))
     (record,) = instructions.records_of(jobs, CONTEXT)
     assert "install Valgrind" in record.reason
@@ -222,3 +223,52 @@ def test_command_prints_and_keeps_counts(counted, tmp_path):
     assert "machine code" not in said
     (file,) = tmp_path.glob("*.jsonl")
     assert {record.case for record in read_all([file])} == {"instructions"}
+
+
+def test_gate_of_counts(counted, monkeypatch, tmp_path):
+    """One thousandth is nothing, the threshold is in between, and beyond it a kernel is worse, or better."""
+    grown = {"step": 1.0005, "sample": 1.01, "reset": 1.05, PATH: 0.9}
+
+    def times(share):
+        return lambda jobs, root: (
+            [counts.Count(parts={name: 1e4 * share(by) for name, by in grown.items()})] * len(jobs)
+        )
+
+    jobs = instructions.chosen(["pendulum"])[:1]
+    sides = []
+    for share in (lambda by: 1, lambda by: by):
+        monkeypatch.setattr(counts, "kept", times(share))
+        sides.append(instructions.records_of(jobs, CONTEXT))
+    rows = verdict.compared(*sides, 0.015).rows
+    assert {row.now.point["kernel"]: row.verdict for row in rows} == {
+        "step": "unchanged",
+        "sample": "same",
+        "reset": "worse",
+        PATH: "better",
+    }
+    files = [tmp_path / f"{name}.jsonl" for name in "ab"]
+    for file, records in zip(files, sides, strict=True):
+        for record in records:
+            append(file, record)
+    said = bench("gate", "--static", "--baseline", files[0], "--records", files[1], exits=1)
+    on = re.escape(f"(host, {counts.architecture()}, 64 x 1)")
+    assert re.search(rf"pendulum env_step: reset {on} +\| +\| +\| +10000 to 10500 ", said)
+    assert "+5.0%" in said
+
+
+def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
+    """A baseline that is too old to be counted is a note, not a point that is on one side alone."""
+    jobs = instructions.chosen(["pendulum"])
+    now = instructions.records_of(jobs, CONTEXT)
+    monkeypatch.setattr(counts, "kept", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
+    found = verdict.compared(instructions.records_of(jobs, CONTEXT), now, 0.015)
+    assert (found.rows, found.changed, found.skipped) == ([], [], ["too old"])
+
+
+def test_takers_know_what_is_wanted(counted):
+    """Conditions on points choose what is counted, before it is."""
+    wanted = sides.Wanted(where=["program=pendulum", "part=env_step", "kernel=step"])
+    (record,) = sides.counted(wanted, CONTEXT, counts.machine.ROOT)
+    assert record.point["kernel"] == "step"
+    assert [job.case.name for job in counted[0]] == ["env_step"]
+    assert sides.counted(sides.Wanted(where=["arch=sm_90"]), CONTEXT, counts.machine.ROOT) == []
