@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 import torch
 
 from warpdrive_min.backends.base import ACTIONS, KEPT, Argument, Backend, Constant, Language, Launch, Source
-from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS
+from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, RESET_SEED
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
@@ -121,7 +121,8 @@ class Rollouts:
         if kernel is None:
             launch = self._stepwise(n_steps, given, sampler if is_random else None)
         else:
-            more: dict[str, Argument] = {} if sampler is None or not is_random else sampler.counters(data)
+            untouched: dict[str, Argument] = {"draws": data.tensor(EPISODE), "seed": data.tensor(RESET_SEED), "stream": 0}
+            more = sampler.counters(data) if sampler is not None and is_random else untouched
             launch = self._fused(kernel, n_steps, given, more)
         last = {**arrays, **(given if keep == "all" else {})}
         return launch, Steps(**{name.strip("_"): tensor for name, tensor in last.items()})

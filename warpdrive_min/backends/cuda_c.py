@@ -196,7 +196,7 @@ def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict
         name, is_own = match["own"] or match["plain"], match["own"] is not None
         parts = [part for part in code[match.end() : end].split(",") if part.split() not in ([], ["void"])]
         what = f"{where}: kernel {name!r}"
-        parameters = (_parameter(part, constants, what, is_own, {} if is_own else aliases) for part in parts)
+        parameters = (_parameter(part, constants, what, is_own, aliases) for part in parts)
         found[name] = Signature(name, tuple(parameters), owns_environments=is_own)
     return found
 
@@ -400,15 +400,11 @@ def _unit_of_rollout(source: Path, whole: str, constants: Mapping[str, Constant]
     A source has its own behind ``#if defined(WD_ROLLOUT)``.
     """
     before = ["#define WD_ROLLOUT", *(["#define WD_DISCRETE"] if constants.get("CATEGORIES") else [])]
-    before += _own_headers("rollout.cuh") if constants["RANDOM"] else []
+    before += _own_headers("rollout.cuh")
     made = []
     if ROLLOUT not in signatures(whole, constants, str(source)):
-        before += [
-            '#pragma push_macro("WD_KERNEL")',
-            "#undef WD_KERNEL",
-            f"#define WD_KERNEL(name) WD_FN void {_BODY.format('##name')}",
-        ]
-        made = ['#pragma pop_macro("WD_KERNEL")', _rollout(whole, constants, str(source))]
+        before += ["#undef WD_KERNEL", f"#define WD_KERNEL(name) WD_FN void {_BODY.format('##name')}"]
+        made = ["#undef WD_KERNEL", "#define WD_KERNEL(name) WD_ENTRY(name)", _rollout(whole, constants, str(source))]
     return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), *made, after])
 
 

@@ -7,7 +7,7 @@
 #if defined(__CUDACC__)
 
 #define WD_FN static __device__ __forceinline__
-#define WD_KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS) name
+#define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS) name
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
 #define WD_SYNC() __syncthreads()
@@ -29,7 +29,7 @@
 static thread_local int wd_block;  // set by the generated launcher
 
 #define WD_FN __attribute__((always_inline)) static inline
-#define WD_KERNEL(name) static void name
+#define WD_ENTRY(name) static void name
 #define WD_SHARED
 #define WD_TABLE static constexpr
 #define WD_SYNC() ((void)0)
@@ -78,6 +78,9 @@ static inline int wd_list_set(const int* flags, int first, int end, int* list) {
 }
 
 #endif
+
+// How a kernel begins. Where one is made of a source's `step` (rollout.cuh), the source's own kernels are functions.
+#define WD_KERNEL(name) WD_ENTRY(name)
 
 // WD_ATOMIC_ADD and WD_ATOMIC_MIN are for int, whose result does not depend on the order; they return the value before.
 

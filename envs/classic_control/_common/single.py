@@ -80,8 +80,9 @@ class SingleAgent(Environment, abc.ABC):
         return envs, np.zeros((len(envs), 1), bool)
 
     def get_constants(self) -> dict[str, Constant]:
-        """Return the physics, rounded to float32 by the backends, and the size of the pool."""
-        return {"RESET_POOL_SIZE": self.config.reset_pool_size, **self.config.physics()}
+        """Return the physics, rounded to float32 by the backends, and sizes of the pool and of rows."""
+        sizes = {"RESET_POOL_SIZE": self.config.reset_pool_size, "N_STATE": self.n_state, "N_FEATURES": self.n_features}
+        return {**sizes, **self.config.physics()}
 
     def get_data_dictionary(self) -> DataFeed:
         """State, and the pool where it is no pool to draw from: unused, or the one start."""

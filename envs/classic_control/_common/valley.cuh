@@ -1,7 +1,7 @@
 // The valley of both mountain cars in CUDA C: how a car rolls, arrives and starts.
 //
 // Constants that come before this header: GRAVITY, MAX_SPEED, MIN_POSITION, MAX_POSITION, GOAL_POSITION, GOAL_VELOCITY,
-// START_OFFSET, START_WIDTH, and those of `single.cuh`.
+// START_OFFSET, START_WIDTH.
 #pragma once
 
 #include "../_common/single.cuh"
@@ -10,6 +10,8 @@
 struct WD_ALIGN(8) State {
   float x, v;
 };
+
+typedef State Seen;  // all of the state
 
 // One step with the motor's push in m/step^2.
 WD_FN State roll(const State& s, const float push) {
@@ -20,8 +22,7 @@ WD_FN State roll(const State& s, const float push) {
 
 WD_FN bool is_at_goal(const State& s) { return (s.x >= GOAL_POSITION) & (s.v >= GOAL_VELOCITY); }
 
-// All of the state is seen.
-WD_FN State observe(const State& s) { return s; }
+WD_FN Seen observe(const State& s) { return s; }
 
 WD_FN void draw_start(State& s, const wd_words& words) {
   // The sum goes first: the other way round, contraction to FMA would change the start.

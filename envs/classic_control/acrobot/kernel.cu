@@ -1,4 +1,4 @@
-// Acrobot in CUDA C. Phases: move, observe, judge, finish. One agent, so a thread has an environment.
+// Acrobot in CUDA C. Phases: move, observe, judge. One agent, so a thread has an environment.
 
 #include "../_common/single.cuh"
 
@@ -9,6 +9,8 @@ struct WD_ALIGN(16) State {
 struct WD_ALIGN(8) Seen {
   float cos_1, sin_1, cos_2, sin_2, velocity_1, velocity_2;
 };
+
+typedef int Action;
 
 // The derivative of the state by time, by the equations of the book; its cos(x - pi/2) is sin x.
 WD_FN State slope(const State& s, float torque) {
@@ -32,7 +34,7 @@ WD_FN State advance(const State& s, const State& by, float time) {
 }
 
 // One Runge-Kutta step.
-WD_FN State move(const State& s, int action) {
+WD_FN State move(const State& s, Action action) {
   const float torque = static_cast<float>(action - 1) * TORQUE;
   const State slope_1 = slope(s, torque);
   const State slope_2 = slope(advance(s, slope_1, HALF_STEP), torque);
@@ -63,23 +65,11 @@ WD_FN void draw_start(State& s, const wd_words& words) {
        symmetric(words.w, START_RANGE)};
 }
 
-WD_KERNEL(step)(float (*state)[N_AGENTS][4], const int (*sampled_actions)[N_AGENTS][1],
-                float (*observations)[N_AGENTS][6], float (*final_observations)[N_AGENTS][6],
-                float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
-                int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][4], int n_envs) {
-  WD_EACH_ENV(local, env) {
-    const State s = move(wd_load<State>(state[env][0]), sampled_actions[env][0][0]);
-    const Seen seen = observe(s);
-    const bool reached = height(seen) > GOAL_HEIGHT;
-    finish(env, s, seen, reached ? 0.f : -1.f, reached, state, observations, final_observations, rewards, _timestep_,
-           _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
-  }
-  restart_finished<State>(state, observations, final_observations, _done_, _episode_, _reset_seed_, state_reset_pool,
-                          n_envs);
+WD_FN Outcome<State, Seen> outcome(const State& s, Action action) {
+  const State next = move(s, action);
+  const Seen seen = observe(next);
+  const bool reached = height(seen) > GOAL_HEIGHT;
+  return {next, seen, reached ? 0.f : -1.f, reached};
 }
 
-WD_KERNEL(reset)(float (*state)[N_AGENTS][4], float (*observations)[N_AGENTS][6], int* _timestep_, int* _done_,
-                 int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][4], int force,
-                 int n_envs) {
-  restart<State>(state, observations, _timestep_, _done_, _episode_, _reset_seed_, state_reset_pool, force, n_envs);
-}
+#include "../_common/single_kernels.cuh"

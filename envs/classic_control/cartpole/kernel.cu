@@ -1,4 +1,4 @@
-// CartPole in CUDA C. Phases: move, judge, finish. One agent, so a thread has an environment.
+// CartPole in CUDA C. Phases: move, judge. One agent, so a thread has an environment.
 
 #include "../_common/single.cuh"
 
@@ -6,8 +6,11 @@ struct WD_ALIGN(16) State {
   float x, x_dot, theta, theta_dot;
 };
 
+typedef State Seen;  // all of the state
+typedef int Action;
+
 // One explicit Euler step.
-WD_FN State move(const State& s, int action) {
+WD_FN State move(const State& s, Action action) {
   float sin_theta, cos_theta;
   wd_sincos(s.theta, &sin_theta, &cos_theta);
   const float force = action == 1 ? FORCE : -FORCE;
@@ -19,8 +22,7 @@ WD_FN State move(const State& s, int action) {
           s.theta_dot + TIME_STEP * theta_acc};
 }
 
-// All of the state is seen.
-WD_FN State observe(const State& s) { return s; }
+WD_FN Seen observe(const State& s) { return s; }
 
 // Uniform in every component.
 WD_FN void draw_start(State& s, const wd_words& words) {
@@ -28,22 +30,10 @@ WD_FN void draw_start(State& s, const wd_words& words) {
        symmetric(words.w, START_RANGE)};
 }
 
-WD_KERNEL(step)(float (*state)[N_AGENTS][4], const int (*sampled_actions)[N_AGENTS][1],
-                float (*observations)[N_AGENTS][4], float (*final_observations)[N_AGENTS][4],
-                float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
-                int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][4], int n_envs) {
-  WD_EACH_ENV(local, env) {
-    const State s = move(wd_load<State>(state[env][0]), sampled_actions[env][0][0]);
-    const bool failed = (fabsf(s.x) > MAX_POSITION) | (fabsf(s.theta) > MAX_ANGLE);
-    finish(env, s, observe(s), 1.f, failed, state, observations, final_observations, rewards, _timestep_,
-           _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
-  }
-  restart_finished<State>(state, observations, final_observations, _done_, _episode_, _reset_seed_, state_reset_pool,
-                          n_envs);
+WD_FN Outcome<State, Seen> outcome(const State& s, Action action) {
+  const State next = move(s, action);
+  const bool failed = (fabsf(next.x) > MAX_POSITION) | (fabsf(next.theta) > MAX_ANGLE);
+  return {next, observe(next), 1.f, failed};
 }
 
-WD_KERNEL(reset)(float (*state)[N_AGENTS][4], float (*observations)[N_AGENTS][4], int* _timestep_, int* _done_,
-                 int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][4], int force,
-                 int n_envs) {
-  restart<State>(state, observations, _timestep_, _done_, _episode_, _reset_seed_, state_reset_pool, force, n_envs);
-}
+#include "../_common/single_kernels.cuh"

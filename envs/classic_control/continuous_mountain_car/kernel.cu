@@ -1,25 +1,14 @@
-// ContinuousMountainCar in CUDA C. Phases: move, judge, finish. One agent, so a thread has an environment.
+// ContinuousMountainCar in CUDA C. Phases: move, judge. One agent, so a thread has an environment.
 
 #include "../_common/valley.cuh"
 
-WD_KERNEL(step)(float (*state)[N_AGENTS][2], const float (*sampled_actions)[N_AGENTS][1],
-                float (*observations)[N_AGENTS][2], float (*final_observations)[N_AGENTS][2],
-                float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
-                int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][2], int n_envs) {
-  WD_EACH_ENV(local, env) {
-    const float action = sampled_actions[env][0][0];
-    const State s = roll(wd_load<State>(state[env][0]), wd_clip(action, MIN_ACTION, MAX_ACTION) * POWER);
-    const bool arrived = is_at_goal(s);
-    const float reward = (arrived ? GOAL_REWARD : 0.f) - ACTION_COST * action * action;
-    finish(env, s, observe(s), reward, arrived, state, observations, final_observations, rewards, _timestep_,
-           _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool);
-  }
-  restart_finished<State>(state, observations, final_observations, _done_, _episode_, _reset_seed_, state_reset_pool,
-                          n_envs);
+typedef float Action;
+
+WD_FN Outcome<State, Seen> outcome(const State& s, Action action) {
+  const State next = roll(s, wd_clip(action, MIN_ACTION, MAX_ACTION) * POWER);
+  const bool arrived = is_at_goal(next);
+  const float reward = (arrived ? GOAL_REWARD : 0.f) - ACTION_COST * action * action;
+  return {next, observe(next), reward, arrived};
 }
 
-WD_KERNEL(reset)(float (*state)[N_AGENTS][2], float (*observations)[N_AGENTS][2], int* _timestep_, int* _done_,
-                 int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][2], int force,
-                 int n_envs) {
-  restart<State>(state, observations, _timestep_, _done_, _episode_, _reset_seed_, state_reset_pool, force, n_envs);
-}
+#include "../_common/single_kernels.cuh"

@@ -1,0 +1,203 @@
+// Kernels of environments of one agent, from what they say by `single.cuh`: `step`, `reset`, and `rollout`.
+//
+// Constants that come before this header: N_STATE, N_FEATURES, EPISODE_LENGTH, AUTO_RESET, RESET_POOL_SIZE; of a rollout
+// also those of `rollout.cuh`.
+#pragma once
+
+static_assert(sizeof(State) == N_STATE * sizeof(float), "State must be a row of `state`");
+static_assert(sizeof(Seen) == N_FEATURES * sizeof(float), "Seen must be a row of `observations`");
+
+// The start of an environment's next episode: a row of the pool, or one that is drawn.
+WD_FN State start(int env, int episode, const int* seed, const float (*pool)[N_AGENTS][N_STATE]) {
+  if (RESET_POOL_SIZE >= 1) {
+    const int row = RESET_POOL_SIZE == 1 ? 0 : wd_pool_row(episode, env, seed[0], seed[1], RESET_POOL_SIZE);
+    return wd_load<State>(pool[row][0]);
+  }
+  State s;
+  draw_start(s, wd_philox(episode, env, 0, STREAM_START, seed[0], seed[1]));
+  return s;
+}
+
+// A thread of a GPU starts the next episode with the state in registers. On the CPU, where the environments of a step are
+// lanes of SIMD, the few that ended start after all have moved: `restart_finished`.
+#if defined(__CUDACC__)
+constexpr bool STARTS_AT_ONCE = AUTO_RESET;
+#else
+constexpr bool STARTS_AT_ONCE = false;
+#endif
+
+#if !defined(__CUDACC__)
+
+// The words of the starts of up to WD_LANES environments.
+WD_FN void draw_words(const int* envs, int n, const int* episodes, const int* seed, unsigned (*words)[WD_LANES]) {
+  wd_number env[WD_LANES] = {}, episode[WD_LANES] = {};
+  for (int i = 0; i < n; ++i) {
+    env[i] = envs[i];
+    episode[i] = episodes[envs[i]];
+  }
+  wd_lanes of_envs, of_episodes;
+  std::memcpy(&of_envs, env, sizeof env);
+  std::memcpy(&of_episodes, episode, sizeof episode);
+  const auto drawn = wd_philox_lanes(of_episodes, of_envs, wd_number{0}, wd_number{STREAM_START}, seed[0], seed[1]);
+  wd_store_lanes(words[0], drawn.x);
+  wd_store_lanes(words[1], drawn.y);
+  wd_store_lanes(words[2], drawn.z);
+  wd_store_lanes(words[3], drawn.w);
+}
+
+#endif
+
+// With AUTO_RESET, starts the next episode of the environments that a step has left at the end of one.
+WD_FN void restart_finished(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGENTS][N_FEATURES],
+                            float (*final_observations)[N_AGENTS][N_FEATURES], const int* _done_, int* _episode_,
+                            const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE], int n_envs) {
+#if !defined(__CUDACC__)
+  if constexpr (AUTO_RESET) {
+    int ended[ENVS_PER_BLOCK + WD_LISTED_MORE];
+    const int n_ended = wd_list_set(_done_, WD_FIRST_ENV, wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs), ended);
+    for (int first = 0; first < n_ended; first += WD_LANES) {
+      const int* const envs = ended + first;
+      const int n = wd_min(WD_LANES, n_ended - first);
+      unsigned words[4][WD_LANES];
+      if (RESET_POOL_SIZE == 0) draw_words(envs, n, _episode_, _reset_seed_, words);
+      for (int i = 0; i < n; ++i) {
+        const int env = envs[i];
+        for (int feature = 0; feature < N_FEATURES; ++feature)
+          final_observations[env][0][feature] = observations[env][0][feature];
+        State s;
+        if constexpr (RESET_POOL_SIZE == 0)
+          draw_start(s, {words[0][i], words[1][i], words[2][i], words[3][i]});
+        else
+          s = start(env, _episode_[env], _reset_seed_, state_reset_pool);
+        _episode_[env] += 1;
+        wd_store(state[env][0], s);
+        wd_store(observations[env][0], observe(s));
+      }
+    }
+  }
+#endif
+}
+
+// Takes a step of the environments of this block; with AUTO_RESET, goes on to the next episode where one ended.
+WD_FN void take_step(float (*state)[N_AGENTS][N_STATE], const Action (*sampled_actions)[N_AGENTS][1],
+                     float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
+                     float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
+                     int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                     int n_envs) {
+  WD_EACH_ENV(local, env) {
+    auto after = outcome(wd_load<State>(state[env][0]), sampled_actions[env][0][0]);
+    const int timestep = _timestep_[env] + 1;
+    const bool out_of_time = (timestep >= EPISODE_LENGTH) & !after.is_terminal;
+    const bool done = after.is_terminal | out_of_time;
+    rewards[env][0] = after.reward;
+    terminated[env] = after.is_terminal;
+    truncated[env] = out_of_time;
+    _done_[env] = done;
+    _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
+    if (STARTS_AT_ONCE && done) {
+      wd_store(final_observations[env][0], after.seen);
+      after.state = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
+      after.seen = observe(after.state);
+    }
+    wd_store(state[env][0], after.state);
+    wd_store(observations[env][0], after.seen);
+  }
+  restart_finished(state, observations, final_observations, _done_, _episode_, _reset_seed_, state_reset_pool, n_envs);
+}
+
+WD_KERNEL(step)(float (*state)[N_AGENTS][N_STATE], const Action (*sampled_actions)[N_AGENTS][1],
+                float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
+                float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
+                int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                int n_envs) {
+  take_step(state, sampled_actions, observations, final_observations, rewards, _timestep_, _done_, terminated, truncated,
+            _episode_, _reset_seed_, state_reset_pool, n_envs);
+}
+
+// Restarts the finished environments, or all.
+WD_KERNEL(reset)(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGENTS][N_FEATURES], int* _timestep_,
+                 int* _done_, int* _episode_, const int* _reset_seed_,
+                 const float (*state_reset_pool)[N_AGENTS][N_STATE], int force, int n_envs) {
+  WD_EACH_ENV(local, env) {
+    if (_done_[env] || force) {
+      const State s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
+      wd_store(state[env][0], s);
+      wd_store(observations[env][0], observe(s));
+      _timestep_[env] = 0;
+      _done_[env] = 0;
+    }
+  }
+}
+
+#if defined(WD_ROLLOUT)
+
+// Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, and four draws
+// share a block of random words; on the CPU environments are lanes of SIMD in each step, as in `step`.
+WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
+                   float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
+                   float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
+                   int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                   int* draws, const int* seed, int stream, int n_steps, int n_envs) {
+  constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
+#if defined(__CUDACC__)
+  WD_EACH_ENV(local, env) {
+    State s = wd_load<State>(state[env][0]);
+    int timestep = _timestep_[env], episode = _episode_[env];
+    const unsigned first_word = RANDOM ? draws[env] : 0;
+    wd_words words = {0u, 0u, 0u, 0u};
+    Action action = 0;
+    Seen seen;
+    float reward = 0.f;
+    bool is_terminal = false, out_of_time = false;
+    for (int k = 0; k < n_steps; ++k) {
+      const long long row = static_cast<long long>(k) * n_envs + env;
+      if (RANDOM) {
+        const unsigned word = first_word + k;
+        if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed[0], seed[1]);
+        action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
+      } else {
+        action = sampled_actions[row][0][0];
+      }
+      const auto after = outcome(s, action);
+      s = after.state;
+      seen = after.seen;
+      reward = after.reward;
+      is_terminal = after.is_terminal;
+      timestep += 1;
+      out_of_time = (timestep >= EPISODE_LENGTH) & !is_terminal;
+      if (is_terminal | out_of_time) {
+        wd_store(final_observations[KEEP_ALL ? row : env][0], seen);
+        s = start(env, episode++, _reset_seed_, state_reset_pool);
+        seen = observe(s);
+        timestep = 0;
+      }
+      if (KEEP_ALL || k == n_steps - 1) {
+        const long long kept = KEEP_ALL ? row : env;
+        if (RANDOM) sampled_actions[kept][0][0] = action;
+        wd_store(observations[kept][0], seen);
+        rewards[kept][0] = reward;
+        terminated[kept] = is_terminal;
+        truncated[kept] = out_of_time;
+        _done_[kept] = is_terminal | out_of_time;
+      }
+    }
+    wd_store(state[env][0], s);
+    _timestep_[env] = timestep;
+    _episode_[env] = episode;
+    if (RANDOM) draws[env] = first_word + n_steps;
+  }
+#else
+  for (int k = 0; k < n_steps; ++k) {
+    const long long row = static_cast<long long>(k) * n_envs, kept = KEEP_ALL ? row : 0;
+    Action (*const actions)[N_AGENTS][1] = sampled_actions + (ACTIONS_BY_STEP ? row : 0);
+    if (RANDOM) {
+      wd_draw_actions(&actions[0][0][0], draws, seed, stream, n_envs);
+      wd_count_draw(draws, n_envs);
+    }
+    take_step(state, actions, observations + kept, final_observations + kept, rewards + kept, _timestep_, _done_ + kept,
+              terminated + kept, truncated + kept, _episode_, _reset_seed_, state_reset_pool, n_envs);
+  }
+#endif
+}
+
+#endif
