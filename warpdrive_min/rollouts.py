@@ -121,7 +121,11 @@ class Rollouts:
         if kernel is None:
             launch = self._stepwise(n_steps, given, sampler if is_random else None)
         else:
-            untouched: dict[str, Argument] = {"draws": data.tensor(EPISODE), "seed": data.tensor(RESET_SEED), "stream": 0}
+            untouched: dict[str, Argument] = {
+                "draws": data.tensor(EPISODE),
+                "seed": data.tensor(RESET_SEED),
+                "stream": 0,
+            }
             more = sampler.counters(data) if sampler is not None and is_random else untouched
             launch = self._fused(kernel, n_steps, given, more)
         last = {**arrays, **(given if keep == "all" else {})}

@@ -43,7 +43,7 @@ BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
         [0, 1],
     ),
     ("tag_continuous", {"num_runners": 0}, "num_runners", 0),
-    ("tag_continuous", {"num_runners": 70_000}, "num_runners", 70_000),
+    ("tag_continuous", {"num_runners": 2_000_000}, "num_runners", 2_000_000),
     ("tag_continuous", {"grid_length": -1.0}, "grid_length", -1.0),
     ("tag_continuous", {"num_turn_levels": -1}, "num_turn_levels", -1),
     ("tag_continuous", {"edge_hit_penalty": 0.5}, "edge_hit_penalty", 0.5),
