@@ -32,10 +32,12 @@ SEED = 11
 # ------------------------------------------------------------------ what is learnt from, and by whom
 
 
-def make_model(space, seed=0):
+def make_model(space, seed=0, **given):
     """Return a small smooth network."""
     torch.manual_seed(seed)
-    return create_actor_critic(F, space, ModelConfig(fc_dims=(8,), activation="tanh", log_std_init=-0.3))
+    return create_actor_critic(
+        F, space, ModelConfig(**{"fc_dims": (8,), "activation": "tanh", "log_std_init": -0.3, **given})
+    )
 
 
 def distributions(space, head, masks, log_std):
@@ -238,18 +240,30 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("max_rows", [None, 7])
+WAYS = {
+    "whole": ({}, None),
+    "in parts": ({}, 7),
+    "in one kernel": ({"fc_dims": (8, 20)}, None),
+    "in one kernel, separate": ({"fc_dims": (19, 8), "shared": False, "output_w": 0.7, "output_b": 0.1}, None),
+    "in one kernel, relu": ({"fc_dims": (16, 8), "activation": "relu"}, None),
+}
+"""Networks, and how many rows go through them at a time; with two hidden layers a CPU has a kernel for them."""
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
-def test_update_equals_plain_float64(case, max_rows):
+def test_update_equals_plain_float64(case, way):
     """Metrics, the last gradient and all weights after an update are those of the formulas, whole or in parts."""
+    network, max_rows = WAYS[way]
     kind, space, given = CASES[case]
     given = dict(given)
     compat, is_masked, drift = given.pop("compat", False), given.pop("is_masked", False), given.pop("drift", 0.3)
-    model = make_model(space)
+    model = make_model(space, **network)
     batch = make_batch(space, model, is_masked=is_masked, drift=drift)
     want_model = copy.deepcopy(model).double()
     trainer = {"compat": "warpdrive" if compat else None, "max_rows": max_rows}
     algorithm = make_algorithm(kind, batch, model, space, trainer=trainer, **given)
+    assert (algorithm._learning is not None) == ("kernel" in way)
     want, gradient, n_taken = plain_update(kind, algorithm.config, want_model, batch, space, compat=compat)
     algorithm.iterate()
     got = numbers(algorithm)

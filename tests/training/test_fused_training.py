@@ -10,7 +10,7 @@ from tests.training.fused_support import DEVICE
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
 from warpdrive_min.training.algorithms import actor_critic
-from warpdrive_min.training.fused import columns
+from warpdrive_min.training.fused import columns, cpu
 from warpdrive_min.training.fused.rows import take
 
 CENTRALISED = ("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}})
@@ -42,11 +42,25 @@ NETWORKS = [
 def test_fused_training_is_that_of_torch(name, model, tmp_path, monkeypatch):
     """Every algorithm, kind of action and row of a minibatch goes through the kernels to the weights of torch."""
     want = trained(name, "host", tmp_path / "torch", fused=False, **model)
+    monkeypatch.setattr(cpu, "is_supported", lambda: False)
     monkeypatch.setattr(fused, "is_supported", lambda device: True)
     monkeypatch.setattr(actor_critic, "is_supported", lambda device: True)
     got = trained(name, "host", tmp_path / "fused", **model)
     assert got.keys() == want.keys()
     assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-6
+    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+
+
+ON_CPU = [*((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "two policies", "centralised critic"))]
+ON_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous", {"learn_log_std": False})]
+
+
+@pytest.mark.parametrize(("name", "model"), ON_CPU)
+def test_training_in_kernels_of_a_cpu_is_that_of_torch(name, model, tmp_path):
+    """With two hidden layers all goes through the kernels to the weights of torch."""
+    want = trained(name, "host", tmp_path / "torch", fused=False, **model)
+    got = trained(name, "host", tmp_path / "fused", **model)
+    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 2e-6
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
 
 

@@ -80,8 +80,7 @@ class HostBackend(Backend):
     @property
     def threads(self) -> int | None:
         """Threads that share out the blocks."""
-        compiler = cuda_c.cpu_compiler()
-        return torch.get_num_threads() if compiler and openmp_flags(compiler) else 1
+        return torch.get_num_threads() if _has_openmp(os.environ.get("CXX"), os.environ.get("PATH")) else 1
 
     @property
     def own_cores(self) -> list[int] | None:
@@ -159,13 +158,14 @@ class HostKernel:
         self.parameters = signature.parameters
         self.binary = binary
         self._backend = backend
+        self._packing = Packing(signature.parameters)
         self._launch = getattr(library, f"wd_launch_{signature.name}")
         self._launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
         self._launch.restype = None
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the addresses of the arguments once; ``threads`` of a block become loops."""
-        addresses, kept = _packed(self.parameters, arguments)
+        addresses, kept = self._packing(arguments)
         launch, pointer, workers = self._launch, ctypes.addressof(addresses), self._backend.threads or 1
 
         def run(keep: object = (addresses, kept)) -> None:
@@ -213,6 +213,7 @@ class AgentKernel:
         self.parameters = signature.parameters
         self.module, self.binary = module, module.binary
         self._backend = backend
+        self._packing = Packing(signature.parameters)
         self._launch = getattr(module.library, f"wd_launch_{signature.name}")
         sizes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
         self._launch.argtypes = [*sizes, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -227,7 +228,7 @@ class AgentKernel:
         n = self.module.blocks_per_env
         rule, do = f"must get blocks by {n}, which share an environment", "launch it on the manager's grid"
         require(blocks % n == 0, f"kernel {self.name!r}", rule, blocks, do, BindingError)
-        addresses, kept = _packed(self.parameters, arguments)
+        addresses, kept = self._packing(arguments)
         launch, pointer = self._launch, ctypes.addressof(addresses)
         workers = min(self._backend.threads or 1, max(1, MAX_FIBRES // (threads * n)))
         error = ctypes.create_string_buffer(2000)
@@ -239,17 +240,28 @@ class AgentKernel:
         return run
 
 
-def _packed(parameters: Sequence[Parameter], arguments: Sequence[Argument]) -> tuple[Any, object]:
-    """Return the addresses of the arguments' values, and what must live as long."""
-    values = [_c_value(argument, each.dtype) for argument, each in zip(arguments, parameters, strict=True)]
-    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values)), (arguments, values)
+class Packing:
+    """Lays the values of a kernel's arguments down for its launcher, which takes their addresses, as CUDA does.
 
+    Args:
+        parameters: Of the kernel; an array goes by its address, a scalar in as many bytes as are declared.
+    """
 
-def _c_value(argument: Argument, dtype: str | None) -> Any:
-    """Return what the launcher reads: an address, or a scalar of as many bytes as the parameter has."""
-    if isinstance(argument, torch.Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    return np.ctypeslib.as_ctypes_type(np.dtype(dtype or "int32"))(argument)
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        types = [
+            np.ctypeslib.as_ctypes_type(np.dtype(each.dtype or "int32")) if each.rank == 0 else ctypes.c_void_p
+            for each in parameters
+        ]
+        fields = [(f"_{index}", each) for index, each in enumerate(types)]
+        self._values: Any = type("Values", (ctypes.Structure,), {"_fields_": fields})
+        self._offsets = [getattr(self._values, name).offset for name, _ in fields]
+        self._addresses: Any = ctypes.c_void_p * len(fields)
+
+    def __call__(self, arguments: Sequence[Argument]) -> tuple[Any, object]:
+        """Return the addresses of the arguments' values, and what must live as long."""
+        values = self._values(*(each.data_ptr() if isinstance(each, torch.Tensor) else each for each in arguments))
+        first = ctypes.addressof(values)
+        return self._addresses(*(first + offset for offset in self._offsets)), (arguments, values)
 
 
 _DYNAMIC: Final = re.compile(r"\bextern\s+__shared__|\b__shared__\s+extern\b")
@@ -328,6 +340,13 @@ def _hyperthread(core: int) -> int:
         return [int(number) for number in re.findall(r"\d+", text)].index(core)
     except (OSError, ValueError):
         return 0
+
+
+@functools.cache
+def _has_openmp(*environment: str | None) -> bool:
+    """Tell whether the compiler that the environment names knows OpenMP; looked for once for each environment."""
+    compiler = cuda_c.cpu_compiler()
+    return compiler is not None and bool(openmp_flags(compiler))
 
 
 @functools.cache

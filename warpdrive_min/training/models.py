@@ -23,8 +23,10 @@ from torch import nn
 
 from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.fused import ACTIVATIONS as FUSED_ACTIVATIONS
 from warpdrive_min.training.fused import perceptron
 from warpdrive_min.training.fused.columns import split
+from warpdrive_min.training.fused.cpu import Layers, Network
 from warpdrive_min.training.normalisation import Normaliser
 
 if TYPE_CHECKING:
@@ -295,6 +297,22 @@ class FullyConnected(ActorCritic):
         below = self.fc if self.value_fc is None else self.value_fc
         return below.under(observations, self.vf_head).squeeze(-1)
 
+    def as_network(self) -> Network | None:
+        """Return the layers for the kernels of a CPU; None: they have others, or are not to be fused."""
+        if type(self) is not FullyConnected:
+            return None
+        policy = self._path(self.fc, self.policy_head)
+        has_value = "vf_head" in self._modules
+        value = self._path(self.fc if self.value_fc is None else self.value_fc, self.vf_head) if has_value else policy
+        if policy is None or value is None:
+            return None
+        head = self.policy_head
+        return Network(policy, value, self.fc.is_tanh, head.is_continuous, *head.bounds, self.log_std)
+
+    def _path(self, below: Trunk, head: nn.Linear) -> Layers | None:
+        layers = below.layers()
+        return None if layers is None else (*layers, head.weight, head.bias)
+
     def drop_value(self) -> None:
         """Let go of the value head, and of its trunk where it has one of its own."""
         del self.value_fc, self.vf_head
@@ -371,11 +389,13 @@ class PolicyHead(nn.Linear):
         self.is_continuous = space.is_continuous
         self.sizes = list(space.categories) or [space.n_types]
         """Outputs of each type; those of a box are together."""
-        self._scale, self._offset = float(config.output_w), float(config.output_b)
+        self.bounds = float(config.output_w), float(config.output_b)
+        """Factor and centre of a box's actions."""
 
     def bound(self, outputs: Tensor) -> Tensor:
         """Return the head of what the layer puts out, ``(..., n_outputs)``."""
-        return self._scale * torch.tanh(outputs) + self._offset if self.is_continuous else outputs
+        scale, offset = self.bounds
+        return scale * torch.tanh(outputs) + offset if self.is_continuous else outputs
 
 
 class Trunk(nn.Sequential):
@@ -401,6 +421,17 @@ class Trunk(nn.Sequential):
         self._activation = config.activation
         self.fused = config.fused
         """Be one kernel, as `ModelConfig.fused` has it."""
+
+    @property
+    def is_tanh(self) -> bool:
+        """The activation is tanh."""
+        return self._activation == "tanh"
+
+    def layers(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Return weights and biases of two layers that kernels know; None: there are others, or they must not."""
+        parts = list(self.parameters())
+        is_known = self._activation in FUSED_ACTIVATIONS and len(parts) == 4 and "normaliser" not in self._modules
+        return (parts[0], parts[1], parts[2], parts[3]) if is_known and self.fused is not False else None
 
     def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.

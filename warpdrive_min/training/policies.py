@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -15,13 +15,15 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import AgentArrays
-from warpdrive_min.training.config import Member, PolicyConfig
+from warpdrive_min.training.config import Member, PolicyConfig, present
+from warpdrive_min.training.fused import cpu
 from warpdrive_min.training.members import Members, by_member
 from warpdrive_min.training.normalisation import Moments, normalisers
 from warpdrive_min.training.recurrent import Memory, Recurrent
 from warpdrive_min.training.rollout import Observation, RolloutBuffer, empty_observation
 
 Tensors = dict[str, torch.Tensor]
+_UNKNOWN: Final = object()
 
 
 class Algorithm(Protocol):
@@ -77,6 +79,9 @@ class PolicyGroup:
     stopped: torch.Tensor | None = field(default=None, repr=False)
     """Members that learn no more, (members,) bool; None of an ordinary run."""
     _seen: Observation | None = field(default=None, repr=False)
+    _evaluation: Any = field(default=_UNKNOWN, repr=False)
+    """Evaluates the head on a CPU; None: the model does. What it is shows when the policy acts first."""
+    _evaluated: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.acting, self.arrays) if isinstance(self.acting, Recurrent) else None
@@ -118,8 +123,22 @@ class PolicyGroup:
             self.arrays.observe(observations, mask)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
         self._recall(t)
-        act = self.acting.act if self.memory is None else self.memory.act
-        self.actions.put(self.arrays, act(observations), mask, log_std)
+        self.actions.put(self.arrays, self._head(observations), mask, log_std)
+
+    def _head(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return the head of observations; enqueues."""
+        if self.memory is not None:
+            return self.memory.act(observations)
+        if self._evaluation is _UNKNOWN:
+            network = cpu.network_of(self.acting, present(observations.device), observations.device)
+            self._evaluation = None if network is None else cpu.Evaluation(network)
+        if self._evaluation is None:
+            head: torch.Tensor = self.acting.act(observations)
+            return head
+        if self._evaluated is None:
+            self._evaluated = observations.new_zeros(*observations.shape[:-1], self.arrays.space.n_outputs)
+        self._evaluation(observations, self._evaluated)
+        return self._evaluated
 
     def keep(self, t: int) -> None:
         """Keep the actions as drawn, and of choices and Gaussians how probable they were; enqueues."""
@@ -243,6 +262,8 @@ class ActionSampler:
         is_masked = any(group.arrays.mask is not None for group in groups)
         self._mask = torch.ones(self._head.shape, dtype=torch.int32, device=device) if is_masked else None
         self._bounds = torch.tensor([self.space.low, self.space.high], device=device)
+        self._draws: dict[bool, Launch] = {}
+        """Draws of discrete actions, greedy or not, once they are prepared."""
         categories = self.space.categories
         sampler.register_actions(self._data, self._name, categories or n_types, is_deterministic=not categories)
         for group in groups:
@@ -277,8 +298,11 @@ class ActionSampler:
             noise: Numbers of the noise, see `CUDASampler.sample`; for those who explore by it.
         """
         if not self.space.is_continuous:
-            given = {"log_prob": self.log_prob} | ({} if self._mask is None else {"mask": self._mask})
-            self._sampler.sample(self._data, self._head, self._name, use_argmax=greedy, logits=True, **given)
+            if greedy not in self._draws:
+                given: dict[str, Any] = {"use_argmax": greedy, "logits": True, "log_prob": self.log_prob}
+                given |= {} if self._mask is None else {"mask": self._mask}
+                self._draws[greedy] = self._sampler.bound(self._data, self._head, self._name, **given)
+            self._draws[greedy]()
         elif self._is_noisy:
             self._sampler.sample(self._data, self._head, self._name, use_argmax=greedy, **noise)
         else:

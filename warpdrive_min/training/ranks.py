@@ -112,10 +112,9 @@ class World:
 
 def average(tensor: torch.Tensor) -> torch.Tensor:
     """Average a tensor over the ranks in place, by one all-reduce, and return it; enqueues, and can be captured."""
-    world = World.of()
-    if world.size > 1:
+    if distributed.is_available() and distributed.is_initialized() and (size := distributed.get_world_size()) > 1:
         distributed.all_reduce(tensor)
-        tensor.div_(world.size)
+        tensor.div_(size)
     return tensor
 
 

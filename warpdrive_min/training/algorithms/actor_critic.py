@@ -16,7 +16,7 @@ from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
-from warpdrive_min.training.fused import is_supported
+from warpdrive_min.training.fused import cpu, is_supported
 from warpdrive_min.training.fused import loss as fused_loss
 from warpdrive_min.training.fused.rows import take
 from warpdrive_min.training.policies import PolicyGroup
@@ -125,6 +125,32 @@ class ActorCriticAlgorithm:
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
         """Advantages need all values before the first step; else the pass that learns gives them too."""
+        is_alone = self.critic is None and not self.shape
+        network = cpu.network_of(self.model, trainer.precision, device) if is_alone else None
+        self._learning = None if network is None else self._on_cpu(network, buffer)
+        """The loss and its gradients in one kernel of a CPU; None: torch goes through the model."""
+        self._evaluation = None if network is None else cpu.Evaluation(network, of_value=True)
+
+    def _on_cpu(self, network: cpu.Network, buffer: RolloutBuffer) -> cpu.Learning:
+        comes_first, is_plain = self._values_come_first, type(self).normalise is ActorCriticAlgorithm.normalise
+        arrays = {"observations": buffer.observations, "actions": buffer.actions, "log_probs": buffer.log_probs}
+        arrays |= {"returns": self.returns, "old_values": self.values}
+        self._values_of_rows = None if comes_first else self.values[:-1]
+        """Values of the rollout's rows, which the pass that learns gives."""
+        self._normalises_otherwise = self.config.normalize_advantage and not is_plain
+        return cpu.Learning(
+            network,
+            self.optimiser.vector.detach(),
+            self.optimiser.gradient,
+            self._space,
+            {**arrays, "masks": buffer.masks, "advantages": self.advantages if comes_first else None},
+            self.scheduled,
+            clip_param=self.config.clip_param,
+            is_clipped=self.is_clipped,
+            value_clip=self._value_clip,
+            normalises=self.config.normalize_advantage,
+            n_rows=self._n_rows // self.n_minibatches,
+        )
 
     # -------------------------------------------------------------- what a rule of learning says
 
@@ -186,6 +212,14 @@ class ActorCriticAlgorithm:
 
     def compute_values(self, buffer: RolloutBuffer) -> None:
         """Fill values, where the steps need them, after the rollout, and where time limits cut it; enqueues."""
+        if self._evaluation is not None:
+            if self._values_come_first:
+                self._evaluation(buffer.observations, self.values)
+            else:
+                self._evaluation(buffer.observations[-1], self.values[-1])
+            if self._truncated_values is not None and buffer.truncated_observations is not None:
+                self._evaluation(buffer.truncated_observations, self._truncated_values)
+            return
         n_steps, n_envs, n_agents = self.returns.shape
         at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
         value = self.model.value if self.critic is None else self.critic
@@ -237,12 +271,35 @@ class ActorCriticAlgorithm:
 
     def _step(self, buffer: RolloutBuffer, rows: Rows, stopped: Tensor, *, is_last: bool) -> Tensor:
         """Take one step of the optimiser; returns whether the policy has moved too far for further ones."""
+        if self._learning is not None and self.weights is None and not self._normalises_otherwise:
+            n_counted = None
+            self._learning.find(_numbers(rows), self._values_of_rows)
+            sums = self._learning.terms
+        else:
+            sums, n_counted = self._gradient(buffer, rows)
+        if self.config.target_kl is not None:
+            stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
+        skips = [stopped] if self.config.target_kl is not None or self.stopped is not None else []
+        if self._negatives is not None and n_counted is not None:
+            # A minibatch in which no environment counts teaches nothing
+            skips.append(average(n_counted) == 0)
+        self.optimiser.apply(functools.reduce(torch.logical_or, skips) if skips else None)
+        if is_last:
+            self._report(sums)
+        return stopped
+
+    def _gradient(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Put the gradient of some rows into the optimiser's; returns the loss's terms, and how many rows count."""
         advantages = self._take(self.advantages, rows)
         weights = None if self.weights is None else self._take(self.weights, rows)
         if self.config.normalize_advantage:
             advantages = self.normalise(advantages, weights)
         n_counted = self._count(advantages, weights)
         total = n_counted.clamp(min=1)
+        if self._learning is not None:
+            given = {"advantages": advantages} if self._values_come_first else {}
+            self._learning.find(_numbers(rows), self._values_of_rows, weights=weights, total=total, **given)
+            return self._learning.terms, n_counted
         sums = torch.zeros(5, *self.shape, device=total.device)
         for index, (part, within) in enumerate(self._parts(rows)):
             head, values = self.evaluate(buffer, part)
@@ -252,15 +309,7 @@ class ActorCriticAlgorithm:
             loss, terms = self._loss(buffer, part, head.float(), values.float(), advantages[within], counts, total)
             self.optimiser.accumulate(loss, first=index == 0)
             sums += terms
-        if self.config.target_kl is not None:
-            stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
-        skips = [stopped] if self.config.target_kl is not None or self.stopped is not None else []
-        if self._negatives is not None:  # a minibatch in which no environment counts teaches nothing
-            skips.append(average(n_counted) == 0)
-        self.optimiser.apply(functools.reduce(torch.logical_or, skips) if skips else None)
-        if is_last:
-            self._report(sums)
-        return stopped
+        return sums, n_counted
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the heads (rows, n_agents, n_outputs) and the values (rows, n_agents) of some rows."""
@@ -440,3 +489,8 @@ class PPO(ActorCriticAlgorithm):
     def n_minibatches(self) -> int:
         """Steps of the optimiser in each, as configured."""
         return self.config.n_minibatches
+
+
+def _numbers(rows: Rows) -> Tensor | None:
+    """Return the numbers of rows; None: all of them in order."""
+    return None if isinstance(rows, slice) else rows

@@ -7,6 +7,8 @@ from typing import Final
 
 import torch
 
+from warpdrive_min.backends.base import Launch
+from warpdrive_min.training.fused import cpu
 from warpdrive_min.training.ranks import average
 
 ALMOST_ZERO: Final = 1e-6
@@ -57,6 +59,12 @@ class FlatAdam:
             "exp_avg": torch.zeros_like(flat),
             "exp_avg_sq": torch.zeros_like(flat),
         }
+        self._skip = torch.zeros((), dtype=torch.bool, device=flat.device)
+        self._step: Launch | None = None
+        """A step in one kernel, where there is one for the CPU."""
+        if flat.device.type == "cpu" and cpu.is_supported():
+            state = self._adam.state[self.vector]
+            self._step = cpu.adam(flat, self.gradient, state, self.norm, self.n_skipped, lr, self._skip, max_norm, eps)
 
     def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
         """Put the gradient of a loss into `gradient`, or add it to what is there; enqueues."""
@@ -74,6 +82,11 @@ class FlatAdam:
             skip: 0-d bool: nothing changes where it is true; the same on all ranks.
         """
         average(self.gradient)
+        if self._step is not None:
+            if skip is not None:
+                self._skip.copy_(skip)
+            self._step()
+            return
         torch.linalg.vector_norm(self.gradient, out=self.norm)
         is_broken = ~torch.isfinite(self.norm)
         self.n_skipped.add_(is_broken)

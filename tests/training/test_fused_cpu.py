@@ -1,0 +1,115 @@
+"""The kernels of a CPU alone: sizes that fill no tile or block, threads, weighted rows, and what they are not for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.test_actor_critic import BOX, DISCRETE, E, F, N, T, make_algorithm, make_batch, make_model
+from warpdrive_min.training.fused import cpu
+from warpdrive_min.training.models import create_actor_critic
+
+
+@pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["choices", "box"])
+@pytest.mark.parametrize(
+    ("n_rows", "network"),
+    [
+        (1, {"fc_dims": (8, 20)}),
+        (64, {"fc_dims": (64, 64), "shared": False}),
+        (515, {"fc_dims": (33, 130), "activation": "relu", "output_w": 0.7, "output_b": 0.1}),
+    ],
+)
+def test_evaluation_is_that_of_torch(n_rows, network, space):
+    """Heads and values of any number of rows are those of the model in float64."""
+    model = make_model(space, **network)
+    layers, x = model.as_network(), torch.randn(n_rows, F)
+    head, value = torch.full((n_rows, space.n_outputs), torch.nan), torch.full((n_rows,), torch.nan)
+    cpu.Evaluation(layers)(x, head)
+    cpu.Evaluation(layers, of_value=True)(x, value)
+    with torch.no_grad():
+        want = model.double()(x.double())
+    torch.testing.assert_close((head.double(), value.double()), want, rtol=2e-6, atol=2e-6)
+
+
+def test_evaluation_passes_what_is_not_a_number():
+    """A NaN in an observation is one in its outputs, and in no other row's."""
+    for activation in ("relu", "tanh"):
+        x, out = torch.zeros(3, F), torch.zeros(3, DISCRETE.n_outputs)
+        x[1, 2] = torch.nan
+        cpu.Evaluation(make_model(DISCRETE, fc_dims=(8, 8), activation=activation).as_network())(x, out)
+        assert out.isnan().any(1).tolist() == [False, True, False]
+
+
+def gradient_of(batch, space, n_threads, **given):
+    """Return the gradient that a step leaves, found by so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        algorithm = make_algorithm("PPO", batch, make_model(space, fc_dims=(24, 8)), space, n_epochs=1, **given)
+        algorithm.iterate()
+        return algorithm.optimiser.gradient.clone()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_gradient_is_the_same_on_any_number_of_threads():
+    """Blocks are added up in their order, whoever had them."""
+    batch = make_batch(DISCRETE, make_model(DISCRETE), n_envs=60)
+    assert T * 60 * N > 3 * cpu.BLOCK_ROWS
+    one, three = (gradient_of(batch, DISCRETE, n_threads, n_minibatches=1) for n_threads in (1, 3))
+    assert torch.equal(one, three)
+    assert one.abs().min(), "each parameter has a gradient"
+
+
+def test_blocks_add_up_to_what_one_would(monkeypatch):
+    """Many blocks and tiles, each cut short, come to the gradient of torch."""
+    batch = make_batch(BOX, make_model(BOX), n_envs=97)
+    got = gradient_of(batch, BOX, 1, n_minibatches=2)
+    monkeypatch.setattr(cpu, "is_supported", lambda: False)
+    torch.testing.assert_close(got, gradient_of(batch, BOX, 1, n_minibatches=2), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["A2C", "PPO"])
+def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
+    """Weights of environments, as `neg_pos_env_ratio` gives them, lead to the weights of torch."""
+    ends = []
+    for is_supported in (True, False):
+        monkeypatch.setattr(cpu, "is_supported", lambda is_supported=is_supported: is_supported)
+        model = make_model(DISCRETE, fc_dims=(8, 8))
+        batch = make_batch(DISCRETE, make_model(DISCRETE))
+        batch.successes[2, 1] = 1
+        trainer = {"neg_pos_env_ratio": 1.0}
+        algorithm = make_algorithm(kind, batch, model, trainer=trainer, normalize_advantage=True, n_minibatches=2)
+        algorithm.iterate()
+        assert algorithm.weights.sum() == T * E / 2
+        ends.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(*ends), "both went the same way"
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"fc_dims": (8,)},
+        {"fc_dims": (8, 8, 8)},
+        {"activation": "gelu"},
+        {"normalize_observations": True},
+        {"fused": False},
+    ],
+    ids=str,
+)
+def test_other_networks_are_left_to_torch(network):
+    """What the kernels do not know, or must not do, is no network to them."""
+    assert make_model(DISCRETE, **{"fc_dims": (8, 8), **network}).as_network() is None
+
+
+def test_bfloat16_and_other_models_are_left_to_torch(factory):
+    """So are products in bfloat16, models on a GPU, and classes that may go another way."""
+    model, here = make_model(DISCRETE, fc_dims=(8, 8)), torch.device("cpu")
+    assert cpu.network_of(model, "fp32", here) is not None
+    assert cpu.network_of(model, "bf16", here) is None
+    assert cpu.network_of(model, "fp32", torch.device("cuda")) is None
+    factory.add("own", type("Own", (type(model),), {}))
+    config = make_algorithm("A2C", make_batch(DISCRETE, model), model).config.model
+    own = create_actor_critic(F, DISCRETE, config.model_copy(update={"type": "own", "fc_dims": (8, 8)}))
+    assert cpu.network_of(own, "fp32", here) is None
