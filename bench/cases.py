@@ -6,13 +6,14 @@ from typing import Final
 
 from .case import Case
 from .record import Record
-from .workloads import env_step, kernels, learn, memory, scaling, startup, train
+from .workloads import env_step, kernels, learn, many_steps, memory, scaling, startup, train
 
 CASES: Final[dict[str, Case]] = {
     case.name: case
     for case in (
         env_step.ENV_STEP,
         env_step.GRAPH,
+        many_steps.MANY_STEPS,
         env_step.NEIGHBOR_SEARCH,
         env_step.PUBLISHED,
         kernels.SAMPLER,

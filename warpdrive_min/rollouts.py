@@ -26,7 +26,8 @@ class Steps(NamedTuple):
     """What steps led to: ``(n_steps, n_envs, ...)`` where all are kept, else ``(n_envs, ...)`` of the last one.
 
     Shapes and types are those of the data manager's arrays; ``done`` is ``_done_``. ``final_observations`` are the last
-    ones of an episode where one ended with the step; of other environments they are stale.
+    ones of an episode where one ended with the step; of other environments they are stale, and where all steps are kept
+    so are the data manager's.
     """
 
     sampled_actions: torch.Tensor
@@ -171,18 +172,19 @@ class Rollouts:
             rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
         entries = {f"{name}_entries": data.tensor(name)[0].numel() for name in (ACTIONS, *KEPT)}
         launch = manager.bind("rollout", data, **rows, **counters, **entries, n_steps=n_steps)
-        if DONE not in given:
+        kept = [name for name in given if name != FINAL_OBSERVATIONS]
+        if DONE not in kept:
             return launch
-        ended = given[DONE][-1] != 0
+        copies = [
+            ([data.tensor(name) for name in names], [given[name][-1] for name in names])
+            for dtype in {given[name].dtype for name in kept}
+            if (names := [name for name in kept if given[name].dtype == dtype])
+        ]
 
         def launch_and_keep_last() -> None:
             launch()
-            torch.ne(given[DONE][-1], 0, out=ended)
-            for name, kept in given.items():
-                array, last = data.tensor(name), kept[-1]
-                if name == FINAL_OBSERVATIONS:
-                    last = torch.where(ended.view(-1, *[1] * (array.dim() - 1)), last, array)
-                array.copy_(last)
+            for to, last in copies:
+                torch._foreach_copy_(to, last)
 
         return launch_and_keep_last
 
