@@ -28,9 +28,21 @@ from .machine import ROOT
 from .pairs import Kept, Measured, Pair, measure_all, sides_of
 from .point import Preset, passes, point_name
 from .worker import Worker
+from .workloads.shared import EPISODE_LENGTHS
 
 SLOWER: Final = Path(__file__).with_name("planted_slower.toml")
 SAME: Final = Path(__file__).with_name("planted_same.toml")
+PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "sample.cu": ("sampling", "sampler", "cartpole"),
+    "noise.cu": ("noise", "pendulum"),
+    "scan.cu": ("scanning", "return_scan"),
+    "shuffle.cu": ("shuffling", "shuffle"),
+    "record.cu": ("cartpole",),
+    "reset.cu": ("resetting", "reset"),
+}
+"""Programs of machine code, and cases, that show a change of a kernel of the core, by its file."""
+OTHERS: Final = ("cartpole", "tag_continuous", "sampler", "reset", "launch")
+"""Those that show a change of any other file that is of no environment."""
 AXES: Final[Mapping[str, str]] = {"backend": "pycuda", "implementation": "ours", "exact": "False"}
 """Values of the points at which a change is measured, unless it says others."""
 COSTS: Final = "planted.json"
@@ -73,6 +85,19 @@ class Change:
         """Environment whose file is changed; None: the file is of several."""
         folders = Path(self.file).parent
         return folders.name if folders.parts[0] == "envs" and folders.name != "_common" else None
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Environments, kinds of machine code and cases that show the change."""
+        if self.env:
+            return (self.env,)
+        file = Path(self.file)
+        return tuple(EPISODE_LENGTHS) if file.parts[0] == "envs" else PROGRAMS.get(file.name, OTHERS)
+
+    @property
+    def is_of_kernels(self) -> bool:
+        """Say whether the change may be one of a GPU's machine code."""
+        return Path(self.file).suffix in (".cu", ".cuh")
 
     def job(self, preset: Preset) -> Job:
         """Return the largest point at which the change is to be measured.

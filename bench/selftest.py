@@ -18,7 +18,8 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from . import compare, planted
+from . import compare
+from . import planted as changes
 from .calibrate import CALIBRATIONS, Calibration, NoiseFloor
 from .case import Job
 from .errors import CompareError, NothingMeasured, exiting
@@ -29,6 +30,7 @@ from .point import Preset, PresetName
 from .record import Record, new_run_id
 from .show import render
 from .show.columns import Column, Table
+from .static.selftest import REBUILDS, gate_changes
 from .stats import autoregressive, median, scatter
 from .stopping import keeps
 from .sweep import Names, Resume, Where, say
@@ -75,16 +77,29 @@ def selftest(
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure what changes cost that are planted.")] = False,
+    static: Annotated[bool, typer.Option("--static", help="Plant changes, and gate them without a clock.")] = False,
+    change: Annotated[list[str] | None, typer.Option(help="With either: keep changes whose name has this.")] = None,
+    rebuilds: Annotated[int, typer.Option(min=0, help="With --static: programs that are built anew.")] = REBUILDS,
 ) -> None:
     """Gate the present code against itself, as it is and with a slow-down, many times over.
 
     Exits with 0 if of every point each gate passes what is the same and 19 in 20 catch the slow-down, with 1 if not,
     with 3 if there is nothing to gate, with 5 if a point fails. With --measure: with 0, or with 5 if a change fails.
+    With --static: with 0 if 19 in 20 of the slower changes are flagged and nothing else is, with 1 if not.
     """
-    if measure:
+    if measure or static:
         with exiting(5, CompareError, WorkerError, ValueError, OSError):
-            if measure_costs(case or [], preset.value, resume, out):
+            costly, free = (
+                [each for each in changes.read(file) if any(text in each.name for text in change or [""])]
+                for file in (changes.SLOWER, changes.SAME)
+            )
+            failed = measure_costs(costly, preset.value, resume, out) if measure else []
+            if failed:
                 raise typer.Exit(int(Code.BROKEN))
+            if static:
+                found = gate_changes(costly, free, rebuilds, changes.costs(out / changes.COSTS), THRESHOLD)
+                say(found.text)
+                raise typer.Exit(int(Code.OK if found.holds(CAUGHT) else Code.REGRESSION))
         return
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
     with exiting(5, CompareError, WorkerError, ValueError, OSError):
@@ -238,27 +253,26 @@ def measured(
 # ------------------------------------------------------------------ changes of the code
 
 
-def measure_costs(cases: Sequence[str], preset: Preset, resume: str | None, out: Path) -> list[str]:
+def measure_costs(todo: Sequence[changes.Change], preset: Preset, resume: str | None, out: Path) -> list[str]:
     """Measure what planted changes cost, and keep it; returns those that failed.
 
     Args:
-        cases: Keeps the changes that are measured by these; none: all.
+        todo: The slower ones.
         preset: How much is measured.
         resume: Run to go on with; None: a new one.
         out: Folder of the records and comparisons.
     """
-    changes = [change for change in planted.read(planted.SLOWER) if not cases or change.case in cases]
     run_id = resume or new_run_id()
     kept = Kept.of(out, f"{run_id}-planted")
     keeps(kept.a, kept.b, words=("--measure", "--resume", run_id))
-    found, failed = dict[str, planted.Cost](), list[str]()
-    for index, (change, seen) in enumerate(planted.measured(changes, preset, run_id, kept), start=1):
+    found, failed = dict[str, changes.Cost](), list[str]()
+    for index, (change, seen) in enumerate(changes.measured(todo, preset, run_id, kept), start=1):
         failed += [f"{change.name}: {text}" for text in (*seen.skipped, *seen.failed)]
         for pair in seen.pairs:
-            found[change.name] = cost = planted.Cost.of(change, pair, run_id)
-            say(f"{index}/{len(changes)} {change.name}: {cost.slower:+.2%} ({cost.low:+.2%} to {cost.high:+.2%})")
-            planted.keep({change.name: cost}, out / planted.COSTS)
+            found[change.name] = cost = changes.Cost.of(change, pair, run_id)
+            say(f"{index}/{len(todo)} {change.name}: {cost.slower:+.2%} ({cost.low:+.2%} to {cost.high:+.2%})")
+            changes.keep({change.name: cost}, out / changes.COSTS)
     for text in failed:
         say(f"failed: {text}")
-    say(f"{len(found)} of {len(changes)} changes measured: {out / planted.COSTS}")
+    say(f"{len(found)} of {len(todo)} changes measured: {out / changes.COSTS}")
     return failed

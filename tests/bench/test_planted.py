@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from bench import planted
 from bench.errors import CompareError
 from bench.machine import ROOT
+from bench.measure import Measurement, Metric
 from bench.planted import SAME, SLOWER, Change, Copy
+from bench.point import Check
+from bench.record import Context, Record
+from bench.static import selftest as static
+from bench.static import verdict
+from bench.static.records import MACHINE_CODE
+from tests.bench.builders import bench
 
 CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}
 
@@ -55,3 +64,72 @@ def test_changes_that_do_not_fit_are_refused(tmp_path):
         change.job("smoke")
     with pytest.raises(CompareError, match="need a checkout"), Copy.of(tmp_path):
         pass
+
+
+# ------------------------------------------------------------------ under the static gate
+
+CONTEXT = Context("a run", "default", {}, {}, "")
+
+
+def of_kernel(kernel: str, code: str, instructions: float) -> Record:
+    """Return the record of a kernel's machine code, of which all but instructions stays."""
+    point = {"program": "cartpole", "part": "step", "kernel": kernel, "backend": "pycuda", "arch": "sm_90"}
+    names = {name for metrics in verdict.COSTS.values() for name in metrics} | {"registers"}
+    metrics = {name: Metric.exactly(instructions if "instructions" in name else 1, "1", "lower") for name in names}
+    same = {"blocks": 1, "threads": 1, "launches": 1, "compiler": "a compiler", "access": "", "arrays": {}}
+    check = Check(True, 0.0, "by hand")
+    seen = Measurement(before=check, after=check, metrics=metrics, notes={**same, "code": code, "shape": code})
+    return Record.of(MACHINE_CODE, point, CONTEXT, started=datetime.now(UTC), seen=seen)
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """Let a kernel have as many instructions as its file has letters but comments; returns what was looked at."""
+    looks = []
+
+    def by_length(name):
+        def take(wanted, context, root):
+            looks.append((name, *wanted.envs))
+            text = (root / "envs/classic_control/cartpole/kernel.cu").read_text()
+            code = "".join(line for line in text.splitlines() if not line.startswith("//"))
+            return [of_kernel(name, code, len(code))]
+
+        return take
+
+    for name in ("machine_code", "counted"):
+        taker = by_length(name)
+        monkeypatch.setattr(static, name, taker)
+    monkeypatch.setattr(static, "NAMES", {})
+    monkeypatch.setattr(static, "WHERE", {})
+    return looks
+
+
+LONGER = Change(
+    name="longer", file="envs/classic_control/cartpole/kernel.cu", old="theta", new="t" * 100, everywhere=True
+)
+REMARK = CHANGES["the same"][0]
+
+
+def test_static_gate_flags_changes_and_is_silent_at_others(looked_at):
+    """What grows is flagged by machine code alone; a comment is looked at by both, and so is a build of the same."""
+    found = static.gate_changes([LONGER], [REMARK], 1, {}, 0.015)
+    assert found.text == "1 of 1 slower changes flagged; 0 alarms in 1 changes that cost nothing and 1 rebuilds"
+    assert found.holds(0.95)
+    both = ("machine_code", "cartpole"), ("counted", "cartpole")
+    assert looked_at == [both[0]] * 3 + [both[1]] * 2 + [both[0]] * 2, "what it is without a change is looked at once"
+
+
+def test_alarms_and_what_is_missed_are_told(looked_at):
+    """An alarm at what costs nothing fails, and so does a miss, unless the clock says that the change costs little."""
+    assert not static.gate_changes([], [LONGER], 0, {}, 0.015).holds(0.95)
+    missed = static.gate_changes([REMARK], [], 0, {}, 0.015)
+    assert (missed.caught, missed.n_slower, missed.holds(0.95)) == (0, 1, False)
+    little = planted.Cost(change=REMARK.name, point="", on="", slower=0.01, low=0.0, high=0.02, run_id="a run")
+    assert static.gate_changes([REMARK], [], 0, {REMARK.name: little}, 0.015).n_slower == 0
+
+
+def test_command_gates_the_changes_that_are_named(looked_at):
+    """`bench selftest --static --change TEXT` keeps changes by their names, and says whether all is well."""
+    said = bench("selftest", "--static", "--change", REMARK.name, "--rebuilds", 0)
+    assert f"the same: {REMARK.name}: unchanged" in said
+    assert "0 of 0 slower changes flagged; 0 alarms in 1 changes that cost nothing" in said
