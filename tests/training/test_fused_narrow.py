@@ -10,8 +10,12 @@ import torch
 from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (skips without Triton)
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.fused import narrow as module
 from warpdrive_min.training.fused.narrow import fits, narrow
+from warpdrive_min.training.members import Members
+from warpdrive_min.training.models import create_actor_critic
 
 CASES = [
     (4, (64, 64), 3, "tanh", 150),
@@ -38,6 +42,24 @@ def test_narrow_gives_outputs_and_gradients_of_torch(n_features, hidden, n_outpu
     check(rows(n_rows, n_features), weights, activation, rows(n_rows, n_outputs, seed=3), 2e-6)
 
 
+@pytest.mark.parametrize(("n_features", "n_outputs"), [(4, 3), (401, 1)])
+def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
+    """Under vmap outputs have the bits of each network alone, and gradients its numbers."""
+    n_networks, n_rows = 2, 40
+    weights = [[w * (1 - i / 4) for w in network(n_features, 32, 16, n_outputs)] for i in range(n_networks)]
+    stacked = tuple(torch.stack(each).requires_grad_() for each in zip(*weights, strict=True))
+    x, d_out = rows(n_networks * n_rows, n_features), rows(n_networks * n_rows, n_outputs, seed=3)
+    x, d_out = x.view(n_networks, n_rows, -1).requires_grad_(), d_out.view(n_networks, n_rows, -1)
+    together = torch.vmap(lambda x, *w: narrow(x, w, "tanh", "fp32"))(x, *stacked)
+    gradients = torch.autograd.grad(together, (x, *stacked), d_out)
+    for index, each in enumerate(weights):
+        alone = (x[index].detach().requires_grad_(), *(weight.requires_grad_() for weight in each))
+        out = narrow(alone[0], alone[1:], "tanh", "fp32")
+        assert torch.equal(together[index], out)
+        for got, want in zip(gradients, torch.autograd.grad(out, alone, d_out[index]), strict=True):
+            torch.testing.assert_close(got[index], want, rtol=1e-5, atol=1e-5)  # sums of parts in another order
+
+
 @pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
 def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
     """Several programs, each with several blocks of rows, come to the gradients of all rows; streamed layers too."""
@@ -46,6 +68,30 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
     n_parts = module._n_programs(torch.empty(700, 0), tile.rows, tile.n_programs / -(-n_features // tile.features))
     assert 1 < n_parts < 700 // tile.rows
     check(rows(700, n_features), network(n_features, 32, 16, 2), "tanh", rows(700, 2, seed=3), 2e-6)
+
+
+@pytest.mark.parametrize(("fc_dims", "n_kernels"), [((16, 8), 2), ((72, 8), 0), ((8,), 0)])
+def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
+    """Narrow networks are a launch for each trunk, with torch's numbers; others are torch's own products."""
+    calls = []
+    monkeypatch.setattr(fused, "is_supported", lambda device: True)
+    monkeypatch.setattr(module, "narrow", lambda *given: calls.append(given) or narrow(*given))
+    made = {}
+    for is_fused in (None, False):
+        torch.manual_seed(0)
+        config = ModelConfig(fc_dims=fc_dims, activation="tanh", shared=False, fused=is_fused)
+        networks = [create_actor_critic(4, ActionSpace((3,), 1), config) for _ in range(2)]
+        made[is_fused] = Members(networks).to(DEVICE)
+    calls.clear()
+    observations = rows(12, 4).view(12, 1, 4)
+    got, want = (made[is_fused](observations) for is_fused in (None, False))
+    assert len(calls) == n_kernels
+    of_got, of_want = (
+        torch.autograd.grad(head.square().sum() + value.sum(), list(made[is_fused].parameters()))
+        for is_fused, (head, value) in zip((None, False), (got, want), strict=True)
+    )
+    for mine, theirs in zip((*got, *of_got), (*want, *of_want), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):

@@ -204,9 +204,29 @@ def test_parts_of_a_minibatch_add_up(tmp_path):
         torch.testing.assert_close(weights(parts)[name], want, rtol=ROUNDING, atol=ROUNDING, msg=name)
 
 
+TWO_LAYERS = {"fc_dims": [16, 8], "activation": "tanh", "shared": False}
+KERNELS = ("cartpole", CLASSIC, {"shared": {**PPO, "model": TWO_LAYERS}})
+"""A run whose networks are Triton kernels on a GPU."""
+
+
+@pytest.mark.parametrize("backend", ON_GPU)
+def test_kernels_have_the_gradients_of_batched_products(backend, tmp_path):
+    """The first step of each member is the same, be its network one kernel or torch's products."""
+    gradients = []
+    for is_fused in (None, False):
+        policy = {**A2C, "model": {**TWO_LAYERS, "fused": is_fused}}
+        run = ("cartpole", CLASSIC, {"shared": policy})
+        population = make_population(3, run, backend, basedir=tmp_path / str(is_fused))
+        population.iterate()
+        gradients.append(population.group.algorithm.optimiser.gradient)
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("run", [ALL_RUN, "A2C", "PPO, continuous"], ids=["all", "A2C", "continuous"])
+@pytest.mark.parametrize(
+    "run", [ALL_RUN, "A2C", "PPO, continuous", KERNELS], ids=["all", "A2C", "continuous", "kernels"]
+)
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_graph_trains_as_single_launches_do(backend, run, tmp_path):
     """Its replays end with the same bits, follow each member's schedule, and wait for nothing."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from warpdrive_min.training.fused import narrow
 from warpdrive_min.training.models import Trunk
 
 Tensor = torch.Tensor
@@ -41,9 +42,16 @@ class Members(nn.Module):
         self.n_members = len(networks)
         parameters, buffers = stack_module_state(list(networks))
         self.members = networks[0]
-        for module in self.members.modules():
-            if isinstance(module, Trunk):
-                module.fused = False  # a kernel that takes one set of weights would not know whose a row is
+        trunks = [module for module in self.members.modules() if isinstance(module, Trunk)]
+        heads = [module for module in self.members.modules() if isinstance(module, nn.Linear)]
+        inside = [module for trunk in trunks for module in trunk.modules()]
+        n_outputs = sum(head.out_features for head in heads if head not in inside)
+        for trunk in trunks:
+            layers = [module for module in trunk.modules() if isinstance(module, nn.Linear)]
+            sizes = [layer.out_features for layer in layers]
+            # Of the kernels only those of narrow networks take several sets of weights
+            if len(sizes) != 2 or not narrow.fits(layers[0].in_features, (sizes[0], sizes[1]), n_outputs):
+                trunk.fused = False
         stacked = parameters | buffers
         for name, tensor in [*self.members.named_parameters(), *self.members.named_buffers()]:
             tensor.data = stacked[name].detach()

@@ -17,7 +17,10 @@ from warpdrive_min.training.config import Precision
 from warpdrive_min.training.fused.sizes import power_of_two
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
+"""``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`.
+
+Of several networks at once each has an axis of networks before these.
+"""
 
 
 class Tile(NamedTuple):
@@ -72,6 +75,8 @@ def fits(n_features: int, hidden: tuple[int, int], n_outputs: int) -> bool:
 def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
     """Return what comes out of the last layer, ``(rows, n_outputs)`` float32; enqueues.
 
+    Under `torch.func.vmap` over networks and their rows it is one kernel for all of them.
+
     Args:
         x: ``(rows, n_features)`` float32.
         weights: Of a network that `fits`, float32.
@@ -79,97 +84,121 @@ def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precis
         precision: Of products, as in PRODUCTS.
     """
     keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights))
-    outputs: torch.Tensor = _Narrow.apply(x.contiguous(), activation, precision, keeps, *weights)  # type: ignore[no-untyped-call]
+    outputs: torch.Tensor
+    outputs, _ = _Narrow.apply(x.contiguous(), activation, precision, keeps, *weights)  # type: ignore[no-untyped-call]
     return outputs
 
 
 class _Narrow(torch.autograd.Function):
+    """Networks of one structure; without an axis of networks, (rows, n_features), it is one."""
+
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, activation: str, precision: Precision, keeps: bool, *weights: torch.Tensor
-    ) -> torch.Tensor:
+        x: torch.Tensor, activation: str, precision: Precision, keeps: bool, *weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         from warpdrive_min.training.fused import narrow_kernels
 
         weights = tuple(weight.contiguous() for weight in weights)
-        is_streamed = _is_streamed(*weights[0].shape)
+        (*networks, n_rows, _), (n_units, n_outputs) = x.shape, (weights[0].shape[-2], weights[-1].shape[-1])
+        is_streamed = _is_streamed(weights)
         keeps = keeps and is_streamed
-        kept = torch.empty(len(x) if keeps else 0, len(weights[0]), device=x.device)
-        ctx.save_for_backward(x, kept, *weights)
-        ctx.activation, ctx.precision = activation, precision
-        out = torch.empty(len(x), len(weights[-1]), device=x.device)
+        kept = torch.empty(*networks, n_rows if keeps else 0, n_units, device=x.device)
+        out = torch.empty(*networks, n_rows, n_outputs, device=x.device)
         constants, n_programs = _constants(x, weights, activation, precision), 4
         if is_streamed:
             tile = FORWARD[precision]
             constants, n_programs = constants | _cut(tile), tile.n_programs
-        n_rows = constants["ROWS"]
-        narrow_kernels.forward[(_n_programs(x, n_rows, n_programs),)](
-            x, *weights, out, kept, len(x), KEEPS=keeps, IS_SHORT=is_streamed and len(x) < n_rows, **constants
+        block = constants["ROWS"]
+        narrow_kernels.forward[(_n_programs(x, block, n_programs), _n_networks(x))](
+            x, *weights, out, kept, n_rows, KEEPS=keeps, IS_SHORT=is_streamed and n_rows < block, **constants
         )
-        return out
+        return out, kept
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        (x, ctx.activation, ctx.precision, _, *weights), (_, kept) = inputs, output
+        ctx.save_for_backward(x, kept, *weights)
+        ctx.mark_non_differentiable(kept)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, tuple[int, int]]:
+        x, activation, precision, _, *weights = inputs
+        dims = (in_dims[0], *in_dims[4:])
+        x, *weights = (
+            each.expand(info.batch_size, *each.shape) if dim is None else each.movedim(dim, 0)
+            for each, dim in zip((x, *weights), dims, strict=True)
+        )
+        keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights))
+        outputs = _Narrow.apply(x.contiguous(), activation, precision, keeps, *weights)  # type: ignore[no-untyped-call]
+        return outputs, (0, 0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, d_out: torch.Tensor, _: None) -> tuple[torch.Tensor | None, ...]:
         from warpdrive_min.training.fused import narrow_kernels
 
         x, kept, *weights = ctx.saved_tensors
-        is_streamed, needs_x = _is_streamed(*weights[0].shape), ctx.needs_input_grad[0]
+        weights = [weight.contiguous() for weight in weights]
+        (*networks, n_rows, _), needs_x = x.shape, ctx.needs_input_grad[0]
+        is_streamed = _is_streamed(weights)
         seen = kept if is_streamed else x
         d_seen = torch.empty_like(seen) if needs_x or is_streamed else seen
         n_programs = _n_programs(x, _rows(weights), PROGRAMS_PER_PROCESSOR)
-        sizes = [weight.numel() for weight in weights][is_streamed:]
-        partial = torch.empty(n_programs, sum(sizes), device=x.device)
-        d_out = d_out if d_out.stride(1) == 1 else d_out.contiguous()
-        narrow_kernels.backward[(n_programs,)](
+        sizes = [weight.numel() // _n_networks(x) for weight in weights][is_streamed:]
+        partial = torch.empty(*networks, n_programs, sum(sizes), device=x.device)
+        d_out = d_out if d_out.stride(-1) == 1 and not networks else d_out.contiguous()
+        narrow_kernels.backward[(n_programs, _n_networks(x))](
             seen,
             *weights[:-1],
             d_out,
             d_seen,
             partial,
-            len(x),
-            d_out.stride(0),
+            n_rows,
+            d_out.stride(-2),
             NEEDS_X=needs_x,
             **_constants(x, weights, ctx.activation, ctx.precision),
         )
-        gradients = list(torch.split(partial.sum(0), sizes))
+        gradients = list(torch.split(partial.sum(-2), sizes, -1))
         if is_streamed:
             gradients.insert(0, _first_layer(x, d_seen, weights, ctx.precision))
             d_seen = (d_seen @ weights[0]).float() if needs_x else d_seen
-        of_weights = (each.view_as(weight) for each, weight in zip(gradients, weights, strict=True))
+        of_weights = (each.reshape(weight.shape) for each, weight in zip(gradients, weights, strict=True))
         return d_seen if needs_x else None, None, None, None, *of_weights
 
 
 def _first_layer(
     x: torch.Tensor, slopes: torch.Tensor, weights: Sequence[torch.Tensor], precision: Precision
 ) -> torch.Tensor:
-    """Return the gradient of the first layer's weights, (n_units, n_features), of its own before the activation."""
+    """Return the gradient of the first layer's weights, from that of the layer before its activation."""
     from warpdrive_min.training.fused import narrow_kernels
 
     tile = FIRST_LAYER[precision]
-    (n_units, n_features), n_chunks = weights[0].shape, -(-x.shape[1] // tile.features)
+    (*networks, n_units, n_features), n_chunks = weights[0].shape, -(-x.shape[-1] // tile.features)
     n_parts = _n_programs(x, tile.rows, tile.n_programs / n_chunks)
-    partial = torch.empty(n_parts, n_units, n_features, device=x.device)
-    narrow_kernels.first_layer[(n_chunks, n_parts)](
+    partial = torch.empty(*networks, n_parts, n_units, n_features, device=x.device)
+    narrow_kernels.first_layer[(n_chunks, n_parts, _n_networks(x))](
         x,
         slopes,
         partial,
-        len(x),
+        x.shape[-2],
         F=n_features,
         H1=n_units,
         BLOCK_H1=_block(n_units),
+        IS_MANY=bool(networks),
         **_cut(tile),
     )
-    return partial.sum(0)
+    return partial.sum(-3)
 
 
 def _constants(
     x: torch.Tensor, weights: Sequence[torch.Tensor], activation: str, precision: Precision
 ) -> dict[str, Any]:
-    sizes = {"F": x.shape[1], "H1": len(weights[0]), "H2": len(weights[2]), "O": len(weights[4])}
+    sizes = {"F": x.shape[-1]} | {name: weights[i].shape[-2] for name, i in (("H1", 0), ("H2", 2), ("O", 4))}
     blocks = {f"BLOCK_{name}": _block(size) for name, size in sizes.items()}
-    is_streamed = _is_streamed(*weights[0].shape)
+    is_streamed = _is_streamed(weights)
     chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRODUCT": PRODUCTS[precision]}
-    return {**sizes, **blocks, **chosen, "IS_STREAMED": is_streamed, "num_warps": WARPS}
+    return {**sizes, **blocks, **chosen, "IS_STREAMED": is_streamed, "IS_MANY": x.dim() == 3, "num_warps": WARPS}
 
 
 def _cut(tile: Tile) -> dict[str, Any]:
@@ -182,18 +211,28 @@ def _cut(tile: Tile) -> dict[str, Any]:
     }
 
 
-def _is_streamed(n_units: int, n_features: int) -> bool:
-    return _block(n_units) * _block(n_features) > MOST_RESIDENT
+def _is_streamed(weights: Sequence[torch.Tensor]) -> bool:
+    return _n_padded(weights[0]) > MOST_RESIDENT
 
 
 def _rows(weights: Sequence[torch.Tensor]) -> int:
-    resident = weights[2 * _is_streamed(*weights[0].shape) :: 2]
-    return ROWS[sum(_block(len(weight)) * _block(weight.shape[1]) for weight in resident) > SMALL]
+    resident = weights[2 * _is_streamed(weights) :: 2]
+    return ROWS[sum(map(_n_padded, resident)) > SMALL]
+
+
+def _n_padded(weight: torch.Tensor) -> int:
+    """Return the entries of the block that holds a layer's weights."""
+    return _block(weight.shape[-2]) * _block(weight.shape[-1])
+
+
+def _n_networks(x: torch.Tensor) -> int:
+    return len(x) if x.dim() == 3 else 1
 
 
 def _n_programs(x: torch.Tensor, n_rows: int, per_processor: float) -> int:
-    """Return how many programs share the blocks of ``n_rows`` rows."""
-    return max(1, min(-(-len(x) // n_rows), int(per_processor * _processors(x.device))))
+    """Return how many programs share the blocks of ``n_rows`` rows of a network."""
+    n_blocks, at_once = -(-x.shape[-2] // n_rows), int(per_processor * _processors(x.device))
+    return max(1, min(n_blocks, -(-at_once // _n_networks(x))))
 
 
 def _block(size: int) -> int:

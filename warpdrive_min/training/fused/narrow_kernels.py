@@ -4,8 +4,10 @@ Where the first layer has too many weights to stay there too (IS_STREAMED), its 
 features. `forward` then keeps the first hidden layer, from which `backward` goes on, and `first_layer` reads the inputs
 once more for the gradient of the first weights, as that would not stay in registers.
 
-Weights are those of `torch.nn.Linear`, (outputs, inputs) row by row. Names in capitals are constants of a kernel: sizes
-of blocks are powers of two, what they exceed the true sizes by is filled with zeros and never stored.
+Weights are those of `torch.nn.Linear`, (outputs, inputs) row by row. With IS_MANY there are several networks, which the
+last axis of the grid counts, and all arrays have those of a network after those of the one before. Names in capitals
+are constants of a kernel: sizes of blocks are powers of two, what they exceed the true sizes by is filled with zeros
+and never stored.
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ def forward(
     IS_STREAMED: tl.constexpr,
     IS_SHORT: tl.constexpr,
     KEEPS: tl.constexpr,
+    IS_MANY: tl.constexpr,
     STAGES: tl.constexpr = 1,
 ):
     """Write ``out`` (n_rows, O) of ``x`` (n_rows, F); each program takes every so many-th block of rows.
@@ -103,6 +106,12 @@ def forward(
     Where IS_STREAMED, BLOCK_F features are a chunk; IS_SHORT says that there are fewer than ROWS rows. With KEEPS the
     first hidden layer is written into ``kept`` (n_rows, H1).
     """
+    if IS_MANY:
+        network = tl.program_id(1).to(tl.int64)
+        x, out, kept = x + network * n_rows * F, out + network * n_rows * O, kept + network * n_rows * H1
+        w1, b1 = w1 + network * (H1 * F), b1 + network * H1
+        w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
+        w3, b3 = w3 + network * (O * H2), b3 + network * O
     if not IS_STREAMED:
         first_weights = tl.trans(_matrix(w1, H1, F, BLOCK_H1, BLOCK_F))
     second_weights = tl.trans(_matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1))
@@ -156,6 +165,7 @@ def backward(
     PRODUCT: tl.constexpr,
     IS_STREAMED: tl.constexpr,
     NEEDS_X: tl.constexpr,
+    IS_MANY: tl.constexpr,
 ):
     """Write into a program's row of ``partial`` what its rows add to the gradients of w1, b1, w2, b2, w3 and b3.
 
@@ -167,6 +177,15 @@ def backward(
     Where IS_STREAMED, ``x`` is the first hidden layer, ``d_x`` takes its gradient before the activation, and
     ``partial`` begins with b1.
     """
+    program = tl.program_id(0).to(tl.int64)
+    if IS_MANY:
+        n_seen: tl.constexpr = H1 if IS_STREAMED else F
+        network = tl.program_id(1).to(tl.int64)
+        program += network * tl.num_programs(0)
+        x, d_x = x + network * n_rows * n_seen, d_x + network * n_rows * n_seen
+        w1, b1 = w1 + network * (H1 * F), b1 + network * H1
+        w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
+        w3, d_out = w3 + network * (O * H2), d_out + network * n_rows * d_out_stride
     # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
     is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 64
     if not IS_STREAMED:
@@ -207,7 +226,7 @@ def backward(
                 _store_rows(d_x, _times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
         first += tl.num_programs(0) * ROWS
     n_first: tl.constexpr = 0 if IS_STREAMED else F * H1
-    at = partial + tl.program_id(0).to(tl.int64) * (n_first + H1 + H1 * H2 + H2 + H2 * O + O)
+    at = partial + program * (n_first + H1 + H1 * H2 + H2 + H2 * O + O)
     if not IS_STREAMED:
         _store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
         at += n_first
@@ -234,6 +253,7 @@ def first_layer(
     BLOCK_H1: tl.constexpr,
     ROWS: tl.constexpr,
     PRODUCT: tl.constexpr,
+    IS_MANY: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Write into a row of ``partial``, (H1, F), what a program's rows and BLOCK_F features add to the gradient of w1.
@@ -241,6 +261,11 @@ def first_layer(
     ``slopes``, (n_rows, H1), are the gradient of the first layer before its activation. Programs that share rows are
     neighbours: all but the first of them find the slopes in the cache.
     """
+    program = tl.program_id(1).to(tl.int64)
+    if IS_MANY:
+        network = tl.program_id(2).to(tl.int64)
+        program += network * tl.num_programs(1)
+        x, slopes = x + network * n_rows * F, slopes + network * n_rows * H1
     start = tl.program_id(0) * BLOCK_F
     d_w1 = tl.zeros((BLOCK_F, BLOCK_H1), tl.float32)
     n_whole = n_rows // ROWS * ROWS
@@ -252,5 +277,5 @@ def first_layer(
         first = tl.cast(n_whole, tl.int64)
         seen = _chunk(x, first, n_rows - n_whole, start, F, ROWS, BLOCK_F)
         d_w1 += _times(tl.trans(seen), _chunk(slopes, first, n_rows - n_whole, 0, H1, ROWS, BLOCK_H1), PRODUCT)
-    at = partial + tl.program_id(1).to(tl.int64) * (F * H1)
+    at = partial + program * (F * H1)
     _store_transposed(at, d_w1, start, F, H1, BLOCK_F, BLOCK_H1)
