@@ -42,6 +42,7 @@ from warpdrive_min.backends.base import (
     Constant,
     Kernel,
     Launch,
+    PythonSignature,
     Source,
     build_module,
 )
@@ -203,11 +204,15 @@ class NumbaCuda(Here, NumbaBackend):
                 each.detach().numpy() if isinstance(each, torch.Tensor) else scalar(each, parameter.dtype)
                 for each, parameter in zip(arguments, own.parameters, strict=True)
             ]
-            types = [typeof(value) for value in values]
             shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
-            launched, compiled = own.of_sizes(shapes, threads), {}
+            if hasattr(own, "of_sizes"):
+                launched = own.of_sizes(shapes, threads)
+            else:  # earlier code, which compiled for no sizes, and took named tuples whole
+                launched, values, shapes = kernel, PythonSignature.of(kernel.py_func).pack(values), []
+                launched.targetoptions["launch_bounds"] = launched.targetoptions.get("launch_bounds") or threads
+            types, sizes, compiled = [typeof(value) for value in values], [each and each[1:] for each in shapes], {}
             for each in self._trace.architectures:
-                of_these = {**key, "types": str(types), "shapes": str(shapes), "threads": threads, "architecture": each}
+                of_these = {**key, "types": str(types), "sizes": str(sizes), "threads": threads, "architecture": each}
                 make = _assembled(launched, types, each, exact)
                 compiled[each] = str(cached(of_these, ".cubin", make))
             return compiled
@@ -306,7 +311,7 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
     yield "draw", n_envs, launches
     if not isinstance(wrapper.env, Environment):
         return
-    policies = {role: list(agents) for role, agents in wrapper.env.roles.items()}
+    policies = {role: list(agents) for role, agents in getattr(wrapper.env, "roles", {}).items()}
     arrays = SharedLayout().arrays(wrapper, policies or {"all": list(wrapper.env.action_space)})
     for policy, of_policy in arrays.items():
         recorder = RolloutRecorder(wrapper, n_steps=1, arrays=of_policy)
