@@ -63,6 +63,7 @@ def main(backend: str) -> None:
     scan(backend)
     shuffle(backend)
     fused(backend)
+    exact(backend)
     torch.cuda.synchronize()
     print(f"every kernel of {backend} has run")
 
@@ -177,6 +178,14 @@ def fused(backend: str) -> None:
     for name in TRAINING_RUNS:
         with tempfile.TemporaryDirectory() as folder:
             make_run(name, backend, trainer={"mode": "eager"}, basedir=folder).train(2)
+
+
+def exact(backend: str) -> None:
+    """Train networks, with one part of their rows and with several, by the kernels that have one order."""
+    for name in () if backend == "numba" else ("A2C", "PPO", "PPO, continuous"):
+        with tempfile.TemporaryDirectory() as folder:
+            exact = {"mode": "eager", "exact": True, "max_rows": 300}
+            make_run(name, backend, n_envs=70, trainer=exact, wrapper={"exact": True}, basedir=folder).train(2)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def train(
 
         def make_wrapper(num_envs: int) -> EnvWrapper:
             fresh = make_environment(plan.env_name, run.env, "train")
-            return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True)
+            return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True, exact=run.trainer.exact)
 
         size = run.population.size
         if auto_scale:

@@ -128,7 +128,8 @@ def _trainer(certificate: Certificate, backend: str | None, folder: str) -> Trai
         except BackendUnavailable:  # the verdict says on which backend it was replayed
             chosen = first_available(env, "verify")
     run = RunConfig.from_dict(replay_config(certificate, chosen, folder))
-    wrapper = EnvWrapper(env, num_envs=run.trainer.num_envs, env_backend=chosen, auto_reset=True)
+    n_envs, exact = run.trainer.num_envs, run.trainer.exact
+    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=chosen, auto_reset=True, exact=exact)
     return Trainer(wrapper, run, folder="replay", verbose=False)
 
 

@@ -186,6 +186,8 @@ class TrainerConfig(_Section):
     """Play greedy episodes in environments of their own whenever metrics are logged."""
     precision: Precision = "fp32"
     """Precision of products of matrices; weights and losses are float32 always."""
+    exact: bool = False
+    """Train to the same bits on `host` and `pycuda`, by kernels with one order of operations; A2C and PPO."""
     mode: Mode = "auto"
     """Replay the iteration as a CUDA graph, or launch kernel by kernel; "auto": a graph where the backend can."""
     stop_return: float | dict[str, float] | None = None
@@ -632,6 +634,38 @@ class RunConfig(_Section):
         require(not unknown, "trainer.stop_return", rule, known(unknown))
         if self.population.size is not None:
             self._check_population()
+        if self.trainer.exact:
+            self._check_exact()
+
+    def _check_exact(self) -> None:
+        """Check that all of a run has kernels with one order of operations."""
+        trainer = self.trainer
+        wanted: list[tuple[str, Any, tuple[Any, ...]]] = [
+            ("trainer.num_gpus", trainer.num_gpus, (1,)),
+            ("trainer.precision", trainer.precision, ("fp32",)),
+            ("trainer.compat", trainer.compat, (None,)),
+            ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
+            ("population.size", self.population.size, (None,)),
+        ]
+        for name, policy in self.policy.items():
+            wanted += [
+                (f"policy.{name}.algorithm", policy.algorithm, ("A2C", "PPO")),
+                (f"policy.{name}.normalize_rewards", policy.normalize_rewards, (False,)),
+                (f"policy.{name}.centralised_critic", policy.centralised_critic, (None,)),
+            ]
+            for part, network in policy.models.items() if policy.algorithm != "DDPG" else ():
+                where = f"policy.{name}.{part}"
+                wanted += [
+                    (f"{where}.type", network.type, ("fully_connected",)),
+                    (f"{where}.activation", network.activation, ("relu", "tanh")),
+                    (f"{where}.normalize_observations", network.normalize_observations, (False,)),
+                    (f"{where}.fused", network.fused, (None, False)),
+                ]
+        for key, value, allowed in wanted:
+            named = " or ".join(json.dumps(each) for each in allowed)
+            require(
+                value in allowed, key, f"must be {named} with trainer.exact", value, "change it, or leave exact out"
+            )
 
     def _check_population(self) -> None:
         """Check that agents can be trained side by side: by A2C or PPO, one policy each, by batched products alone."""

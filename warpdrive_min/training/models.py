@@ -12,11 +12,11 @@ import itertools
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import torch
 from torch import nn
@@ -377,6 +377,18 @@ ModelFactory.add("fully_connected_action_value_critic", FullyConnectedActionValu
 # ------------------------------------------------------------------ parts
 
 
+class ExactLayers(Protocol):
+    """Kernels with one order of operations; `warpdrive_min.training.algorithms.exact.Exact` has them."""
+
+    def perceptron(self, inputs: Tensor, weights: Sequence[Tensor], activation: str) -> Tensor:
+        """Return what linear layers put out, ``(..., n_outputs)``."""
+        ...
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Return the hyperbolic tangents."""
+        ...
+
+
 class PolicyHead(nn.Linear):
     """All action types in one layer: their logits side by side, or ``output_w * tanh(x) + output_b`` of a box.
 
@@ -391,11 +403,15 @@ class PolicyHead(nn.Linear):
         """Outputs of each type; those of a box are together."""
         self.bounds = float(config.output_w), float(config.output_b)
         """Factor and centre of a box's actions."""
+        self.exact: ExactLayers | None = None
+        """Kernels with one order of operations, which bound the head; None: torch."""
 
     def bound(self, outputs: Tensor) -> Tensor:
         """Return the head of what the layer puts out, ``(..., n_outputs)``."""
-        scale, offset = self.bounds
-        return scale * torch.tanh(outputs) + offset if self.is_continuous else outputs
+        if not self.is_continuous:
+            return outputs
+        (scale, offset), tanh = self.bounds, torch.tanh if self.exact is None else self.exact.tanh
+        return scale * tanh(outputs) + offset
 
 
 class Trunk(nn.Sequential):
@@ -421,6 +437,8 @@ class Trunk(nn.Sequential):
         self._activation = config.activation
         self.fused = config.fused
         """Be one kernel, as `ModelConfig.fused` has it."""
+        self.exact: ExactLayers | None = None
+        """Kernels with one order of operations, which compute all layers; None: others do."""
 
     @property
     def is_tanh(self) -> bool:
@@ -431,7 +449,8 @@ class Trunk(nn.Sequential):
         """Return weights and biases of two layers that kernels know; None: there are others, or they must not."""
         parts = list(self.parameters())
         is_known = self._activation in FUSED_ACTIVATIONS and len(parts) == 4 and "normaliser" not in self._modules
-        return (parts[0], parts[1], parts[2], parts[3]) if is_known and self.fused is not False else None
+        is_free = self.fused is not False and self.exact is None
+        return (parts[0], parts[1], parts[2], parts[3]) if is_known and is_free else None
 
     def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
@@ -443,6 +462,8 @@ class Trunk(nn.Sequential):
         bias: Tensor = heads[0].bias
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+        if self.exact is not None:
+            return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self._activation)
         if self.fused is not False:
             weights = [*self.parameters(), weight, bias]
             seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs

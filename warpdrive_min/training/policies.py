@@ -78,6 +78,8 @@ class PolicyGroup:
     """Agents of a population, whose networks are `Members`; none of an ordinary run."""
     stopped: torch.Tensor | None = field(default=None, repr=False)
     """Members that learn no more, (members,) bool; None of an ordinary run."""
+    exact: Any = None
+    """Kernels with one order of operations (`Exact`), by which the policy acts and learns; None: others."""
     _seen: Observation | None = field(default=None, repr=False)
     _evaluation: Any = field(default=_UNKNOWN, repr=False)
     """Evaluates the head on a CPU; None: the model does. What it is shows when the policy acts first."""

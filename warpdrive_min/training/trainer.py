@@ -21,6 +21,7 @@ from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import remove_left, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
+from warpdrive_min.training.algorithms.exact import make_exact
 from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
@@ -215,6 +216,8 @@ class Trainer:
         rule = f"must be the wrapper's number of environments {wrapper.n_envs}" + (f" / {size} members" if size else "")
         is_equal = trainer.num_envs * (size or 1) == wrapper.n_envs
         require(is_equal, "run config trainer.num_envs", rule, trainer.num_envs, "make them equal")
+        rule, do = "needs environments that are exact too", "make the wrapper with exact=True"
+        require(wrapper.exact or not trainer.exact, "run config trainer.exact", rule, trainer.exact, do)
         rule = f"must name the policies of the run config, {known(self.config.policy)}"
         require(set(self.policy_map) == set(self.config.policy), "policies", rule, list(self.policy_map))
         can_be = trainer.mode != "graph" or wrapper.backend.captures_graphs
@@ -236,6 +239,10 @@ class Trainer:
         arrays = self.layout.arrays(wrapper, self.policy_map)
         self.groups: dict[str, PolicyGroup] = build.make_groups(config, arrays, self.seed, device)
         """The policies, by name."""
+        if config.trainer.exact:
+            groups = list(self.groups.values())
+            seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
+            make_exact(groups, backend, seeds)
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
         algorithms = {name: build.algorithm_class(config, name) for name in self.groups}

@@ -12,6 +12,7 @@ import torch
 
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
 from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
 from warpdrive_min.training.algorithms.shuffle import Shuffle
@@ -92,7 +93,13 @@ class ActorCriticAlgorithm:
         """Shape of the numbers of the policy: () or, of a population, (members,)."""
         self.stopped = group.stopped
         """Members of a population that learn no more, (members,) bool; None of an ordinary run."""
-        self._is_fused = not self.shape and getattr(config.model, "fused", None) is not False and is_supported(device)
+        self._exact: Exact | None = group.exact
+        """Kernels with one order of operations; None: those of torch and Triton."""
+        self._is_fused = (
+            not (self.shape or self._exact)
+            and getattr(config.model, "fused", None) is not False
+            and is_supported(device)
+        )
         keys = ("lr", "vf_loss_coeff", "entropy_coeff")
         self.scheduled = {name: torch.zeros(self.shape, device=device) for name in keys}
         """Numbers that may change with time; written before each update."""
@@ -168,6 +175,8 @@ class ActorCriticAlgorithm:
         """Return the optimiser of the parameters."""
         config = self.config
         max_norm = config.max_grad_norm if config.clip_grad_norm else None
+        if self._exact is not None:
+            return ExactAdam(self._exact, parameters, self.scheduled["lr"], max_norm, config.adam_eps)
         return FlatAdam(parameters, self.scheduled["lr"], max_norm, config.adam_eps)
 
     def rows_together(self, n_steps: int) -> int:
@@ -181,7 +190,7 @@ class ActorCriticAlgorithm:
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Shift and scale returns, or the advantages of a minibatch, to mean 0 and standard deviation 1."""
-        return losses.normalise(values, weights)
+        return losses.normalise(values, weights) if self._exact is None else self._exact.normalise(values)
 
     # -------------------------------------------------------------- returns
 
@@ -387,6 +396,22 @@ class ActorCriticAlgorithm:
             )
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
+        if self._exact is not None:
+            given = minibatch._asdict()
+            del given["weights"]  # all rows count
+            return self._exact.loss(
+                self._space,
+                head,
+                values,
+                **given,
+                total=total,
+                vf_loss_coeff=value_weight,
+                entropy_coeff=entropy_weight,
+                log_std=self._log_std,
+                clip_param=self.config.clip_param,
+                is_clipped=self.is_clipped,
+                value_clip=self._value_clip,
+            )
         *terms, log_ratio = self._terms(minibatch, head, values)
         means = [self._sum(term, weights) / total for term in terms]
         loss = means[0] + value_weight * means[1] - entropy_weight * means[2]

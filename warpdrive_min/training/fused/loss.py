@@ -97,13 +97,15 @@ def loss(
     rows = [actions, log_probs, returns, advantages, weights, masks, old_values]
     scalars = [total, vf_loss_coeff, entropy_coeff]
     evaluate = functools.partial(_evaluate, constants, [_packed(each) for each in rows], _packed(indices), scalars)
-    outputs: tuple[Tensor, Tensor] = _Loss.apply(  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, Tensor] = GivenGradients.apply(  # type: ignore[no-untyped-call]
         evaluate, is_root, head, values, log_std if space.is_continuous else None
     )
     return outputs
 
 
-class _Loss(torch.autograd.Function):
+class GivenGradients(torch.autograd.Function):
+    """A loss whose gradients by head, values and log_std are found together with it."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -113,6 +115,7 @@ class _Loss(torch.autograd.Function):
         values: Tensor,
         log_std: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
+        """Return loss and terms of what ``evaluate`` finds."""
         loss, terms, *gradients = evaluate(head, values, log_std)
         ctx.is_root = is_root
         ctx.save_for_backward(*gradients)
@@ -122,6 +125,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients that it found, times that of the loss unless this is the root."""
         gradients = ctx.saved_tensors
         if not ctx.is_root:
             gradients = [None if each is None else d_loss * each for each in gradients]

@@ -1,0 +1,452 @@
+"""Exact training: its kernels against their definition in NumPy, bit for bit, and against torch; and whole runs."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training import builders
+from tests.training.builders import fingerprint, make_run, refused
+from warpdrive_min import backends
+from warpdrive_min.backends import cuda_c, host
+from warpdrive_min.function_manager import KERNELS, LaunchShape
+from warpdrive_min.kernels import maths_numpy
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms import exact as exactly
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
+from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.config import RunConfig
+
+HAS_COMPILER = backends.BACKENDS["host"].availability().available
+pytestmark = [pytest.mark.usefixtures("_one_thread"), pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
+BACKENDS = ["host", pytest.param("pycuda", marks=pytest.mark.gpu)]
+F = np.float32
+
+
+@pytest.fixture
+def exact(backend):
+    return Exact(backends.get(backend))
+
+
+# ------------------------------------------------------------------ the definition
+
+
+def fma(a, b, c):
+    """Return a b + c, rounded once: the sum in float64, rounded to odd, loses nothing that float32 could tell."""
+    product, wide = a.astype(np.float64) * b.astype(np.float64), np.asarray(c, np.float64)
+    total = product + wide
+    part = total - product
+    error = (product - (total - part)) + (wide - part)
+    is_even = (total.view(np.int64) & 1) == 0
+    return np.where((error != 0) & is_even, np.nextafter(total, np.copysign(np.inf, error)), total).astype(F)
+
+
+def chain(x):
+    """Return the sums over the first axis, added one after the other."""
+    total = np.zeros(x.shape[1:], F)
+    for row in x:
+        total = total + row
+    return total
+
+
+def parts_of(n_rows):
+    size = max(64, -(-n_rows // 1024))
+    return [slice(start, start + size) for start in range(0, n_rows, size)]
+
+
+def total(x):
+    return chain(np.stack([chain(x[part]) for part in parts_of(len(x))]))
+
+
+def tanh(x):
+    z, size = x * x, np.abs(x)
+    p = F(-5.70498872745e-3)
+    for coefficient in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
+        p = p * z + F(coefficient)
+    far = F(1) - F(2) / (maths_numpy.exp(size + size) + F(1))
+    return np.where(np.isnan(x), x, np.where(size < F(0.625), (p * z) * x + x, np.where(x < 0, -far, far)))
+
+
+def products(x, weights, start):
+    """Return start + the products of rows with rows, each a chain of `fma`."""
+    out = np.broadcast_to(start, (len(x), len(weights))).astype(F)
+    for i in range(x.shape[1]):
+        out = fma(x[:, i : i + 1], weights[:, i][None], out)
+    return out
+
+
+def forward(x, weights, activation):
+    """Return what each layer saw, and the outputs."""
+    act = {"tanh": tanh, "relu": lambda x: np.where(x < 0, F(0), x)}[activation]
+    seen = [x]
+    for layer in range(0, len(weights), 2):
+        out = products(seen[-1], weights[layer], weights[layer + 1])
+        seen.append(act(out) if layer < len(weights) - 2 else out)
+    return seen
+
+
+def backward(d_out, seen, weights, activation):
+    """Return the gradients by inputs and weights."""
+    slope = {"tanh": lambda y: F(1) - y * y, "relu": lambda y: (y > 0).astype(F)}[activation]
+    gradients = []
+    for layer in reversed(range(0, len(weights), 2)):
+        x = seen[layer // 2]
+        by_weights = chain(np.stack([products(d_out[part].T, x[part].T, F(0)) for part in parts_of(len(x))]))
+        gradients = [by_weights, total(d_out), *gradients]
+        d_out = products(d_out, weights[layer].T, F(0)) * (slope(x) if layer else F(1))
+    return [d_out, *gradients]
+
+
+def same(got, want):
+    np.testing.assert_array_equal(got.detach().cpu().numpy().view(np.int32), np.asarray(want, F).view(np.int32))
+
+
+def numbers(exact, *shape, scale=1.0, seed=0):
+    drawn = np.random.default_rng([seed, *shape]).standard_normal(shape) * scale
+    return torch.from_numpy(drawn.astype(F)).to(exact._backend.device)
+
+
+# ------------------------------------------------------------------ kernels
+
+
+def test_fma_of_the_definition_rounds_once():
+    """A product whose low half decides a tie, which rounding twice would lose."""
+    a, c = F(1 + 2**-12), F(1)
+    assert fma(np.array([a]), np.array([a]), np.array([c]))[0] == F(2 + 2**-11 + 2**-24)
+    twice = F(np.float64(F(1 + 2**-23)) * F(1 + 2**-23) + 2.0**30)
+    assert fma(np.array([F(1 + 2**-23)]), np.array([F(1 + 2**-23)]), np.array([F(2.0**30)]))[0] == twice
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_networks_are_their_definition(exact, activation):
+    """Outputs and all gradients have its bits, beyond 64 units and 64 rows, and are torch's but for rounding."""
+    sizes = [5, 70, 33, 3]
+    weights = []
+    for n_in, n_out in itertools.pairwise(sizes):
+        weights += [numbers(exact, n_out, n_in, scale=n_in**-0.5), numbers(exact, n_out, scale=0.1)]
+    x, d_out = numbers(exact, 150, 5, scale=3), numbers(exact, 150, 3, seed=1)
+    leaves = [each.clone().requires_grad_() for each in (x, *weights)]
+    out = exact.perceptron(leaves[0].view(75, 2, 5), leaves[1:], activation)
+    gradients = torch.autograd.grad(out, leaves, d_out.view(75, 2, 3))
+    plain = [each.cpu().numpy() for each in weights]
+    seen = forward(x.cpu().numpy(), plain, activation)
+    same(out.view(150, 3), seen[-1])
+    for got, want in zip(gradients, backward(d_out.cpu().numpy(), seen, plain, activation), strict=True):
+        same(got, want)
+    act = {"tanh": torch.tanh, "relu": torch.relu}[activation]
+    hidden = leaves[0].double()
+    for layer in range(1, len(leaves), 2):
+        hidden = nn_linear(hidden, leaves[layer], leaves[layer + 1])
+        hidden = act(hidden) if layer < len(leaves) - 2 else hidden
+    torch.testing.assert_close(out.view(150, 3).double(), hidden, rtol=1e-5, atol=1e-5)  # float32, 70 terms
+    for got, want in zip(gradients, torch.autograd.grad(hidden, leaves, d_out.double()), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)  # 150 terms
+
+
+def nn_linear(x, weight, bias):
+    return torch.nn.functional.linear(x, weight.double(), bias.double())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tanh_is_its_definition_and_accurate(exact):
+    """To 2 ulp of the result over the range, odd, 1 far out; NaN stays NaN; its gradient follows from it."""
+    x = numbers(exact, 999, scale=3)
+    x[:6] = torch.tensor([0.0, -0.0, 0.625, -40.0, 200.0, torch.nan])
+    x.requires_grad_()
+    y = exact.tanh(x)
+    same(y, tanh(x.detach().cpu().numpy()))
+    want = np.tanh(x.detach().cpu().numpy().astype(np.float64))
+    errors = np.abs(y.detach().cpu().numpy() - want) / np.spacing(np.abs(want).astype(F))
+    assert np.nanmax(errors) <= 2
+    assert np.isnan(y.detach().cpu().numpy()).tolist() == [i == 5 for i in range(999)]
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    same(slope, F(1) - y.detach().cpu().numpy() ** 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n", [1, 200])
+def test_normalisation_is_its_definition(exact, n):
+    """Mean 0 and standard deviation 1, in the order of its sums; one number alone becomes 0."""
+    x = numbers(exact, n, scale=5) + 100
+    plain = x.cpu().numpy()
+    distance = plain - total(plain[:, None])[0] / F(n)
+    variance = total((distance * distance)[:, None])[0] / F(max(1, n - 1))
+    want = distance / (np.sqrt(np.maximum(variance, F(1e-10) * F(1e-10))) + F(1e-10))
+    got = exact.normalise(x.view(n, 1))
+    same(got.view(n), want)
+    torch.testing.assert_close(got.view(n), losses.normalise(x), rtol=0, atol=2e-5)  # 100 / 5 / 2^-23, in ulp
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_adam_is_its_definition(exact):
+    """Clipped or not, with one skipped and one broken in between; the numbers are torch's but for rounding."""
+    start, lr = numbers(exact, 130), torch.tensor(0.01, device=exact._backend.device)
+    ours = ExactAdam(exact, [torch.nn.Parameter(start.clone())], lr, 2.0, 1e-6)
+    torchs = FlatAdam([torch.nn.Parameter(start.clone())], lr, 2.0, 1e-6)
+    p, m, v, t = start.cpu().numpy(), np.zeros(130, F), np.zeros(130, F), 0
+    for k, scale in enumerate((1.0, 0.01, 1.0, torch.nan, 3.0)):
+        gradient = numbers(exact, 130, seed=k) * scale
+        for each in (ours, torchs):
+            each.gradient.copy_(gradient)
+            each.apply(torch.tensor(k == 2, device=lr.device))
+        norm = np.sqrt(total((gradient.cpu().numpy() ** 2)[:, None])[0])
+        same(ours.norm, norm)
+        if k in (2, 3):
+            continue
+        t += 1
+        g = gradient.cpu().numpy() / max(F(1), (norm + F(1e-6)) / F(2))
+        m = m + (g - m) * F(0.1)
+        v = v + (g * g - v) * F(0.001)
+        rate, root = F(0.01) / F(1 - squared_power(0.9, t)), F(np.sqrt(1 - squared_power(0.999, t)))
+        p = p - rate * (m / (np.sqrt(v) / root + F(1e-6)))
+        same(ours.vector, p)
+    state = ours.state()
+    assert (state["step"].item(), ours.n_skipped.item()) == (3, 1)
+    same(state["exp_avg"], m)
+    same(state["exp_avg_sq"], v)
+    for name, want in torchs.state().items():
+        torch.testing.assert_close(state[name], want, rtol=1e-5, atol=1e-6)
+
+
+def squared_power(base, exponent):
+    """Return a power by squares."""
+    result = 1.0
+    while exponent:
+        result = result * base if exponent & 1 else result
+        base, exponent = base * base, exponent >> 1
+    return result
+
+
+SPACES = {
+    "choices": ActionSpace((3, 2), n_types=2),
+    "box": ActionSpace((), n_types=2, low=(-1.0,) * 2, high=(1.0,) * 2),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["A2C", "PPO", "PPO, value clip"])
+@pytest.mark.parametrize("name", SPACES)
+def test_loss_and_gradients_are_those_of_torch(exact, name, kind):
+    """Of choices, with masks of which one forbids all of a type, and of Gaussians; some rows are clipped, some not."""
+    space, n = SPACES[name], 90
+    is_clipped, value_clip = kind != "A2C", 0.2 if kind.endswith("value clip") else None
+    head = numbers(exact, n, 1, space.n_outputs).requires_grad_()
+    values = numbers(exact, n, 1, seed=1).requires_grad_()
+    log_std = None if name == "choices" else numbers(exact, 2, scale=0.3).requires_grad_()
+    generator = np.random.default_rng(3)
+    if name == "choices":
+        actions = torch.from_numpy(generator.integers(0, (3, 2), (n, 1, 2)).astype(np.int32)).to(head.device)
+        masks = torch.ones(n, 1, 5, dtype=torch.int32, device=head.device)
+        masks[::3, :, 1], masks[5, :, 3:] = 0, 0
+        actions[::3, :, 0] = 2
+    else:
+        actions, masks = numbers(exact, n, 1, 2, seed=4), None
+    with torch.no_grad():
+        log_prob, _ = losses.log_prob_and_entropy(space, head, actions, masks, log_std)
+    rows = {
+        "actions": actions,
+        "log_probs": log_prob + numbers(exact, n, 1, scale=0.2, seed=5),
+        "old_values": values.detach() + numbers(exact, n, 1, scale=0.3, seed=6),
+        "returns": numbers(exact, n, 1, seed=7),
+        "advantages": numbers(exact, n, 1, seed=8),
+        "masks": masks,
+    }
+    scalars = [torch.tensor(value, device=head.device) for value in (float(n), 0.5, 0.01)]
+    loss, terms = exact.loss(
+        space,
+        head,
+        values,
+        **rows,
+        total=scalars[0],
+        vf_loss_coeff=scalars[1],
+        entropy_coeff=scalars[2],
+        log_std=log_std,
+        clip_param=0.2,
+        is_clipped=is_clipped,
+        value_clip=value_clip,
+    )
+    leaves = [each for each in (head, values, log_std) if each is not None]
+    gradients = torch.autograd.grad(loss, leaves)
+    log_prob, entropy = losses.log_prob_and_entropy(space, head, actions, masks, log_std)
+    log_ratio, advantages = log_prob - rows["log_probs"], rows["advantages"]
+    policy = (
+        losses.clipped_surrogate_loss(log_ratio, advantages, 0.2)
+        if is_clipped
+        else losses.policy_gradient_loss(log_prob, advantages)
+    )
+    value = losses.value_loss(values, rows["returns"], rows["old_values"], value_clip)
+    kl, clipped = losses.approximate_kl(log_ratio), losses.clip_fraction(log_ratio, 0.2)
+    want = torch.stack([each.mean() for each in (policy, value, entropy, kl, clipped)])
+    assert 0 < want[4] < 0.9, "some rows are clipped, some not"
+    torch.testing.assert_close(terms, want.detach(), rtol=1e-5, atol=1e-5)
+    whole = want[0] + 0.5 * want[1] - 0.01 * want[2]
+    for got, other in zip(gradients, torch.autograd.grad(whole, leaves), strict=True):
+        torch.testing.assert_close(got, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_loss_of_a_gaussian_is_its_definition(exact):
+    """PPO's terms and gradients of one continuous action have the bits of the same steps in NumPy."""
+    space, n = ActionSpace((), n_types=1, low=(-1.0,), high=(1.0,)), 100
+    head, values, actions, advantages = (
+        numbers(exact, n, 1, *more, seed=k) for k, more in enumerate(((1,), (), (1,), ()))
+    )
+    log_std = numbers(exact, 1, scale=0.3)
+    z, inverse = None, maths_numpy.exp(-log_std.cpu().numpy())
+    m, v, a, gain = (each.cpu().numpy().reshape(n) for each in (head, values, actions, advantages))
+    z = (a - m) * inverse
+    log_prob = (F(-0.5) * (z * z) - log_std.cpu().numpy()) - F(0.918938533)
+    old = log_prob + F(0.3) * np.sin(np.arange(n)).astype(F)
+    ratio = maths_numpy.exp(log_prob - old)
+    whole, clipped = ratio * gain, np.clip(ratio, F(1) - F(0.2), F(1) + F(0.2)) * gain
+    error, count = v - F(2), F(n)
+    of_policy = np.where(clipped < whole, F(0), -whole) / count
+    entropy = (F(0.5) + F(0.918938533)) + log_std.cpu().numpy()
+    terms = np.stack([-np.where(clipped < whole, clipped, whole), error * error, np.broadcast_to(entropy, n),
+                      (ratio - F(1)) - (log_prob - old), (np.abs(ratio - F(1)) > F(0.2)).astype(F)], 1)  # fmt: skip
+    leaves = [each.requires_grad_() for each in (head, values, log_std)]
+    scalars = [torch.tensor(value, device=head.device) for value in (float(n), 0.5, 0.01)]
+    loss, got = exact.loss(
+        space,
+        head,
+        values,
+        actions=actions,
+        log_probs=torch.from_numpy(old).view(n, 1).to(head.device),
+        old_values=values.detach(),
+        returns=torch.full_like(values, 2),
+        advantages=advantages,
+        masks=None,
+        total=scalars[0],
+        vf_loss_coeff=scalars[1],
+        entropy_coeff=scalars[2],
+        log_std=log_std,
+        clip_param=0.2,
+        is_clipped=True,
+        value_clip=None,
+    )
+    same(got, total(terms) / count)
+    d_head, d_values, d_log_std = torch.autograd.grad(loss, leaves)
+    same(d_head.view(n), of_policy * (z * inverse))
+    same(d_values.view(n), (F(0.5) * (F(2) * error)) / count)
+    same(d_log_std, total((of_policy * (z * z - F(1)) - F(0.01) / count)[:, None]))
+
+
+# ------------------------------------------------------------------ initial weights
+
+
+@pytest.mark.parametrize(("method", "spread"), [(None, 64**-0.5), ("xavier", (6 / 96) ** 0.5), ("orthogonal", None)])
+def test_initial_weights_follow_the_method(method, spread):
+    """Within their limits, and spread over them; orthonormal times the gain, whichever side is longer."""
+    layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
+    exactly.initialise(layers, method, 5)
+    weight, head = layers["fc"].weight.detach().double(), layers["policy_head"].weight.detach().double()
+    if spread is None:
+        torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(32).double(), atol=1e-6, rtol=0)
+        torch.testing.assert_close(head.T @ head, 1e-4 * torch.eye(3).double(), atol=1e-9, rtol=0)
+        assert not layers["fc"].bias.any()
+    else:
+        assert 0.99 * spread < weight.abs().max() <= spread
+        assert abs(weight.std() / (spread / 3**0.5) - 1) < 0.05
+        assert 0 < layers["fc"].bias.abs().max() <= 64**-0.5
+
+
+# ------------------------------------------------------------------ runs
+
+
+MODEL = {"fc_dims": [12, 9], "activation": "tanh", "init_method": "orthogonal"}
+A2C = {**builders.A2C, "model": MODEL}
+PPO = {**builders.PPO, "normalize_advantage": True, "model": {**MODEL, "shared": False}, "target_kl": 0.5}
+RUNS = {
+    "A2C": ("cartpole", {"shared": A2C}),
+    "PPO": ("cartpole", {"shared": PPO}),
+    "PPO, continuous": ("pendulum", {"shared": {**PPO, "value_clip": 0.3, "entropy_coeff": 0.01}}),
+    "A2C, continuous": ("pendulum", {"shared": {**A2C, "normalize_return": True, "gae_lambda": 0.9}}),
+}
+
+
+def trained(name, backend, folder, n_iterations=3, **given):
+    """Return the hash of all bits of an exact run after some iterations."""
+    env, policies = RUNS[name]
+    trainer = {"exact": True, "max_rows": 16, **given}
+    run = make_run(
+        (env, {"episode_length": 9}, policies), backend, trainer=trainer, wrapper={"exact": True}, basedir=folder
+    )
+    run.train(n_iterations)
+    group = run.groups["shared"]
+    assert group._evaluation is group.algorithm._learning is None, "no other kernels act or learn"
+    return fingerprint(run)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_have_the_same_bits_for_every_number_of_threads(name, tmp_path):
+    """Two threads end with the bits of one; another seed does not."""
+    want = trained(name, "host", tmp_path / "one")
+    assert trained(name, "host", tmp_path / "seed", n_iterations=1, seed=8) != want
+    torch.set_num_threads(2)
+    assert trained(name, "host", tmp_path / "two") == want
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86")
+def test_runs_have_the_same_bits_for_every_instruction_set(tmp_path, monkeypatch):
+    """A build for the oldest x86 of 64 bits, which has neither FMA nor AVX, ends with the bits of one for this CPU."""
+    want = trained("PPO, continuous", "host", tmp_path / "here")
+    monkeypatch.setattr(host, "TARGET", "-march=x86-64")
+    assert trained("PPO, continuous", "host", tmp_path / "old") == want
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["eager", "auto"])
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_have_the_same_bits_on_a_gpu(name, mode, tmp_path):
+    """Kernel by kernel, and as CUDA graphs."""
+    assert trained(name, "pycuda", tmp_path / "gpu", 5, mode=mode) == trained(name, "host", tmp_path / "cpu", 5)
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@pytest.mark.parametrize("name", ["exact.cu", "exact_loss.cu"])
+def test_kernels_compile_for_the_gpu(name):
+    """Both sources give machine code for an H100 and an H200."""
+    constants = {"N_AGENTS": 1, "EXACT": True, **LaunchShape.of(1).constants()}
+    if name == "exact_loss.cu":
+        constants |= {"DISCRETE": True, "N_TYPES": 2, "N_OUTPUTS": 5, "SIZES": [3, 2], "MASKED": True}
+        constants |= {"IS_CLIPPED": True, "CLIP_PARAM": 0.2, "VALUE_CLIPPED": True, "VALUE_CLIP": 0.5}
+    assert cuda_c.compile_cubin(KERNELS / name, constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
+
+
+# ------------------------------------------------------------------ what has no such kernels
+
+
+REFUSED = {
+    "DDPG": ({"policy": {"shared": builders.DDPG}}, "policy.shared.algorithm", "DDPG"),
+    "gru": ({"policy": {"shared": {**A2C, "model": {"type": "gru"}}}}, "policy.shared.model.type", "gru"),
+    "elu": ({"policy": {"shared": {**A2C, "model": {"activation": "elu"}}}}, "policy.shared.model.activation", "elu"),
+    "rewards": ({"policy": {"shared": {**A2C, "normalize_rewards": True}}}, "policy.shared.normalize_rewards", True),
+    "tf32": ({"trainer": {"precision": "tf32"}}, "trainer.precision", "tf32"),
+    "ranks": ({"trainer": {"num_gpus": 2}}, "trainer.num_gpus", 2),
+    "ratio": ({"trainer": {"neg_pos_env_ratio": 2.0}}, "trainer.neg_pos_env_ratio", 2.0),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_has_no_exact_kernels_is_refused(what):
+    """By the key that asks for it."""
+    change, key, got = REFUSED[what]
+    config = builders.run_config({"shared": A2C}, trainer={"exact": True, **change.get("trainer", {})})
+    config["policy"] = change.get("policy", config["policy"])
+    with refused(key, got):
+        RunConfig.from_dict(config)
+
+
+def test_backends_and_environments_must_be_exact_too(tmp_path):
+    """NumPy has no such kernels, and a wrapper must have been made so."""
+    run = ("cartpole", {"episode_length": 9}, {"shared": A2C})
+    with refused("run config trainer.exact", "cpu"):
+        make_run(run, "cpu", trainer={"exact": True}, wrapper={"exact": True}, basedir=tmp_path)
+    with refused("run config trainer.exact", True):
+        make_run(run, "host", trainer={"exact": True}, basedir=tmp_path)

@@ -1,0 +1,415 @@
+"""Training to the same bits on a GPU and on a CPU: networks, losses and Adam by kernels with one order of operations.
+
+Torch's products, sums, exponentials and initial weights are left out of it, for their order and their digits are those
+of a machine. What torch still does is copies, and operations on numbers one by one that IEEE 754 rounds in one way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from warpdrive_min.backends.base import Argument, Backend, Constant
+from warpdrive_min.errors import require
+from warpdrive_min.function_manager import KERNELS, CUDAFunctionManager
+from warpdrive_min.kernels import maths_numpy
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms.losses import EPSILON
+from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.fused.loss import GivenGradients
+from warpdrive_min.training.models import PolicyHead, Trunk
+from warpdrive_min.training.policies import PolicyGroup
+
+Tensor = torch.Tensor
+
+ACTIVATIONS: Final = {"none": 0, "relu": 1, "tanh": 2}
+"""Numbers that the kernels have for them."""
+ROWS_OF_A_PART: Final = 64
+"""Rows that are added up one after the other, at least; the sums of such parts are added then."""
+MOST_PARTS: Final = 1024
+"""Parts of a sum over rows."""
+
+
+class Exact:
+    """Kernels of exact training on one backend; all enqueue, and none synchronises.
+
+    Args:
+        backend: `host` or `pycuda`.
+
+    Raises:
+        ConfigError: The backend runs another language than CUDA C.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        rule, do = "exact training has kernels in CUDA C", "use backend host or pycuda"
+        require(backend.language == "cuda_c", "run config trainer.exact", rule, backend.name, do)
+        self._backend = backend
+        self._functions = self._load("exact.cu", {})
+        self._losses: dict[tuple[Any, ...], CUDAFunctionManager] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Exact:
+        """Return itself: copies of a network share its kernels."""
+        return self
+
+    def _load(self, name: str, constants: Mapping[str, Constant]) -> CUDAFunctionManager:
+        functions = CUDAFunctionManager(backend=self._backend)
+        source: Path = KERNELS / name
+        functions.load({"cuda_c": source}, {"EXACT": True, **constants})
+        return functions
+
+    def _launch(self, name: str, n_items: int, /, **given: Argument) -> None:
+        """Run a kernel over some items, with arguments by their names."""
+        self._run(self._functions, name, n_items, given)
+
+    @staticmethod
+    def _run(functions: CUDAFunctionManager, name: str, n_items: int, given: Mapping[str, Argument]) -> None:
+        rule, do = "an array has at most 2^31 - 1 numbers", "lower trainer.max_rows"
+        require(n_items < 2**31, "exact", rule, n_items, do)
+        kernel, named = functions.kernel(name), {**given, "n_envs": n_items}
+        arguments = [named[parameter.name] for parameter in kernel.parameters]
+        # Not `CUDAFunctionManager.prepare`, whose checks would take as long as a small kernel.
+        assert all(not isinstance(each, torch.Tensor) or each.is_contiguous() for each in arguments), name
+        kernel.prepare(arguments, functions.shape.blocks(n_items), functions.shape.threads)()
+
+    # -------------------------------------------------------------- networks
+
+    def perceptron(self, inputs: Tensor, weights: Sequence[Tensor], activation: str) -> Tensor:
+        """Return what linear layers put out, with an activation after each but the last, ``(..., n_outputs)``.
+
+        It can be differentiated once, by the inputs and all weights.
+
+        Args:
+            inputs: ``(..., n_features)`` float32.
+            weights: Of each layer, (outputs, inputs) and (outputs,).
+            activation: "relu" or "tanh".
+        """
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        outputs: Tensor = _Perceptron.apply(self, ACTIVATIONS[activation], rows, *weights)  # type: ignore[no-untyped-call]
+        return outputs.view(*inputs.shape[:-1], outputs.shape[-1])
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Return the hyperbolic tangents; it can be differentiated once."""
+        y: Tensor = _Tanh.apply(self, x)  # type: ignore[no-untyped-call]
+        return y
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor, activation: int) -> Tensor:
+        """Return a layer's outputs, (rows, outputs)."""
+        out = x.new_empty(len(x), len(weight))
+        sizes = {"n_in": x.shape[1], "n_out": len(weight), "activation": activation}
+        given = {"x": x, "weight_t": weight.detach().t().contiguous(), "bias": bias.detach().contiguous(), "out": out}
+        self._launch("linear", out.numel(), **given, **sizes)
+        return out
+
+    def linear_inputs(self, d_out: Tensor, weight: Tensor, x: Tensor, activation: int) -> Tensor:
+        """Return the gradient by what a layer's inputs were before their activation, (rows, inputs)."""
+        d_x = torch.empty_like(x)
+        sizes = {"n_in": x.shape[1], "n_out": len(weight), "activation": activation}
+        self._launch(
+            "linear_inputs", d_x.numel(), d_out=d_out, weight=weight.detach().contiguous(), x=x, d_x=d_x, **sizes
+        )
+        return d_x
+
+    def linear_weights(self, d_out: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient by a layer's weights, (outputs, inputs)."""
+        n_rows, n_in, n_out = len(x), x.shape[1], d_out.shape[1]
+        n_parts, of_a_part = _parts(n_rows)
+        parts = x.new_empty(n_parts, n_out, n_in)
+        sizes = {"n_in": n_in, "n_out": n_out, "n_rows": n_rows, "rows_of_a_part": of_a_part}
+        self._launch("linear_weights", parts.numel(), d_out=d_out, x=x, parts=parts, **sizes)
+        return self._add(parts.view(n_parts, -1)).view(n_out, n_in)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sums over the rows of (rows, columns), (columns,)."""
+        (n_rows, n_columns), (n_parts, of_a_part) = x.shape, _parts(len(x))
+        parts = x.new_empty(n_parts, n_columns)
+        sizes = {"n_columns": n_columns, "n_rows": n_rows, "rows_of_a_part": of_a_part}
+        self._launch("part_sums", parts.numel(), x=x, parts=parts, **sizes)
+        return self._add(parts)
+
+    def _add(self, parts: Tensor) -> Tensor:
+        n_parts, n_columns = parts.shape
+        out = parts.new_empty(n_columns)
+        self._launch("add_parts", n_columns, parts=parts, out=out, n_columns=n_columns, n_parts=n_parts)
+        return out
+
+    def activate(self, x: Tensor, activation: int) -> Tensor:
+        """Return each number with an activation."""
+        out = torch.empty_like(x)
+        self._launch("activate", x.numel(), x=x, out=out, activation=activation)
+        return out
+
+    def chain(self, d_out: Tensor, y: Tensor, activation: int) -> Tensor:
+        """Return the gradient before an activation, by that after it and what the activation returned."""
+        d_x = torch.empty_like(y)
+        self._launch("chain", y.numel(), d_out=d_out, y=y, d_x=d_x, activation=activation)
+        return d_x
+
+    # -------------------------------------------------------------- batches
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Return ``(x - mean) / (std + 1e-10)`` of all numbers together, with the unbiased std; one alone becomes 0."""
+        n, x = x.numel(), x.contiguous()
+        deviation, squares, out = (torch.empty_like(x) for _ in range(3))
+        self._launch(
+            "deviations", n, x=x, sum=self.total(x.view(-1, 1)), deviation=deviation, squares=squares, n=float(n)
+        )
+        divisor = float(n - min(1, n - 1))
+        total = self.total(squares.view(-1, 1))
+        given = {"deviation": deviation, "sum_of_squares": total, "out": out}
+        self._launch("standardise", n, **given, n=divisor, epsilon=EPSILON)
+        return out
+
+    def loss(
+        self,
+        space: ActionSpace,
+        head: Tensor,
+        values: Tensor,
+        *,
+        actions: Tensor,
+        log_probs: Tensor,
+        returns: Tensor,
+        advantages: Tensor,
+        total: Tensor,
+        vf_loss_coeff: Tensor,
+        entropy_coeff: Tensor,
+        masks: Tensor | None,
+        old_values: Tensor,
+        log_std: Tensor | None,
+        clip_param: float,
+        is_clipped: bool,
+        value_clip: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return a minibatch's loss, 0-d, and its terms, ``(5,)``, as `warpdrive_min.training.fused.loss.loss` does.
+
+        The loss itself is what will be differentiated, by head, values and log_std.
+        """
+        rows = [each.contiguous() for each in (actions, log_probs, old_values, returns, advantages)]
+        actions, log_probs, old_values, returns, advantages = rows
+        constants: dict[str, Constant] = {
+            "DISCRETE": not space.is_continuous,
+            "N_TYPES": space.n_types,
+            "N_OUTPUTS": space.n_outputs,
+            "SIZES": list(space.categories) or [1],
+            "MASKED": masks is not None,
+            "IS_CLIPPED": is_clipped,
+            "CLIP_PARAM": float(clip_param),
+            "VALUE_CLIPPED": value_clip is not None,
+            "VALUE_CLIP": float(value_clip or 0),
+        }
+        functions = self._loss_functions(constants)
+        none, no_ints = values.new_empty(1), torch.empty(1, dtype=torch.int32, device=values.device)
+
+        def evaluate(
+            head: Tensor, values: Tensor, log_std: Tensor | None
+        ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+            head, values = head.contiguous(), values.contiguous()
+            n = values.numel()
+            d_head, d_values, terms = torch.empty_like(head), torch.empty_like(values), values.new_empty(n, 5)
+            d_log_std = None if log_std is None else values.new_empty(n, space.n_types)
+            given = {
+                "head": head,
+                "values": values,
+                "choices": no_ints if space.is_continuous else actions,
+                "drawn": actions if space.is_continuous else none,
+                "log_probs": log_probs,
+                "old_values": old_values,
+                "returns": returns,
+                "advantages": advantages,
+                "mask": no_ints if masks is None else masks.contiguous(),
+                "log_std": none if log_std is None else log_std.detach().contiguous(),
+                "total": total,
+                "value_weight": vf_loss_coeff,
+                "entropy_weight": entropy_coeff,
+                "d_head": d_head,
+                "d_values": d_values,
+                "terms": terms,
+                "d_log_std": none if d_log_std is None else d_log_std,
+            }
+            self._run(functions, "loss", n, given)
+            means = self.total(terms) / total
+            loss = means[0] + vf_loss_coeff * means[1] - entropy_coeff * means[2]
+            return loss, means, d_head, d_values, None if d_log_std is None else self.total(d_log_std)
+
+        outputs: tuple[Tensor, Tensor] = GivenGradients.apply(  # type: ignore[no-untyped-call]
+            evaluate, True, head, values, log_std if space.is_continuous else None
+        )
+        return outputs
+
+    def _loss_functions(self, constants: dict[str, Constant]) -> CUDAFunctionManager:
+        key = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in constants.items())
+        if key not in self._losses:
+            self._losses[key] = self._load("exact_loss.cu", constants)
+        return self._losses[key]
+
+    # -------------------------------------------------------------- the optimiser
+
+    def adam(self, optimiser: ExactAdam, skip: Tensor, max_norm: float, epsilon: float) -> None:
+        """Take a step of an optimiser; none where ``skip``, 0-d float, is not 0."""
+        gradient, state, n = optimiser.gradient, optimiser.state(), optimiser.vector.numel()
+        squares = torch.empty_like(gradient)
+        self._launch("square", n, x=gradient, out=squares)
+        flags = {"sum_of_squares": self.total(squares.view(-1, 1)), "skip": skip, "step": state["step"]}
+        moments = {name: state[name] for name in ("exp_avg", "exp_avg_sq")}
+        given = {"gradient": gradient, "parameters": optimiser.vector.detach(), "lr": optimiser.lr, **moments, **flags}
+        self._launch("adam", n, **given, max_norm=max_norm, epsilon=epsilon)
+        self._launch("count_step", 1, **flags, norm=optimiser.norm, n_skipped=optimiser.n_skipped)
+
+
+def _parts(n_rows: int) -> tuple[int, int]:
+    """Return the parts of a sum over rows, and the rows of each but the last."""
+    of_a_part = max(ROWS_OF_A_PART, -(-n_rows // MOST_PARTS))
+    return -(-n_rows // of_a_part), of_a_part
+
+
+class ExactAdam(FlatAdam):
+    """`FlatAdam` by kernels with one order; of one rank.
+
+    Args:
+        exact: Kernels.
+        parameters: As of `FlatAdam`, as are the others.
+        lr: Likewise.
+        max_norm: Likewise.
+        eps: Likewise.
+    """
+
+    def __init__(self, exact: Exact, parameters: Any, lr: Tensor, max_norm: float | None, eps: float) -> None:
+        super().__init__(parameters, lr, max_norm, eps)
+        self._exact, self.lr, self._eps = exact, lr, eps
+        self._no_skip = torch.zeros_like(self.norm)
+
+    def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
+        """As `FlatAdam.accumulate`, in the thread that calls: kernels are launched in its context."""
+        with torch.autograd.set_multithreading_enabled(False):
+            super().accumulate(loss, first=first)
+
+    def apply(self, skip: Tensor | None = None) -> None:
+        """Clip the gradient and take the step; enqueues."""
+        self._exact.adam(self, self._no_skip if skip is None else skip.float(), self._max_norm or 0.0, self._eps)
+
+
+class _Perceptron(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: Exact, activation: int, inputs: Tensor, *weights: Tensor) -> Tensor:
+        seen = [inputs.contiguous()]
+        last = len(weights) // 2 - 1
+        for layer in range(last + 1):
+            weight, bias = weights[2 * layer : 2 * layer + 2]
+            seen.append(exact.linear(seen[-1], weight, bias, activation if layer < last else 0))
+        ctx.exact, ctx.activation = exact, activation
+        ctx.save_for_backward(*seen[:-1], *weights[::2])
+        return seen[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
+        exact: Exact = ctx.exact
+        n_layers = len(ctx.saved_tensors) // 2
+        seen, weights = ctx.saved_tensors[:n_layers], ctx.saved_tensors[n_layers:]
+        d_out, gradients = d_out.contiguous(), []
+        for layer in reversed(range(n_layers)):
+            gradients += [exact.total(d_out), exact.linear_weights(d_out, seen[layer])]
+            if layer or ctx.needs_input_grad[2]:
+                d_out = exact.linear_inputs(d_out, weights[layer], seen[layer], ctx.activation if layer else 0)
+        return None, None, d_out if ctx.needs_input_grad[2] else None, *reversed(gradients)
+
+
+class _Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: Exact, x: Tensor) -> Tensor:
+        y = exact.activate(x.contiguous(), ACTIVATIONS["tanh"])
+        ctx.exact = exact
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[None, Tensor]:
+        (y,) = ctx.saved_tensors
+        return None, ctx.exact.chain(d_out.contiguous(), y, ACTIVATIONS["tanh"])
+
+
+# ------------------------------------------------------------------ models
+
+
+def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[int]) -> None:
+    """Let policies act and learn by kernels with one order, from weights that no library's digits decide.
+
+    Args:
+        groups: Policies with their models, before anything holds on to their parameters.
+        backend: `host` or `pycuda`.
+        seeds: Seed of the weights of each.
+
+    Raises:
+        ConfigError: The backend runs another language than CUDA C.
+    """
+    exact = Exact(backend)
+    for group, seed in zip(groups, seeds, strict=True):
+        group.exact, config = exact, group.config.model
+        assert isinstance(config, ModelConfig), "of A2C and PPO, which the run config checks"
+        for model in group.models.values():
+            for module in model.modules():
+                if isinstance(module, Trunk | PolicyHead):
+                    module.exact = exact
+            if not group.config.weight_files:
+                initialise(model, config.init_method, seed)
+
+
+def initialise(model: torch.nn.Module, method: str | None, seed: int) -> None:
+    """Draw initial weights by the method of `FullyConnected`'s table.
+
+    They are uniform as torch's and Xavier's, or orthogonal rows, or columns, of Gaussian ones, which are computed in
+    float64 and rounded once.
+
+    Args:
+        model: On any device.
+        method: As `ModelConfig.init_method`.
+        seed: Seed of the draws.
+    """
+    draws = np.random.Generator(np.random.Philox(seed))
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            sizes = getattr(module, "sizes", [module.out_features])
+            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, math.sqrt(2))
+            weights = [_initial(draws, method, size, module.in_features, gain) for size in sizes]
+            limit = 0.0 if method == "orthogonal" else 1 / math.sqrt(module.in_features)
+            biases = _uniform(draws, (module.out_features,), limit)
+            with torch.no_grad():
+                module.weight.copy_(torch.from_numpy(np.concatenate(weights)))
+                module.bias.copy_(torch.from_numpy(biases))
+
+
+def _initial(draws: np.random.Generator, method: str | None, n_out: int, n_in: int, gain: float) -> Any:
+    if method == "orthogonal":
+        return (_orthogonal(draws, n_out, n_in) * gain).astype(np.float32)
+    return _uniform(draws, (n_out, n_in), math.sqrt(6 / (n_in + n_out)) if method == "xavier" else 1 / math.sqrt(n_in))
+
+
+def _uniform(draws: np.random.Generator, shape: tuple[int, ...], limit: float) -> Any:
+    """Return floats from -limit to limit."""
+    return (draws.random(shape, np.float32) * np.float32(2) - np.float32(1)) * np.float32(limit)
+
+
+def _orthogonal(draws: np.random.Generator, n_out: int, n_in: int) -> Any:
+    """Return orthonormal rows, or columns where there are more rows, by Gram and Schmidt, each column twice."""
+    n_long, n_short = max(n_out, n_in), min(n_out, n_in)
+    first, second = (draws.random((n_short, n_long), np.float32) for _ in range(2))
+    size = np.sqrt(np.float32(-2) * maths_numpy.log(np.float32(1) - first))
+    rows = (size * maths_numpy.maths(exact=True).cos(np.float32(2 * np.pi) * second)).astype(np.float64)
+    for j in range(n_short):
+        for _ in range(2 if j else 0):
+            shares = _sums(rows[:j] * rows[j])
+            rows[j] -= np.add.accumulate(shares[:, None] * rows[:j], axis=0)[-1]
+        rows[j] /= np.sqrt(_sums(rows[j : j + 1] ** 2))
+    return rows if n_out <= n_in else np.ascontiguousarray(rows.T)
+
+
+def _sums(x: Any) -> Any:
+    """Return the sums of rows, each added from its first number to its last."""
+    return np.add.accumulate(x, axis=1)[:, -1]
