@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from .verdict import VERDICTS, Row, compared
 
 FLAGS: Final = ("worse", "needs timing")
 """Verdicts that are an alarm."""
+SILENT: Final = ("better", "same", "unchanged")
 LEAST: Final = 0.05
 """Measured slow-down from which on a change must be flagged."""
 REBUILDS: Final = len(ENVS) + len(CORE)
@@ -72,22 +74,29 @@ def gate_changes(
         costs: What some changes cost, by their names.
         threshold: That of the gate.
 
+    A change that does not fit, or leaves what cannot be compiled, is neither flagged nor silent.
+
     Raises:
-        CompareError: A change does not fit, or what it leaves cannot be compiled; or nothing can be looked at.
+        NothingMeasured: Nothing can be looked at.
     """
     context = Context.here("default")
     must = [each for each in slower if each.name not in costs or costs[each.name].slower >= LEAST]
     with planted.Copy.of() as copy:
         gate = Gate(copy, context, threshold)
-        caught = [_told("slower", each.name, gate.rows(each, is_brief=True)) in FLAGS for each in must]
-        wrong = [_told("the same", each.name, gate.rows(each)) in FLAGS for each in same]
+        caught = [_told("slower", each.name, partial(gate.rows, each, is_brief=True)) in FLAGS for each in must]
+        wrong = [_told("the same", each.name, partial(gate.rows, each)) not in SILENT for each in same]
     names = list(itertools.islice(itertools.cycle([*ENVS, *CORE]), rebuilds))
-    wrong += [_told("built anew", name, rebuilt(name, context, threshold)) in FLAGS for name in names]
+    wrong += [_told("built anew", name, partial(rebuilt, name, context, threshold)) not in SILENT for name in names]
     return Found(sum(caught), len(must), sum(wrong), len(same), len(names))
 
 
-def _told(kind: str, name: str, rows: Sequence[Row]) -> str:
-    """Print the most serious row, and return its verdict."""
+def _told(kind: str, name: str, look: Callable[[], Sequence[Row]]) -> str:
+    """Print the most serious row, or what is broken, and return the verdict."""
+    try:
+        rows = look()
+    except CompareError as error:
+        typer.echo(f"{kind}: {name}: broken, {error}")
+        return "broken"
     if not rows:
         raise NothingMeasured(f"selftest: nothing shows {name!r} here; install what `docs/static.md` names")
     worst = min(rows, key=lambda row: (VERDICTS.index(row.verdict), -row.weight))

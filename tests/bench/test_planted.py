@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -122,6 +123,10 @@ def test_static_gate_flags_changes_and_is_silent_at_others(looked_at):
 def test_alarms_and_what_is_missed_are_told(looked_at):
     """An alarm at what costs nothing fails, and so does a miss, unless the clock says that the change costs little."""
     assert not static.gate_changes([], [LONGER], 0, {}, 0.015).holds(0.95)
+    broken = replace(LONGER, old="what is not there", everywhere=False)
+    assert static.gate_changes([broken], [broken], 0, {}, 0.015).text.startswith(
+        "0 of 1 slower changes flagged; 1 alarm"
+    )
     missed = static.gate_changes([REMARK], [], 0, {}, 0.015)
     assert (missed.caught, missed.n_slower, missed.holds(0.95)) == (0, 1, False)
     little = planted.Cost(change=REMARK.name, point="", on="", slower=0.01, low=0.0, high=0.02, run_id="a run")
