@@ -17,7 +17,7 @@ from tests.agreement import start
 from tests.support import SCENARIOS, TAG_CONFIGS, managers, push
 from tests.training.builders import RUNS as TRAINING_RUNS
 from tests.training.builders import make_run
-from warpdrive_min import BACKENDS, CUDAEnvironmentReset, CUDASampler, DataFeed
+from warpdrive_min import BACKENDS, CUDAEnvironmentReset, CUDASampler, DataFeed, EnvWrapper
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
@@ -46,7 +46,7 @@ RUNS = [(name, {**config, "episode_length": 3}, 37, None) for name, config in SC
 
 
 def main(backend: str) -> None:
-    """Run the environments with and without auto-reset, the sampler's forms, the generic reset, and training."""
+    """Run environments with and without auto-reset, rollouts, the sampler's forms, the generic reset, and training."""
     for name, config, n_envs, blocks in RUNS:
         for auto_reset in (False, True):
             wrapper = start(name, config, backend, n_envs, auto_reset=auto_reset, blocks_per_env=blocks)
@@ -56,6 +56,8 @@ def main(backend: str) -> None:
                 wrapper.step()
                 if not auto_reset:
                     wrapper.reset_only_done_envs()
+            if auto_reset and not getattr(wrapper.env, "roles", {}):
+                roll(start(name, config, backend, n_envs, auto_reset=True, blocks_per_env=blocks))
     sample(backend)
     add_noise(backend)
     reset(backend)
@@ -66,6 +68,13 @@ def main(backend: str) -> None:
     exact(backend)
     torch.cuda.synchronize()
     print(f"every kernel of {backend} has run")
+
+
+def roll(wrapper: EnvWrapper) -> None:
+    """Take many steps in a launch: random ones, of which the last is kept, and all, and ones with given actions."""
+    for keep in ("last", "all"):
+        steps = wrapper.rollout(5, keep=keep)
+    wrapper.rollout(5, steps.sampled_actions.clone())
 
 
 def sample(backend: str) -> None:
