@@ -191,10 +191,11 @@ def fused(backend: str) -> None:
 
 def exact(backend: str) -> None:
     """Train networks, with one part of their rows and with several, by the kernels that have one order."""
-    for name in () if backend == "numba" else ("A2C", "PPO", "PPO, continuous"):
+    for name in () if backend == "numba" else ("A2C", "PPO", "PPO, continuous", "DDPG"):
         with tempfile.TemporaryDirectory() as folder:
             exact = {"mode": "eager", "exact": True, "max_rows": 300}
-            make_run(name, backend, n_envs=70, trainer=exact, wrapper={"exact": True}, basedir=folder).train(2)
+            n_envs = 8 if name == "DDPG" else 70
+            make_run(name, backend, n_envs=n_envs, trainer=exact, wrapper={"exact": True}, basedir=folder).train(2)
 
 
 if __name__ == "__main__":

@@ -170,6 +170,17 @@ def test_tanh_is_its_definition_and_accurate(exact):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_squared_error_is_its_definition(exact):
+    """The mean in the order of its sums, and twice the error over their number as its gradient."""
+    x, target = numbers(exact, 99, 1).requires_grad_(), numbers(exact, 99, 1, seed=1)
+    loss = exact.squared_error(x, target)
+    error = (x.detach() - target).cpu().numpy()
+    same(loss, total(error * error)[0] / F(99))
+    share = F(1) / F(99)
+    same(torch.autograd.grad(loss, x)[0], share * error + share * error)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("n", [1, 200])
 def test_normalisation_is_its_definition(exact, n):
     """Mean 0 and standard deviation 1, in the order of its sums; one number alone becomes 0."""
@@ -344,7 +355,7 @@ def test_loss_of_a_gaussian_is_its_definition(exact):
 def test_initial_weights_follow_the_method(method, spread):
     """Within their limits, and spread over them; orthonormal times the gain, whichever side is longer."""
     layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
-    exactly.initialise(layers, method, 5)
+    exactly.initialise(layers, method, [5])
     weight, head = layers["fc"].weight.detach().double(), layers["policy_head"].weight.detach().double()
     if spread is None:
         torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(32).double(), atol=1e-6, rtol=0)
@@ -367,6 +378,7 @@ RUNS = {
     "PPO": ("cartpole", {"shared": PPO}),
     "PPO, continuous": ("pendulum", {"shared": {**PPO, "value_clip": 0.3, "entropy_coeff": 0.01}}),
     "A2C, continuous": ("pendulum", {"shared": {**A2C, "normalize_return": True, "gae_lambda": 0.9}}),
+    "DDPG": ("pendulum", {"shared": {**builders.DDPG, "model": {"actor": MODEL, "critic": MODEL}}}),
 }
 
 
@@ -379,7 +391,8 @@ def trained(name, backend, folder, n_iterations=3, **given):
     )
     run.train(n_iterations)
     group = run.groups["shared"]
-    assert group._evaluation is group.algorithm._learning is None, "no other kernels act or learn"
+    others = (group._evaluation, getattr(group.algorithm, "_learning", None))
+    assert others == (None, None), "no other kernels act or learn"
     return fingerprint(run)
 
 
@@ -390,6 +403,33 @@ def test_runs_have_the_same_bits_for_every_number_of_threads(name, tmp_path):
     assert trained(name, "host", tmp_path / "seed", n_iterations=1, seed=8) != want
     torch.set_num_threads(2)
     assert trained(name, "host", tmp_path / "two") == want
+
+
+@pytest.mark.parametrize("name", ["A2C", "DDPG"])
+def test_update_is_that_of_torch(name, tmp_path):
+    """From the same state, an iteration gives the same moments of the gradient but for rounding."""
+    env, policies = RUNS[name]
+    policy = {**policies["shared"], **({"updates_per_iteration": 1} if name == "DDPG" else {})}
+    runs = [
+        make_run(
+            (env, {"episode_length": 9}, {"shared": policy}),
+            "host",
+            trainer={"exact": exact},
+            wrapper={"exact": exact},
+            basedir=tmp_path / str(exact),
+        )
+        for exact in (True, False)
+    ]
+    saved, header = runs[0].state()
+    runs[1].load_state({key: tensor.clone() for key, tensor in saved.items()}, header, "the other run")
+    for run in runs:
+        run.train(1)
+    got, want = (builders.everything(run) for run in runs)
+    moments = [key for key in got if key.endswith("exp_avg")]
+    assert moments
+    for key in moments:
+        assert got[key].abs().max() > 1e-4, "it learns"
+        torch.testing.assert_close(got[key], want[key], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86")
@@ -423,7 +463,12 @@ def test_kernels_compile_for_the_gpu(name):
 
 
 REFUSED = {
-    "DDPG": ({"policy": {"shared": builders.DDPG}}, "policy.shared.algorithm", "DDPG"),
+    "steps": ({"trainer": {"n_step": 2}}, "trainer.n_step", 2),
+    "elu of DDPG": (
+        {"policy": {"shared": {**builders.DDPG, "model": {"critic": {"activation": "elu"}}}}},
+        "policy.shared.model.critic.activation",
+        "elu",
+    ),
     "gru": ({"policy": {"shared": {**A2C, "model": {"type": "gru"}}}}, "policy.shared.model.type", "gru"),
     "elu": ({"policy": {"shared": {**A2C, "model": {"activation": "elu"}}}}, "policy.shared.model.activation", "elu"),
     "rewards": ({"policy": {"shared": {**A2C, "normalize_rewards": True}}}, "policy.shared.normalize_rewards", True),

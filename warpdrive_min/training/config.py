@@ -187,7 +187,7 @@ class TrainerConfig(_Section):
     precision: Precision = "fp32"
     """Precision of products of matrices; weights and losses are float32 always."""
     exact: bool = False
-    """Train to the same bits on `host` and `pycuda`, by kernels with one order of operations; A2C and PPO."""
+    """Train to the same bits on `host` and `pycuda`, by kernels with one order of operations."""
     mode: Mode = "auto"
     """Replay the iteration as a CUDA graph, or launch kernel by kernel; "auto": a graph where the backend can."""
     stop_return: float | dict[str, float] | None = None
@@ -645,18 +645,18 @@ class RunConfig(_Section):
             ("trainer.precision", trainer.precision, ("fp32",)),
             ("trainer.compat", trainer.compat, (None,)),
             ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
+            ("trainer.n_step", trainer.n_step, (1,)),
             ("population.size", self.population.size, (None,)),
         ]
         for name, policy in self.policy.items():
             wanted += [
-                (f"policy.{name}.algorithm", policy.algorithm, ("A2C", "PPO")),
                 (f"policy.{name}.normalize_rewards", policy.normalize_rewards, (False,)),
                 (f"policy.{name}.centralised_critic", policy.centralised_critic, (None,)),
             ]
-            for part, network in policy.models.items() if policy.algorithm != "DDPG" else ():
-                where = f"policy.{name}.{part}"
+            for part, network in policy.models.items():
+                where = f"policy.{name}.model" + ("" if part == "model" else f".{part}")
                 wanted += [
-                    (f"{where}.type", network.type, ("fully_connected",)),
+                    (f"{where}.type", network.type, (type(network)().type,)),
                     (f"{where}.activation", network.activation, ("relu", "tanh")),
                     (f"{where}.normalize_observations", network.normalize_observations, (False,)),
                     (f"{where}.fused", network.fused, (None, False)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any, ClassVar, Final
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.errors import require
 from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.algorithms.replay import ReplayBuffer
 from warpdrive_min.training.config import TrainerConfig, precision
@@ -43,9 +45,12 @@ class Target:
         self.model.requires_grad_(False)
         share_moments(self.model, model)
 
-    def follow(self, share: Tensor) -> None:
-        """Take over a share, 0-d, of the weights as they are now; enqueues."""
-        self.vector.lerp_(self._followed, share)
+    def follow(self, share: Tensor, *, exact: bool = False) -> None:
+        """Take over a share, 0-d, of the weights as they are now; ``exact``: without contraction; enqueues."""
+        if exact:
+            self.vector.add_((self._followed - self.vector) * share)
+        else:
+            self.vector.lerp_(self._followed, share)
 
 
 class DDPG:
@@ -82,9 +87,12 @@ class DDPG:
         self._tau, self._precision, self._device = config.tau, trainer.precision, buffer.rewards.device
         self.scheduled = {name: torch.zeros((), device=self._device) for name in ("lr/actor", "lr/critic")}
         """Learning rates, 0-d; written before each update."""
+        self._exact: Exact | None = group.exact
+        """Kernels with one order of operations; None: torch's."""
         max_norm = config.max_grad_norm if config.clip_grad_norm else None
+        make = FlatAdam if self._exact is None else functools.partial(ExactAdam, self._exact)
         self.actor_optimiser, self.critic_optimiser = (
-            FlatAdam(model.parameters(), lr, max_norm, config.adam_eps)
+            make(model.parameters(), lr, max_norm, config.adam_eps)
             for model, lr in zip((self.actor, self.critic), self.scheduled.values(), strict=True)
         )
         self.target_actor = Target(self.actor, self.actor_optimiser)
@@ -138,9 +146,10 @@ class DDPG:
             next_q = self.target_critic.model(drawn.following, actions).float()
             targets = losses.n_step_targets(drawn.rewards, drawn.discounts, next_q)
         q = self.critic(drawn.observations, drawn.actions).float()
-        critic_loss = losses.critic_loss(q, targets)
+        critic_loss = losses.critic_loss(q, targets) if self._exact is None else self._exact.squared_error(q, targets)
         self.critic_optimiser.step(critic_loss, skip)
-        actor_loss = losses.actor_loss(self.critic(drawn.observations, self.actor.act(drawn.observations)).float())
+        valued = self.critic(drawn.observations, self.actor.act(drawn.observations)).float()
+        actor_loss = losses.actor_loss(valued) if self._exact is None else -self._exact.mean(valued)
         self.actor_optimiser.step(actor_loss, skip)
         return actor_loss, critic_loss, q
 
@@ -157,8 +166,8 @@ class DDPG:
             share = torch.where(skip, 0.0, self._tau)
             for _ in range(self.n_repeats):
                 actor_loss, critic_loss, q = self.learn(skip)
-                self.target_actor.follow(share)
-                self.target_critic.follow(share)
+                for target in (self.target_actor, self.target_critic):
+                    target.follow(share, exact=self._exact is not None)
             self._report(actor_loss, critic_loss, q, size)
 
     @torch.no_grad()

@@ -22,7 +22,6 @@ from warpdrive_min.kernels import maths_numpy
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.losses import EPSILON
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
-from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.fused.loss import GivenGradients
 from warpdrive_min.training.models import PolicyHead, Trunk
 from warpdrive_min.training.policies import PolicyGroup
@@ -152,6 +151,16 @@ class Exact:
         return d_x
 
     # -------------------------------------------------------------- batches
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of all numbers, 0-d; it can be differentiated once."""
+        mean: Tensor = _Mean.apply(self, x)  # type: ignore[no-untyped-call]
+        return mean
+
+    def squared_error(self, x: Tensor, target: Tensor) -> Tensor:
+        """Return the mean squared error of numbers to constants, 0-d; it can be differentiated once."""
+        error = x - target
+        return self.mean(error * error)
 
     def normalise(self, x: Tensor) -> Tensor:
         """Return ``(x - mean) / (std + 1e-10)`` of all numbers together, with the unbiased std; one alone becomes 0."""
@@ -335,6 +344,22 @@ class _Tanh(torch.autograd.Function):
         return None, ctx.exact.chain(d_out.contiguous(), y, ACTIVATIONS["tanh"])
 
 
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: Exact, x: Tensor) -> Tensor:
+        # A number of the device's: torch multiplies by the reciprocal of one of the host's there.
+        n = torch.full((), float(x.numel()), device=x.device)
+        ctx.shape = x.shape
+        ctx.save_for_backward(n)
+        return exact.total(x.contiguous().view(-1, 1))[0] / n
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_mean: Tensor) -> tuple[None, Tensor]:
+        (n,) = ctx.saved_tensors
+        return None, (d_mean / n).expand(ctx.shape)
+
+
 # ------------------------------------------------------------------ models
 
 
@@ -351,17 +376,16 @@ def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[
     """
     exact = Exact(backend)
     for group, seed in zip(groups, seeds, strict=True):
-        group.exact, config = exact, group.config.model
-        assert isinstance(config, ModelConfig), "of A2C and PPO, which the run config checks"
-        for model in group.models.values():
+        group.exact = exact
+        for index, (part, model) in enumerate(group.models.items()):
             for module in model.modules():
                 if isinstance(module, Trunk | PolicyHead):
                     module.exact = exact
             if not group.config.weight_files:
-                initialise(model, config.init_method, seed)
+                initialise(model, group.config.models[part].init_method, [seed, index])
 
 
-def initialise(model: torch.nn.Module, method: str | None, seed: int) -> None:
+def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int]) -> None:
     """Draw initial weights by the method of `FullyConnected`'s table.
 
     They are uniform as torch's and Xavier's, or orthogonal rows, or columns, of Gaussian ones, which are computed in
@@ -372,7 +396,7 @@ def initialise(model: torch.nn.Module, method: str | None, seed: int) -> None:
         method: As `ModelConfig.init_method`.
         seed: Seed of the draws.
     """
-    draws = np.random.Generator(np.random.Philox(seed))
+    draws = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             sizes = getattr(module, "sizes", [module.out_features])

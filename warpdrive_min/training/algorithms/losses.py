@@ -200,7 +200,8 @@ def n_step_sums(rewards: Tensor, terminated: Tensor, truncated: Tensor, gamma: f
     discounts = torch.stack([torch.full_like(reached[0], gamma**step) for step in range(len(rewards))])
     n_steps = reached.sum(0)
     survives = 1 - (reached * terminated.to(dtype)).sum(0)
-    return (reached * discounts * rewards).sum(0), gamma**n_steps * survives, n_steps
+    powers = torch.stack([n_steps.new_full((), gamma**step) for step in range(len(rewards) + 1)])
+    return (reached * discounts * rewards).sum(0), torch.take(powers, n_steps.long()) * survives, n_steps
 
 
 def n_step_targets(reward_sums: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
