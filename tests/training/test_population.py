@@ -290,6 +290,7 @@ def refused_config(policy=None, trainer=None, population=None):
         ("trainer.num_gpus", 2, {"trainer": {"num_gpus": 2}}),
         ("trainer.compat", "warpdrive", {"trainer": {"compat": "warpdrive"}}),
         ("trainer.neg_pos_env_ratio", 2, {"trainer": {"neg_pos_env_ratio": 2}}),
+        ("trainer.exact", True, {"trainer": {"exact": True, "env_backend": "host"}}),
         ("policy.shared.algorithm", "DDPG", {"policy": DDPG}),
         ("policy.shared.algorithm", "A2C", {"policy": A2C, "population": {"clip_param": [0.1, 0.2]}}),
         ("policy.shared.centralised_critic", "a critic", {"policy": CENTRAL}),
@@ -448,6 +449,10 @@ def test_commands_train_and_evaluate_a_population(tmp_path):
     one = json.loads(CliRunner().invoke(app, [*played, "--member", "2", "--json"]).output)
     assert one["member"] == 2
     assert one["policies"]["shared"]["n_episodes"] == 5
+    episode = tmp_path / "episode.npz"
+    told = CliRunner().invoke(app, ["render", "--policy", str(folder), "--member", "1", "--out", str(episode)])
+    assert told.exit_code == 0, told.output
+    assert episode.exists()
     refusal = CliRunner().invoke(app, ["train", "--resume", str(folder), "--auto-scale"])
     assert refusal.exit_code == 1
     assert "population.size" in refusal.output

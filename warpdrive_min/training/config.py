@@ -677,6 +677,7 @@ class RunConfig(_Section):
             ("num_gpus", trainer.num_gpus, 1),
             ("compat", trainer.compat, None),
             ("neg_pos_env_ratio", trainer.neg_pos_env_ratio, OFF),
+            ("exact", trainer.exact, False),
         ):
             require(
                 value == want, f"trainer.{key}", f"must be {json.dumps(want)} {where}", value, "leave one of them out"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
-from warpdrive_min.errors import TrainingError
+from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.training import build, checkpoint, evaluation, metrics
 from warpdrive_min.training.config import Member
 from warpdrive_min.training.members import BEST, BEST_RETURNS, Members
@@ -48,6 +48,8 @@ class PopulationTrainer(Trainer):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        do = "start one process for each population"
+        require(self.world.size == 1, "population", "trains in one process", f"{self.world.size} ranks", do)
         (self.group,) = self.groups.values()
         self.members: list[Member] = list(self.group.members)
         """Seeds and settings."""
@@ -171,6 +173,7 @@ class PopulationTrainer(Trainer):
         if self._table is None:
             self._table = metrics.Csv(self.folder / MEMBERS_FILE, self._resumed_from)
         rows: list[dict[str, Any]] = []
+        n_seeds = len(self.members) // self.config.population.n_settings
         for index in np.flatnonzero(~was_stopped).tolist():
             member = self.members[index]
             rows.append(
@@ -180,7 +183,7 @@ class PopulationTrainer(Trainer):
                     "seconds": seconds,
                     "member": index,
                     "seed": member.seed,
-                    "setting": index * self.config.population.n_settings // len(self.members),
+                    "setting": index // n_seeds,
                     **{key: value for key, value in member.setting.items() if not isinstance(value, list)},
                     **{name: float(values[index]) for name, values in columns.items()},
                 }

@@ -135,7 +135,7 @@ class MembersAdam:
         start = 0
         for parameter in self._parameters:
             width = parameter[0].numel()
-            parameter.data = self.vector[:, start : start + width].unflatten(1, parameter.shape[1:] or (1,))
+            parameter.data = self.vector[:, start : start + width].view(parameter.shape)
             start += width
         self.gradient, self._mean, self._square = (torch.zeros_like(self.vector) for _ in range(3))
         self.norm, self.n_skipped, self._step = (torch.zeros_like(lr) for _ in range(3))
