@@ -22,6 +22,7 @@ from .report import report
 from .reproduce import reproduce
 from .selftest import selftest
 from .static.command import static
+from .static.model import static_model
 
 app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
@@ -39,6 +40,7 @@ app.command("peers")(peers)
 app.command("publish")(publish)
 app.command("run")(sweep.command)
 app.command("static")(static)
+app.command("static-model")(static_model)
 app.command("plot")(plots.plot)
 app.command("report")(report)
 

@@ -118,7 +118,7 @@ PIPES: Final[Mapping[str, tuple[str, ...]]] = {
     "shared": ("LDS", "STS", "ATOMS", "LDSM", "STSM", "STAS"),
     "local": ("LDL", "STL"),
     "constant": ("LDC", "LDCU", "ULDC"),
-    "warp": ("SHFL", "VOTE", "MATCH", "REDUX", "ELECT"),
+    "warp": ("SHFL", "VOTE", "VOTEU", "MATCH", "REDUX", "ELECT"),
     "barrier": (
         "BAR",
         "MEMBAR",
