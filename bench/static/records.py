@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shlex
 import subprocess
 import sys
 import threading
@@ -178,9 +179,11 @@ def _point(program: Program, architecture: str, part: str, kernel: str) -> dict[
 def _record(point: dict[str, Any], program: Program, context: Context, **found: Any) -> Record:
     """Return a record; it takes no time of its own, so that two runs give the same."""
     source = program.get("source", "")
-    env = source if not source.startswith("warpdrive_min.") and source else program["name"]
-    words = ["python", "-m", "bench", "static", "--env", env, "--backend", point["backend"]]
-    command = " ".join([*words, "--arch", point["arch"].removeprefix("sm_")])
+    is_users = bool(source) and not source.startswith("warpdrive_min.")
+    words = ["python", "-m", "bench", "static", "--env", source if is_users else program["name"]]
+    words += ["--backend", point["backend"], "--arch", point["arch"], "--n-envs", str(program["n_envs"])]
+    words += ["--config", json.dumps(program["config"])] if is_users else []
+    command = shlex.join(words)
     return Record.of(MACHINE_CODE, point, context, started=datetime.now(UTC), command=command, **found)
 
 

@@ -286,6 +286,7 @@ def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
     assert rows.metrics["fp64_instructions"].value == 0
     assert rows.metrics["instructions"].value < rows.metrics["weighted_instructions"].value
     assert not rows.notes["unknown"]
+    assert rows.command == "python -m bench static --env resetting --backend pycuda --arch sm_90 --n-envs 1000"
     same = [json.loads(each.to_line()) for each in (rows, again[0])]
     for each in same:
         for name in ("id", "started_at", "duration_s"):
