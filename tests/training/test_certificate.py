@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.training import builders
 from tests.training.builders import ON_GPU, RUNS, make_run, refused
-from tests.training.test_commands import N_ITERATIONS, run, train
+from tests.training.test_commands import N_ITERATIONS, TINY, run, train
 from warpdrive_min import backends
 from warpdrive_min.commands import verify as verify_command
 from warpdrive_min.errors import CertificateError
@@ -98,9 +98,9 @@ def test_certificate_names_code_and_machine_but_nobody(certified):
     assert f'"{getpass.getuser()}"' not in text
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["PPO", "DDPG", "two policies"])
 @pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
-def test_every_kind_of_run_is_replayed_to_the_bit(backend, name, tmp_path):
+def test_runs_are_replayed_to_the_bit(backend, name, tmp_path):
     """A certificate that one trainer has written is met by another one, in all tensors and the curve."""
     env = RUNS[name][0]
     first = make_run(name, backend, basedir=tmp_path)
@@ -225,6 +225,26 @@ def test_verify_on_other_hardware(forged, monkeypatch):
     result = run("verify", forged(lambda fields: (elsewhere(fields), spoil_weight(fields))))
     assert (result.exit_code, result.output.partition(":")[0]) == (2, "OTHER HARDWARE")
     assert "iterations 0 to 2 of 10 of cartpole" in result.output
+
+
+@pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
+@pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
+def test_exact_runs_are_verified_elsewhere(backend, tmp_path):
+    """On backend host, with another number of threads, whatever they were trained on; NumPy has no such kernels."""
+    small = {"policy.shared.model.fc_dims": [8], "trainer.num_episodes": 12, "trainer.exact": True}
+    result = train(
+        tmp_path, "--certify", "--results-dir", "r", "--backend", backend, "--seed", "3", values=TINY | small
+    )
+    assert result.exit_code == 0, result.output
+    path = tmp_path / "single_cartpole" / "experiments" / "r" / certificates.NAME
+    found = Certificate.read(path)
+    assert "linear_weights" in found.origin.machine_code
+    found.model_copy(update={"threads": 2}).write(path)
+    result = run("verify", path, "--backend", "host")
+    assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED"), result.output
+    result = run("verify", path, "--backend", "cpu")
+    assert result.exit_code == 5
+    assert "exact training has kernels in CUDA C (got 'cpu'); use backend host or pycuda" in result.output
 
 
 def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, monkeypatch):

@@ -83,7 +83,7 @@ class Origin(_Part):
     sources: dict[str, str]
     """Hash of each file of the core and the environments, by its path in a checkout."""
     machine_code: dict[str, str]
-    """Hash of the instructions of each kernel in CUDA C, as compiled for this machine."""
+    """Hash of the instructions of the kernels in CUDA C of environment, sampler and exact training, by kernel."""
     dependencies: dict[str, str]
     """Versions of Python, packages and the kernels' compiler; and `VARIABLES` that are set, with "$" before them."""
     machine: dict[str, str | None]
@@ -93,7 +93,10 @@ class Origin(_Part):
     def of(cls, trainer: Trainer) -> Origin:
         """Return the origin of a run that is trained here."""
         wrapper = trainer.wrapper
-        binaries = wrapper.cuda_function_manager.binaries
+        binaries = dict(wrapper.cuda_function_manager.binaries)
+        for group in trainer.groups.values():
+            if group.exact is not None:
+                binaries |= group.exact.binaries
         hashes = {file: _machine_code_hash(file) for file in set(binaries.values())}
         return cls(
             commit=_commit(),

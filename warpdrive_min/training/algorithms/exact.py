@@ -53,6 +53,11 @@ class Exact:
         self._functions = self._load("exact.cu", {})
         self._losses: dict[tuple[Any, ...], CUDAFunctionManager] = {}
 
+    @property
+    def binaries(self) -> dict[str, Path]:
+        """Compiled file of each kernel that is there before a loss is asked for."""
+        return self._functions.binaries
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Exact:
         """Return itself: copies of a network share its kernels."""
         return self
