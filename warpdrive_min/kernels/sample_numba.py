@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
-from warpdrive_min.kernels.core_numba import exp, log, philox, split, uniform, word
+from warpdrive_min.kernels.core_numba import exp, log, natural, philox, split, uniform, word
 
 TILE_FLOATS = 8192
 """32 KB of shared memory leave room for seven blocks on one multiprocessor of an H200."""
@@ -38,9 +38,9 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit(device=True)
     def place(first_env, row):
         if ENVS_PER_BLOCK == 1:
-            return first_env, row
+            return first_env, natural(row)
         local, agent = split(row, N_AGENTS)
-        return first_env + local, agent
+        return natural(first_env + local), agent
 
     @cuda.jit
     def sample(
@@ -56,7 +56,7 @@ def build(c: Any) -> dict[str, Any]:
     ) -> None:
         tile = cuda.shared.array((TILE_ROWS, ROW_STRIDE), float32)
         thread = cuda.threadIdx.x
-        first_env = cuda.blockIdx.x // BLOCKS_PER_ENV * ENVS_PER_BLOCK
+        first_env = natural(cuda.blockIdx.x // BLOCKS_PER_ENV * ENVS_PER_BLOCK)
         n_block_envs = min(ENVS_PER_BLOCK, n_envs - first_env)
         first_row = cuda.blockIdx.x % BLOCKS_PER_ENV * SHARE
         end_row = min(first_row + SHARE, n_block_envs * N_AGENTS)
@@ -71,7 +71,8 @@ def build(c: Any) -> dict[str, Any]:
                         value = FORBIDDEN
                 tile[r, k] = value
             cuda.syncthreads()
-            for r in range(thread, n_rows, THREADS):
+            for index in range(thread, n_rows, THREADS):
+                r = natural(index)
                 env, agent = place(first_env, tile_start + r)
                 words = (uint32(0), uint32(0), uint32(0), uint32(0))
                 row_log_prob = float32(0)
@@ -83,14 +84,14 @@ def build(c: Any) -> dict[str, Any]:
                     best = FORBIDDEN
                     if LOGITS or ARGMAX:
                         for k in range(start, end):
-                            if tile[r, k] > best:
-                                best = tile[r, k]
+                            if tile[r, natural(k)] > best:
+                                best = tile[r, natural(k)]
                                 drawn = k - start
                     if WEIGHED:
                         total = float32(0)
                         moment = float32(0)  # sum of weight * log weight
                         for k in range(start, end):
-                            entry = tile[r, k]
+                            entry = tile[r, natural(k)]
                             if LOGITS:
                                 entry = FORBIDDEN if entry == FORBIDDEN else entry - best
                                 weight = exp(entry)
@@ -100,19 +101,19 @@ def build(c: Any) -> dict[str, Any]:
                                 if weight > float32(0):
                                     moment += weight * (entry if LOGITS else log(weight))
                             total += weight
-                            tile[r, k] = weight
+                            tile[r, natural(k)] = weight
                         if not ARGMAX:
                             # uint32 of each step: the count of words wraps as in the other languages.
-                            index = uint32(uint32(uint32(draws[env]) * uint32(N_TYPES)) + uint32(action_type))
-                            if action_type == 0 or index & uint32(3) == 0:
-                                words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
-                            threshold = uniform(word(words, index & uint32(3))) * total
+                            number = uint32(uint32(uint32(draws[env]) * uint32(N_TYPES)) + uint32(action_type))
+                            if action_type == 0 or number & uint32(3) == 0:
+                                words = philox(number >> uint32(2), env, agent, stream, seed[0], seed[1])
+                            threshold = uniform(word(words, number & uint32(3))) * total
                             running = float32(0)
                             is_found = False
                             drawn = -1
                             for k in range(start, end):
-                                running += tile[r, k]
-                                if not is_found and tile[r, k] > float32(0):
+                                running += tile[r, natural(k)]
+                                if not is_found and tile[r, natural(k)] > float32(0):
                                     drawn = k - start
                                     is_found = running > threshold
                         if total > float32(0):
