@@ -104,9 +104,9 @@ class Profile:
     total: int
     """All of them, by callgrind's own sum."""
     own: Mapping[str, int]
-    """Of each function, without what it calls."""
+    """Instructions of each function, without what it calls."""
     called: Mapping[str, int]
-    """Of all calls of a function, with what it calls in turn."""
+    """Instructions of all calls of a function, with what it calls in turn."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -254,7 +254,7 @@ class Count:
     """Instructions of one run of a point, or why there are none."""
 
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Of each kernel, and of `PATH`."""
+    """Instructions of each kernel, and of `PATH`."""
     work: Mapping[str, int] = field(default_factory=dict)
     """Amount of work of a run."""
     off: int = 0

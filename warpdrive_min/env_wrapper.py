@@ -317,7 +317,7 @@ class EnvWrapper:
 
     @property
     def rollout_mode(self) -> RolloutMode:
-        """How `rollout` takes its steps: all in one launch, or one by one, and then why; may compile to find out.
+        """Form in which `rollout` takes its steps: all in one launch, or one by one, and then why; may compile to tell.
 
         Raises:
             ConfigError: As `rollout`.

@@ -23,7 +23,7 @@ RANDOM: Final = "random"
 
 
 class Steps(NamedTuple):
-    """What steps led to: ``(n_steps, n_envs, ...)`` where all are kept, else ``(n_envs, ...)`` of the last one.
+    """Results of steps: ``(n_steps, n_envs, ...)`` where all are kept, else ``(n_envs, ...)`` of the last one.
 
     Shapes and types are those of the data manager's arrays; ``done`` is ``_done_``. ``final_observations`` are the last
     ones of an episode where one ended with the step; of other environments they are stale, and where all steps are kept
@@ -41,7 +41,7 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RolloutMode:
-    """How steps are taken: many in a launch (``"fused"``), or one by one, and then why."""
+    """Form of steps: many in a launch (``"fused"``), or one by one, and then why."""
 
     name: Literal["fused", "stepwise"]
     reason: str = ""
@@ -52,7 +52,7 @@ class RolloutMode:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is stepped: a wrapper's environment, its arrays, and its kernels."""
+    """Subject of rollouts: a wrapper's environment, its arrays, and its kernels."""
 
     env: Any
     data: CUDADataManager
@@ -88,7 +88,7 @@ class Rollouts:
 
     @property
     def mode(self) -> RolloutMode:
-        """How steps are taken; compiles the kernel for random actions to find out."""
+        """Form in which steps are taken; compiles the kernel for random actions to tell."""
         if not self._obstacle:
             self._kernel(keeps_all=False, is_random=True)
         return RolloutMode("stepwise", self._obstacle) if self._obstacle else RolloutMode("fused")

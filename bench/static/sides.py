@@ -23,7 +23,7 @@ class Wanted:
     """Records that are taken, as the options of a command name them."""
 
     cases: Sequence[str] = ()
-    """Of `TAKERS`; none: all."""
+    """Names in `TAKERS`; none: all."""
     where: Sequence[str] = ()
     """Conditions on points, as AXIS=VALUE."""
     envs: Sequence[str] = ()

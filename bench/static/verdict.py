@@ -43,7 +43,7 @@ class Row:
     before: Record
     now: Record
     changes: Mapping[str, float]
-    """How much more each cost is now, as a share of what it was; those beyond the threshold."""
+    """Growth of each cost, as a share of what it was; of those beyond the threshold."""
     verdict: Verdict
     remark: str = ""
     """Reason that no figure shows."""
