@@ -26,6 +26,8 @@ Layers = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 SOURCE: Final = Path(__file__).with_name("cpu_kernels.cpp")
 BLOCK_ROWS: Final = 256
 """Rows of a block; results depend on it by rounding, and on the number of threads not at all."""
+MOST_BLOCKS: Final = 32
+"""Blocks of a minibatch, at most, each with sums of its own: of many rows one has more than `BLOCK_ROWS`."""
 TILE_ROWS: Final = 64
 """Rows of a block that are worked on at a time: their hidden layers stay in the nearest caches."""
 WIDTH: Final = 16
@@ -74,15 +76,15 @@ def _kernels() -> dict[str, Kernel]:
     return get("host").compile(SOURCE, {**LaunchShape.of(1).constants(), "N_AGENTS": 1, "EXACT": False, **sizes})
 
 
-def _prepare(name: str, n_rows: int, given: dict[str, Argument | None]) -> Launch:
-    """Return what runs a kernel over the blocks of some rows; an array that is None is not there."""
+def _prepare(name: str, n_blocks: int, given: dict[str, Argument | None]) -> Launch:
+    """Return what runs so many blocks of a kernel; an array that is None is not there."""
     kernel = _kernels()[name]
     arguments = [given[parameter.name] for parameter in kernel.parameters]
-    return kernel.prepare(arguments, _blocks_of(n_rows), 1)  # type: ignore[arg-type]
+    return kernel.prepare(arguments, n_blocks, 1)  # type: ignore[arg-type]
 
 
-def _blocks_of(n_rows: int) -> int:
-    return max(1, -(-n_rows // BLOCK_ROWS))
+def _blocks_of(n_rows: int, rows_of_block: int = BLOCK_ROWS) -> int:
+    return max(1, -(-n_rows // rows_of_block))
 
 
 def _padded(size: int) -> int:
@@ -114,7 +116,7 @@ class Evaluation:
             names = ("w1", "b1", "w2", "b2", "w3", "b3")
             given = {**self._given, **dict(zip(names, self._layers, strict=True)), "x": x, "out": out}
             n_rows = x.shape[:-1].numel()
-            self._launches[key] = _prepare("evaluate", n_rows, {**given, "n_rows": n_rows})
+            self._launches[key] = _prepare("evaluate", _blocks_of(n_rows), {**given, "n_rows": n_rows})
         self._launches[key]()
 
 
@@ -172,8 +174,9 @@ class Learning:
         n_sums = ((n_features + 1 + n_second) * _padded(n_first) + _padded(n_second)) * (2 - is_shared)
         n_sums += (n_outputs + 1) * _padded(n_second) + _padded(n_outputs) + WIDTH
         n_sums += (_padded(n_types) if is_learned else 0) + WIDTH
-        n_blocks = _blocks_of(n_rows * n_agents)
-        self._n_items = n_rows * n_agents
+        n_items = n_rows * n_agents
+        rows_of_block = max(BLOCK_ROWS, -(-n_items // (MOST_BLOCKS * TILE_ROWS)) * TILE_ROWS)
+        self._n_blocks = _blocks_of(n_items, rows_of_block)
         self._given: dict[str, Argument | None] = {
             **sizes,
             **rollout,
@@ -185,7 +188,7 @@ class Learning:
             "offsets": torch.tensor(offsets, dtype=torch.int32),
             "categories": torch.tensor(space.categories, dtype=torch.int32) if space.categories else None,
             "log_std": network.log_std,
-            "partial": torch.zeros(n_blocks, n_sums),
+            "partial": torch.zeros(MOST_BLOCKS, n_sums),
             "gradient": gradient,
             "means": self.terms,
             "old_values": None if value_clip is None else rollout["old_values"],
@@ -200,7 +203,8 @@ class Learning:
             "n_agents": n_agents,
             "n_types": n_types,
             "n_scales": n_types if is_learned else 0,
-            "n_blocks": n_blocks,
+            "n_blocks": self._n_blocks,
+            "rows_of_block": rows_of_block,
         }
         self._add_up = _prepare("add_up", 1, self._given)
         self._launches: dict[tuple[int | None, ...], tuple[Launch, Launch]] = {}
@@ -229,7 +233,7 @@ class Learning:
             chosen = {**self._given, "indices": indices, "values": values}
             own = {"advantages": self._taken if has_advantages else None}
             own["weights"] = None if weights is None else self._weights
-            self._launches[key] = _prepare("take", 1, chosen), _prepare("learn", self._n_items, {**chosen, **own})
+            self._launches[key] = _prepare("take", 1, chosen), _prepare("learn", self._n_blocks, {**chosen, **own})
         take, learn = self._launches[key]
         if advantages is not None:
             self._taken.copy_(advantages)

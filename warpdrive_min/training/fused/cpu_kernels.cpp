@@ -1,7 +1,7 @@
 // The fused kernels for a CPU: what a network with two hidden layers puts out, a step of A2C and PPO, and that of Adam.
 //
-// Built by the backend `host`, once for all sizes, which are arguments. A block owns BLOCK_ROWS rows, whatever the number
-// of threads, and what is summed over rows is added up block by block: the same arguments give the same bits on any number
+// Built by the backend `host`, once for all sizes, which are arguments. A block owns rows, BLOCK_ROWS or as said,
+// whatever the number of threads, and what is summed over rows is added up block by block: the same arguments give the same bits on any number
 // of them. `warpdrive_min.training.algorithms.losses` says the loss in torch.
 //
 // Constants: BLOCK_ROWS; TILE_ROWS, as many of them as are worked on at a time; WIDTH, to a multiple of which rows of
@@ -349,7 +349,7 @@ WD_KERNEL(learn)(const float* parameters, const int* offsets, const float* obser
                  const float* log_std, const float* total, const float* vf_loss_coeff, const float* entropy_coeff,
                  float* values, float* partial, int n_rows, int n_agents, int n_features, int n_first, int n_second,
                  int n_outputs, int n_types, int n_scales, int is_shared, int is_tanh, int is_clipped, float clip_param,
-                 float value_clip, float scale, float offset) {
+                 float value_clip, float scale, float offset, int rows_of_block) {
   const bool is_box = !categories;
   const wd_parts parts(n_features, n_first, n_second, n_outputs, n_scales, is_shared);
   const float* of[PARTS];
@@ -380,8 +380,8 @@ WD_KERNEL(learn)(const float* parameters, const int* offsets, const float* obser
   float* const sums = partial + static_cast<long long>(WD_BLOCK) * n_sums;
   std::memset(sums, 0, n_sums * sizeof(float));
   float* const terms = sums + parts.start[PARTS];
-  const int n_items = n_rows * n_agents, end = wd_min(n_items, (WD_BLOCK + 1) * BLOCK_ROWS);
-  for (int first = WD_BLOCK * BLOCK_ROWS; first < end; first += TILE_ROWS) {
+  const int n_items = n_rows * n_agents, end = wd_min(n_items, (WD_BLOCK + 1) * rows_of_block);
+  for (int first = WD_BLOCK * rows_of_block; first < end; first += TILE_ROWS) {
     const int n = wd_min(TILE_ROWS, end - first);
     long long sources[TILE_ROWS];
     for (int r = 0; r < n; ++r) {
