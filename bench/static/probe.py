@@ -35,7 +35,7 @@ from warpdrive_min import (
     Environment,
     EnvWrapper,
 )
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, numba_cuda
 from warpdrive_min.backends.base import (
     Argument,
     Availability,
@@ -151,9 +151,15 @@ class CudaC(Here, PyCudaBackend):
         """Compile for each architecture."""
         path = Path(source)
         compiled = {each: _compiled(path, constants, each) for each in self._trace.architectures}
-        whole_text = getattr(cuda_c, "whole_text", Path.read_text)  # earlier code has kernels in no header
-        declared = cuda_c.signatures(whole_text(path), constants, str(path))
+        declared = _declared(path, constants)
         return {name: CountingKernel(each, lambda *_: compiled, self._trace) for name, each in declared.items()}
+
+
+def _declared(path: Path, constants: Mapping[str, Constant]) -> Mapping[str, cuda_c.Signature]:
+    if hasattr(cuda_c, "declared"):
+        return cuda_c.declared(path, constants)
+    whole_text = getattr(cuda_c, "whole_text", Path.read_text)  # earlier code has kernels in no header
+    return cuda_c.signatures(whole_text(path), constants, str(path))
 
 
 def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str) -> str:
@@ -188,8 +194,8 @@ class NumbaCuda(Here, NumbaBackend):
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Build the kernels; they are compiled where they are prepared, for the types of the arguments."""
         exact = bool(constants.get("EXACT"))
-        built = build_module(source, constants)
-        return {name: self._counting(name, kernel, exact, source, constants) for name, kernel in built.items()}
+        kernels = getattr(numba_cuda, "built", build_module)(source, constants)  # earlier code has no rollouts
+        return {name: self._counting(name, kernel, exact, source, constants) for name, kernel in kernels.items()}
 
     def _counting(
         self, name: str, kernel: Any, exact: bool, source: Source, constants: Mapping[str, Constant]
@@ -288,7 +294,7 @@ Part = tuple[str, int, list[dict[str, Any]]]
 
 
 def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
-    """Start an environment, draw actions for it, step it, and keep a step of a rollout."""
+    """Start an environment, step it, once and often in a launch, draw actions for it, and keep a step of a rollout."""
     n_envs = program["n_envs"]
     with trace.part() as launches:
         wrapper = EnvWrapper(
@@ -305,13 +311,19 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
     with trace.part() as launches:
         wrapper.step()
     yield "step", n_envs, launches
+    is_ours, roles = isinstance(wrapper.env, Environment), getattr(wrapper.env, "roles", {})
+    if is_ours and not roles and hasattr(wrapper, "rollout") and wrapper.rollout_mode.name == "fused":
+        for keep in ("last", "all"):
+            with trace.part() as launches:
+                wrapper.rollout(1, keep=keep)
+            yield f"rollout_{keep}", n_envs, launches
     draw = random_policy(wrapper, SEED)
     with trace.part() as launches:
         draw()
     yield "draw", n_envs, launches
-    if not isinstance(wrapper.env, Environment):
+    if not is_ours:
         return
-    policies = {role: list(agents) for role, agents in getattr(wrapper.env, "roles", {}).items()}
+    policies = {role: list(agents) for role, agents in roles.items()}
     arrays = SharedLayout().arrays(wrapper, policies or {"all": list(wrapper.env.action_space)})
     for policy, of_policy in arrays.items():
         recorder = RolloutRecorder(wrapper, n_steps=1, arrays=of_policy)

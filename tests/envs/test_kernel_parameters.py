@@ -8,7 +8,7 @@ import pytest
 
 from envs import ENVS
 from warpdrive_min.backends.base import ANY_RANK, Parameter, PythonSignature, build_module
-from warpdrive_min.backends.cuda_c import signatures
+from warpdrive_min.backends.cuda_c import declared
 from warpdrive_min.environment import environment_constants
 
 SOURCES = {
@@ -28,7 +28,7 @@ def test_languages_take_the_same_parameters(name, attribute):
     env.settle_blocks(blocks, "cuda_c")
     sources = getattr(env, attribute)
     constants = {**environment_constants(env), "THREADS": 32, "ENVS_PER_BLOCK": 2, "BLOCKS_PER_ENV": blocks}
-    cuda_c = signatures(Path(sources["cuda_c"]).read_text(), constants, "kernel.cu")
+    cuda_c = declared(Path(sources["cuda_c"]), constants)
     assert ("step" in cuda_c) == (blocks == 1)
     for language in set(sources) - {"cuda_c"}:
         kernels = build_module(sources[language], constants)

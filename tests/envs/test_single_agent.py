@@ -258,7 +258,8 @@ def test_whole_numbers_are_compiled_in_as_floats(name):
     env = SINGLE[name](**whole)
     assert {type(getattr(env.config, field)) for field in whole} == {float}
     constants = env.get_constants()
-    assert {key for key, value in constants.items() if not isinstance(value, float)} == {"RESET_POOL_SIZE"}
+    sizes = {"RESET_POOL_SIZE", "N_STATE", "N_FEATURES"}
+    assert {key for key, value in constants.items() if not isinstance(value, float)} == sizes
 
 
 @every_environment

@@ -72,17 +72,10 @@ class NumbaBackend(GpuBackend):
             yield own
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Build the kernels; machine code is made at the first `prepare`.
-
-        With the constants of a rollout there is a kernel ``rollout``: the source's own, else one made of its ``step``.
-        """
+        """Build the kernels (`built`); machine code is made at the first `prepare`."""
         self.enter()
         exact = bool(constants.get("EXACT"))
-        kernels = build_module(source, constants)
-        if "RANDOM" in constants and "rollout" not in kernels:
-            from warpdrive_min.backends.numba_source import rollout_of  # noqa: PLC0415  (needs Numba)
-
-            kernels["rollout"] = rollout_of(_function(step_of(kernels)), SimpleNamespace(**constants))
+        kernels = built(source, constants)
         return {name: NumbaKernel(name, kernel, exact) for name, kernel in kernels.items()}
 
     def enter(self) -> None:
@@ -176,6 +169,16 @@ class NumbaKernel:
             of_sizes = with_sizes(function, dispatcher(function, targetoptions=on_device), shapes)
             self._by_sizes[key] = dispatcher(of_sizes, targetoptions=options)
         return self._by_sizes[key]
+
+
+def built(source: Source, constants: Mapping[str, Constant]) -> dict[str, Any]:
+    """Build the kernels of a source; with the constants of a rollout also ``rollout``, made of ``step`` if need be."""
+    kernels = build_module(source, constants)
+    if "RANDOM" in constants and "rollout" not in kernels:
+        from warpdrive_min.backends.numba_source import rollout_of  # noqa: PLC0415  (needs Numba)
+
+        kernels["rollout"] = rollout_of(_function(step_of(kernels)), SimpleNamespace(**constants))
+    return kernels
 
 
 def step_of(kernels: Mapping[str, Any]) -> Any:
