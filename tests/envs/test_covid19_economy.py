@@ -291,4 +291,7 @@ def test_random_configs_agree_from_random_states(first, backend):
         draw, result = random_actions(pair[0], seed), Agreement()
         scatter(pair[0], seed)
         result.add(step_by_step(*pair, draw, n_steps))
-        assert result.max_error <= (0 if options["exact"] else Covid19Economy.tolerance), f"{seed}, {config}: {result}"
+        assert result.n_compared
+        most = 0 if options["exact"] else Covid19Economy.tolerance
+        for name, found in result.largest.items():  # rewards are powers of money, and in the hundreds in some configs
+            assert found.error <= most * max(1, abs(found.want) / 25), f"{seed}, {config}: {name} {found}"
