@@ -20,6 +20,7 @@ from .errors import exiting
 from .record import Record, RecordError, read_all, selected
 from .show import peers, render
 from .show.columns import MakeTable
+from .show.records import measured_alone
 from .show.tables import every_point
 from .static.command import TABLES as STATIC
 
@@ -80,7 +81,7 @@ def markdown(records: Sequence[Record]) -> str:
     for case, make in TABLES.items():
         shown = [record for record in ordered if record.case == case and record.is_evidence and record.metrics]
         if shown:
-            parts.append(render.markdown(make(shown)))
+            parts.append(render.markdown(make(measured_alone(shown) or shown)))
     return "\n\n".join(parts)
 
 
