@@ -105,7 +105,7 @@ def test_report_gets_the_whole_ledger():
     rows = {cells[0]: dict(zip(names, cells, strict=True)) for cells in found.table.cells}
     assert rows["Tag runs at millions of steps a second"]["measured / claimed"].startswith("1.5 (")
     economy = rows["COVID-19 economy in 60 environments"]
-    assert (economy["measured"], economy["verdict"], economy["run"]) == ("", "not measurable here", "")
+    assert (economy["measured"], economy["verdict"], economy["run"]) == ("", "not measured yet", "")
 
 
 def test_claim_without_records_says_what_is_missing():
