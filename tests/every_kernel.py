@@ -19,11 +19,14 @@ from tests.training.builders import RUNS as TRAINING_RUNS
 from tests.training.builders import make_run
 from warpdrive_min import BACKENDS, CUDAEnvironmentReset, CUDASampler, DataFeed, EnvWrapper
 from warpdrive_min.policies import random_policy
+from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
 from warpdrive_min.training.arrays import SharedLayout
+from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.fused.narrow import narrow
 from warpdrive_min.training.fused.wide import wide
+from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.rollout import RolloutRecorder
 
 TAG = {**TAG_CONFIGS["partial, exits"], "episode_length": 3}
@@ -75,6 +78,14 @@ def roll(wrapper: EnvWrapper) -> None:
     for keep in ("last", "all"):
         steps = wrapper.rollout(5, keep=keep)
     wrapper.rollout(5, steps.sampled_actions.clone())
+    space = next(iter(wrapper.env.action_space.values()))
+    if not hasattr(space, "low"):
+        data = wrapper.cuda_data_manager
+        n_features = data.tensor("observations").flatten(2).shape[2]
+        for config in ({"fc_dims": (72, 9), "shared": False}, {"fc_dims": (20,), "activation": "tanh"}):
+            model = FullyConnected(n_features, ActionSpace.of(space), ModelConfig(**config)).to(data.device)
+            for keep in ("last", "all"):
+                wrapper.rollout(5, model, keep=keep)
 
 
 def sample(backend: str) -> None:

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import torch
 
@@ -30,7 +30,18 @@ from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
 from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, keeping
-from warpdrive_min.rollouts import RANDOM, Keep, RolloutMode, Rollouts, Steps, Subject, obstacle_of, own_sampler
+from warpdrive_min.rollouts import (
+    RANDOM,
+    Keep,
+    Policy,
+    PolicySteps,
+    RolloutMode,
+    Rollouts,
+    Steps,
+    Subject,
+    obstacle_of,
+    own_sampler,
+)
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.spaces import action_bounds, space_of
 
@@ -136,7 +147,7 @@ class EnvWrapper:
         )
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
-        self._random: dict[tuple[int, Keep], tuple[Launch, Steps]] = {}
+        self._bound: dict[tuple[int, Keep, str | Policy], tuple[Launch, Any]] = {}
         self._sampler: CUDASampler | None = None
         for name, stages in sequences.items():
             self.cuda_function_manager.define_sequence(name, stages)
@@ -324,50 +335,91 @@ class EnvWrapper:
         """
         return self._prepared_rollouts().mode
 
+    def rollout_mode_of(self, policy: Policy) -> RolloutMode:
+        """Return the form in which `rollout` takes steps with a policy, as `rollout_mode`.
+
+        Raises:
+            ConfigError: As `rollout`.
+        """
+        return self._prepared_rollouts().mode_of(policy)
+
+    @overload
     def rollout(
         self,
         n_steps: int,
-        policy: str | torch.Tensor = RANDOM,
+        policy: str | torch.Tensor = ...,
+        *,
+        keep: Keep = ...,
+        sampler: CUDASampler | None = ...,
+    ) -> Steps: ...
+
+    @overload
+    def rollout(
+        self, n_steps: int, policy: Policy, *, keep: Keep = ..., sampler: CUDASampler | None = ...
+    ) -> PolicySteps: ...
+
+    def rollout(
+        self,
+        n_steps: int,
+        policy: str | torch.Tensor | Policy = RANDOM,
         *,
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
-    ) -> Steps:
+    ) -> Steps | PolicySteps:
         """Take steps in all copies; enqueues, does not synchronise.
 
         They are the same to the bit as single draws and steps with ``exact``, on every backend; without it, where both
         kernels are compiled to the same arithmetic. On a GPU, and on `host`, one launch takes them all where it can
-        (`rollout_mode`). The first call compiles.
+        (`rollout_mode`, `rollout_mode_of`). What a policy computes differs by rounding, and so may a draw that rounding
+        decides. The first call compiles.
 
         Args:
             n_steps: How many.
-            policy: ``"random"``: all actions are as likely, as `random_policy` draws them; or the actions of each step,
-                ``(n_steps, n_envs, n_agents, n_types)`` of the type of ``sampled_actions``.
+            policy: ``"random"``: all actions are as likely, as `random_policy` draws them; the actions of each step,
+                ``(n_steps, n_envs, n_agents, n_types)`` of the type of ``sampled_actions``; or a model, from whose
+                logits they are drawn, with its weights as they are when the rollout runs.
             keep: ``"last"``: what the last step led to stands in the arrays, as after single steps; ``"all"``: that of
                 each step is returned, too, in tensors that the next rollout of as many steps writes again.
             sampler: Whose count of draws goes on; None: one that the wrapper makes, with its seed.
 
         Raises:
             ConfigError: Not reset yet, no ``auto_reset``, roles, an environment that is no `Environment` with a kernel
-                ``reset``, or a sampler that should have been handed over.
+                ``reset``, a sampler that should have been handed over, or a policy that is recurrent or of a Box.
             DataError: The actions have another shape, dtype or device.
         """
+        launch: Launch
         if isinstance(policy, torch.Tensor) or sampler is not None:
             launch, steps = self.bound_rollout(n_steps, policy, keep=keep, sampler=sampler)
         else:
-            if (n_steps, keep) not in self._random:
-                self._random[n_steps, keep] = self.bound_rollout(n_steps, policy, keep=keep)
-            launch, steps = self._random[n_steps, keep]
+            if (n_steps, keep, policy) not in self._bound:
+                self._bound[n_steps, keep, policy] = self.bound_rollout(n_steps, policy, keep=keep)
+            launch, steps = self._bound[n_steps, keep, policy]
         launch()
         return steps
+
+    @overload
+    def bound_rollout(
+        self,
+        n_steps: int,
+        policy: str | torch.Tensor = ...,
+        *,
+        keep: Keep = ...,
+        sampler: CUDASampler | None = ...,
+    ) -> tuple[Launch, Steps]: ...
+
+    @overload
+    def bound_rollout(
+        self, n_steps: int, policy: Policy, *, keep: Keep = ..., sampler: CUDASampler | None = ...
+    ) -> tuple[Launch, PolicySteps]: ...
 
     def bound_rollout(
         self,
         n_steps: int,
-        policy: str | torch.Tensor = RANDOM,
+        policy: str | torch.Tensor | Policy = RANDOM,
         *,
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
-    ) -> tuple[Launch, Steps]:
+    ) -> tuple[Launch, Steps | PolicySteps]:
         """Return what enqueues a rollout, to be called often or captured in a graph, and the tensors it writes to.
 
         Arguments and errors are those of `rollout`.
@@ -378,7 +430,10 @@ class EnvWrapper:
                 data, functions = self.cuda_data_manager, self.cuda_function_manager
                 self._sampler = own_sampler(data, functions, self.env, self._seed)
             sampler = self._sampler
-        return rollouts.bound(n_steps, policy, keep, sampler)
+        if isinstance(policy, str | torch.Tensor):
+            return rollouts.bound(n_steps, policy, keep, sampler)
+        assert sampler is not None
+        return rollouts.bound_policy(n_steps, policy, keep, sampler)
 
     def _prepared_rollouts(self) -> Rollouts:
         self._require_arrays("rollout")

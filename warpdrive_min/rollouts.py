@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import torch
 
 from warpdrive_min.backends.base import ACTIONS, KEPT, Argument, Backend, Constant, Language, Launch, Source
-from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, RESET_SEED
+from warpdrive_min.backends.cuda_c import ROLLOUT, ROLLOUT_WITH_POLICY
+from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
+from warpdrive_min.perceptron import Perceptron, Weights
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
 
@@ -37,6 +39,36 @@ class Steps(NamedTuple):
     terminated: torch.Tensor
     truncated: torch.Tensor
     done: torch.Tensor
+
+
+class PolicySteps(NamedTuple):
+    """Results of steps whose actions a policy drew: those of `Steps`, and what it had to say."""
+
+    sampled_actions: torch.Tensor
+    observations: torch.Tensor
+    final_observations: torch.Tensor
+    rewards: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    done: torch.Tensor
+    log_probs: torch.Tensor
+    """Log-probabilities of the actions, ``(n_steps, n_envs, n_agents)`` or of the last step ``(n_envs, n_agents)``."""
+    values: torch.Tensor | None
+    """Values of what the actions were chosen from, likewise; None: the policy gives none."""
+    first_observations: torch.Tensor
+    """Observations that the first actions were chosen from, ``(n_envs, n_agents, ...)``; for later ones these are
+    ``observations`` of the step before."""
+
+
+class Policy(Protocol):
+    """Model whose logits actions are drawn from.
+
+    One that has ``as_perceptron()``, which returns a `Perceptron` or says why there is none, may act within a kernel.
+    """
+
+    def __call__(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits ``(..., n_outputs)`` and values ``(...)`` of observations ``(..., n_features)``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +117,7 @@ class Rollouts:
         self._subject = subject
         self._obstacle = obstacle
         self._managers: dict[tuple[bool, bool], CUDAFunctionManager] = {}
+        self._of_policies: dict[tuple[Any, ...], CUDAFunctionManager] = {}
 
     @property
     def mode(self) -> RolloutMode:
@@ -103,11 +136,10 @@ class Rollouts:
             DataError: The actions have another shape, dtype or device.
         """
         data, is_random = self._subject.data, isinstance(policy, str)
-        require(n_steps >= 1, "rollout", "n_steps must be at least 1", n_steps)
-        require(keep in ("last", "all"), "rollout", "keep must be 'last' or 'all'", keep)
+        _check(n_steps, keep)
         if is_random:
-            rule, do = "policy must be 'random' or a tensor of actions", "write actions of a policy, or use a Trainer"
-            require(policy == RANDOM, "rollout", rule, policy, do)
+            rule = "policy must be 'random', a tensor of actions or a model"
+            require(policy == RANDOM, "rollout", rule, policy)
         arrays = {name: data.tensor(name) for name in (ACTIONS, *KEPT)}
         given: dict[str, torch.Tensor] = {}
         if keep == "all":
@@ -132,6 +164,153 @@ class Rollouts:
         last = {**arrays, **(given if keep == "all" else {})}
         return launch, Steps(**{name.strip("_"): tensor for name, tensor in last.items()})
 
+    # -------------------------------------------------------------- with a policy
+
+    def mode_of(self, policy: Policy) -> RolloutMode:
+        """Return the form in which steps with a policy are taken; compiles the kernel to tell.
+
+        Raises:
+            ConfigError: As `bound_policy`.
+        """
+        self._check_policy(policy)
+        obstacle = self._obstacle_of(policy)
+        return RolloutMode("stepwise", obstacle) if obstacle else RolloutMode("fused")
+
+    def bound_policy(
+        self, n_steps: int, policy: Policy, keep: Keep, sampler: CUDASampler
+    ) -> tuple[Launch, PolicySteps]:
+        """Return what enqueues ``n_steps`` steps whose actions a policy draws, and the tensors they are written to.
+
+        Raises:
+            ConfigError: A rule about an argument is broken, or the policy does not act on what is observed alone.
+        """
+        _check(n_steps, keep)
+        self._check_policy(policy)
+        data, keeps_all = self._subject.data, keep == "all"
+        arrays = {name: data.tensor(name) for name in (ACTIONS, *KEPT)}
+        observations = arrays[Constants.OBSERVATIONS]
+        n_rows = n_steps if keeps_all else 1
+        said = {name: torch.zeros(n_rows, *arrays[Constants.REWARDS].shape, device=data.device) for name in SAID}
+        seen = observations.new_zeros((n_rows + 1, *observations.shape))
+        given = {name: array.new_zeros((n_steps, *array.shape)) for name, array in arrays.items() if keeps_all}
+        if keeps_all:
+            given[Constants.OBSERVATIONS] = seen[1:]
+        if self._obstacle_of(policy):
+            has_values = True
+            act = self._act_stepwise(n_steps, policy, given, said, sampler)
+        else:
+            perceptron = _perceptron_of(policy)
+            assert isinstance(perceptron, Perceptron)
+            has_values = bool(perceptron.value)
+            act = self._act_fused(n_steps, perceptron, given, seen, said, sampler)
+
+        def launch() -> None:
+            seen[0].copy_(observations)
+            act()
+
+        log_probs, values = (each if keeps_all else each[0] for each in said.values())
+        kept = {name.strip("_"): tensor for name, tensor in {**arrays, **given}.items()}
+        return launch, PolicySteps(
+            **kept, log_probs=log_probs, values=values if has_values else None, first_observations=seen[0]
+        )
+
+    def _check_policy(self, policy: Policy) -> None:
+        spaces, rule = self._subject.spaces, "the actions of a policy must be choices"
+        is_choice, do = not hasattr(spaces[0], "low"), "let a Trainer draw those of a Box"
+        require(is_choice, "rollout", rule, spaces[0], do)
+        rule, do = "the policy must act on what it observes alone", "let a Trainer carry the states of a recurrent one"
+        require(callable(policy) and not hasattr(policy, "state_size"), "rollout", rule, type(policy), do)
+        has_array, rule = self._subject.data.is_data_on_device(Constants.OBSERVATIONS), "needs an array 'observations'"
+        require(has_array, "rollout", rule, self._subject.data.array_names(), "let a Trainer observe parts of a Dict")
+
+    def _obstacle_of(self, policy: Policy) -> str:
+        """Say why steps with a policy cannot be taken in one launch; empty: they can."""
+        subject, perceptron = self._subject, _perceptron_of(policy)
+        if self._obstacle:
+            return self._obstacle
+        if subject.backend.language != "cuda_c":
+            return f"backend {subject.backend.name!r} has no kernel with a policy; those of CUDA C have"
+        if subject.n_agents != 1 or len(category_counts(subject.spaces[0])) != 1:
+            return "a kernel with a policy is of one agent with one choice"
+        if getattr(subject.env, "masks_actions", False):
+            return "it forbids choices"
+        if isinstance(perceptron, str):
+            return perceptron
+        if perceptron.obstacle:
+            return perceptron.obstacle
+        try:
+            self._kernel_of(perceptron, keeps_all=True)
+        except CompileError as error:
+            return f"it has no kernel with a policy: {error}"
+        return ""
+
+    def _kernel_of(self, perceptron: Perceptron, *, keeps_all: bool) -> CUDAFunctionManager:
+        """Return the manager of a kernel ``rollout_with_policy``."""
+        subject, sizes = self._subject, perceptron.constants()
+        key = keeps_all, *sizes.items()
+        if key not in self._of_policies:
+            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend)
+            flags = {"KEEP_ALL": keeps_all, "N_TYPES": 1, "LOGITS": True, "MASKED": False, "ARGMAX": False}
+            manager.load(subject.sources, {**subject.constants, **flags, "LOG_PROB": True, "ENTROPY": False, **sizes})
+            self._of_policies[key] = manager
+        return self._of_policies[key]
+
+    def _act_fused(
+        self,
+        n_steps: int,
+        perceptron: Perceptron,
+        given: Mapping[str, torch.Tensor],
+        seen: torch.Tensor,
+        said: Mapping[str, torch.Tensor],
+        sampler: CUDASampler,
+    ) -> Launch:
+        data, manager = self._subject.data, self._kernel_of(perceptron, keeps_all=bool(given))
+        weights = Weights(perceptron, in_tiles=data.device.type == "cuda")
+        rows = {name: tensor.flatten(0, 1) for name, tensor in {**given, **said}.items()}
+        if given:
+            rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)
+        more = {"weights": weights.packed, **sampler.counters(data)}
+        launch = manager.bind(ROLLOUT_WITH_POLICY, data, **rows, **more, n_steps=n_steps)
+        keep_last = self._keeping_last(given)
+
+        def act() -> None:
+            weights.pack()
+            launch()
+            keep_last()
+
+        return act
+
+    @torch.no_grad()
+    def _act_stepwise(
+        self,
+        n_steps: int,
+        policy: Policy,
+        given: Mapping[str, torch.Tensor],
+        said: Mapping[str, torch.Tensor],
+        sampler: CUDASampler,
+    ) -> Launch:
+        data, step = self._subject.data, self._subject.step
+        n_outputs = sum(category_counts(self._subject.spaces[0]))
+        head = torch.zeros(data.n_envs, self._subject.n_agents, n_outputs, device=data.device)
+        log_prob = said["log_probs"].new_zeros(head.shape[:2])
+        mask = data.tensor(Constants.ACTION_MASK) if getattr(self._subject.env, "masks_actions", False) else None
+        draw = sampler.bound(data, head, logits=True, log_prob=log_prob, mask=mask)
+
+        @torch.no_grad()
+        def act() -> None:
+            for index in range(n_steps):
+                logits, values = policy(data.tensor(Constants.OBSERVATIONS).flatten(2).float())
+                head.copy_(logits)
+                draw()
+                step()
+                row = index if given else 0
+                said["log_probs"][row].copy_(log_prob)
+                said["values"][row].copy_(values)
+                for name, kept in given.items():
+                    kept[index].copy_(data.tensor(name))
+
+        return act
+
     # -------------------------------------------------------------- one launch
 
     def _kernel(self, *, keeps_all: bool, is_random: bool) -> CUDAFunctionManager | None:
@@ -142,7 +321,7 @@ class Rollouts:
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random, **self._actions()}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags})
-                manager.kernel("rollout")
+                manager.kernel(ROLLOUT)
             except CompileError as error:
                 self._obstacle = f"it has no kernel of many steps: {error}"
             else:
@@ -171,22 +350,29 @@ class Rollouts:
         if manager.backend.language == "cuda_c":  # whose kernels know no axis of steps, but more environments
             rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
         entries = {f"{name}_entries": data.tensor(name)[0].numel() for name in (ACTIONS, *KEPT)}
-        launch = manager.bind("rollout", data, **rows, **counters, **entries, n_steps=n_steps)
-        kept = [name for name in given if name != FINAL_OBSERVATIONS]
-        if DONE not in kept:
-            return launch
+        launch = manager.bind(ROLLOUT, data, **rows, **counters, **entries, n_steps=n_steps)
+        keep_last = self._keeping_last(given)
+
+        def launch_and_keep_last() -> None:
+            launch()
+            keep_last()
+
+        return launch_and_keep_last
+
+    def _keeping_last(self, given: Mapping[str, torch.Tensor]) -> Launch:
+        """Return what copies the last row of what each step wrote to the arrays; nothing where they wrote there."""
+        kept = [name for name in given if name != FINAL_OBSERVATIONS] if DONE in given else []
         copies = [
-            ([data.tensor(name) for name in names], [given[name][-1] for name in names])
+            ([self._subject.data.tensor(name) for name in names], [given[name][-1] for name in names])
             for dtype in {given[name].dtype for name in kept}
             if (names := [name for name in kept if given[name].dtype == dtype])
         ]
 
-        def launch_and_keep_last() -> None:
-            launch()
+        def keep_last() -> None:
             for to, last in copies:
                 torch._foreach_copy_(to, last)
 
-        return launch_and_keep_last
+        return keep_last
 
     # -------------------------------------------------------------- one by one
 
@@ -206,6 +392,21 @@ class Rollouts:
                         kept[index].copy_(data.tensor(name))
 
         return step_one_by_one
+
+
+SAID: Final = ("log_probs", "values")
+"""Numbers that a policy gives of each step beside its actions."""
+
+
+def _check(n_steps: int, keep: Keep) -> None:
+    require(n_steps >= 1, "rollout", "n_steps must be at least 1", n_steps)
+    require(keep in ("last", "all"), "rollout", "keep must be 'last' or 'all'", keep)
+
+
+def _perceptron_of(policy: Policy) -> Perceptron | str:
+    """Return the layers of a policy, or why there are none for kernels."""
+    found = getattr(policy, "as_perceptron", None)
+    return found() if found else f"{type(policy).__name__} does not say what its layers are, by as_perceptron()"
 
 
 def obstacle_of(functions: CUDAFunctionManager, step: str, sequences: Mapping[str, Any]) -> str:

@@ -202,15 +202,19 @@ def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict
 
 
 def declared(source: Path, constants: Mapping[str, Constant]) -> dict[str, Signature]:
-    """Read the kernels that are compiled of a source, by name; with the constants of a rollout that is ``rollout``.
+    """Read the kernels that are compiled of a source, by name; with the constants of a rollout that is its one alone.
 
     Raises:
-        CompileError: As `signatures`, or no ``rollout`` can be made of its kernels.
+        CompileError: As `signatures`, no ``rollout`` can be made of its kernels, or it has none with a policy.
     """
     whole = whole_text(source)
     found = signatures(whole, constants, str(source))
+    if has_policy(constants):
+        rule, do = f"has no kernel {ROLLOUT_WITH_POLICY!r}", "take the steps one by one"
+        require(ROLLOUT_WITH_POLICY in found, str(source), rule, do=do, error=CompileError)
+        return {ROLLOUT_WITH_POLICY: found[ROLLOUT_WITH_POLICY]}
     if not is_rollout(constants):
-        return {name: each for name, each in found.items() if name != ROLLOUT}
+        return {name: each for name, each in found.items() if name not in (ROLLOUT, ROLLOUT_WITH_POLICY)}
     if ROLLOUT not in found:
         found = signatures(_rollout(whole, constants, str(source)), constants, str(source))
     return {ROLLOUT: found[ROLLOUT]}
@@ -258,11 +262,18 @@ def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
 
 ROLLOUT = "rollout"
 """Name of the kernel of many steps."""
+ROLLOUT_WITH_POLICY = "rollout_with_policy"
+"""Name of that whose actions a network draws, which a source has behind ``#if defined(WD_POLICY)``, or has not."""
 
 
 def is_rollout(constants: Mapping[str, Constant]) -> bool:
     """Tell whether the constants are those of a kernel ``rollout``."""
     return "RANDOM" in constants
+
+
+def has_policy(constants: Mapping[str, Constant]) -> bool:
+    """Tell whether the constants are those of a kernel ``rollout_with_policy``."""
+    return constants.keys() >= {"KEEP_ALL", "HIDDEN1"}
 
 
 def _rollout(whole: str, constants: Mapping[str, Constant], where: str) -> str:
@@ -378,6 +389,9 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     defines itself.
     """
     whole, given = whole_text(source), constants
+    if has_policy(constants):
+        before = ["#define WD_POLICY", *_own_headers("policy.cuh")]
+        return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), after])
     if is_rollout(constants):
         return _unit_of_rollout(source, whole, constants, after)
     speaks = speaks_warp_drive(whole)

@@ -90,6 +90,16 @@ WD_FN float wd_exp(const float x) {
   return x > 88.f ? wd_float(0x7F800000u) : x >= -87.f ? scaled : 0.f;  // selects, where branches would diverge
 }
 
+// tanh within a few ulp; what is not a number stays so.
+WD_FN float wd_tanh(const float z) {
+  const float size = fabsf(z);
+  const float shrunk = wd_exp(-2.f * size);
+  const float far = (1.f - shrunk) / (1.f + shrunk);
+  const float square = z * z;
+  const float near = z * (1.f + square * (-1.f / 3 + square * (2.f / 15 - square * (17.f / 315))));
+  return size >= 0.15f ? copysignf(far, z) : near;  // NaN is not, and goes through `near`
+}
+
 // Natural logarithm of a positive, normal, finite x.
 // x = m 2^e, m in [sqrt(1/2), sqrt(2)), log m by Cephes' logf polynomial.
 WD_FN float wd_log(const float x) {

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.perceptron import Perceptron
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused import ACTIVATIONS as FUSED_ACTIVATIONS
 from warpdrive_min.training.fused import perceptron
@@ -309,6 +310,19 @@ class FullyConnected(ActorCritic):
         head = self.policy_head
         return Network(policy, value, self.fc.is_tanh, head.is_continuous, *head.bounds, self.log_std)
 
+    def as_perceptron(self) -> Perceptron | str:
+        """Return the layers for a rollout in one launch, or say why it cannot have them."""
+        if type(self) is not FullyConnected:
+            return f"{type(self).__name__} may compute something else than its layers say"
+        trunks = [self.fc, *([self.value_fc] if "vf_head" in self._modules and self.value_fc is not None else [])]
+        if obstacle := next((trunk.obstacle for trunk in trunks if trunk.obstacle), ""):
+            return obstacle
+        policy = (*self.fc.parameters(), self.policy_head.weight, self.policy_head.bias)
+        if "vf_head" not in self._modules:
+            return Perceptron(policy, (), self.fc.activation)
+        value = (*trunks[-1].parameters(), self.vf_head.weight, self.vf_head.bias)
+        return Perceptron(policy, value, self.fc.activation)
+
     def _path(self, below: Trunk, head: nn.Linear) -> Layers | None:
         layers = below.layers()
         return None if layers is None else (*layers, head.weight, head.bias)
@@ -434,7 +448,8 @@ class Trunk(nn.Sequential):
         first = {"normaliser": Normaliser(n_observed or n_inputs)} if config.normalize_observations else {}
         super().__init__(OrderedDict({**first, **{str(i): layer for i, layer in enumerate(layers)}}))
         self.width = config.fc_dims[-1]
-        self._activation = config.activation
+        self.activation = config.activation
+        """Name of what comes after each layer."""
         self.fused = config.fused
         """Be one kernel, as `ModelConfig.fused` has it."""
         self.exact: ExactLayers | None = None
@@ -443,14 +458,22 @@ class Trunk(nn.Sequential):
     @property
     def is_tanh(self) -> bool:
         """The activation is tanh."""
-        return self._activation == "tanh"
+        return self.activation == "tanh"
+
+    @property
+    def obstacle(self) -> str:
+        """Reason why the layers alone do not say what is computed, or must not be put into one kernel; empty: none."""
+        if "normaliser" in self._modules:
+            return "it normalises observations"
+        if self.fused is False:
+            return "model.fused is false"
+        return "" if self.exact is None else "its kernels have one order of operations"
 
     def layers(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Return weights and biases of two layers that kernels know; None: there are others, or they must not."""
         parts = list(self.parameters())
-        is_known = self._activation in FUSED_ACTIVATIONS and len(parts) == 4 and "normaliser" not in self._modules
-        is_free = self.fused is not False and self.exact is None
-        return (parts[0], parts[1], parts[2], parts[3]) if is_known and is_free else None
+        is_known = self.activation in FUSED_ACTIVATIONS and len(parts) == 4 and not self.obstacle
+        return (parts[0], parts[1], parts[2], parts[3]) if is_known else None
 
     def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
@@ -463,11 +486,11 @@ class Trunk(nn.Sequential):
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
         if self.exact is not None:
-            return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self._activation)
+            return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self.activation)
         if self.fused is not False:
             weights = [*self.parameters(), weight, bias]
             seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs
-            fused = perceptron(seen, weights, self._activation, is_forced=bool(self.fused and inputs.is_cuda))
+            fused = perceptron(seen, weights, self.activation, is_forced=bool(self.fused and inputs.is_cuda))
             if fused is not None:
                 return fused
         return nn.functional.linear(self(inputs), weight, bias)

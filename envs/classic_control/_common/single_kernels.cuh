@@ -1,7 +1,7 @@
-// Kernels of environments of one agent, from what they say by `single.cuh`: `step`, `reset`, and `rollout`.
+// Kernels of environments of one agent, from what they say by `single.cuh`: `step`, `reset`, and rollouts.
 //
 // Constants that come before this header: N_STATE, N_FEATURES, EPISODE_LENGTH, AUTO_RESET, RESET_POOL_SIZE; of a rollout
-// also those of `rollout.cuh`.
+// also KEEP_ALL, and those of `rollout.cuh` or of `policy.cuh`.
 #pragma once
 
 static_assert(sizeof(State) == N_STATE * sizeof(float), "State must be a row of `state`");
@@ -129,6 +129,38 @@ WD_KERNEL(reset)(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGEN
   }
 }
 
+#if defined(__CUDACC__) && (defined(WD_ROLLOUT) || defined(WD_POLICY))
+
+// An environment in the registers of a thread, and what its last step led to.
+struct Playing {
+  State state;
+  Seen seen;
+  int timestep, episode;
+  float reward;
+  bool is_terminal, out_of_time;
+};
+
+// Takes a step; at the end of an episode writes its last observation, if the environment is its own, and goes on.
+WD_FN void play(Playing& at, const Action action, const int env, const bool is_own,
+                float (*const final_observations)[N_AGENTS][N_FEATURES], const long long kept, const int* const seed,
+                const float (*const pool)[N_AGENTS][N_STATE]) {
+  const auto after = outcome(at.state, action);
+  at.state = after.state;
+  at.seen = after.seen;
+  at.reward = after.reward;
+  at.is_terminal = after.is_terminal;
+  at.timestep += 1;
+  at.out_of_time = (at.timestep >= EPISODE_LENGTH) & !at.is_terminal;
+  if (at.is_terminal | at.out_of_time) {
+    if (is_own) wd_store(final_observations[kept][0], at.seen);
+    at.state = start(env, at.episode++, seed, pool);
+    at.seen = observe(at.state);
+    at.timestep = 0;
+  }
+}
+
+#endif
+
 #if defined(WD_ROLLOUT)
 
 // Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, and four draws
@@ -141,14 +173,10 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
 #if defined(__CUDACC__)
   WD_EACH_ENV(local, env) {
-    State s = wd_load<State>(state[env][0]);
-    int timestep = _timestep_[env], episode = _episode_[env];
+    Playing at = {wd_load<State>(state[env][0]), {}, _timestep_[env], _episode_[env]};
     const unsigned first_word = RANDOM ? draws[env] : 0;
     wd_words words = {0u, 0u, 0u, 0u};
     Action action = 0;
-    Seen seen;
-    float reward = 0.f;
-    bool is_terminal = false, out_of_time = false;
     for (int k = 0; k < n_steps; ++k) {
       const long long row = static_cast<long long>(k) * n_envs + env;
       if (RANDOM) {
@@ -158,32 +186,20 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       } else {
         action = sampled_actions[row][0][0];
       }
-      const auto after = outcome(s, action);
-      s = after.state;
-      seen = after.seen;
-      reward = after.reward;
-      is_terminal = after.is_terminal;
-      timestep += 1;
-      out_of_time = (timestep >= EPISODE_LENGTH) & !is_terminal;
-      if (is_terminal | out_of_time) {
-        wd_store(final_observations[KEEP_ALL ? row : env][0], seen);
-        s = start(env, episode++, _reset_seed_, state_reset_pool);
-        seen = observe(s);
-        timestep = 0;
-      }
+      play(at, action, env, true, final_observations, KEEP_ALL ? row : env, _reset_seed_, state_reset_pool);
       if (KEEP_ALL || k == n_steps - 1) {
         const long long kept = KEEP_ALL ? row : env;
         if (RANDOM) sampled_actions[kept][0][0] = action;
-        wd_store(observations[kept][0], seen);
-        rewards[kept][0] = reward;
-        terminated[kept] = is_terminal;
-        truncated[kept] = out_of_time;
-        _done_[kept] = is_terminal | out_of_time;
+        wd_store(observations[kept][0], at.seen);
+        rewards[kept][0] = at.reward;
+        terminated[kept] = at.is_terminal;
+        truncated[kept] = at.out_of_time;
+        _done_[kept] = at.is_terminal | at.out_of_time;
       }
     }
-    wd_store(state[env][0], s);
-    _timestep_[env] = timestep;
-    _episode_[env] = episode;
+    wd_store(state[env][0], at.state);
+    _timestep_[env] = at.timestep;
+    _episode_[env] = at.episode;
     if (RANDOM) draws[env] = first_word + n_steps;
   }
 #else
@@ -196,6 +212,73 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
     }
     take_step(state, actions, observations + kept, final_observations + kept, rewards + kept, _timestep_, _done_ + kept,
               terminated + kept, truncated + kept, _episode_, _reset_seed_, state_reset_pool, n_envs);
+  }
+#endif
+}
+
+#endif
+
+#if defined(WD_POLICY)
+
+// Takes n_steps steps, whose actions a policy draws from what it sees. What each step began with is row k of
+// `observations`, and what it led to row k + 1; without KEEP_ALL they are one row.
+WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
+                               float (*observations)[N_AGENTS][N_FEATURES],
+                               float (*final_observations)[N_AGENTS][N_FEATURES], float (*rewards)[N_AGENTS],
+                               int* _timestep_, int* _done_, int* terminated, int* truncated, int* _episode_,
+                               const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                               const float* weights, float (*log_probs)[N_AGENTS], float (*values)[N_AGENTS],
+                               int* draws, const int* seed, int stream, int n_steps, int n_envs) {
+#if defined(__CUDACC__)
+  static_assert(THREADS == ENVS_PER_BLOCK, "a thread has an environment");
+  WD_SHARED wd_policy policy;
+  policy.begin(weights);
+  WD_SYNC();
+  // The last warp's threads beyond the environments play the last one, too, and keep nothing: a warp acts as a whole.
+  const int env = wd_min(WD_FIRST_ENV + WD_THREAD, n_envs - 1);
+  const bool is_own = WD_FIRST_ENV + WD_THREAD < n_envs;
+  Playing at = {wd_load<State>(state[env][0]), wd_load<Seen>(observations[env][0]), _timestep_[env], _episode_[env]};
+  const unsigned first_word = draws[env];
+  wd_words words = {0u, 0u, 0u, 0u};
+  WD_SYNC();  // before the state that others start from is written
+  for (int k = 0; k < n_steps; ++k) {
+    const long long row = static_cast<long long>(k) * n_envs + env, kept = KEEP_ALL ? row : env;
+    const unsigned word = first_word + k;
+    if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed[0], seed[1]);
+    policy.evaluate(at.seen, weights);
+    float* const out = policy.out[WD_THREAD];
+    const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
+    play(at, drawn.action, env, is_own, final_observations, kept, _reset_seed_, state_reset_pool);
+    if (is_own && (KEEP_ALL || k == n_steps - 1)) {
+      sampled_actions[kept][0][0] = drawn.action;
+      log_probs[kept][0] = drawn.log_prob;
+      if (HAS_VALUE) values[kept][0] = out[VALUE_COLUMN];
+      wd_store(observations[KEEP_ALL ? row + n_envs : env][0], at.seen);
+      rewards[kept][0] = at.reward;
+      terminated[kept] = at.is_terminal;
+      truncated[kept] = at.out_of_time;
+      _done_[kept] = at.is_terminal | at.out_of_time;
+    }
+  }
+  if (!is_own) return;
+  wd_store(state[env][0], at.state);
+  _timestep_[env] = at.timestep;
+  _episode_[env] = at.episode;
+  draws[env] = first_word + n_steps;
+#else
+  wd_policy policy;
+  const int end = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs);
+  for (int k = 0; k < n_steps; ++k) {
+    const long long row = static_cast<long long>(k) * n_envs, kept = KEEP_ALL ? row : 0;
+    wd_drawn_words<1> words;
+    words.draw(WD_BLOCK, WD_FIRST_ENV, end - WD_FIRST_ENV, draws, stream, seed);
+    for (int env = WD_FIRST_ENV; env < end; env += WD_ROWS)
+      policy.act(observations[kept + env], weights, words.of[0] + env - WD_FIRST_ENV, &sampled_actions[kept + env][0][0],
+                 log_probs[kept + env], values[HAS_VALUE ? kept + env : 0], wd_min(WD_ROWS, end - env));
+    for (int env = WD_FIRST_ENV; env < end; ++env) draws[env] += 1;
+    take_step(state, sampled_actions + kept, observations + (KEEP_ALL ? row + n_envs : 0), final_observations + kept,
+              rewards + kept, _timestep_, _done_ + kept, terminated + kept, truncated + kept, _episode_, _reset_seed_,
+              state_reset_pool, n_envs);
   }
 #endif
 }

@@ -100,16 +100,6 @@ static void add_rows(float* const sum, const float* const rows, const int n_rows
 
 // ---------------------------------------------------------------- perceptron
 
-// tanh within a few ulp; what is not a number stays so.
-WD_FN float wd_tanh(const float z) {
-  const float size = fabsf(z);
-  const float shrunk = wd_exp(-2.f * size);
-  const float far = (1.f - shrunk) / (1.f + shrunk);
-  const float square = z * z;
-  const float near = z * (1.f + square * (-1.f / 3 + square * (2.f / 15 - square * (17.f / 315))));
-  return size >= 0.15f ? std::copysign(far, z) : near;  // NaN is not, and goes through `near`
-}
-
 static void activate(float* const hidden, const int n, const bool is_tanh) {
   if (is_tanh)
     for (int i = 0; i < n; ++i) hidden[i] = wd_tanh(hidden[i]);

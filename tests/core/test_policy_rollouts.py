@@ -1,0 +1,248 @@
+"""Rollouts with a policy: what acts in one launch acts as its network says, and as draws and steps one by one."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs import ENVS
+from tests.core.test_rollouts import assert_same, made
+from tests.support import BACKENDS_HERE, is_simulated, on_every_backend
+from warpdrive_min import BACKENDS, CUDASampler, EnvWrapper
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.environment import environment_constants
+from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.perceptron import Perceptron, Weights
+from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
+from warpdrive_min.rollouts import PolicySteps
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.models import FullyConnected
+from warpdrive_min.training.recurrent import GRU
+
+SEED = 5
+N_STEPS = 9
+NETWORKS: list[tuple[str, dict[str, Any]]] = [
+    ("cartpole", {"fc_dims": (64, 64), "activation": "tanh", "shared": False}),
+    ("cartpole, pool", {"fc_dims": (20,), "activation": "relu"}),
+    ("acrobot", {"fc_dims": (33, 128), "activation": "tanh"}),
+]
+TOLERANCE = 1e-5
+"""Of sums of up to 128 products of float32."""
+
+
+def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
+    """Return a network for the agents of a wrapper, with initial weights that make its logits differ."""
+    space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
+    n_features = wrapper.cuda_data_manager.tensor("observations").shape[-1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = FullyConnected(n_features, space, ModelConfig(init_method="xavier", **config))
+    return model.to(wrapper.cuda_data_manager.device)
+
+
+def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -> None:
+    """Assert that actions (n_steps, n_envs, 1, 1) are the sampler's of these logits, but where rounding decides."""
+    n_steps, n_envs = actions.shape[:2]
+    ends = torch.softmax(logits[:, :, 0].double(), -1).cumsum(-1).cpu().numpy()
+    got = actions[:, :, 0, 0].cpu().numpy()
+    n_in_doubt = 0
+    for step in range(n_steps):
+        draw, envs = first_draw + step, np.arange(n_envs)
+        words = philox(draw // 4, envs, 0, STREAM_ACTIONS, SEED, 0)
+        threshold = uniform(words[draw % 4])[:, None]
+        want = (ends[step] > threshold).argmax(-1)
+        is_clear = (np.abs(ends[step] - threshold) > TOLERANCE).all(-1)
+        n_in_doubt += (~is_clear).sum()
+        np.testing.assert_array_equal(got[step][is_clear], want[is_clear])
+    assert n_in_doubt <= 0.01 * got.size
+
+
+@pytest.mark.parametrize(
+    ("backend", "network"),
+    [
+        pytest.param(*each.values, network, marks=each.marks)
+        for each in BACKENDS_HERE
+        for network in range(len(NETWORKS) if each.values[0] in ("host", "pycuda") else 1)
+    ],
+)
+def test_policy_acts_as_its_network_says(backend, network):
+    """Step by step from what was seen: log-probabilities, values, draws, and what the actions lead to, to the bit."""
+    form, config = NETWORKS[network]
+    n_envs, n_steps = (3, 2) if is_simulated(backend) else (135, N_STEPS)
+    acted, told = made(form, backend, n_envs), made(form, backend, n_envs)
+    model = model_of(acted, **config)
+    is_fused = backend in ("host", "pycuda")
+    assert acted.rollout_mode_of(model).name == ("fused" if is_fused else "stepwise")
+    for first in (0, n_steps):
+        steps = acted.rollout(n_steps, model, keep="all")
+        seen = torch.cat([steps.first_observations[None], steps.observations[:-1]])
+        with torch.no_grad():
+            logits, values = model(seen)
+        of_actions = torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
+        torch.testing.assert_close(steps.log_probs, of_actions, rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(steps.values, values, rtol=0, atol=TOLERANCE)
+        assert_drawn(steps.sampled_actions, logits, first)
+        assert torch.equal(seen[0], told.cuda_data_manager.tensor("observations"))
+        want = told.rollout(n_steps, steps.sampled_actions.clone(), keep="all")
+        for name in ("observations", "rewards", "terminated", "truncated", "done"):
+            assert torch.equal(getattr(steps, name), getattr(want, name)), name
+        ended = steps.done != 0
+        assert torch.equal(steps.final_observations[ended], want.final_observations[ended])
+    assert is_simulated(backend) or (ended.any() and steps.sampled_actions.float().std() > 0.1)
+    for name in ("state", "_timestep_", "_episode_", "observations"):
+        assert torch.equal(acted.cuda_data_manager.tensor(name), told.cuda_data_manager.tensor(name)), name
+
+
+def only_biases(model: FullyConnected) -> FullyConnected:
+    """Make a model's logits and value the same whatever it sees, so that no order of sums changes them."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("weight"):
+            torch.nn.init.zeros_(parameter)
+    return model
+
+
+@on_every_backend
+def test_equal_logits_give_the_same_rollout_one_by_one(backend):
+    """With logits equal to the bit, all is, from a sampler that was used before, and what it draws afterwards."""
+    n_envs, n_steps = (3, 2) if is_simulated(backend) else (70, 6)
+    wrappers, steps = [made("cartpole", backend, n_envs) for _ in range(2)], list[PolicySteps]()
+    for wrapper in wrappers:
+        model = only_biases(model_of(wrapper, fc_dims=(64, 64), activation="tanh"))
+        data, sampler = wrapper.cuda_data_manager, CUDASampler(wrapper.cuda_function_manager)
+        sampler.register_actions(data, "sampled_actions", 2)
+        sampler.init_random(11)
+        even = torch.ones(n_envs, 1, 2, device=data.device)
+        sampler.sample(data, even)
+        acting = model if wrapper is wrappers[0] else lambda seen, model=model: model(seen)
+        wrapper.rollout(n_steps, acting, sampler=sampler)
+        steps.append(wrapper.rollout(n_steps, acting, keep="all", sampler=sampler))
+        sampler.sample(data, even)
+    assert_same(*wrappers, keep="all")
+    for name in ("sampled_actions", "observations", "rewards", "done", "values", "first_observations"):
+        assert torch.equal(*(getattr(each, name) for each in steps)), name
+    torch.testing.assert_close(steps[0].log_probs, steps[1].log_probs, rtol=0, atol=1e-6)
+    assert 0 < steps[0].sampled_actions.float().mean() < 1
+
+
+def test_each_launch_sees_the_weights_as_they_are():
+    """A rollout that is bound once follows the parameters, also where they become views of a vector."""
+    wrapper = made("cartpole", "host", 70)
+    model = only_biases(model_of(wrapper, fc_dims=(16,)))
+    launch, steps = wrapper.bound_rollout(3, model)
+    for choice in (0, 1):
+        vector = torch.zeros(2)
+        vector[choice] = 100.0
+        model.policy_head.bias.data = vector[:]
+        model.vf_head.bias.data.fill_(choice + 0.5)
+        launch()
+        assert (steps.sampled_actions == choice).all()
+        assert torch.equal(steps.values, torch.full((70, 1), choice + 0.5))
+        assert torch.equal(steps.log_probs, torch.zeros(70, 1))
+
+
+def test_mode_says_why_a_policy_steps_one_by_one():
+    """Each reason has a case."""
+    wrapper = made("cartpole", "host", 2)
+    for config, why in (
+        ({"fc_dims": (129, 8)}, "a hidden layer has 129 units"),
+        ({"fc_dims": (8, 8, 8)}, "it has 3 hidden layers"),
+        ({"activation": "elu"}, "its activation is 'elu'"),
+        ({"normalize_observations": True}, "it normalises observations"),
+        ({"fused": False}, "model.fused is false"),
+    ):
+        mode = wrapper.rollout_mode_of(model_of(wrapper, **config))
+        assert mode.name == "stepwise"
+        assert why in mode.reason
+    assert "as_perceptron" in wrapper.rollout_mode_of(lambda seen: (seen[..., :2], seen[..., 0])).reason
+    for form, backend, why in (
+        ("cartpole", "cpu", "has no launches"),
+        ("tag_continuous", "host", "one agent with one choice"),
+        ("rice, negotiation", "host", "one agent with one choice"),
+    ):
+        other = made(form, backend, 2)
+        assert why in other.rollout_mode_of(model_of(other)).reason
+
+
+def test_several_agents_and_masks_act_one_by_one():
+    """Several agents, types and forbidden choices: the log-probabilities are those of the choices that are allowed."""
+    wrapper = made("rice, negotiation", "host", 3)
+    model = only_biases(model_of(wrapper, fc_dims=(4,)))
+    torch.nn.init.zeros_(model.policy_head.bias)
+    mask = wrapper.cuda_data_manager.tensor("action_mask")
+    before = mask.clone()
+    steps = wrapper.rollout(1, model)
+    space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
+    n_allowed = torch.stack([part.sum(-1) for part in before.split(list(space.categories), -1)], -1)
+    torch.testing.assert_close(steps.log_probs, -n_allowed.double().log().sum(-1).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_rollout_refuses_policies_that_need_more():
+    """Boxes and recurrent models are for a Trainer."""
+    pendulum = made("pendulum", "host", 2)
+    with pytest.raises(ConfigError, match="actions of a policy must be choices"):
+        pendulum.rollout(2, model_of(pendulum))
+    cartpole = made("cartpole", "host", 2)
+    with pytest.raises(ConfigError, match="what it observes alone"):
+        cartpole.rollout_mode_of(GRU(4, ActionSpace((2,), 1), ModelConfig(type="gru")))
+
+
+def layers(*sizes: int) -> list[torch.Tensor]:
+    """Return random weights and biases of layers of these sizes."""
+    return [torch.randn(*shape) / 4 for pair in itertools.pairwise(sizes) for shape in (pair[::-1], pair[1:])]
+
+
+@pytest.mark.parametrize("hidden", [(20,), (72, 9)], ids=str)
+def test_warp_evaluates_the_network(hidden):
+    """What a GPU's lanes do with their registers, done by fibres that stand for them, is what torch computes."""
+    torch.manual_seed(SEED)
+    n_features, n_outputs = 10, 3
+    policy = layers(n_features, *hidden, n_outputs)
+    perceptron, row = Perceptron(policy, (), "tanh"), 18
+    weights = Weights(perceptron, in_tiles=True)
+    weights.pack()
+    constants = {**perceptron.constants(), "N_FEATURES": n_features, "N_OUTPUTS": n_outputs, "ROW": row}
+    source = Path(__file__).with_name("perceptron_warp.cu")
+    shape = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(32).constants()}
+    kernel = BACKENDS["host"].compile(source, {**constants, **shape})["evaluate"]
+    inputs, out = torch.zeros(32, row), torch.zeros(32, row)
+    inputs[:, :n_features] = torch.randn(32, n_features)
+    kernel.prepare([weights.packed, inputs, out], 1, 32)()
+    want = inputs[:, :n_features].double()
+    for index in range(0, len(policy), 2):
+        want = torch.nn.functional.linear(want, policy[index].double(), policy[index + 1].double())
+        want = want if index == len(policy) - 2 else want.tanh()
+    torch.testing.assert_close(out[:, :n_outputs], want.float(), rtol=0, atol=3e-6)
+
+
+def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
+    """Compile the rollout of an environment with a policy for a GPU."""
+    env = ENVS[form]()
+    of_choice = {"N_TYPES": 1, "LOGITS": True, "MASKED": False, "ARGMAX": False, "LOG_PROB": True, "ENTROPY": False}
+    constants = environment_constants(env, auto_reset=True) | LaunchShape.of(1).constants() | of_choice | flags
+    return cuda_c.compile_cubin(Path(env.kernel_sources["cuda_c"]), constants | perceptron.constants(), "sm_90")
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@pytest.mark.parametrize(("form", "hidden", "is_shared"), [("cartpole", (64, 64), True), ("acrobot", (40,), False)])
+def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared):
+    """One and two hidden layers give machine code, with the value on them, or on its own."""
+    n_features, n_choices = {"cartpole": (4, 2), "acrobot": (6, 3)}[form]
+    policy = layers(n_features, *hidden, n_choices)
+    below = policy[:-2] if is_shared else layers(n_features, *hidden)
+    perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh")
+    assert b"rollout_with_policy" in compiled(form, perceptron, KEEP_ALL=is_shared).read_bytes()
+
+
+def test_source_without_a_kernel_of_policies_says_so(tmp_path):
+    """The error names what is missing."""
+    source = tmp_path / "env.cu"
+    source.write_text("WD_KERNEL(step)(int* sampled_actions, int n_envs) {}\n")
+    with pytest.raises(CompileError, match=r"has no kernel 'rollout_with_policy'.*take the steps one by one"):
+        cuda_c.declared(source, {"HIDDEN1": 8, "KEEP_ALL": True, "N_AGENTS": 1})

@@ -1,0 +1,172 @@
+// A perceptron on the matrix units of a GPU: a warp passes 32 rows through all layers, and between them nothing leaves its
+// registers.
+//
+// A product of float32 is three of TF32: each factor is cut into its first 11 bits and the rest, and only the product of
+// the rests is left out. So the results have errors as those of float32.
+//
+// A tile of 16 rows and 8 columns has four numbers in each lane, 4 g + t: those of rows g and g + 8 in columns 2 t and
+// 2 t + 1. That is what comes out of a product (`mma.m16n8k8`); it goes into the next one as it is, since the order of the
+// terms of a sum is free: the two columns of a lane stand where the unit has columns t and t + 4. `warpdrive_min.perceptron`
+// lays down the weights accordingly: for each 8 outputs and 8 inputs, of each lane the weights of output g and inputs 2 t
+// and 2 t + 1; after those of a layer its biases. Sizes are rounded up to multiples of 8, with zeros.
+//
+// Constants that come before this header: N_FEATURES; HIDDEN1, HIDDEN2, units of the hidden layers, the latter 0 if there
+// is one; IS_TANH.
+#pragma once
+
+struct WD_ALIGN(8) wd_pair {
+  float x, y;
+};
+
+WD_FN constexpr int wd_tiles(const int n) { return (n + 7) / 8; }
+
+// Floats of a layer's weights and biases.
+WD_FN constexpr int wd_layer_floats(const int n_inputs, const int n_outputs) {
+  return wd_tiles(n_outputs) * (64 * wd_tiles(n_inputs) + 8);
+}
+
+constexpr int WD_LAST_HIDDEN = HIDDEN2 ? HIDDEN2 : HIDDEN1;
+constexpr int WD_TILES_IN = wd_tiles(N_FEATURES), WD_TILES1 = wd_tiles(HIDDEN1), WD_TILES2 = wd_tiles(HIDDEN2);
+constexpr int WD_TILES_LAST = wd_tiles(WD_LAST_HIDDEN);
+constexpr int WD_FIRST_FLOATS = wd_layer_floats(N_FEATURES, HIDDEN1);
+constexpr int WD_SECOND_FLOATS = HIDDEN2 ? wd_layer_floats(HIDDEN1, HIDDEN2) : 0;
+constexpr int WD_AT_ONCE = HIDDEN1 <= 64 ? 2 : 1;  // tiles of 16 rows whose first layer fits into the registers
+
+#if defined(__CUDACC__)
+
+// sum += left * right, of tiles of 16 x 8 and 8 x 8, in the order of the unit's registers.
+WD_FN void wd_multiply_tf32(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+}
+
+#endif
+
+// The first 11 bits of a number, and the rest.
+WD_FN void wd_cut(const float x, unsigned& high, unsigned& low) {
+  high = wd_bits(x) & 0xFFFFE000u;
+  low = wd_bits(x - wd_float(high));
+}
+
+// A sum of products, whose parts do not wait for each other: those of first bits alone, and the others.
+struct wd_sum {
+  float high[4], low[4];
+};
+
+// sum += left * right, where `left` is a tile as it comes out of a product, and `right` a lane's weights.
+WD_FN void wd_multiply(wd_sum& sum, const float (&left)[4], const wd_pair right) {
+  unsigned high[4], low[4], right_high[2], right_low[2];
+  wd_cut(left[0], high[0], low[0]);
+  wd_cut(left[2], high[1], low[1]);
+  wd_cut(left[1], high[2], low[2]);
+  wd_cut(left[3], high[3], low[3]);
+  wd_cut(right.x, right_high[0], right_low[0]);
+  wd_cut(right.y, right_high[1], right_low[1]);
+  wd_multiply_tf32(sum.low, low, right_high);
+  wd_multiply_tf32(sum.high, high, right_high);
+  wd_multiply_tf32(sum.low, high, right_low);
+}
+
+WD_FN float wd_activated(const float x) {
+  if (!IS_TANH) return x < 0.f ? 0.f : x;
+  return 1.f - __fdividef(2.f, 1.f + __expf(2.f * x));  // within 2e-7
+}
+
+WD_FN void wd_activate(float (&tile)[4], const wd_sum& sum) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile[i] = wd_activated(sum.high[i] + sum.low[i]);
+}
+
+// A sum of nothing but the biases of a lane's columns.
+WD_FN wd_sum wd_begin(const float* const biases) {
+  const wd_pair of = wd_load<wd_pair>(biases);
+  return {{of.x, of.y, of.x, of.y}, {0.f, 0.f, 0.f, 0.f}};
+}
+
+// Writes what the last layer puts out of the rows of `in` (32, WD_IN_ROW), to `out` (32, OUT_ROW), with what rounds its
+// sizes up to multiples of 8. All lanes of a warp call it, with rows that all have written; they meet before and after.
+template <int N_OUTPUTS, int IN_ROW, int OUT_ROW>
+WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_ROW], float (*const out)[OUT_ROW],
+                       const int lane) {
+  constexpr int TILES_OUT = wd_tiles(N_OUTPUTS);
+  const int g = lane / 4, t = lane % 4;
+  const float* const first = weights;
+  const float* const second = first + WD_FIRST_FLOATS;
+  const float* const last = second + WD_SECOND_FLOATS;
+  const float* const first_biases = first + WD_TILES1 * WD_TILES_IN * 64 + 2 * t;
+  const float* const second_biases = second + WD_TILES2 * WD_TILES1 * 64 + 2 * t;
+  const float* const last_biases = last + TILES_OUT * WD_TILES_LAST * 64 + 2 * t;
+#pragma unroll 1
+  for (int above = 0; above < 32; above += 16 * WD_AT_ONCE) {
+    float seen[WD_AT_ONCE][WD_TILES_IN][4], hidden[WD_AT_ONCE][WD_TILES1][4];
+    wd_sum sums[WD_AT_ONCE][TILES_OUT];
+#pragma unroll
+    for (int m = 0; m < WD_AT_ONCE; ++m) {
+#pragma unroll
+      for (int k = 0; k < WD_TILES_IN; ++k) {
+        const int row = above + 16 * m + g, column = 8 * k + 2 * t;
+        const wd_pair upper = wd_load<wd_pair>(in[row] + column), lower = wd_load<wd_pair>(in[row + 8] + column);
+        seen[m][k][0] = upper.x, seen[m][k][1] = upper.y, seen[m][k][2] = lower.x, seen[m][k][3] = lower.y;
+      }
+#pragma unroll
+      for (int o = 0; o < TILES_OUT; ++o) sums[m][o] = wd_begin(last_biases + 8 * o);
+    }
+#pragma unroll
+    for (int n = 0; n < WD_TILES1; ++n) {
+      wd_sum units[WD_AT_ONCE];
+#pragma unroll
+      for (int m = 0; m < WD_AT_ONCE; ++m) units[m] = wd_begin(first_biases + 8 * n);
+#pragma unroll
+      for (int k = 0; k < WD_TILES_IN; ++k) {
+        const wd_pair right = wd_load<wd_pair>(first + (n * WD_TILES_IN + k) * 64 + 2 * lane);
+#pragma unroll
+        for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(units[m], seen[m][k], right);
+      }
+#pragma unroll
+      for (int m = 0; m < WD_AT_ONCE; ++m) wd_activate(hidden[m][n], units[m]);
+    }
+    if constexpr (HIDDEN2 == 0) {
+#pragma unroll
+      for (int n = 0; n < WD_TILES1; ++n)
+#pragma unroll
+        for (int o = 0; o < TILES_OUT; ++o) {
+          const wd_pair right = wd_load<wd_pair>(last + (o * WD_TILES1 + n) * 64 + 2 * lane);
+#pragma unroll
+          for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(sums[m][o], hidden[m][n], right);
+        }
+    } else {  // eight units of the second layer at a time, which go on to the last one at once
+#pragma unroll 1
+      for (int n = 0; n < WD_TILES2; ++n) {
+        float tile[WD_AT_ONCE][4];
+        wd_sum units[WD_AT_ONCE];
+#pragma unroll
+        for (int m = 0; m < WD_AT_ONCE; ++m) units[m] = wd_begin(second_biases + 8 * n);
+#pragma unroll
+        for (int k = 0; k < WD_TILES1; ++k) {
+          const wd_pair right = wd_load<wd_pair>(second + (n * WD_TILES1 + k) * 64 + 2 * lane);
+#pragma unroll
+          for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(units[m], hidden[m][k], right);
+        }
+#pragma unroll
+        for (int m = 0; m < WD_AT_ONCE; ++m) wd_activate(tile[m], units[m]);
+#pragma unroll
+        for (int o = 0; o < TILES_OUT; ++o) {
+          const wd_pair right = wd_load<wd_pair>(last + (o * WD_TILES2 + n) * 64 + 2 * lane);
+#pragma unroll
+          for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(sums[m][o], tile[m], right);
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < WD_AT_ONCE; ++m)
+#pragma unroll
+      for (int o = 0; o < TILES_OUT; ++o) {
+        const int row = above + 16 * m + g, column = 8 * o + 2 * t;
+        const wd_sum& sum = sums[m][o];
+        wd_store(out[row] + column, wd_pair{sum.high[0] + sum.low[0], sum.high[1] + sum.low[1]});
+        wd_store(out[row + 8] + column, wd_pair{sum.high[2] + sum.low[2], sum.high[3] + sum.low[3]});
+      }
+  }
+}
