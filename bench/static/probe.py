@@ -51,9 +51,12 @@ from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.backends.numba_cuda import NumbaBackend, NumbaKernel, scalar
 from warpdrive_min.backends.pycuda_driver import PyCudaBackend
 from warpdrive_min.policies import random_policy
+from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
 from warpdrive_min.training.arrays import SharedLayout
+from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.rollout import RolloutRecorder
 
 SEED: Final = 1
@@ -317,6 +320,12 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
             with trace.part() as launches:
                 wrapper.rollout(1, keep=keep)
             yield f"rollout_{keep}", n_envs, launches
+        if hasattr(wrapper, "rollout_mode_of") and not hasattr(next(iter(wrapper.env.action_space.values())), "low"):
+            model = _policy(wrapper)
+            if wrapper.rollout_mode_of(model).name == "fused":
+                with trace.part() as launches:
+                    wrapper.rollout(1, model, keep="all")
+                yield "rollout_with_policy", n_envs, launches
     draw = random_policy(wrapper, SEED)
     with trace.part() as launches:
         draw()
@@ -331,6 +340,13 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
             recorder.begin()
             recorder.record(0)
         yield f"record_{policy}" if policies else "record", n_envs, launches
+
+
+def _policy(wrapper: EnvWrapper) -> Any:
+    """Return a network of two layers for the agents of an environment."""
+    space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
+    n_features = wrapper.cuda_data_manager.tensor("observations").flatten(2).shape[2]
+    return FullyConnected(n_features, space, ModelConfig(activation="tanh"))
 
 
 def _class(source: str) -> Any:

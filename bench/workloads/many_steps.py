@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
+import numpy as np
 import torch
 
-from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min import BACKENDS, EnvWrapper, capture
 from warpdrive_min.consistency import difference
 from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.envs import ENVS
-from warpdrive_min.rollouts import Steps
+from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
+from warpdrive_min.rollouts import Policy, PolicySteps, Steps
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.models import FullyConnected
 
 from ..case import Skip
 from ..measure import Timed
 from ..point import Check, Mode, Point, Preset
 from .env_step import CARTPOLE, CHECKED_STEPS, TAG_CONTINUOUS, TAG_GRIDWORLD, checked_envs, env_step, place
-from .shared import EPISODE_LENGTHS, ON_GPU, SEED, Repeated, available, compared, env_config, snapshot_of, timed
+from .shared import (
+    EAGER_STEPS,
+    EPISODE_LENGTHS,
+    ON_GPU,
+    SEED,
+    Repeated,
+    available,
+    compared,
+    env_config,
+    snapshot_of,
+    timed,
+)
 
 STEPS_OF_A_LAUNCH: Final = 100
+MOST_ENVS_OF_A_POLICY: Final = 100_000
+ROUNDING: Final = 1e-5
+"""Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer."""
 
 
 def many_steps(point: Point) -> Timed:
-    """Take random steps, restart what ended: so many in a launch, or, as in `env_step`, a draw and a step at a time."""
+    """Take steps and restart what ended: so many in a launch, or, as in `env_step`, a draw and a step at a time.
+
+    Actions are random, or those of the point's ``policy``.
+    """
+    if "policy" in point:
+        return steps_of_policy(point)
     if point["mode"] != "fused":
         return env_step(point)
     backend = available(point["backend"])
@@ -46,6 +71,89 @@ def many_steps(point: Point) -> Timed:
         notes={"steps_per_run": STEPS_OF_A_LAUNCH},
         snapshot=lambda: snapshot_of(wrapper.cuda_data_manager),
     )
+
+
+def steps_of_policy(point: Point) -> Timed:
+    """Have a policy act: within a kernel, or, as torch, the sampler and the step, one by one."""
+    backend, n_envs = available(point["backend"]), point["n_envs"]
+    wrapper = started(point, point["backend"], n_envs)
+    model, is_fused = network(point, wrapper), point["mode"] == "fused"
+    form = wrapper.rollout_mode_of(model)
+    if is_fused and form.name != "fused":
+        raise Skip(f"{point['env']} on {point['backend']} steps one by one: {form.reason}")
+    acting: Policy = model if is_fused else lambda seen: model(seen)  # of which no kernel knows the layers
+    n_steps = STEPS_OF_A_LAUNCH if is_fused or backend.captures_graphs else EAGER_STEPS
+    launch, steps = wrapper.bound_rollout(n_steps, acting, keep=point["kept"])
+    launch()
+    run = capture(backend, launch) if point["mode"] == "graph" else launch
+    n_products = sum(each.numel() for each in model.parameters() if each.dim() == 2)
+    return timed(
+        backend,
+        Repeated(run, n_steps, point["mode"]),
+        lambda: policy_agrees(point, steps),
+        is_pinned=True,
+        work={"env_steps": n_envs, "agent_steps": n_envs},
+        threads=backend.threads,
+        n_bytes=n_envs * wrapper.env.bytes_per_step,
+        n_ops=n_envs * (wrapper.env.ops_per_step + 2 * n_products),
+        notes={"steps_per_run": n_steps},
+        snapshot=lambda: snapshot_of(wrapper.cuda_data_manager),
+    )
+
+
+def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
+    """Return the policy of a point, with the same weights each time: hidden layers, tanh, and a value on them."""
+    space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
+    n_features = math.prod(wrapper.cuda_data_manager.tensor("observations").shape[2:])
+    config = ModelConfig(fc_dims=tuple(map(int, point["policy"].split("-"))), activation="tanh", init_method="xavier")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return FullyConnected(n_features, space, config).to(wrapper.cuda_data_manager.device)
+
+
+@torch.no_grad()
+def policy_agrees(point: Point, steps: PolicySteps) -> Check:
+    """Hold a twin's policy against torch and NumPy, step by step from what was seen, and its steps against NumPy.
+
+    What its actions lead to must be the same to the bit, log-probabilities and values but for `ROUNDING`, and actions
+    where `ROUNDING` does not decide.
+    """
+    n_envs = checked_envs(point)
+    twin, oracle = (started(point, backend, n_envs, exact=True) for backend in (point["backend"], "cpu"))
+    model = network(point, twin)
+    of_twin = twin.rollout(CHECKED_STEPS, model if point["mode"] == "fused" else lambda seen: model(seen), keep="all")
+    got = {name: tensor.cpu() for name, tensor in of_twin._asdict().items()}
+    first = oracle.cuda_data_manager.tensor("observations")[None].clone()
+    want = oracle.rollout(CHECKED_STEPS, got["sampled_actions"], keep="all")._asdict()
+    logits, values = network(point, oracle)(torch.cat([first, want["observations"][:-1]]))
+    log_probs = torch.log_softmax(logits, -1)
+    want["values"], want["log_probs"] = values, log_probs.gather(-1, got["sampled_actions"].long()).squeeze(-1)
+    errors = {
+        name: difference(want[name].numpy(), got[name].numpy()).error for name in want if name != FINAL_OBSERVATIONS
+    }
+    moved = max(errors[name] for name in errors if name not in ("values", "log_probs"))
+    said = max(errors["values"], errors["log_probs"])
+    n_wrong = wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), log_probs[:, :, 0].double().exp().numpy())
+    is_finite = bool(torch.isfinite(steps.observations).all() and torch.isfinite(steps.log_probs).all())
+    return Check(
+        passed=is_finite and moved == 0 and said <= ROUNDING and n_wrong == 0,
+        max_error=max(moved, said),
+        oracle=f"NumPy and torch, {n_envs} environments, {CHECKED_STEPS} steps at once",
+        detail=f"largest difference of a twin with exact floats: {moved:g} in what steps lead to, {said:g} in "
+        f"log-probabilities and values, {n_wrong} wrong draws; numbers of the point are "
+        f"{'finite' if is_finite else 'not finite'}",
+    )
+
+
+def wrong_draws(actions: np.ndarray, probabilities: np.ndarray) -> int:
+    """Count actions (n_steps, n_envs) that the sampler does not draw from probabilities, unless `ROUNDING` decides."""
+    ends, n_wrong = probabilities.cumsum(-1), 0
+    for step, (taken, until) in enumerate(zip(actions, ends, strict=True)):
+        words = philox(step // 4, np.arange(len(taken)), 0, STREAM_ACTIONS, *seed_words(SEED))
+        drawn = uniform(words[step % 4])[:, None]
+        is_clear = (np.abs(until - drawn) > ROUNDING).all(-1)
+        n_wrong += int((is_clear & (taken != (until > drawn).argmax(-1))).sum())
+    return n_wrong
 
 
 def twin_agrees(point: Point, steps: Steps) -> Check:
@@ -88,13 +196,20 @@ def many_steps_points(preset: Preset) -> list[Point]:
         sizes = {(env, 1): of_one[:: len(of_one) - 1 or 1] for env in EPISODE_LENGTHS}
         sizes[CARTPOLE] = of_one
         sizes[TAG_GRIDWORLD] = sizes[TAG_CONTINUOUS] = [100, *([2_000] if on_gpu else [])]
-    return [
+    points = [
         place(env, backend, n_envs, n_agents, mode=mode, kept=kept)
         for (env, n_agents), counts in sizes.items()
         for n_envs in counts
         for backend in BACKENDS
         if backend != "cpu"
         for mode, kept in modes(backend, n_agents)
+    ]
+    return points + [
+        place("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64")
+        for n_envs in sizes[CARTPOLE]
+        if n_envs <= MOST_ENVS_OF_A_POLICY
+        for backend, single in WITH_POLICY.items()
+        for mode in (single, "fused")
     ]
 
 
@@ -105,9 +220,12 @@ def modes(backend: str, n_agents: int) -> list[tuple[Mode, str]]:
     return [(single, "last"), *(("fused", each) for each in kept)]
 
 
+WITH_POLICY: Final[dict[str, Mode]] = {"host": "eager", "pycuda": "graph"}
+"""Backends that have a kernel with a policy, and how they take single steps."""
+
 MANY_STEPS: Final = compared(
     name="many_steps",
-    title="random steps, many in a launch, or a draw and a step at a time",
+    title="steps, random or of a policy, many in a launch, or a draw and a step at a time",
     scope="env",
     points=many_steps_points,
     setup=many_steps,

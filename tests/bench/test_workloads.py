@@ -102,6 +102,11 @@ ON_HOST = [
     for case in CASES.values()
     if case.workload is Timed
 ]
+ON_HOST += [
+    pytest.param(CASES["many_steps"], point, id=f"many_steps with a policy, {point['mode']}")
+    for point in CASES["many_steps"].points("smoke")
+    if point["backend"] == "host" and "policy" in point
+]
 
 
 @pytest.mark.parametrize(("case", "point"), ON_HOST)
