@@ -11,18 +11,6 @@
 
 constexpr float WD_SMALLEST = 1.17549435e-38f;  // the least normal float: smaller weights count as 0
 constexpr bool WD_WEIGHED = !ARGMAX || LOG_PROB || ENTROPY;
-constexpr bool WD_IN_REGISTERS = N_TYPES == 1 && N_CATEGORIES <= 32;  // else weights take the place of the row
-
-#if defined(__CUDACC__)
-#define WD_UNROLL _Pragma("unroll")
-#else
-#define WD_UNROLL _Pragma("GCC unroll 32")
-#endif
-
-struct wd_drawn {
-  int action;
-  float log_prob, entropy;
-};
 
 WD_FN float wd_forbidden() { return wd_float(0xFF800000u); }  // -infinity: never a maximum, weight 0
 
@@ -31,6 +19,16 @@ WD_FN int wd_first_allowed(const int* const mask, const int n) {
     if (mask[k]) return k;
   return 0;
 }
+
+#if defined(__CUDACC__)
+
+#define WD_UNROLL _Pragma("unroll")
+constexpr bool WD_IN_REGISTERS = N_TYPES == 1 && N_CATEGORIES <= 32;  // else weights take the place of the row
+
+struct wd_drawn {
+  int action;
+  float log_prob, entropy;
+};
 
 // Draws from the n entries at `row` and may leave their weights there; `mask` is that of the same entries.
 WD_FN wd_drawn wd_draw(float* const row, const int* const mask, const int n, const float uniform) {
@@ -82,3 +80,74 @@ WD_FN wd_drawn wd_draw(float* const row, const int* const mask, const int n, con
   if (drawn.action < 0) drawn.action = wd_first_allowed(mask, n);
   return drawn;
 }
+
+#else
+
+#define WD_EACH_ROW(r, n) WD_INDEPENDENT for (int r = 0; r < n; ++r)
+
+template <int ROWS>
+struct wd_drawn {
+  int action[ROWS];  // -1 where every weight is 0
+  float log_prob[ROWS], entropy[ROWS];
+};
+
+// Draws for each of n_rows rows, the lanes of SIMD, from n entries and a random word. Entry k of row r is `entries[k][r]`;
+// weights may take their places.
+template <int ROWS>
+WD_FN void wd_draw(wd_drawn<ROWS>& drawn, float (*const entries)[ROWS], const int n, const int n_rows,
+                   const unsigned* const words) {
+  float best[ROWS];
+  WD_EACH_ROW(r, n_rows) {
+    best[r] = wd_forbidden();
+    drawn.action[r] = -1;
+  }
+  if constexpr (LOGITS || ARGMAX)
+    for (int k = 0; k < n; ++k)
+      WD_EACH_ROW(r, n_rows) {
+        const bool is_better = entries[k][r] > best[r];
+        best[r] = is_better ? entries[k][r] : best[r];
+        drawn.action[r] = is_better ? k : drawn.action[r];
+      }
+  if constexpr (WD_WEIGHED) {
+    float total[ROWS], moment[ROWS];  // moment: sum of weight * log weight
+    WD_EACH_ROW(r, n_rows) total[r] = moment[r] = 0.f;
+    for (int k = 0; k < n; ++k)
+      WD_EACH_ROW(r, n_rows) {
+        const float entry = LOGITS ? entries[k][r] - best[r] : entries[k][r];
+        const float weight = LOGITS ? wd_exp(entry) : entry >= WD_SMALLEST ? entry : 0.f;
+        if (ENTROPY) moment[r] += weight > 0.f ? weight * (LOGITS ? entry : wd_log(weight)) : 0.f;
+        total[r] += weight;
+        entries[k][r] = weight;
+      }
+    if constexpr (!ARGMAX) {
+      float threshold[ROWS], sum[ROWS];
+      int is_found[ROWS];
+      WD_EACH_ROW(r, n_rows) {
+        threshold[r] = wd_uniform(words[r]) * total[r];
+        sum[r] = 0.f;
+        is_found[r] = 0;
+        drawn.action[r] = -1;
+      }
+      for (int k = 0; k < n; ++k)
+        WD_EACH_ROW(r, n_rows) {
+          sum[r] += entries[k][r];
+          const int is_taken = (is_found[r] == 0) & (entries[k][r] > 0.f);
+          drawn.action[r] = is_taken ? k : drawn.action[r];  // in the end the last positive, if no sum passes
+          is_found[r] |= is_taken & (sum[r] > threshold[r]);
+        }
+    }
+    if constexpr (LOG_PROB || ENTROPY) {
+      float chosen[ROWS];
+      WD_EACH_ROW(r, n_rows) chosen[r] = 0.f;
+      for (int k = 0; LOG_PROB && k < n; ++k)
+        WD_EACH_ROW(r, n_rows) chosen[r] = k == drawn.action[r] ? entries[k][r] : chosen[r];
+      WD_EACH_ROW(r, n_rows) {
+        const float log_total = wd_log(total[r]);
+        drawn.log_prob[r] = total[r] > 0.f ? wd_log(chosen[r]) - log_total : 0.f;
+        drawn.entropy[r] = total[r] > 0.f ? log_total - moment[r] / total[r] : 0.f;
+      }
+    }
+  }
+}
+
+#endif

@@ -123,12 +123,11 @@ struct wd_policy {
     const float* const of_critic = pass<N_HEAD>(out, weights);
     if constexpr (HAS_CRITIC) pass<1>(value, of_critic);
     const float* const valued = HAS_CRITIC ? value[0] : out[N_HEAD - 1];
-    WD_INDEPENDENT for (int row = 0; row < n; ++row) {
-      float logits[N_CATEGORIES];
-      for (int k = 0; k < N_CATEGORIES; ++k) logits[k] = out[k][row];
-      const wd_drawn drawn = wd_draw(logits, nullptr, N_CATEGORIES, wd_uniform(words[row]));
-      actions[row] = drawn.action;
-      log_probs[row] = drawn.log_prob;
+    wd_drawn<WD_ROWS> drawn;
+    wd_draw(drawn, out, N_CATEGORIES, WD_ROWS, words);
+    WD_EACH_ROW(row, n) {
+      actions[row] = drawn.action[row] < 0 ? 0 : drawn.action[row];
+      log_probs[row] = drawn.log_prob[row];
       if (HAS_VALUE) values[row] = valued[row];
     }
   }

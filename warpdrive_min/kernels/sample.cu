@@ -8,26 +8,29 @@
 // Compiled without contraction always, so that the drawn actions are the same in all languages.
 //
 // A block takes the rows (categories of one agent) of its environments tile by tile through shared memory: the
-// distribution is read once, coalesced, and each row is then worked on in place by one thread.
+// distribution is read once, coalesced, and each row is then worked on in place by one thread. On the CPU a tile is
+// transposed: its rows are the lanes of SIMD.
 
 #include "choice.cuh"
 
+#if defined(__CUDACC__)
 // Threads on neighbouring rows share a bank two at a time at most; with no padding the copy needs no division.
 constexpr int ROW_STRIDE = N_CATEGORIES % 4 ? N_CATEGORIES : N_CATEGORIES + 1;
-#if defined(__CUDACC__)
 constexpr int TILE_FLOATS = 8192;  // 32 KB leave room for seven blocks on one multiprocessor of an H200
 static_assert(ROW_STRIDE <= TILE_FLOATS, "sample: N_CATEGORIES must be below 8192; split the action space");
 constexpr int TILE_ROWS = THREADS * ROW_STRIDE <= TILE_FLOATS ? THREADS : TILE_FLOATS / ROW_STRIDE;
 #else
-constexpr int TILE_ROWS = ROW_STRIDE >= 8192 ? 1 : wd_min(WD_TILE, 8192 / ROW_STRIDE);
+constexpr int LANES = 16;  // so many rows go together; those beyond the last one hold zeros
+constexpr int TILE_ROWS = N_CATEGORIES <= 64 ? WD_TILE : N_CATEGORIES <= 8192 ? LANES : 1;
 constexpr int TILES = (WD_ITEMS_OF_A_PART + TILE_ROWS - 1) / TILE_ROWS;  // of a block
 #endif
 
 WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_AGENTS][N_TYPES], int* draws,
                   const int* seed, float* log_prob, float* entropy, int stream, int n_envs) {
-  WD_SHARED float tile[TILE_ROWS * ROW_STRIDE];
   const int first_row = WD_FIRST_ENV * N_AGENTS + WD_FIRST_ITEM;
   const int n_block_rows = wd_min(WD_END_ITEM, (n_envs - WD_FIRST_ENV) * N_AGENTS) - WD_FIRST_ITEM;
+#if defined(__CUDACC__)
+  WD_SHARED float tile[TILE_ROWS * ROW_STRIDE];
   for (int tile_start = 0; tile_start < n_block_rows; tile_start += TILE_ROWS) {
     const int n_rows = wd_min(TILE_ROWS, n_block_rows - tile_start);
     const long long start = static_cast<long long>(first_row + tile_start) * N_CATEGORIES;
@@ -35,29 +38,19 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
       tile[ROW_STRIDE == N_CATEGORIES ? i : i / N_CATEGORIES * ROW_STRIDE + i % N_CATEGORIES] =
           !MASKED || mask[start + i] ? distribution[start + i] : wd_forbidden();
     WD_SYNC();
-#if !defined(__CUDACC__)
-    wd_drawn_words<N_TYPES> words;
-    if (!ARGMAX) words.draw(WD_BLOCK * TILES + tile_start / TILE_ROWS, first_row + tile_start, n_rows, draws, stream, seed);
-#endif
-    WD_INDEPENDENT for (int r = WD_THREAD; r < n_rows; r += WD_STRIDE) {
+    for (int r = WD_THREAD; r < n_rows; r += WD_STRIDE) {
       const int row = first_row + tile_start + r;
       const int env = row / N_AGENTS, agent = row % N_AGENTS;
-#if defined(__CUDACC__)
       const unsigned first_word = static_cast<unsigned>(ARGMAX ? 0 : draws[env]) * N_TYPES;
       wd_words words = {0u, 0u, 0u, 0u};
-#endif
       float row_log_prob = 0.f, row_entropy = 0.f;
       for (int type = 0, offset = 0; type < N_TYPES; offset += CATEGORIES[type++]) {
-#if defined(__CUDACC__)
         const unsigned word = first_word + type;
         if (!ARGMAX && (type == 0 || word % 4u == 0u))
           words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
         const float uniform = wd_uniform(wd_word(words, static_cast<int>(word % 4u)));
-#else
-        const float uniform = wd_uniform(words.of[type][r]);
-#endif
         const wd_drawn drawn = wd_draw(tile + r * ROW_STRIDE + offset, mask + start + r * N_CATEGORIES + offset,
-                                    N_TYPES == 1 ? N_CATEGORIES : CATEGORIES[type], uniform);
+                                       N_TYPES == 1 ? N_CATEGORIES : CATEGORIES[type], uniform);
         actions[env][agent][type] = drawn.action;
         row_log_prob += drawn.log_prob;
         row_entropy += drawn.entropy;
@@ -67,6 +60,33 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
     }
     WD_SYNC();
   }
+#else
+  for (int tile_start = 0; tile_start < n_block_rows; tile_start += TILE_ROWS) {
+    const int n_rows = wd_min(TILE_ROWS, n_block_rows - tile_start), row = first_row + tile_start;
+    const int n_filled = wd_min(TILE_ROWS, (n_rows + LANES - 1) / LANES * LANES);
+    const long long start = static_cast<long long>(row) * N_CATEGORIES;
+    float tile[N_CATEGORIES][TILE_ROWS] = {};
+    for (int k = 0; k < N_CATEGORIES; ++k)
+      WD_EACH_ROW(r, n_rows) {
+        const float entry = distribution[start + r * N_CATEGORIES + k];
+        tile[k][r] = !MASKED || mask[start + r * N_CATEGORIES + k] ? entry : wd_forbidden();
+      }
+    wd_drawn_words<N_TYPES> words;
+    if (!ARGMAX) words.draw(WD_BLOCK * TILES + tile_start / TILE_ROWS, row, n_rows, draws, stream, seed);
+    int* const row_actions = &actions[0][0][0] + static_cast<long long>(row) * N_TYPES;
+    for (int type = 0, offset = 0; type < N_TYPES; offset += CATEGORIES[type++]) {
+      wd_drawn<TILE_ROWS> drawn;
+      wd_draw(drawn, tile + offset, CATEGORIES[type], n_filled, words.of[type]);
+      WD_EACH_ROW(r, n_rows) {
+        const int* const row_mask = mask + start + r * N_CATEGORIES + offset;
+        const int action = drawn.action[r];
+        row_actions[r * N_TYPES + type] = action < 0 ? wd_first_allowed(row_mask, CATEGORIES[type]) : action;
+        if (LOG_PROB) log_prob[row + r] = (type == 0 ? 0.f : log_prob[row + r]) + drawn.log_prob[r];
+        if (ENTROPY) entropy[row + r] = (type == 0 ? 0.f : entropy[row + r]) + drawn.entropy[r];
+      }
+    }
+  }
+#endif
   if (!ARGMAX && BLOCKS_PER_ENV == 1) WD_EACH_ENV(local, env) draws[env] += 1;
 }
 
