@@ -34,6 +34,7 @@ SLOWER: Final = Path(__file__).with_name("planted_slower.toml")
 SAME: Final = Path(__file__).with_name("planted_same.toml")
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "sample.cu": ("sampling", "sampler", "cartpole"),
+    "choice.cuh": ("sampling", "sampler", "cartpole"),
     "noise.cu": ("noise", "pendulum"),
     "scan.cu": ("scanning", "return_scan"),
     "shuffle.cu": ("shuffling", "shuffle"),
