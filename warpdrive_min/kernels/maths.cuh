@@ -29,6 +29,14 @@ WD_FN unsigned wd_bits(const float value) {
 #endif
 }
 
+// A quotient; on a GPU that of IEEE 754 with EXACT, else within 2 ulp, and 0 by more than 2^126: without a branch.
+WD_FN float wd_quotient(const float a, const float b) {
+#if defined(__CUDACC__)
+  if (!EXACT) return __fdividef(a, b);
+#endif
+  return a / b;
+}
+
 // The nearest integer, ties to even, of |x| < 2^22: the sum has no bits left for a fraction.
 WD_FN float wd_round(const float x) { return (x + 12582912.f) - 12582912.f; }
 

@@ -131,14 +131,22 @@ WD_KERNEL(reset)(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGEN
 
 #if defined(__CUDACC__) && (defined(WD_ROLLOUT) || defined(WD_POLICY))
 
-// An environment in the registers of a thread, and what its last step led to.
+constexpr int STEPS_AHEAD = 8;  // steps after which the next starts are drawn, those of a warp at once
+
+// An environment in the registers of a thread, what its last step led to, and the start of its next episode, if it is drawn.
 struct Playing {
   State state;
   Seen seen;
   int timestep, episode;
   float reward;
-  bool is_terminal, out_of_time;
+  bool is_terminal, out_of_time, is_drawn;
+  State next;
 };
+
+WD_FN void draw_next_start(Playing& at, const int env, const int* const seed, const float (*const pool)[N_AGENTS][N_STATE]) {
+  if (!at.is_drawn) at.next = start(env, at.episode, seed, pool);
+  at.is_drawn = true;
+}
 
 // Takes a step; at the end of an episode writes its last observation, if the environment is its own, and goes on.
 WD_FN void play(Playing& at, const Action action, const int env, const bool is_own,
@@ -153,8 +161,11 @@ WD_FN void play(Playing& at, const Action action, const int env, const bool is_o
   at.out_of_time = (at.timestep >= EPISODE_LENGTH) & !at.is_terminal;
   if (at.is_terminal | at.out_of_time) {
     if (is_own) wd_store(final_observations[kept][0], at.seen);
-    at.state = start(env, at.episode++, seed, pool);
+    draw_next_start(at, env, seed, pool);
+    at.state = at.next;
     at.seen = observe(at.state);
+    at.is_drawn = false;
+    at.episode += 1;
     at.timestep = 0;
   }
 }
@@ -163,8 +174,9 @@ WD_FN void play(Playing& at, const Action action, const int env, const bool is_o
 
 #if defined(WD_ROLLOUT)
 
-// Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, and four draws
-// share a block of random words; on the CPU environments are lanes of SIMD in each step, as in `step`.
+// Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, four draws
+// share a block of random words, and a warp's next starts are drawn at once, before its episodes end one by one; on the
+// CPU environments are lanes of SIMD in each step, as in `step`.
 WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
@@ -173,20 +185,23 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
 #if defined(__CUDACC__)
   WD_EACH_ENV(local, env) {
+    const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]};
+    const int seed_low = RANDOM ? seed[0] : 0, seed_high = RANDOM ? seed[1] : 0;
     Playing at = {wd_load<State>(state[env][0]), {}, _timestep_[env], _episode_[env]};
     const unsigned first_word = RANDOM ? draws[env] : 0;
     wd_words words = {0u, 0u, 0u, 0u};
     Action action = 0;
     for (int k = 0; k < n_steps; ++k) {
       const long long row = static_cast<long long>(k) * n_envs + env;
+      if (k % STEPS_AHEAD == 0) draw_next_start(at, env, start_seed, state_reset_pool);
       if (RANDOM) {
         const unsigned word = first_word + k;
-        if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed[0], seed[1]);
+        if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
         action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
       } else {
         action = sampled_actions[row][0][0];
       }
-      play(at, action, env, true, final_observations, KEEP_ALL ? row : env, _reset_seed_, state_reset_pool);
+      play(at, action, env, true, final_observations, KEEP_ALL ? row : env, start_seed, state_reset_pool);
       if (KEEP_ALL || k == n_steps - 1) {
         const long long kept = KEEP_ALL ? row : env;
         if (RANDOM) sampled_actions[kept][0][0] = action;
@@ -238,17 +253,19 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   const int env = wd_min(WD_FIRST_ENV + WD_THREAD, n_envs - 1);
   const bool is_own = WD_FIRST_ENV + WD_THREAD < n_envs;
   Playing at = {wd_load<State>(state[env][0]), wd_load<Seen>(observations[env][0]), _timestep_[env], _episode_[env]};
+  const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]}, seed_low = seed[0], seed_high = seed[1];
   const unsigned first_word = draws[env];
   wd_words words = {0u, 0u, 0u, 0u};
   WD_SYNC();  // before the state that others start from is written
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs + env, kept = KEEP_ALL ? row : env;
     const unsigned word = first_word + k;
-    if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed[0], seed[1]);
+    if (k % STEPS_AHEAD == 0) draw_next_start(at, env, start_seed, state_reset_pool);
+    if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
     policy.evaluate(at.seen, weights);
     float* const out = policy.out[WD_THREAD];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
-    play(at, drawn.action, env, is_own, final_observations, kept, _reset_seed_, state_reset_pool);
+    play(at, drawn.action, env, is_own, final_observations, kept, start_seed, state_reset_pool);
     if (is_own && (KEEP_ALL || k == n_steps - 1)) {
       sampled_actions[kept][0][0] = drawn.action;
       log_probs[kept][0] = drawn.log_prob;

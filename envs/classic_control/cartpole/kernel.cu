@@ -14,10 +14,10 @@ WD_FN State move(const State& s, Action action) {
   float sin_theta, cos_theta;
   wd_sincos(s.theta, &sin_theta, &cos_theta);
   const float force = action == 1 ? FORCE : -FORCE;
-  const float push = (force + POLE_MASS_LENGTH * s.theta_dot * s.theta_dot * sin_theta) / TOTAL_MASS;
-  const float inertia = HALF_LENGTH * (4.f / 3.f - POLE_MASS * cos_theta * cos_theta / TOTAL_MASS);
-  const float theta_acc = (GRAVITY * sin_theta - cos_theta * push) / inertia;
-  const float x_acc = push - POLE_MASS_LENGTH * theta_acc * cos_theta / TOTAL_MASS;
+  const float push = wd_quotient(force + POLE_MASS_LENGTH * s.theta_dot * s.theta_dot * sin_theta, TOTAL_MASS);
+  const float inertia = HALF_LENGTH * (4.f / 3.f - wd_quotient(POLE_MASS * cos_theta * cos_theta, TOTAL_MASS));
+  const float theta_acc = wd_quotient(GRAVITY * sin_theta - cos_theta * push, inertia);
+  const float x_acc = push - wd_quotient(POLE_MASS_LENGTH * theta_acc * cos_theta, TOTAL_MASS);
   return {s.x + TIME_STEP * s.x_dot, s.x_dot + TIME_STEP * x_acc, s.theta + TIME_STEP * s.theta_dot,
           s.theta_dot + TIME_STEP * theta_acc};
 }
