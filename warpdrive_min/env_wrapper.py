@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.backends.base import Language, Launch, Source
+from warpdrive_min.backends.base import Argument, Language, Launch, Source
 from warpdrive_min.backends.cuda_c import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
@@ -434,6 +434,24 @@ class EnvWrapper:
             return rollouts.bound(n_steps, policy, keep, sampler)
         assert sampler is not None
         return rollouts.bound_policy(n_steps, policy, keep, sampler)
+
+    def bound_collection(
+        self,
+        policy: Policy,
+        sampler: CUDASampler,
+        seen: torch.Tensor,
+        rows: Mapping[str, torch.Tensor],
+        recorder: Mapping[str, Argument],
+    ) -> Launch | str:
+        """Return what plays the steps of a rollout for training in one launch; arguments as of `Rollouts`.
+
+        Returns:
+            Enqueues them; or a word on why they cannot be one launch.
+
+        Raises:
+            ConfigError: As `rollout`.
+        """
+        return self._prepared_rollouts().bound_collection(policy, sampler, seen, rows, recorder)
 
     def _prepared_rollouts(self) -> Rollouts:
         self._require_arrays("rollout")

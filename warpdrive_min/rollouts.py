@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import torch
@@ -202,7 +202,7 @@ class Rollouts:
             perceptron = _perceptron_of(policy)
             assert isinstance(perceptron, Perceptron)
             has_values = bool(perceptron.value)
-            act = self._act_fused(n_steps, perceptron, given, seen, said, sampler)
+            act = self._act_fused(n_steps, perceptron, {**given, **said}, seen if keeps_all else None, sampler)
 
         def launch() -> None:
             seen[0].copy_(observations)
@@ -213,6 +213,42 @@ class Rollouts:
         return launch, PolicySteps(
             **kept, log_probs=log_probs, values=values if has_values else None, first_observations=seen[0]
         )
+
+    def bound_collection(
+        self,
+        policy: Policy,
+        sampler: CUDASampler,
+        seen: torch.Tensor,
+        rows: Mapping[str, torch.Tensor],
+        recorder: Mapping[str, Argument],
+    ) -> Launch | str:
+        """Return what plays steps with a policy for training, all in one launch, or say why it cannot be.
+
+        Args:
+            policy: Model that acts, whose values are not asked for.
+            sampler: Whose count of draws goes on.
+            seen: Observations before each step and after all, ``(n_steps + 1, n_envs, n_agents, n_features)``.
+            rows: Arrays with a row of each step, ``(n_steps, n_envs, ...)``: actions, ``log_probs``, rewards and flags.
+            recorder: What else is recorded, by the names of the kernel ``record``, and ``successes``.
+
+        Raises:
+            ConfigError: As `bound_policy`.
+        """
+        self._check_policy(policy)
+        if obstacle := self._obstacle_of(policy):
+            return obstacle
+        perceptron = _perceptron_of(policy)
+        assert isinstance(perceptron, Perceptron)
+        acting = replace(perceptron, value=())
+        given = {**rows, Constants.OBSERVATIONS: seen[1:]}
+        act = self._act_fused(len(seen) - 1, acting, given, seen, sampler, recorder)
+        observations = self._subject.data.tensor(Constants.OBSERVATIONS)
+
+        def collect() -> None:
+            seen[0].copy_(observations)
+            act()
+
+        return collect
 
     def _check_policy(self, policy: Policy) -> None:
         spaces, rule = self._subject.spaces, "the actions of a policy must be choices"
@@ -244,14 +280,14 @@ class Rollouts:
             return f"it has no kernel with a policy: {error}"
         return ""
 
-    def _kernel_of(self, perceptron: Perceptron, *, keeps_all: bool) -> CUDAFunctionManager:
+    def _kernel_of(self, perceptron: Perceptron, *, keeps_all: bool, records: bool = False) -> CUDAFunctionManager:
         """Return the manager of a kernel ``rollout_with_policy``."""
         subject, sizes = self._subject, perceptron.constants()
-        key = keeps_all, *sizes.items()
+        key = keeps_all, records, *sizes.items()
         if key not in self._of_policies:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend)
-            flags = {"KEEP_ALL": keeps_all, "N_TYPES": 1, "LOGITS": True, "MASKED": False, "ARGMAX": False}
-            manager.load(subject.sources, {**subject.constants, **flags, "LOG_PROB": True, "ENTROPY": False, **sizes})
+            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, **CHOICE}
+            manager.load(subject.sources, {**subject.constants, **flags, **sizes})
             self._of_policies[key] = manager
         return self._of_policies[key]
 
@@ -260,18 +296,42 @@ class Rollouts:
         n_steps: int,
         perceptron: Perceptron,
         given: Mapping[str, torch.Tensor],
-        seen: torch.Tensor,
-        said: Mapping[str, torch.Tensor],
+        seen: torch.Tensor | None,
         sampler: CUDASampler,
+        recorder: Mapping[str, Argument] | None = None,
     ) -> Launch:
-        data, manager = self._subject.data, self._kernel_of(perceptron, keeps_all=bool(given))
+        """Return what acts within a kernel.
+
+        Args:
+            n_steps: How many steps.
+            perceptron: Layers of the policy.
+            given: Arrays with a row of each step, in place of the data manager's.
+            seen: Where observations go, with a row of those before the first step; None: only the last ones are kept.
+            sampler: Whose count of draws goes on.
+            recorder: What training records; None: nothing.
+        """
+        data, records, keeps_all = self._subject.data, recorder is not None, seen is not None
+        manager = self._kernel_of(perceptron, keeps_all=keeps_all, records=records)
         weights = Weights(perceptron, in_tiles=data.device.type == "cuda")
-        rows = {name: tensor.flatten(0, 1) for name, tensor in {**given, **said}.items()}
-        if given:
+        rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
+        if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)
-        more = {"weights": weights.packed, **sampler.counters(data)}
-        launch = manager.bind(ROLLOUT_WITH_POLICY, data, **rows, **more, n_steps=n_steps)
-        keep_last = self._keeping_last(given)
+        n_features = data.tensor(Constants.OBSERVATIONS).shape[2]
+        counts, of_agents = (torch.zeros(1, device=data.device, dtype=kind) for kind in (torch.int32, torch.float32))
+        untouched = dict.fromkeys(
+            ("successes", "running_steps", "finished_steps", "finished_episodes", "n_cut"), counts
+        )
+        arguments: dict[str, Argument] = {
+            **untouched,
+            **dict.fromkeys(("running_return", "finished_return", "values"), of_agents[:, None]),
+            "cuts": torch.zeros(1, n_features, device=data.device),
+            "n_cuts": 0,
+            **rows,
+            **(recorder or {}),
+            **sampler.counters(data),
+        }
+        launch = manager.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.packed, n_steps=n_steps)
+        keep_last = self._keeping_last(given if keeps_all else {})
 
         def act() -> None:
             weights.pack()
@@ -351,7 +411,7 @@ class Rollouts:
             rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
         entries = {f"{name}_entries": data.tensor(name)[0].numel() for name in (ACTIONS, *KEPT)}
         launch = manager.bind(ROLLOUT, data, **rows, **counters, **entries, n_steps=n_steps)
-        keep_last = self._keeping_last(given)
+        keep_last = self._keeping_last(given if DONE in given else {})
 
         def launch_and_keep_last() -> None:
             launch()
@@ -361,7 +421,7 @@ class Rollouts:
 
     def _keeping_last(self, given: Mapping[str, torch.Tensor]) -> Launch:
         """Return what copies the last row of what each step wrote to the arrays; nothing where they wrote there."""
-        kept = [name for name in given if name != FINAL_OBSERVATIONS] if DONE in given else []
+        kept = [name for name in given if name in (ACTIONS, *KEPT) and name != FINAL_OBSERVATIONS]
         copies = [
             ([self._subject.data.tensor(name) for name in names], [given[name][-1] for name in names])
             for dtype in {given[name].dtype for name in kept}
@@ -394,6 +454,15 @@ class Rollouts:
         return step_one_by_one
 
 
+CHOICE: Final[dict[str, Constant]] = {
+    "N_TYPES": 1,
+    "LOGITS": True,
+    "MASKED": False,
+    "ARGMAX": False,
+    "LOG_PROB": True,
+    "ENTROPY": False,
+}
+"""Constants by which a kernel draws as a policy does: one choice, from logits, with its log-probability."""
 SAID: Final = ("log_probs", "values")
 """Numbers that a policy gives of each step beside its actions."""
 

@@ -20,7 +20,7 @@ from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import LaunchShape
 from warpdrive_min.perceptron import Perceptron, Weights
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
-from warpdrive_min.rollouts import PolicySteps
+from warpdrive_min.rollouts import CHOICE, PolicySteps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.models import FullyConnected
@@ -224,8 +224,7 @@ def test_warp_evaluates_the_network(hidden):
 def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     """Compile the rollout of an environment with a policy for a GPU."""
     env = ENVS[form]()
-    of_choice = {"N_TYPES": 1, "LOGITS": True, "MASKED": False, "ARGMAX": False, "LOG_PROB": True, "ENTROPY": False}
-    constants = environment_constants(env, auto_reset=True) | LaunchShape.of(1).constants() | of_choice | flags
+    constants = environment_constants(env, auto_reset=True) | LaunchShape.of(1).constants() | CHOICE | flags
     return cuda_c.compile_cubin(Path(env.kernel_sources["cuda_c"]), constants | perceptron.constants(), "sm_90")
 
 
@@ -237,7 +236,7 @@ def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared):
     policy = layers(n_features, *hidden, n_choices)
     below = policy[:-2] if is_shared else layers(n_features, *hidden)
     perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh")
-    assert b"rollout_with_policy" in compiled(form, perceptron, KEEP_ALL=is_shared).read_bytes()
+    assert b"rollout_with_policy" in compiled(form, perceptron, KEEP_ALL=is_shared, RECORDS=is_shared).read_bytes()
 
 
 def test_source_without_a_kernel_of_policies_says_so(tmp_path):

@@ -53,7 +53,7 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
     """Stored actions, played on other copies from the same seed, give the stored observations, rewards and ends."""
     n_steps = 12 if not is_simulated(backend) else 4
     given = {"n_envs": N_ENVS, "n_steps": n_steps, "wrapper": {"auto_reset": auto_reset}, "basedir": tmp_path}
-    trainer = make_run(name, backend, **given)
+    trainer = make_run(name, backend, trainer={"fused_rollout": False}, **given)
     batches = play(trainer)
     env, config, _ = RUNS[name]
     wrapper = EnvWrapper(ENVS[env](**config), num_envs=N_ENVS, env_backend=backend, auto_reset=auto_reset)
@@ -314,7 +314,8 @@ def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend
     ends = []
     for is_direct in (True, False):
         run = (env, config, {"all": {**PPO, "n_minibatches": 1, "model": {}}})
-        trainer = make_run(run, backend, n_envs=n_envs, n_steps=n_steps, basedir=tmp_path / str(is_direct))
+        sizes = {"n_envs": n_envs, "n_steps": n_steps, "trainer": {"fused_rollout": False}}
+        trainer = make_run(run, backend, **sizes, basedir=tmp_path / str(is_direct))
         assert trainer.groups["all"].is_direct == is_direct
         trainer.train(2)
         ends.append(everything(trainer))

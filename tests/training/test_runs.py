@@ -101,7 +101,7 @@ def maker(name, backend, folder):
     run, settings = ALL_RUNS[name]
 
     def make(trainer=None, **given):
-        options = settings.get("trainer", {}) | (trainer or {})
+        options = {"fused_rollout": False} | settings.get("trainer", {}) | (trainer or {})  # else copies are rounded so
         return make_run(run, backend, trainer=options, basedir=folder, model_params_save_freq=3, **given)
 
     return make

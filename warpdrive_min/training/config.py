@@ -190,6 +190,8 @@ class TrainerConfig(_Section):
     """Train to the same bits on `host` and `pycuda`, by kernels with one order of operations."""
     mode: Mode = "auto"
     """Replay the iteration as a CUDA graph, or launch kernel by kernel; "auto": a graph where the backend can."""
+    fused_rollout: bool | None = None
+    """Act, step and record a whole rollout in one launch; None: on a GPU, where that can be; true: on `host`, too."""
     stop_return: float | dict[str, float] | None = None
     """Mean return at which training stops, of the latest episodes, enough for one in each environment; None: never."""
     compat: Literal["warpdrive"] | None = None

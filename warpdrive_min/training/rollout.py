@@ -116,6 +116,18 @@ class RolloutRecorder:
             place.copy_(entries)
         self._launches[step]()
 
+    def of_all_steps(self) -> dict[str, Argument] | None:
+        """Return what a kernel writes that records all steps of environments of one agent; None: they need `record`.
+
+        Rows of rewards, of flags and of ``successes`` have no axis of steps.
+        """
+        if self.truncated_observations is None or self._gathered:
+            return None
+        cuts = self.truncated_observations.flatten(0, -2)
+        n_cuts = len(self.truncated_observations)
+        more = {"cuts": cuts, "n_cut": self.n_truncated, "successes": self.successes.flatten()}
+        return {**self._sums, **more, "n_cuts": n_cuts}
+
     def _prepare(self, step: int) -> Launch:
         n = len(self.rewards)
         require(0 <= step < n, "record.step", f"must be from 0 to {n - 1}", step, error=DataError)

@@ -27,7 +27,14 @@ from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.metrics import Row
-from warpdrive_min.training.policies import PolicyGroup, Tensors, action_samplers, is_weight, steps_into_buffer
+from warpdrive_min.training.policies import (
+    PolicyGroup,
+    Tensors,
+    action_samplers,
+    is_weight,
+    rollout_into_buffer,
+    steps_into_buffer,
+)
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
 
@@ -156,6 +163,17 @@ class Trainer:
         """Play T steps of all environments into the rollout buffers; no branch on what is on the device."""
         for recorder in self.recorders.values():
             recorder.begin()
+        if callable(self.rollout_at_once):
+            self.rollout_at_once()
+        else:
+            self._play_steps()
+        for group in self.groups.values():
+            group.end_rollout()
+        if self.global_states is not None:
+            self.global_states.end_rollout()
+
+    def _play_steps(self) -> None:
+        """Play the steps of a rollout one by one."""
         for t in range(self.n_steps):
             if self.global_states is not None:
                 self.global_states.keep(t)
@@ -172,10 +190,6 @@ class Trainer:
                 recorder.record(t)
             if not self.wrapper.auto_reset:
                 self.wrapper.reset_only_done_envs()
-        for group in self.groups.values():
-            group.end_rollout()
-        if self.global_states is not None:
-            self.global_states.end_rollout()
 
     def update(self) -> None:
         """Compute returns, take the optimiser's steps and note what was seen, for each policy that learns."""
@@ -276,9 +290,35 @@ class Trainer:
         """Steps of the environments, one for each of a rollout."""
         for group in self.groups.values():
             group.is_direct = direct is not None
+        self.rollout_at_once: Launch | str = self._rollout_at_once(is_direct=direct is not None)
+        """Plays a whole rollout in one launch; or why it is played step by step."""
+        what, rule = "run config trainer.fused_rollout", "a rollout cannot be one launch"
+        do = "leave the key out, or set it to false"
+        is_fine = callable(self.rollout_at_once) or not config.trainer.fused_rollout
+        require(is_fine, what, f"{rule}: {self.rollout_at_once}", True, do)
+        if not callable(self.rollout_at_once):
+            log.info("rollouts are played step by step: %s", self.rollout_at_once)
         as_graph = backend.captures_graphs and config.trainer.mode != "eager"
         self._collect = Captured(backend, self.collect, as_graph=as_graph)
         self._update = Captured(backend, self.update, as_graph=as_graph)
+
+    def _rollout_at_once(self, *, is_direct: bool) -> Launch | str:
+        """Return what plays a rollout in one launch, or why there is none."""
+        wanted, groups = self.config.trainer.fused_rollout, list(self.groups.values())
+        if wanted is False:
+            return "trainer.fused_rollout is false"
+        if wanted is None and not self.wrapper.backend.captures_graphs:
+            return f"trainer.fused_rollout is null, and backend {self.wrapper.env_backend!r} is none of a GPU"
+        obstacles = {
+            "several policies act": len(groups) > 1,
+            "a centralised critic sees each step": self.global_states is not None,
+            "trainer.precision is bf16, and kernels act in float32": self.config.trainer.precision == "bf16",
+            "sampler.params.use_argmax is true": self.exploration["greedy"],
+            "its environments do not write observations where it learns from them": not is_direct,
+        }
+        if obstacle := next((reason for reason, holds in obstacles.items() if holds), ""):
+            return obstacle
+        return rollout_into_buffer(self.wrapper, groups, self.sampler, self.recorders[groups[0].arrays.suffix])
 
     # -------------------------------------------------------------- log
 

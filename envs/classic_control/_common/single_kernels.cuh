@@ -235,15 +235,49 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
 
 #if defined(WD_POLICY)
 
+// What training keeps of a step beside its row, as `record.cu` says.
+struct Recorder {
+  float (*running_return)[N_AGENTS];
+  int* running_steps;
+  float (*finished_return)[N_AGENTS];
+  int *finished_steps, *finished_episodes;
+  float (*cuts)[N_FEATURES];
+  int* n_cut;
+  int n_cuts, n_envs;
+};
+
+WD_FN void record_step(const Recorder& to, const int env, const float reward, const bool is_done, const bool out_of_time,
+                       const float (*const final_observations)[N_AGENTS][N_FEATURES]) {
+  const float sum = to.running_return[env][0] + reward;
+  const int steps = to.running_steps[env] + 1;
+  to.running_return[env][0] = is_done ? 0.f : sum;
+  to.running_steps[env] = is_done ? 0 : steps;
+  if (!is_done) return;
+  to.finished_return[env][0] += sum;
+  to.finished_steps[env] += steps;
+  to.finished_episodes[env] += 1;
+  if (!out_of_time) return;
+  const int cut = to.n_cut[env]++;
+  for (int i = 0; cut < to.n_cuts && i < N_FEATURES; ++i)
+    to.cuts[static_cast<long long>(cut) * to.n_envs + env][i] = final_observations[env][0][i];
+}
+
 // Takes n_steps steps, whose actions a policy draws from what it sees. What each step began with is row k of
-// `observations`, and what it led to row k + 1; without KEEP_ALL they are one row.
+// `observations`, and what it led to row k + 1; without KEEP_ALL they are one row. With RECORDS it keeps what training
+// does: `successes`, and what the Recorder names; then `_done_` and `final_observations` are of no step in particular.
 WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                                float (*observations)[N_AGENTS][N_FEATURES],
                                float (*final_observations)[N_AGENTS][N_FEATURES], float (*rewards)[N_AGENTS],
                                int* _timestep_, int* _done_, int* terminated, int* truncated, int* _episode_,
                                const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
                                const float* weights, float (*log_probs)[N_AGENTS], float (*values)[N_AGENTS],
-                               int* draws, const int* seed, int stream, int n_steps, int n_envs) {
+                               int* successes, float (*running_return)[N_AGENTS], int* running_steps,
+                               float (*finished_return)[N_AGENTS], int* finished_steps, int* finished_episodes,
+                               float (*cuts)[N_FEATURES], int* n_cut, int n_cuts, int* draws, const int* seed,
+                               int stream, int n_steps, int n_envs) {
+  constexpr bool KEEPS_ENDS = KEEP_ALL && !RECORDS;  // last observations, and `_done_`, of each step
+  const Recorder recorder = {running_return, running_steps, finished_return, finished_steps, finished_episodes,
+                             cuts,           n_cut,         n_cuts,          n_envs};
 #if defined(__CUDACC__)
   static_assert(THREADS == ENVS_PER_BLOCK, "a thread has an environment");
   WD_SHARED wd_policy policy;
@@ -265,7 +299,12 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     policy.evaluate(at.seen, weights);
     float* const out = policy.out[WD_THREAD];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
-    play(at, drawn.action, env, is_own, final_observations, kept, start_seed, state_reset_pool);
+    play(at, drawn.action, env, is_own, final_observations, KEEPS_ENDS ? row : env, start_seed, state_reset_pool);
+    const bool is_done = at.is_terminal | at.out_of_time;
+    if (RECORDS && is_own) {
+      record_step(recorder, env, at.reward, is_done, at.out_of_time, final_observations);
+      successes[kept] = at.is_terminal;
+    }
     if (is_own && (KEEP_ALL || k == n_steps - 1)) {
       sampled_actions[kept][0][0] = drawn.action;
       log_probs[kept][0] = drawn.log_prob;
@@ -274,7 +313,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
       rewards[kept][0] = at.reward;
       terminated[kept] = at.is_terminal;
       truncated[kept] = at.out_of_time;
-      _done_[kept] = at.is_terminal | at.out_of_time;
+      _done_[KEEPS_ENDS ? row : env] = is_done;
     }
   }
   if (!is_own) return;
@@ -293,9 +332,14 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
       policy.act(observations[kept + env], weights, words.of[0] + env - WD_FIRST_ENV, &sampled_actions[kept + env][0][0],
                  log_probs[kept + env], values[HAS_VALUE ? kept + env : 0], wd_min(WD_ROWS, end - env));
     for (int env = WD_FIRST_ENV; env < end; ++env) draws[env] += 1;
-    take_step(state, sampled_actions + kept, observations + (KEEP_ALL ? row + n_envs : 0), final_observations + kept,
-              rewards + kept, _timestep_, _done_ + kept, terminated + kept, truncated + kept, _episode_, _reset_seed_,
+    const long long ends = KEEPS_ENDS ? row : 0;
+    take_step(state, sampled_actions + kept, observations + (KEEP_ALL ? row + n_envs : 0), final_observations + ends,
+              rewards + kept, _timestep_, _done_ + ends, terminated + kept, truncated + kept, _episode_, _reset_seed_,
               state_reset_pool, n_envs);
+    for (int env = WD_FIRST_ENV; RECORDS && env < end; ++env) {
+      record_step(recorder, env, rewards[kept + env][0], _done_[env], truncated[kept + env], final_observations);
+      successes[kept + env] = terminated[kept + env];
+    }
   }
 #endif
 }

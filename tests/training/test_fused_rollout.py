@@ -1,0 +1,114 @@
+"""A rollout that is played in one launch leaves to learn from what one does that is played step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.builders import A2C, CLASSIC, NORMALISED, ON_GPU, PPO, differences, everything, make_run, weights
+from warpdrive_min.errors import ConfigError
+
+DEEP = {"fc_dims": [20, 12], "activation": "tanh", "shared": False, "init_method": "xavier"}
+BACKENDS = ["host", *(each for each in ON_GPU if each.values == ("pycuda",))]
+ROLLOUTS = {
+    "PPO": ("cartpole", {"episode_length": 15}, {"shared": PPO}),
+    "A2C, two layers": (
+        "mountain_car",
+        {"episode_length": 5, "reset_pool_size": 3},
+        {"shared": {**A2C, "model": DEEP}},
+    ),
+}
+
+
+def trainers(run, backend, **given):
+    """Return a trainer that plays in one launch, and one that plays step by step."""
+    options = {"n_envs": 70, "n_steps": 13, "wrapper": {"exact": True}, **given}
+    return [make_run(run, backend, trainer={"fused_rollout": fused}, **options) for fused in (True, False)]
+
+
+@pytest.mark.parametrize("run", ROLLOUTS.values(), ids=list(ROLLOUTS))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rollout_at_once_is_that_of_single_steps(backend, run):
+    """Actions, what is seen, rewards, ends and sums over episodes are equal, log-probabilities but for rounding."""
+    one, other = trainers(run, backend)
+    assert callable(one.rollout_at_once)
+    for _ in range(2):
+        for trainer in (one, other):
+            trainer.collect()
+        buffers = [next(iter(trainer.groups.values())).buffer for trainer in (one, other)]
+        for name in ("observations", "actions", "rewards", "terminated", "truncated", "successes"):
+            assert torch.equal(*(getattr(buffer, name) for buffer in buffers)), name
+        torch.testing.assert_close(*(buffer.log_probs for buffer in buffers), rtol=0, atol=1e-5)
+        cuts = [trainer.recorders[""].n_truncated for trainer in (one, other)]
+        assert torch.equal(*cuts)
+        for env, n_cuts in enumerate(cuts[0].tolist()):
+            assert torch.equal(*(buffer.truncated_observations[:n_cuts, env] for buffer in buffers))
+    assert cuts[0].any()
+    assert buffers[0].terminated.any() == (run[0] == "cartpole")
+    states = [everything(trainer) for trainer in (one, other)]
+    assert [name for name in states[0] if not torch.equal(states[0][name], states[1][name])] == []
+    for trainer in (one, other):
+        trainer.update()
+    taught = [weights(trainer) for trainer in (one, other)]
+    for name in taught[0]:
+        torch.testing.assert_close(taught[0][name], taught[1][name], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_iterations_follow_what_they_have_learned(backend):
+    """Each rollout acts by the weights of the update before it, also where both are captured."""
+    trainer = trainers(ROLLOUTS["PPO"], backend)[0]
+    (group,) = trainer.groups.values()
+    for _ in range(3):
+        before = [parameter.detach().clone() for parameter in group.acting.parameters()]
+        trainer.iterate()
+        now = [parameter.detach().clone() for parameter in group.acting.parameters()]
+        for parameter, old in zip(group.acting.parameters(), before, strict=True):
+            parameter.data.copy_(old)
+        head = group.acting.act(group.buffer.observations[:-1])
+        said = torch.log_softmax(head, -1).gather(-1, group.buffer.actions.long()).squeeze(-1)
+        torch.testing.assert_close(group.buffer.log_probs, said.detach(), rtol=0, atol=1e-5)
+        for parameter, new in zip(group.acting.parameters(), now, strict=True):
+            parameter.data.copy_(new)
+        assert not all(map(torch.equal, before, now))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
+    """From a checkpoint, and as single launches, it ends as one that nothing interrupts, which is a graph on a GPU."""
+    made = {"backend": backend, "n_envs": 4, "n_steps": 6}
+    whole, first, second = (
+        make_run("PPO", **made, trainer={"fused_rollout": True, "mode": mode}, basedir=tmp_path / folder, **settings)
+        for mode, folder, settings in (("auto", "whole", {}), ("eager", "parts", {}), ("eager", "parts", {"seed": 99}))
+    )
+    whole.train(4)
+    first.train(2)
+    first.save_checkpoint()
+    second.load_checkpoint()
+    second.train(2)
+    assert not differences(everything(whole), everything(second))
+
+
+@pytest.mark.parametrize(
+    ("run", "backend", "given", "why"),
+    [
+        ("PPO, continuous", "host", {}, "those of a Box"),
+        ("two policies", "host", {}, "several policies act"),
+        ("shared", "host", {}, "one agent with one choice"),
+        ("PPO", "cpu", {}, "has no launches"),
+        ("PPO", "host", {"wrapper": {"auto_reset": False}}, "do not write observations"),
+        (("cartpole", CLASSIC, {"shared": {**PPO, "model": {"fc_dims": [129]}}}), "host", {}, "129 units"),
+        (("cartpole", CLASSIC, {"shared": {**PPO, "model": {"type": "gru"}}}), "host", {}, "recurrent"),
+        (("cartpole", CLASSIC, {"shared": {**PPO, "model": NORMALISED}}), "host", {}, "normalises observations"),
+    ],
+)
+def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
+    """A run that must be played in one launch is refused with the reason, which another one keeps."""
+    with pytest.raises(ConfigError, match=f"fused_rollout.*{why}"):
+        make_run(run, backend, trainer={"fused_rollout": True}, **given)
+
+
+def test_runs_on_a_cpu_are_played_step_by_step_unless_told():
+    """So they come to the same on each of its backends."""
+    assert "is none of a GPU" in make_run("PPO", "host").rollout_at_once
+    assert make_run("PPO", "host", trainer={"fused_rollout": False}).rollout_at_once == "trainer.fused_rollout is false"
