@@ -143,7 +143,13 @@ class EnvWrapper:
         )
         sequences = self.env.kernel_sequences(auto_reset)
         self.cuda_function_manager = CUDAFunctionManager(
-            self.n_agents, num_envs, self.blocks_per_env, process_id, backend=self.backend, spread=bool(sequences)
+            self.n_agents,
+            num_envs,
+            self.blocks_per_env,
+            process_id,
+            backend=self.backend,
+            spread=bool(sequences),
+            fills=True,
         )
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None

@@ -13,6 +13,7 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Constant, Kernel, Language, Launch, Source
+from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require
 
@@ -21,6 +22,8 @@ KERNELS: Final = Path(__file__).parent / "kernels"
 BLOCK_FROM_AGENTS: Final = 64
 """From this number of agents on, a block owns one environment; below it, several are packed into a block."""
 PACKED_THREADS: Final = 128
+FILLING_BLOCKS: Final = 512
+"""Blocks that keep all multiprocessors of a large GPU busy: with fewer, each has few threads to wait with."""
 SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
 MAX_THREADS: Final = 1024
@@ -39,8 +42,15 @@ class LaunchShape:
     """Above 1: that many blocks share each environment, which has no barrier but the end of a kernel."""
 
     @classmethod
-    def of(cls, n_agents: int, blocks_per_env: int | None = None) -> LaunchShape:
-        """Choose the shape for environments of ``n_agents`` agents, each spread over so many blocks if given."""
+    def of(cls, n_agents: int, blocks_per_env: int | None = None, n_envs: int | None = None) -> LaunchShape:
+        """Choose the shape for environments of ``n_agents`` agents.
+
+        Args:
+            n_agents: Agents.
+            blocks_per_env: Blocks that share each environment; None: a block owns its environments.
+            n_envs: Environments that are to fill a GPU: where they are few, fewer are packed into a block, so that more
+                blocks have them. None: as many are packed as fit.
+        """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             require(value is None or value >= 1, name, "must be positive", value)
         if blocks_per_env is not None:
@@ -48,7 +58,10 @@ class LaunchShape:
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
         if n_agents >= BLOCK_FROM_AGENTS:
             return cls(threads=min(OWNER_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
-        return cls(threads=PACKED_THREADS, envs_per_block=PACKED_THREADS // n_agents)
+        packed = PACKED_THREADS // n_agents
+        while n_envs is not None and n_agents > 1 and packed > 1 and n_envs < packed * FILLING_BLOCKS:
+            packed //= 2
+        return cls(threads=PACKED_THREADS, envs_per_block=packed)
 
     def blocks(self, n_envs: int) -> int:
         """Return the number of blocks for ``n_envs`` environments."""
@@ -87,6 +100,7 @@ class CUDAFunctionManager:
         backend: Name of a backend, or the backend.
         spread: Kernels that own environments are spread over ``blocks_per_env`` blocks too: they need no barrier
             between threads of different blocks.
+        fills: On a GPU, few environments are spread over all of it: their kernels do more than a row of each agent.
     """
 
     def __init__(
@@ -98,13 +112,15 @@ class CUDAFunctionManager:
         *,
         backend: str | Backend = "cpu",
         spread: bool = False,
+        fills: bool = False,
     ) -> None:
         for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
             require(value >= 1, "function manager", f"{name} must be positive", value)
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.n_agents, self.n_envs, self.blocks_per_env = int(num_agents), int(num_envs), int(blocks_per_env)
         self.process_id = process_id
-        self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None)
+        few = self.n_envs if fills and isinstance(self.backend, GpuBackend) else None
+        self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None, few)
         self.compiled_in: Sequence[str] = ()
         """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
         self._kernels: dict[str, Kernel] = {}

@@ -377,7 +377,7 @@ class Rollouts:
         """Return the manager of a kernel ``rollout``; None: there is an obstacle, which is noted."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
-            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend)
+            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random, **self._actions()}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags})
