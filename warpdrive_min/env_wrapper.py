@@ -460,15 +460,24 @@ class EnvWrapper:
         return self._prepared_rollouts().bound_collection(policy, sampler, seen, rows, recorder)
 
     def _prepared_rollouts(self) -> Rollouts:
+        require(self.auto_reset, "rollout", "episodes that end must restart by themselves", do="pass auto_reset=True")
+        return self.restarting_rollouts()
+
+    def restarting_rollouts(self) -> Rollouts:
+        """Return rollouts in which episodes restart by themselves; one by one, only if those of this wrapper do.
+
+        Raises:
+            ConfigError: As `rollout`, but for ``auto_reset``.
+        """
         self._require_arrays("rollout")
         is_ours, do = self.resets_itself and isinstance(self.env, Environment), "derive it from Environment"
         require(is_ours, "rollout", f"{self.name!r} must be an Environment with a kernel 'reset'", do=do)
-        require(self.auto_reset, "rollout", "episodes that end must restart by themselves", do="pass auto_reset=True")
         rule, do = f"the roles of {self.name!r} have arrays of their own", "take single steps after a `random_policy`"
         require(not getattr(self.env, "roles", {}), "rollout", rule, do=do)
         if self._rollouts is None:
             functions, (sources, constants) = self.cuda_function_manager, self._loaded
             obstacle = obstacle_of(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
+            constants = {**constants, "AUTO_RESET": True}
             subject = Subject(self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs)
             self._rollouts = Rollouts(subject, "actions are checked before each step" if self.debug else obstacle)
         return self._rollouts

@@ -122,8 +122,11 @@ class Rollouts:
     @property
     def mode(self) -> RolloutMode:
         """Form in which steps are taken; compiles the kernel for random actions to tell."""
-        if not self._obstacle:
-            self._kernel(keeps_all=False, is_random=True)
+        return self.mode_with(keeps_all=False, is_random=True)
+
+    def mode_with(self, *, keeps_all: bool, is_random: bool) -> RolloutMode:
+        """Return the form in which steps are taken that keep all or the last; compiles their kernel to tell."""
+        self._kernel(keeps_all=keeps_all, is_random=is_random)
         return RolloutMode("stepwise", self._obstacle) if self._obstacle else RolloutMode("fused")
 
     def bound(

@@ -18,9 +18,9 @@ pytest.importorskip("torchrl")
 
 from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, MultiCategorical
-from torchrl.envs import MarlGroupMapType, TransformedEnv
+from torchrl.envs import EnvBase, MarlGroupMapType, TransformedEnv
 from torchrl.envs.transforms import ActionMask, RewardSum
-from torchrl.envs.utils import check_env_specs, check_marl_grouping
+from torchrl.envs.utils import RandomPolicy, check_env_specs, check_marl_grouping
 
 from warpdrive_min.bridges.torchrl import TorchRLEnv, spec_of
 
@@ -91,6 +91,52 @@ def test_rollout_goes_over_ends(name):
         ends = row.nonzero()[:, 0]
         assert len(ends) >= 2
         assert ends.diff(prepend=torch.tensor([-1])).max() <= 10
+
+
+@on_every_backend
+@pytest.mark.parametrize("name", environments())
+def test_random_rollout_is_that_of_single_steps(backend, name):
+    """Over ends, without a policy and with a random one, they are to the bit TorchRL's loop; so is what follows."""
+    got, want = [], []
+    for kind, rollouts in ((TorchRLEnv, got), (EnvBase, want)):
+        env = TorchRLEnv(environments()[name], num_envs=2, env_backend=backend, exact=True)
+        assert (env.rollout_obstacle(12, break_when_any_done=False) == "") == (backend != "cpu")
+        torch.manual_seed(2)
+        env.set_seed(5)
+        rollouts += [kind.rollout(env, 12, break_when_any_done=False)]
+        rollouts += [kind.rollout(env, n, RandomPolicy(env.action_spec), break_when_any_done=False) for n in (12, 2)]
+    assert want[0]["next", "done"].any(1).all(), "episodes must end"
+    for here, there in zip(got, want, strict=True):
+        assert (here.batch_size, here.names, here.device) == (there.batch_size, there.names, there.device)
+        entries, others = (dict(data.items(include_nested=True)) for data in (here, there))
+        assert entries.keys() == others.keys()
+        for key, entry in entries.items():
+            other = others[key]
+            if isinstance(entry, torch.Tensor):
+                assert entry.dtype == other.dtype, key
+                torch.testing.assert_close(entry, other, rtol=0, atol=0, msg=str(key))
+            else:
+                assert (entry.batch_size, entry.names) == (other.batch_size, other.names), key
+
+
+def test_rollout_says_why_it_goes_step_by_step():
+    """What TorchRL does between steps, a policy, kinds of observations, and backends without launches."""
+    env = TorchRLEnv(CartPole(), num_envs=2, env_backend="cpu")
+    over_ends = {"break_when_any_done": False}
+    for match, options in (
+        ("TorchRL looks after each step whether to stop; pass break_when_any_done=False", {}),
+        ("the policy acts on what it sees", {"policy": lambda data: data, **over_ends}),
+        (
+            "more happens than steps, by callback, tensordict",
+            {"callback": print, "tensordict": env.reset(), **over_ends},
+        ),
+        ("more happens than steps, by break_when_all_done", {"break_when_all_done": True}),
+        ("backend 'cpu' runs NumPy, which has no launches", over_ends),
+    ):
+        assert env.rollout_obstacle(5, **options) == match
+    assert TorchRLEnv(Lookout(), num_envs=2).rollout_obstacle(5, **over_ends).startswith("what agents see is more")
+    roles = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2)
+    assert roles.rollout_obstacle(5, **over_ends) == "roles have arrays of their own"
 
 
 def test_partial_restart_touches_the_named_copies_alone():

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from warpdrive_min.backends.base import KEPT, Launch
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import agent_sets, seed_resets
 from warpdrive_min.errors import ActionError, ConfigError, DataError, known, require
 from warpdrive_min.resetter import OWN_KERNEL
+from warpdrive_min.rollouts import Steps
 from warpdrive_min.spaces import Box, Dict, category_counts, space_of
 from warpdrive_min.training.arrays import part_names
 
@@ -68,6 +70,7 @@ class BatchedEnvironment:
         }
         self._masks = {each: self._mask(each) for each in self._sets if self._masks_beside(each)}
         self._rewards = [self.data.tensor(Constants.REWARDS + each) for each in self._sets]
+        self._bound: tuple[torch.Tensor, Launch, Steps] | None = None
         self._has_reasons = all(self.data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED))
 
     def _observation_space(self, agent: Hashable, space: Any) -> Any:
@@ -225,6 +228,39 @@ class BatchedEnvironment:
         for array, part in zip(self._actions, parts, strict=True):
             array.copy_(part.reshape(array.shape))
         self.wrapper.step()
+
+    def rollout_obstacle(self) -> str:
+        """Say why `rollout` cannot take its steps; empty: it can. Compiles to tell."""
+        if len(self._sets) > 1:
+            return "roles have arrays of their own"
+        if self._masks or not all(map(self.data.is_data_on_device, (Constants.ACTIONS, *KEPT))):
+            return "what agents see is more than the array 'observations'"
+        try:
+            return self.wrapper.restarting_rollouts().mode_with(keeps_all=True, is_random=False).reason
+        except ConfigError as error:
+            return str(error)
+
+    def rollout(self, actions: Sequence[Any], shape: tuple[int, ...]) -> Steps:
+        """Take a step for each of several actions, in one launch, and restart copies that end.
+
+        Args:
+            actions: Of each step, as of `step`.
+            shape: What each must have, likewise.
+
+        Returns:
+            What each step led to, in tensors that the next rollout of as many steps writes again.
+
+        Raises:
+            ActionError: As `step`.
+        """
+        given = [self._checked(each, shape) for each in actions]
+        if self._bound is None or len(self._bound[0]) != len(given):
+            rows = torch.empty((len(given), *self._actions[0].shape), dtype=self._actions[0].dtype, device=self.device)
+            self._bound = rows, *self.wrapper.restarting_rollouts().bound(len(given), rows, "all", None)
+        rows, launch, steps = self._bound
+        rows.copy_(torch.stack(given).reshape(rows.shape))
+        launch()
+        return steps
 
     def _checked(self, actions: Any, shape: tuple[int, ...]) -> torch.Tensor:
         given = torch.as_tensor(actions, device=self.device)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 
@@ -21,9 +22,20 @@ with needed_by(__name__, "torchrl"):
         Unbounded,
     )
     from torchrl.envs import EnvBase  # type: ignore[import-untyped]
+    from torchrl.envs.utils import RandomPolicy  # type: ignore[import-untyped]
 
 GROUP = "agents"
 """Group that holds the entries of several agents."""
+NOTHING_MORE: Final[Mapping[str, tuple[bool | None, ...]]] = {
+    "break_when_any_done": (False,),
+    "break_when_all_done": (None, False),
+    "auto_reset": (True,),
+    "auto_cast_to_device": (False,),
+    "return_contiguous": (None, False, True),
+    "set_truncated": (False,),
+    "trust_policy": (False, True),
+}
+"""Options of a rollout with which nothing happens between its steps; every other one must be None."""
 
 
 class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
@@ -43,6 +55,8 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
 
     Where observations are a Dict, ``"observation"`` has an entry for each key, as ``("observation", "map")``. An
     action mask lies beside the action: ``"action_mask"`` ``(n_envs, n_choices)`` bool, choices of all types in a row.
+
+    `rollout` takes random steps in one launch where it can, and `rollout_obstacle` says why it cannot.
 
     TorchRL restarts what ended, through the entry ``_reset``. Here stepping and restarting enqueue and do not
     synchronise, but the first restart after `set_seed` does, and TorchRL's own loops, to see whether anything ended.
@@ -118,6 +132,70 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         ends = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
         return data.update({name: flags[:, None] for name, flags in ends.items()})
 
+    def rollout(self, max_steps: int, policy: Any = None, callback: Any = None, **options: Any) -> TensorDictBase:
+        """Take steps as `torchrl.envs.EnvBase.rollout`, which says what the arguments are and what comes back.
+
+        Without a policy, or with a `RandomPolicy`, and with ``break_when_any_done=False``, all but the last are one
+        launch, with the actions that single ones would draw. It enqueues, and synchronises as the restart does.
+
+        Raises:
+            ActionError: The policy's actions have another shape, or are real numbers for discrete ones.
+        """
+        if self.rollout_obstacle(max_steps, policy, callback, **options):
+            return super().rollout(max_steps, policy, callback, **options)
+        return self._rollout_at_once(max_steps, self.rand_action if policy is None else policy)
+
+    def rollout_obstacle(self, max_steps: int, policy: Any = None, callback: Any = None, **options: Any) -> str:
+        """Say why `rollout` would take its steps one by one; empty: in one launch. Compiles to tell."""
+        if policy is not None and type(policy) is not RandomPolicy:
+            return "the policy acts on what it sees"
+        if not options.get("break_when_all_done") and options.get("break_when_any_done") is not False:
+            return "TorchRL looks after each step whether to stop; pass break_when_any_done=False"
+        unasked: tuple[bool | None, ...] = (None,)
+        more = [
+            name
+            for name, value in {"callback": callback, **options}.items()
+            if not any(value is each for each in NOTHING_MORE.get(name, unasked))
+        ]
+        if more or type(self) is not TorchRLEnv:
+            return f"more happens than steps, by {', '.join(more) or type(self).__name__}"
+        return self.batched.rollout_obstacle() if max_steps > 1 else "it has one step"
+
+    def _rollout_at_once(self, n_steps: int, draw: Callable[[TensorDictBase], TensorDictBase]) -> TensorDictBase:
+        """Take all steps but the last in one launch, and that one alone: after it nothing restarts."""
+        ((group, shape),), (key,) = self._shapes.items(), self._action_keys.values()
+        start = self.reset()
+        drawn = [draw(TensorDict({}, self.batch_size, device=self.device)) for _ in range(n_steps)]
+        actions = [each.get(key) for each in drawn]
+        steps = self.batched.rollout(actions[:-1], tuple(self.full_action_spec[key].shape))
+        end = self._step(drawn[-1])
+        first, last = (data if self._is_flat else data.get(group) for data in (start, end))
+
+        def rows(one: torch.Tensor) -> torch.Tensor:
+            """Return a tensor with an entry of ``one``, which has the axis of copies in front, for each step."""
+            return one.new_empty((len(one), n_steps, *one.shape[1:]))
+
+        def by_copy(of_steps: torch.Tensor) -> torch.Tensor:
+            """Return the steps of what the data manager's arrays are, as rows of entries."""
+            return of_steps.reshape(-1, *shape, *of_steps.shape[3:]).transpose(0, 1)
+
+        seen, led_to, rewards = rows(first.get("observation")), rows(last.get("observation")), rows(last.get("reward"))
+        seen[:, 0] = first.get("observation")
+        seen[:, 1:] = by_copy(steps.observations)
+        ended = (steps.done != 0).T.reshape(-1, n_steps - 1, *[1] * (led_to.dim() - 2))
+        torch.where(ended, by_copy(steps.final_observations), by_copy(steps.observations), out=led_to[:, :-1])
+        led_to[:, -1] = last.get("observation")
+        rewards[:, :-1] = by_copy(steps.rewards[..., None])
+        rewards[:, -1] = last.get("reward")
+        terminated, truncated = (flags.T[..., None] != 0 for flags in (steps.terminated, steps.truncated))
+        ends = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
+        ends = {name: torch.cat([flags, end.get(name)[:, None]], 1) for name, flags in ends.items()}
+        after = self._data({group: {"observation": led_to, "reward": rewards}}, n_steps).update(ends)
+        data = self._data({group: {"observation": seen, "action": torch.stack(actions, 1)}}, n_steps)
+        data.update({name: flags.new_zeros(flags.shape) for name, flags in ends.items()}).set("next", after)
+        data.refine_names(..., "time")
+        return data
+
     def _observed(self) -> dict[str, dict[str, Any]]:
         """Return the entries of what each group sees; TorchRL looks for an action mask beside the action."""
         seen, masks, observed = self.batched.observations_by_set(), self.batched.action_masks(), {}
@@ -129,13 +207,16 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
                 observed[group][Constants.ACTION_MASK] = mask.view(torch.bool).reshape(*shape, -1)
         return observed
 
-    def _data(self, entries: dict[str, dict[str, Any]]) -> TensorDict:
+    def _data(self, entries: dict[str, dict[str, Any]], *steps: int) -> TensorDict:
+        """Return the entries of each group, of a rollout with so many steps behind the axis of copies."""
+        batch = (*self.batch_size, *steps)
         if self._is_flat:
-            return TensorDict(entries[GROUP], self.batch_size, device=self.device)
+            return TensorDict(entries[GROUP], batch, device=self.device)
         groups = {
-            group: TensorDict(of_group, self._shapes[group], device=self.device) for group, of_group in entries.items()
+            group: TensorDict(of_group, (*batch, *self._shapes[group][1:]), device=self.device)
+            for group, of_group in entries.items()
         }
-        return TensorDict(groups, self.batch_size, device=self.device)
+        return TensorDict(groups, batch, device=self.device)
 
 
 def spec_of_seen(entry: torch.Tensor | dict[str, torch.Tensor], rows: torch.Size) -> Any:
