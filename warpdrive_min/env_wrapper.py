@@ -448,6 +448,8 @@ class EnvWrapper:
         seen: torch.Tensor,
         rows: Mapping[str, torch.Tensor],
         recorder: Mapping[str, Argument],
+        *,
+        is_tf32: bool = False,
     ) -> Launch | str:
         """Return what plays the steps of a rollout for training in one launch; arguments as of `Rollouts`.
 
@@ -457,7 +459,7 @@ class EnvWrapper:
         Raises:
             ConfigError: As `rollout`.
         """
-        return self._prepared_rollouts().bound_collection(policy, sampler, seen, rows, recorder)
+        return self._prepared_rollouts().bound_collection(policy, sampler, seen, rows, recorder, is_tf32=is_tf32)
 
     def _prepared_rollouts(self) -> Rollouts:
         require(self.auto_reset, "rollout", "episodes that end must restart by themselves", do="pass auto_reset=True")

@@ -224,6 +224,8 @@ class Rollouts:
         seen: torch.Tensor,
         rows: Mapping[str, torch.Tensor],
         recorder: Mapping[str, Argument],
+        *,
+        is_tf32: bool = False,
     ) -> Launch | str:
         """Return what plays steps with a policy for training, all in one launch, or say why it cannot be.
 
@@ -233,6 +235,7 @@ class Rollouts:
             seen: Observations before each step and after all, ``(n_steps + 1, n_envs, n_agents, n_features)``.
             rows: Arrays with a row of each step, ``(n_steps, n_envs, ...)``: actions, ``log_probs``, rewards and flags.
             recorder: What else is recorded, by the names of the kernel ``record``, and ``successes``.
+            is_tf32: Matrix units take products in TF32, not with the errors of float32.
 
         Raises:
             ConfigError: As `bound_policy`.
@@ -244,7 +247,7 @@ class Rollouts:
         assert isinstance(perceptron, Perceptron)
         acting = replace(perceptron, value=())
         given = {**rows, Constants.OBSERVATIONS: seen[1:]}
-        act = self._act_fused(len(seen) - 1, acting, given, seen, sampler, recorder)
+        act = self._act_fused(len(seen) - 1, acting, given, seen, sampler, recorder, is_tf32=is_tf32)
         observations = self._subject.data.tensor(Constants.OBSERVATIONS)
 
         def collect() -> None:
@@ -283,13 +286,15 @@ class Rollouts:
             return f"it has no kernel with a policy: {error}"
         return ""
 
-    def _kernel_of(self, perceptron: Perceptron, *, keeps_all: bool, records: bool = False) -> CUDAFunctionManager:
+    def _kernel_of(
+        self, perceptron: Perceptron, *, keeps_all: bool, records: bool = False, is_tf32: bool = False
+    ) -> CUDAFunctionManager:
         """Return the manager of a kernel ``rollout_with_policy``."""
         subject, sizes = self._subject, perceptron.constants()
-        key = keeps_all, records, *sizes.items()
+        key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend)
-            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, **CHOICE}
+            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **CHOICE}
             manager.load(subject.sources, {**subject.constants, **flags, **sizes})
             self._of_policies[key] = manager
         return self._of_policies[key]
@@ -302,6 +307,8 @@ class Rollouts:
         seen: torch.Tensor | None,
         sampler: CUDASampler,
         recorder: Mapping[str, Argument] | None = None,
+        *,
+        is_tf32: bool = False,
     ) -> Launch:
         """Return what acts within a kernel.
 
@@ -312,9 +319,10 @@ class Rollouts:
             seen: Where observations go, with a row of those before the first step; None: only the last ones are kept.
             sampler: Whose count of draws goes on.
             recorder: What training records; None: nothing.
+            is_tf32: As of `bound_collection`.
         """
         data, records, keeps_all = self._subject.data, recorder is not None, seen is not None
-        manager = self._kernel_of(perceptron, keeps_all=keeps_all, records=records)
+        manager = self._kernel_of(perceptron, keeps_all=keeps_all, records=records, is_tf32=is_tf32)
         weights = Weights(perceptron, in_tiles=data.device.type == "cuda")
         rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
         if seen is not None:

@@ -198,8 +198,10 @@ def layers(*sizes: int) -> list[torch.Tensor]:
     return [torch.randn(*shape) / 4 for pair in itertools.pairwise(sizes) for shape in (pair[::-1], pair[1:])]
 
 
-@pytest.mark.parametrize("hidden", [(20,), (72, 9)], ids=str)
-def test_warp_evaluates_the_network(hidden):
+@pytest.mark.parametrize(
+    ("hidden", "is_tf32", "tolerance"), [((20,), False, 3e-6), ((72, 9), False, 3e-6), ((9, 12), True, 3e-3)], ids=str
+)
+def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     """What a GPU's lanes do with their registers, done by fibres that stand for them, is what torch computes."""
     torch.manual_seed(SEED)
     n_features, n_outputs = 10, 3
@@ -207,7 +209,8 @@ def test_warp_evaluates_the_network(hidden):
     perceptron, row = Perceptron(policy, (), "tanh"), 18
     weights = Weights(perceptron, in_tiles=True)
     weights.pack()
-    constants = {**perceptron.constants(), "N_FEATURES": n_features, "N_OUTPUTS": n_outputs, "ROW": row}
+    sizes = {"N_FEATURES": n_features, "N_OUTPUTS": n_outputs, "ROW": row}
+    constants = {**perceptron.constants(), **sizes, "TF32": is_tf32}
     source = Path(__file__).with_name("perceptron_warp.cu")
     shape = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(32).constants()}
     kernel = BACKENDS["host"].compile(source, {**constants, **shape})["evaluate"]
@@ -218,7 +221,8 @@ def test_warp_evaluates_the_network(hidden):
     for index in range(0, len(policy), 2):
         want = torch.nn.functional.linear(want, policy[index].double(), policy[index + 1].double())
         want = want if index == len(policy) - 2 else want.tanh()
-    torch.testing.assert_close(out[:, :n_outputs], want.float(), rtol=0, atol=3e-6)
+    torch.testing.assert_close(out[:, :n_outputs], want.float(), rtol=0, atol=tolerance)
+    assert ((out[:, :n_outputs] - want).abs().max() > 1e-5) == is_tf32
 
 
 def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
@@ -236,7 +240,10 @@ def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared):
     policy = layers(n_features, *hidden, n_choices)
     below = policy[:-2] if is_shared else layers(n_features, *hidden)
     perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh")
-    assert b"rollout_with_policy" in compiled(form, perceptron, KEEP_ALL=is_shared, RECORDS=is_shared).read_bytes()
+    assert (
+        b"rollout_with_policy"
+        in compiled(form, perceptron, KEEP_ALL=is_shared, RECORDS=is_shared, TF32=is_shared).read_bytes()
+    )
 
 
 def test_source_without_a_kernel_of_policies_says_so(tmp_path):

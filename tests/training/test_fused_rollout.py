@@ -74,6 +74,19 @@ def test_iterations_follow_what_they_have_learned(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_training_in_tf32_acts_in_it(backend):
+    """Log-probabilities are those of the network within the rounding of TF32, of which a CPU has none."""
+    run = ("cartpole", CLASSIC, {"shared": {**PPO, "model": DEEP}})
+    trainer = make_run(run, backend, n_envs=70, n_steps=4, trainer={"fused_rollout": True, "precision": "tf32"})
+    trainer.collect()
+    (group,) = trainer.groups.values()
+    with torch.no_grad():
+        head = group.acting.act(group.buffer.observations[:-1])
+    said = torch.log_softmax(head, -1).gather(-1, group.buffer.actions.long()).squeeze(-1)
+    torch.testing.assert_close(group.buffer.log_probs, said, rtol=0, atol=1e-5 if backend == "host" else 5e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     """From a checkpoint, and as single launches, it ends as one that nothing interrupts, which is a graph on a GPU."""
     made = {"backend": backend, "n_envs": 4, "n_steps": 6}

@@ -2,7 +2,7 @@
 // registers.
 //
 // A product of float32 is three of TF32: each factor is cut into its first 11 bits and the rest, and only the product of
-// the rests is left out. So the results have errors as those of float32.
+// the rests is left out. So the results have errors as those of float32. With TF32 it is one, of the first bits.
 //
 // A tile of 16 rows and 8 columns has four numbers in each lane, 4 g + t: those of rows g and g + 8 in columns 2 t and
 // 2 t + 1. That is what comes out of a product (`mma.m16n8k8`); it goes into the next one as it is, since the order of the
@@ -11,7 +11,7 @@
 // and 2 t + 1; after those of a layer its biases. Sizes are rounded up to multiples of 8, with zeros.
 //
 // Constants that come before this header: N_FEATURES; HIDDEN1, HIDDEN2, units of the hidden layers, the latter 0 if there
-// is one; IS_TANH.
+// is one; IS_TANH; TF32.
 #pragma once
 
 struct WD_ALIGN(8) wd_pair {
@@ -72,6 +72,11 @@ struct wd_sum {
 
 // sum += left * right, where `left` is a tile as it comes out of a product, and `right` a lane's weights.
 WD_FN void wd_multiply(wd_sum& sum, const float (&left)[4], const wd_pair right) {
+  if constexpr (TF32) {  // the unit leaves the other bits out itself
+    wd_multiply_tf32(sum.high, {wd_bits(left[0]), wd_bits(left[2]), wd_bits(left[1]), wd_bits(left[3])},
+                     {wd_bits(right.x), wd_bits(right.y)});
+    return;
+  }
   unsigned high[4], low[4], right_high[2], right_low[2];
   wd_cut(left[0], high[0], low[0]);
   wd_cut(left[2], high[1], low[1]);

@@ -1,7 +1,7 @@
 // A policy within a kernel: a perceptron of one or two hidden layers, and a choice that is drawn from what it puts out.
 //
 // Constants that come before this header: those of `choice.cuh`, of one type; N_FEATURES; HIDDEN1, HIDDEN2, units of the
-// hidden layers, the latter 0 if there is one; IS_TANH, else relu; HAS_VALUE; IS_SHARED, if the value is a further output on
+// hidden layers, the latter 0 if there is one; IS_TANH, else relu; TF32, which matrix units then take products in; HAS_VALUE; IS_SHARED, if the value is a further output on
 // the same hidden layers; N_WEIGHTS, floats of the weights, whose order is that of `warpdrive_min.perceptron`.
 #pragma once
 

@@ -397,7 +397,12 @@ def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> lis
 
 
 def rollout_into_buffer(
-    wrapper: EnvWrapper, groups: Sequence[PolicyGroup], sampler: CUDASampler, recorder: RolloutRecorder
+    wrapper: EnvWrapper,
+    groups: Sequence[PolicyGroup],
+    sampler: CUDASampler,
+    recorder: RolloutRecorder,
+    *,
+    is_tf32: bool,
 ) -> Launch | str:
     """Return what plays a rollout into the buffer in one launch, or say why it is played step by step.
 
@@ -406,6 +411,7 @@ def rollout_into_buffer(
         groups: Policies; there is one.
         sampler: Whose actions it draws.
         recorder: Recorder of the buffer.
+        is_tf32: Products of matrices may be in TF32.
     """
     (group,) = groups
     arrays, buffer, model = group.arrays, group.buffer, group.acting
@@ -429,4 +435,4 @@ def rollout_into_buffer(
         TERMINATED: recorder.terminated,
         TRUNCATED: recorder.truncated,
     }
-    return wrapper.bound_collection(model, sampler, buffer.observations, rows, of_all)
+    return wrapper.bound_collection(model, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)

@@ -312,13 +312,14 @@ class Trainer:
         obstacles = {
             "several policies act": len(groups) > 1,
             "a centralised critic sees each step": self.global_states is not None,
-            "trainer.precision is bf16, and kernels act in float32": self.config.trainer.precision == "bf16",
+            "trainer.precision is bf16, in which no kernel acts": self.config.trainer.precision == "bf16",
             "sampler.params.use_argmax is true": self.exploration["greedy"],
             "its environments do not write observations where it learns from them": not is_direct,
         }
         if obstacle := next((reason for reason, holds in obstacles.items() if holds), ""):
             return obstacle
-        return rollout_into_buffer(self.wrapper, groups, self.sampler, self.recorders[groups[0].arrays.suffix])
+        recorder, is_tf32 = self.recorders[groups[0].arrays.suffix], self.config.trainer.precision == "tf32"
+        return rollout_into_buffer(self.wrapper, groups, self.sampler, recorder, is_tf32=is_tf32)
 
     # -------------------------------------------------------------- log
 
