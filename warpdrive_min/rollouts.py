@@ -64,6 +64,7 @@ class Policy(Protocol):
     """Model whose logits actions are drawn from.
 
     One that has ``as_perceptron()``, which returns a `Perceptron` or says why there is none, may act within a kernel.
+    One whose ``has_value`` is false gives logits alone, by ``act(observations)``.
     """
 
     def __call__(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -199,18 +200,17 @@ class Rollouts:
         if keeps_all:
             given[Constants.OBSERVATIONS] = seen[1:]
         if self._obstacle_of(policy):
-            has_values = True
             act = self._act_stepwise(n_steps, policy, given, said, sampler)
         else:
             perceptron = _perceptron_of(policy)
             assert isinstance(perceptron, Perceptron)
-            has_values = bool(perceptron.value)
             act = self._act_fused(n_steps, perceptron, {**given, **said}, seen if keeps_all else None, sampler)
 
         def launch() -> None:
             seen[0].copy_(observations)
             act()
 
+        has_values = getattr(policy, "has_value", True)
         log_probs, values = (each if keeps_all else each[0] for each in said.values())
         kept = {name.strip("_"): tensor for name, tensor in {**arrays, **given}.items()}
         return launch, PolicySteps(
@@ -361,6 +361,7 @@ class Rollouts:
         sampler: CUDASampler,
     ) -> Launch:
         data, step = self._subject.data, self._subject.step
+        act_alone = None if getattr(policy, "has_value", True) else getattr(policy, "act", None)
         n_outputs = sum(category_counts(self._subject.spaces[0]))
         head = torch.zeros(data.n_envs, self._subject.n_agents, n_outputs, device=data.device)
         log_prob = said["log_probs"].new_zeros(head.shape[:2])
@@ -370,13 +371,15 @@ class Rollouts:
         @torch.no_grad()
         def act() -> None:
             for index in range(n_steps):
-                logits, values = policy(data.tensor(Constants.OBSERVATIONS).flatten(2).float())
+                observations = data.tensor(Constants.OBSERVATIONS).flatten(2).float()
+                logits, values = (act_alone(observations), None) if act_alone else policy(observations)
                 head.copy_(logits)
                 draw()
                 step()
                 row = index if given else 0
                 said["log_probs"][row].copy_(log_prob)
-                said["values"][row].copy_(values)
+                if values is not None:
+                    said["values"][row].copy_(values)
                 for name, kept in given.items():
                     kept[index].copy_(data.tensor(name))
 

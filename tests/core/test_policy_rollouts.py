@@ -147,6 +147,19 @@ def test_each_launch_sees_the_weights_as_they_are():
         assert torch.equal(steps.log_probs, torch.zeros(70, 1))
 
 
+@pytest.mark.parametrize("backend", ["cpu", "host"])
+def test_a_policy_without_a_value_acts_alone(backend):
+    """An actor beside a critic of its own has log-probabilities, and no values."""
+    wrapper = made("cartpole", backend, 3)
+    model = model_of(wrapper, fc_dims=(64, 64), activation="tanh")
+    model.drop_value()
+    first = wrapper.cuda_data_manager.tensor("observations").clone()
+    steps = wrapper.rollout(1, model)
+    assert steps.values is None
+    said = torch.log_softmax(model.act(first), -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
+    torch.testing.assert_close(steps.log_probs, said.detach(), rtol=0, atol=TOLERANCE)
+
+
 def test_mode_says_why_a_policy_steps_one_by_one():
     """Each reason has a case."""
     wrapper = made("cartpole", "host", 2)

@@ -298,13 +298,19 @@ class FullyConnected(ActorCritic):
         below = self.fc if self.value_fc is None else self.value_fc
         return below.under(observations, self.vf_head).squeeze(-1)
 
+    @property
+    def has_value(self) -> bool:
+        """It gives values, and has not let go of what only they need."""
+        return "vf_head" in self._modules
+
     def as_network(self) -> Network | None:
         """Return the layers for the kernels of a CPU; None: they have others, or are not to be fused."""
         if type(self) is not FullyConnected:
             return None
         policy = self._path(self.fc, self.policy_head)
-        has_value = "vf_head" in self._modules
-        value = self._path(self.fc if self.value_fc is None else self.value_fc, self.vf_head) if has_value else policy
+        value = policy
+        if self.has_value:
+            value = self._path(self.fc if self.value_fc is None else self.value_fc, self.vf_head)
         if policy is None or value is None:
             return None
         head = self.policy_head
@@ -314,11 +320,11 @@ class FullyConnected(ActorCritic):
         """Return the layers for a rollout in one launch, or say why it cannot have them."""
         if type(self) is not FullyConnected:
             return f"{type(self).__name__} may compute something else than its layers say"
-        trunks = [self.fc, *([self.value_fc] if "vf_head" in self._modules and self.value_fc is not None else [])]
+        trunks = [self.fc, *([self.value_fc] if self.has_value and self.value_fc is not None else [])]
         if obstacle := next((trunk.obstacle for trunk in trunks if trunk.obstacle), ""):
             return obstacle
         policy = (*self.fc.parameters(), self.policy_head.weight, self.policy_head.bias)
-        if "vf_head" not in self._modules:
+        if not self.has_value:
             return Perceptron(policy, (), self.fc.activation)
         value = (*trunks[-1].parameters(), self.vf_head.weight, self.vf_head.bias)
         return Perceptron(policy, value, self.fc.activation)
