@@ -57,28 +57,24 @@ struct WD_ALIGN(16) wd_policy {
 
 constexpr int WD_ROWS = 64;  // rows that are passed through the network at a time: lanes of SIMD
 typedef float wd_floats __attribute__((vector_size(64)));
-constexpr int WD_FLOATS = sizeof(wd_floats) / sizeof(float), WD_VECTORS = 2;
+constexpr int WD_FLOATS = sizeof(wd_floats) / sizeof(float);
 
 // N units of a layer for all rows: numbers lie row by row, units apart from each other.
 template <int N, int N_INPUTS>
 WD_FN void wd_units(float (*const out)[WD_ROWS], const float (*const in)[WD_ROWS], const float* const weights,
                     const float* const biases) {
-  for (int first = 0; first < WD_ROWS; first += WD_VECTORS * WD_FLOATS) {
-    wd_floats sums[N][WD_VECTORS];
-#pragma GCC unroll 4
-    for (int n = 0; n < N; ++n)
-#pragma GCC unroll 2
-      for (int v = 0; v < WD_VECTORS; ++v) sums[n][v] = wd_floats{} + biases[n];
+  for (int first = 0; first < WD_ROWS; first += WD_FLOATS) {
+    wd_floats sums[N];  // in registers
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) sums[n] = wd_floats{} + biases[n];
     for (int k = 0; k < N_INPUTS; ++k) {
-      wd_floats row[WD_VECTORS];
-      std::memcpy(row, in[k] + first, sizeof row);
-#pragma GCC unroll 4
-      for (int n = 0; n < N; ++n)
-#pragma GCC unroll 2
-        for (int v = 0; v < WD_VECTORS; ++v) sums[n][v] += weights[n * N_INPUTS + k] * row[v];
+      wd_floats row;
+      std::memcpy(&row, in[k] + first, sizeof row);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) sums[n] += weights[n * N_INPUTS + k] * row;
     }
-#pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) std::memcpy(out[n] + first, sums[n], sizeof sums[n]);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) std::memcpy(out[n] + first, &sums[n], sizeof sums[n]);
   }
 }
 
@@ -88,7 +84,7 @@ template <int N_INPUTS, int N_OUTPUTS>
 static const float* wd_layer(float (*const out)[WD_ROWS], const float (*const in)[WD_ROWS], const float* const weights) {
   const float* const biases = weights + N_OUTPUTS * N_INPUTS;
   int n = 0;
-  for (; n + 4 <= N_OUTPUTS; n += 4) wd_units<4, N_INPUTS>(out + n, in, weights + n * N_INPUTS, biases + n);
+  for (; n + 8 <= N_OUTPUTS; n += 8) wd_units<8, N_INPUTS>(out + n, in, weights + n * N_INPUTS, biases + n);
   for (; n < N_OUTPUTS; ++n) wd_units<1, N_INPUTS>(out + n, in, weights + n * N_INPUTS, biases + n);
   return biases + N_OUTPUTS;
 }
