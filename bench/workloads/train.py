@@ -52,6 +52,8 @@ from .shared import (
     torch_threads,
 )
 
+SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
+"""Settings of a policy that may change by steps of all environments."""
 NETWORKS: Final[dict[str, dict[str, Any]]] = {
     "32-32": {"fc_dims": [32, 32]},
     "64-64": {"fc_dims": [64, 64]},
@@ -78,7 +80,11 @@ def shipped(env: str, name: str) -> RunConfig:
 
 
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped one of its environment and algorithm, in other sizes."""
+    """Return the run of a point: the shipped one of its environment and algorithm, in other sizes.
+
+    What the shipped one lowers by steps of all environments stays as it begins: with millions of steps an iteration it
+    would be at its end, zero, after the first one.
+    """
     changed = shipped(point["env"], "_ppo" if point["algorithm"] == "PPO" else "").to_dict()
     changed["env"] = env_config(point["env"], point["n_agents"], n_taggers=point.get("n_taggers"))
     changed["trainer"] |= {
@@ -92,6 +98,8 @@ def settings(point: Point) -> Settings:
     }
     for policy in changed["policy"].values():
         policy["algorithm"] = point["algorithm"]
+        for name in SCHEDULES:
+            policy[name] = policy[name][0][1] if isinstance(policy[name], list) else policy[name]
         if point["algorithm"] == "DDPG":  # learns from as many rows as it played, which is what WarpDrive does
             policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
         model = policy["model"]

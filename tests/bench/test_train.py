@@ -144,6 +144,15 @@ def test_settings_are_the_shipped_ones_in_other_sizes():
     assert (config.trainer.num_envs, config.trainer.train_batch_size) == (4, 32)
 
 
+def test_large_points_go_on_learning():
+    """A learning rate that the shipped run has lowered to zero within one iteration of the point stays as it begins."""
+    point = training_point("cartpole", "host", 65_536, 1, 128, algorithm="PPO", network="64-64 separate tanh")
+    *_, (ended, last) = shipped("cartpole", "_ppo").policy["shared"].lr
+    assert last == 0
+    assert ended < 65_536 * 128
+    assert train.settings(point)["policy"]["shared"]["lr"] > 0
+
+
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
     """Where others were measured, our run config is whole, of their sizes, and finds their figure again."""
