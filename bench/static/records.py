@@ -259,16 +259,23 @@ def _by_depth(code: Sequence[sass.Instruction]) -> list[int]:
 def _metrics(
     found: cubin.KernelCode, code: Sequence[sass.Instruction], occupancy: float, argument_bytes: float
 ) -> dict[str, Metric]:
-    """Return the figures of a kernel; of weighted ones a loop counts `LOOP` times, one in a loop `LOOP` squared."""
+    """Return the figures of a kernel; of weighted ones a loop counts `LOOP` times, one in a loop `LOOP` squared.
+
+    What is expected is weighted with the share of passes that come by, so that a store that has become unconditional
+    counts for more.
+    """
     plain: Counter[str] = Counter()
     weighted: Counter[str] = Counter()
     moved: Counter[str] = Counter()
+    expected_bytes = 0.0
     for each in code:
         pipe, weight = sass.pipe_of(each), LOOP**each.depth
         plain[pipe] += 1
         weighted[pipe] += weight
         if pipe in sass.MEMORY:
             moved[pipe] += weight * sass.width_of(each)
+        if pipe == "global":
+            expected_bytes += weight * each.share * sass.width_of(each)
     lower = {
         "registers": (found.registers, "registers/thread"),
         "local_bytes": (found.local_bytes, "bytes/thread"),
@@ -278,6 +285,7 @@ def _metrics(
         **{f"{pipe}_instructions": (plain[pipe], "instructions") for pipe in PIPES},
         **{f"weighted_{pipe}": (weighted[pipe], "instructions") for pipe in PIPES},
         **{f"weighted_{pipe}_bytes": (moved[pipe], "bytes/thread") for pipe in sass.MEMORY},
+        "expected_global_bytes": (expected_bytes, "bytes/thread"),
         "argument_bytes": (argument_bytes, "bytes/unit"),
     }
     return {

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,6 +34,8 @@ class Instruction:
     is_predicated: bool
     depth: int = 0
     """Loops that it is in."""
+    share: float = 1.0
+    """Share of the passes that come by it, of its function or of a loop, if each branch goes either way as often."""
 
     @property
     def base(self) -> str:
@@ -167,16 +169,15 @@ JUMPS: Final = ("BRA", "JMP", "BRX", "JMX", "EXIT", "RET", "KILL")
 
 
 def _placed(code: Sequence[Instruction]) -> list[Instruction]:
-    """Return a function without the padding at its end, each instruction with the number of loops that it is in."""
+    """Return a function without the padding at its end, each instruction with its loops and its share."""
     n = len(code)
     while n and code[n - 1].base == "NOP":
         n -= 1
     if n > 1 and code[n - 1].base == "BRA" and _target(code[n - 1]) == n - 1:  # what follows the last exit
         n -= 1
-    depths = _depths(code[:n])
     return [
-        Instruction(each.opcode, each.operands, each.is_predicated, depth)
-        for each, depth in zip(code[:n], depths, strict=True)
+        replace(each, depth=depth, share=share / 2 if each.is_predicated else share)
+        for each, (depth, share) in zip(code[:n], _places(code[:n]), strict=True)
     ]
 
 
@@ -186,8 +187,8 @@ def _target(jump: Instruction) -> int | None:
     return int(last, 16) // BYTES if last.startswith("0x") else None
 
 
-def _depths(code: Sequence[Instruction]) -> list[int]:
-    """Return in how many natural loops each instruction is.
+def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
+    """Return in how many natural loops each instruction is, and the share of the passes that come by it.
 
     Source: Aho, Lam, Sethi and Ullman, "Compilers", 2nd edition, 9.6: an edge to a block that dominates its start
     closes a loop.
@@ -223,9 +224,41 @@ def _depths(code: Sequence[Instruction]) -> list[int]:
             if dominators[block] >> head & 1:
                 loops.setdefault(head, {head}).update(_body(head, block, before))
     depth = Counter(block for body in loops.values() for block in body)
+    shares = _shares(edges, dominators, loops)
     return [
-        depth[block] for block, (start, end) in enumerate(zip(starts, ends, strict=True)) for _ in range(start, end)
+        (depth[block], shares[block])
+        for block, (start, end) in enumerate(zip(starts, ends, strict=True))
+        for _ in range(start, end)
     ]
+
+
+def _shares(
+    edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Mapping[int, set[int]]
+) -> list[float]:
+    """Return the share of passes that come by each block: half of a branch's take either side.
+
+    An edge that leaves a loop takes all of its block's, as do those that stay in it; one that closes a loop takes none.
+    """
+    shares = [0.0] * len(edges)
+    waiting = [0] * len(edges)
+    onward = [[to for to in successors if not dominators[block] >> to & 1] for block, successors in enumerate(edges)]
+    for successors in onward:
+        for to in successors:
+            waiting[to] += 1
+    pending = [block for block, n in enumerate(waiting) if not n]
+    for block in pending:
+        shares[block] = 1.0
+    while pending:
+        block = pending.pop()
+        inner = [body for body in loops.values() if block in body]
+        staying = [to for to in onward[block] if all(to in body for body in inner)]
+        for to in onward[block]:
+            part = shares[block] / len(staying) if to in staying else shares[block]
+            shares[to] = min(1.0, shares[to] + part)
+            waiting[to] -= 1
+            if not waiting[to]:
+                pending.append(to)
+    return [1.0 if left else share for share, left in zip(shares, waiting, strict=True)]  # left: no natural loop
 
 
 def _after(code: Sequence[Instruction], index: int) -> list[int]:

@@ -24,7 +24,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = ("worse", "needs timing", "better", "same
 COSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "instructions": ("instructions", "weighted_instructions"),
     "slow arithmetic": ("sfu_instructions", "weighted_sfu", "fp64_instructions", "weighted_fp64"),
-    "global memory": ("global_instructions", "weighted_global", "weighted_global_bytes"),
+    "global memory": ("global_instructions", "weighted_global", "weighted_global_bytes", "expected_global_bytes"),
     "shared memory": ("shared_instructions", "weighted_shared", "weighted_shared_bytes"),
     "local memory": ("local_bytes", "local_instructions", "weighted_local"),
     "barriers": ("barrier_instructions", "weighted_barrier"),

@@ -60,6 +60,22 @@ def test_loops_are_counted_and_padding_is_not():
     assert [each.depth for each in found] == [0, 0, 1, 2, 2, 1, 1, 1, 0, 0]
 
 
+def test_branches_halve_the_share_of_passes():
+    """Within an if it is a half, within two a quarter, behind them all; a predicate halves it, and a loop does not."""
+    nested = code(
+        "@BRA 0x60",
+        "FADD R1,R1,R2",
+        "@BRA 0x50",
+        "STG.E desc[UR4][R4.64],R1",
+        "MOV R1,RZ",
+        "NOP",
+        "@FMUL R1,R1,R1",
+        "EXIT",
+    )
+    assert [each.share for each in nested] == [0.5, 0.5, 0.25, 0.25, 0.25, 0.5, 0.5, 1.0]
+    assert [each.share for each in code(*LOOPS)] == [1, 1, 1, 1, 0.5, 0.5, 1, 1, 1, 1]
+
+
 def test_a_block_that_was_put_out_of_line_is_no_loop():
     """A jump back is a loop only if its target comes first on every way; compilers put rare blocks at the end."""
     found = code("@BRA 0x30", "FADD R1,R1,R2", "EXIT", "FMUL R1,R1,R1", "BRA 0x10")
