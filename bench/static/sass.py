@@ -232,9 +232,7 @@ def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
     ]
 
 
-def _shares(
-    edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Mapping[int, set[int]]
-) -> list[float]:
+def _shares(edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Mapping[int, set[int]]) -> list[float]:
     """Return the share of passes that come by each block: half of a branch's take either side.
 
     An edge that leaves a loop takes all of its block's, as do those that stay in it; one that closes a loop takes none.
