@@ -167,9 +167,13 @@ def _declared(path: Path, constants: Mapping[str, Constant]) -> Mapping[str, cud
 
 def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str) -> str:
     """Return a compiled file, which is the same wherever the code lies: checkouts of a revision share it."""
-    text = cuda_c.unit(source, constants).replace(str(Path(cuda_c.__file__).parents[2]), "")
+    text, root = cuda_c.unit(source, constants), str(Path(cuda_c.__file__).parents[2])
     how = {"architecture": architecture, "compiler": cuda_c.gpu_compiler(), "exact": bool(constants.get("EXACT"))}
-    key = cuda_c.key(text, source, **how, anywhere=True)
+    key = {
+        **cuda_c.key(text, source, **how),
+        "text": text.replace(root, ""),
+        "anywhere": True,
+    }  # headers by their paths
 
     def make(path: Path) -> None:
         shutil.copy(cuda_c.compile_cubin(source, constants, architecture), path)
@@ -230,11 +234,12 @@ class NumbaCuda(Here, NumbaBackend):
 
 
 def _texts(module: str) -> list[str]:
-    """Return the sources that a kernel may be made of: those beside its module, and the core's own."""
+    """Return the sources that a kernel may be made of: those beside its module, what it shares, and the core's own."""
     found = importlib.import_module(module).__file__
     assert found is not None, "a module of kernels is a file"
     backends = Path(cuda_c.__file__).parent
-    folders = {Path(found).parent, backends, backends.parent / "kernels"}
+    own = Path(found).parent
+    folders = {own, own.parent / "_common", backends, backends.parent / "kernels"}
     return [path.read_text() for folder in sorted(folders) for path in sorted(folder.glob("*.py"))]
 
 

@@ -15,7 +15,7 @@ from bench.gate import Choice, Code, Report, fill, render_markdown
 from bench.measure import Measurement, Metric
 from bench.point import Check
 from bench.record import Context, Record, append
-from bench.static import cubin, records, sass, verdict
+from bench.static import cubin, probe, records, sass, verdict
 from bench.static.capability import CAPABILITIES, warps_at_once
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
@@ -23,6 +23,7 @@ from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, wid
 from bench.static.sides import Wanted
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.envs import ENVS
+from warpdrive_min.function_manager import KERNELS
 
 CONTEXT = Context("a run", "default", {}, {}, "")
 
@@ -265,6 +266,21 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
 
 
 # ------------------------------------------------------------------ with a compiler
+
+
+def test_compiled_code_is_kept_by_what_its_headers_say(tmp_path, monkeypatch):
+    """Wherever a checkout lies its compiled files are the same, and others once a header of the core has changed."""
+    kept = []
+    monkeypatch.setattr(probe, "cached", lambda key, suffix, make: kept.append(key))
+    for folder, more in (("a", ""), ("b", ""), ("b", "// changed")):
+        package = tmp_path / folder / "warpdrive_min"
+        shutil.copytree(KERNELS, package / "kernels", dirs_exist_ok=True)
+        header = package / "kernels" / "core.cuh"
+        header.write_text(header.read_text() + more)
+        monkeypatch.setattr(cuda_c, "HEADERS", package / "kernels")
+        monkeypatch.setattr(cuda_c, "__file__", str(package / "backends" / "cuda_c.py"))
+        probe._compiled(package / "kernels" / "reset.cu", {"N_AGENTS": 1}, "sm_90")
+    assert kept[0] == kept[1] != kept[2]
 
 
 def has_tools() -> bool:
