@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.backends.base import Argument, Language, Launch, Source
+from warpdrive_min.backends.base import Language, Launch, Source
 from warpdrive_min.backends.cuda_c import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
@@ -339,7 +339,7 @@ class EnvWrapper:
         Raises:
             ConfigError: As `rollout`.
         """
-        return self._prepared_rollouts().mode
+        return self.prepared_rollouts().mode
 
     def rollout_mode_of(self, policy: Policy) -> RolloutMode:
         """Return the form in which `rollout` takes steps with a policy, as `rollout_mode`.
@@ -347,7 +347,7 @@ class EnvWrapper:
         Raises:
             ConfigError: As `rollout`.
         """
-        return self._prepared_rollouts().mode_of(policy)
+        return self.prepared_rollouts().mode_of(policy)
 
     @overload
     def rollout(
@@ -430,7 +430,7 @@ class EnvWrapper:
 
         Arguments and errors are those of `rollout`.
         """
-        rollouts = self._prepared_rollouts()
+        rollouts = self.prepared_rollouts()
         if sampler is None and not isinstance(policy, torch.Tensor):
             if self._sampler is None:
                 data, functions = self.cuda_data_manager, self.cuda_function_manager
@@ -441,27 +441,12 @@ class EnvWrapper:
         assert sampler is not None
         return rollouts.bound_policy(n_steps, policy, keep, sampler)
 
-    def bound_collection(
-        self,
-        policy: Policy,
-        sampler: CUDASampler,
-        seen: torch.Tensor,
-        rows: Mapping[str, torch.Tensor],
-        recorder: Mapping[str, Argument],
-        *,
-        is_tf32: bool = False,
-    ) -> Launch | str:
-        """Return what plays the steps of a rollout for training in one launch; arguments as of `Rollouts`.
-
-        Returns:
-            Enqueues them; or a word on why they cannot be one launch.
+    def prepared_rollouts(self) -> Rollouts:
+        """Return the rollouts of this wrapper, whose episodes must restart by themselves.
 
         Raises:
             ConfigError: As `rollout`.
         """
-        return self._prepared_rollouts().bound_collection(policy, sampler, seen, rows, recorder, is_tf32=is_tf32)
-
-    def _prepared_rollouts(self) -> Rollouts:
         require(self.auto_reset, "rollout", "episodes that end must restart by themselves", do="pass auto_reset=True")
         return self.restarting_rollouts()
 

@@ -414,8 +414,7 @@ def rollout_into_buffer(
         is_tf32: Products of matrices may be in TF32.
     """
     (group,) = groups
-    arrays, buffer, model = group.arrays, group.buffer, group.acting
-    of_all = recorder.of_all_steps()
+    arrays, buffer, of_all = group.arrays, group.buffer, recorder.of_all_steps()
     obstacles = {
         "it does not learn from the rollout": buffer is None,
         "its actions are those of a Box": arrays.space.is_continuous,
@@ -435,4 +434,5 @@ def rollout_into_buffer(
         TERMINATED: recorder.terminated,
         TRUNCATED: recorder.truncated,
     }
-    return wrapper.bound_collection(model, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
+    rollouts = wrapper.prepared_rollouts()
+    return rollouts.bound_collection(group.acting, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
