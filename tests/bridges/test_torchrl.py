@@ -120,7 +120,7 @@ def test_random_rollout_is_that_of_single_steps(backend, name):
 
 
 def test_rollout_says_why_it_goes_step_by_step():
-    """What TorchRL does between steps, a policy, kinds of observations, and backends without launches."""
+    """Calls of TorchRL between steps, policies, parts of observations, and backends without launches have a case."""
     env = TorchRLEnv(CartPole(), num_envs=2, env_backend="cpu")
     over_ends = {"break_when_any_done": False}
     for match, options in (

@@ -35,7 +35,7 @@ WANT = [[7, 7.5, 8], [8.5, 9, 9.5]]
     [(5, 100, 1), (5, 2_000, 3), (5, 12_800, 25), (52, 60, 1), (52, 2_000, 2), (1, 100, 128), (110, 100, 1)],
 )
 def test_few_environments_fill_a_gpu(n_agents, n_envs, envs_per_block):
-    """Where packed blocks are fewer than keep a GPU busy, a block has fewer environments, but not fewer threads."""
+    """A block has fewer environments, but not fewer threads, where packed blocks are too few to keep a GPU busy."""
     assert LaunchShape.of(n_agents, n_envs=n_envs) == LaunchShape(128, envs_per_block)
 
 
