@@ -177,8 +177,8 @@ class Rollouts:
             ConfigError: As `bound_policy`.
         """
         self._check_policy(policy)
-        obstacle = self._obstacle_of(policy)
-        return RolloutMode("stepwise", obstacle) if obstacle else RolloutMode("fused")
+        kernel = self._kernel_of(_perceptron_of(policy))
+        return RolloutMode("stepwise", kernel) if isinstance(kernel, str) else RolloutMode("fused")
 
     def bound_policy(
         self, n_steps: int, policy: Policy, keep: Keep, sampler: CUDASampler
@@ -199,12 +199,14 @@ class Rollouts:
         given = {name: array.new_zeros((n_steps, *array.shape)) for name, array in arrays.items() if keeps_all}
         if keeps_all:
             given[Constants.OBSERVATIONS] = seen[1:]
-        if self._obstacle_of(policy):
+        perceptron = _perceptron_of(policy)
+        kernel = self._kernel_of(perceptron, keeps_all=keeps_all)
+        if isinstance(kernel, str):
             act = self._act_stepwise(n_steps, policy, given, said, sampler)
         else:
-            perceptron = _perceptron_of(policy)
             assert isinstance(perceptron, Perceptron)
-            act = self._act_fused(n_steps, perceptron, {**given, **said}, seen if keeps_all else None, sampler)
+            rows = {**given, **said}
+            act = self._act_fused(kernel, n_steps, perceptron, rows, seen if keeps_all else None, sampler, {})
 
         def launch() -> None:
             seen[0].copy_(observations)
@@ -241,13 +243,15 @@ class Rollouts:
             ConfigError: As `bound_policy`.
         """
         self._check_policy(policy)
-        if obstacle := self._obstacle_of(policy):
-            return obstacle
-        perceptron = _perceptron_of(policy)
-        assert isinstance(perceptron, Perceptron)
-        acting = replace(perceptron, value=())
+        acting = _perceptron_of(policy)
+        if isinstance(acting, Perceptron):
+            acting = replace(acting, value=())
+        kernel = self._kernel_of(acting, keeps_all=True, records=True, is_tf32=is_tf32)
+        if isinstance(kernel, str):
+            return kernel
+        assert isinstance(acting, Perceptron)
         given = {**rows, Constants.OBSERVATIONS: seen[1:]}
-        act = self._act_fused(len(seen) - 1, acting, given, seen, sampler, recorder, is_tf32=is_tf32)
+        act = self._act_fused(kernel, len(seen) - 1, acting, given, seen, sampler, recorder)
         observations = self._subject.data.tensor(Constants.OBSERVATIONS)
 
         def collect() -> None:
@@ -265,9 +269,11 @@ class Rollouts:
         has_array, rule = self._subject.data.is_data_on_device(Constants.OBSERVATIONS), "needs an array 'observations'"
         require(has_array, "rollout", rule, self._subject.data.array_names(), "let a Trainer observe parts of a Dict")
 
-    def _obstacle_of(self, policy: Policy) -> str:
-        """Say why steps with a policy cannot be taken in one launch; empty: they can."""
-        subject, perceptron = self._subject, _perceptron_of(policy)
+    def _kernel_of(
+        self, perceptron: Perceptron | str, *, keeps_all: bool = False, records: bool = False, is_tf32: bool = False
+    ) -> CUDAFunctionManager | str:
+        """Return the manager of a kernel ``rollout_with_policy``, or say why steps cannot be taken in one launch."""
+        subject = self._subject
         if self._obstacle:
             return self._obstacle
         if subject.backend.language != "cuda_c":
@@ -280,49 +286,40 @@ class Rollouts:
             return perceptron
         if perceptron.obstacle:
             return perceptron.obstacle
-        try:
-            self._kernel_of(perceptron, keeps_all=True)
-        except CompileError as error:
-            return f"it has no kernel with a policy: {error}"
-        return ""
-
-    def _kernel_of(
-        self, perceptron: Perceptron, *, keeps_all: bool, records: bool = False, is_tf32: bool = False
-    ) -> CUDAFunctionManager:
-        """Return the manager of a kernel ``rollout_with_policy``."""
-        subject, sizes = self._subject, perceptron.constants()
+        sizes = perceptron.constants()
         key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend)
             flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **CHOICE}
-            manager.load(subject.sources, {**subject.constants, **flags, **sizes})
+            try:
+                manager.load(subject.sources, {**subject.constants, **flags, **sizes})
+            except CompileError as error:
+                return f"it has no kernel with a policy: {error}"
             self._of_policies[key] = manager
         return self._of_policies[key]
 
     def _act_fused(
         self,
+        kernel: CUDAFunctionManager,
         n_steps: int,
         perceptron: Perceptron,
         given: Mapping[str, torch.Tensor],
         seen: torch.Tensor | None,
         sampler: CUDASampler,
-        recorder: Mapping[str, Argument] | None = None,
-        *,
-        is_tf32: bool = False,
+        recorder: Mapping[str, Argument],
     ) -> Launch:
         """Return what acts within a kernel.
 
         Args:
+            kernel: Its manager.
             n_steps: How many steps.
             perceptron: Layers of the policy.
             given: Arrays with a row of each step, in place of the data manager's.
             seen: Where observations go, with a row of those before the first step; None: only the last ones are kept.
             sampler: Whose count of draws goes on.
-            recorder: What training records; None: nothing.
-            is_tf32: As of `bound_collection`.
+            recorder: What training records; empty: nothing.
         """
-        data, records, keeps_all = self._subject.data, recorder is not None, seen is not None
-        manager = self._kernel_of(perceptron, keeps_all=keeps_all, records=records, is_tf32=is_tf32)
+        data = self._subject.data
         weights = Weights(perceptron, in_tiles=data.device.type == "cuda")
         rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
         if seen is not None:
@@ -338,11 +335,11 @@ class Rollouts:
             "cuts": torch.zeros(1, n_features, device=data.device),
             "n_cuts": 0,
             **rows,
-            **(recorder or {}),
+            **recorder,
             **sampler.counters(data),
         }
-        launch = manager.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.packed, n_steps=n_steps)
-        keep_last = self._keeping_last(given if keeps_all else {})
+        launch = kernel.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.packed, n_steps=n_steps)
+        keep_last = self._keeping_last({} if seen is None else given)
 
         def act() -> None:
             weights.pack()

@@ -34,7 +34,7 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("acrobot", {"fc_dims": (33, 128), "activation": "tanh"}),
 ]
 TOLERANCE = 1e-5
-"""Of sums of up to 128 products of float32."""
+"""Rounding of sums of up to 128 products of float32."""
 
 
 def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
@@ -183,6 +183,22 @@ def test_mode_says_why_a_policy_steps_one_by_one():
         assert why in other.rollout_mode_of(model_of(other)).reason
 
 
+def test_the_kernel_that_is_tried_is_the_one_that_acts(monkeypatch):
+    """A rollout compiles one kernel with a policy, and its mode, if asked before, the same."""
+    wrapper, compiled_with = made("cartpole", "host", 2), list[dict[str, Any]]()
+    compile_it = wrapper.backend.compile
+
+    def counted(source: Any, constants: Any) -> Any:
+        compiled_with.append(constants)
+        return compile_it(source, constants)
+
+    monkeypatch.setattr(wrapper.backend, "compile", counted)
+    model = model_of(wrapper, fc_dims=(8,))
+    assert wrapper.rollout_mode_of(model).name == "fused"
+    wrapper.rollout(2, model)
+    assert [each["KEEP_ALL"] for each in compiled_with if "HIDDEN1" in each] == [False]
+
+
 def test_several_agents_and_masks_act_one_by_one():
     """Several agents, types and forbidden choices: the log-probabilities are those of the choices that are allowed."""
     wrapper = made("rice, negotiation", "host", 3)
@@ -215,7 +231,7 @@ def layers(*sizes: int) -> list[torch.Tensor]:
     ("hidden", "is_tf32", "tolerance"), [((20,), False, 3e-6), ((72, 9), False, 3e-6), ((9, 12), True, 3e-3)], ids=str
 )
 def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
-    """What a GPU's lanes do with their registers, done by fibres that stand for them, is what torch computes."""
+    """Fibres that stand for a GPU's lanes compute with their registers the same as torch."""
     torch.manual_seed(SEED)
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
