@@ -16,7 +16,7 @@ from ..measure import Curve, Measurement, Metric
 from ..point import Check, Facts, Point
 from ..record import Record
 from ..show.records import metric
-from ..workloads.learn import EVALUATED, NOT_REACHED, figures
+from ..workloads.learn import EVALUATED, NOT_REACHED, figures, return_metric
 from ..workloads.train import shipped
 from .catalogue import PeerJob
 from .check import correctness
@@ -70,18 +70,18 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
     )
     reached = figures(curve, POLICY, job.axes["threshold"])
     played = said["played"]
-    mean, half = fmean(played), 1.96 * stdev(played) / math.sqrt(len(played))
+    after = return_metric(fmean(played), stdev(played) / math.sqrt(len(played)))
     own_account = "none: the peer's own account"
     return Measurement(
         curve=curve,
         metrics={
             **reached,
-            "return_after": Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half),
+            "return_after": after,
             "compile_s": Metric.exactly(said["compile_s"], "s", "lower"),
             "whole_run_s": Metric.exactly(said["seconds"], "s", "lower"),
         },
         before=correctness(job.axes["env"], said["trace"]),
-        after=Check(passed=math.isfinite(mean), max_error=0.0, oracle=own_account, detail="finite returns"),
+        after=Check(passed=math.isfinite(after.value), max_error=0.0, oracle=own_account, detail="finite returns"),
         unread={} if "seconds_to_threshold" in reached else NOT_REACHED,
     )
 

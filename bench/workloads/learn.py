@@ -28,7 +28,7 @@ from ..show.records import by, grouped, latest, metric
 from ..show.tables import point_order
 from ..stats import Floats, interquartile_band, interquartile_mean, median, median_interval
 from .shared import ON_GPU, available, counterpart, default_mode, torch_threads
-from .train import Settings, WatchedTrainer, shipped, train_points
+from .train import SCHEDULES, Settings, WatchedTrainer, shipped, train_points
 
 SEEDS: Final = range(5)
 """Seeds of runs that end at the threshold."""
@@ -119,73 +119,83 @@ class LearningRun(WatchedTrainer):
         stop = {} if threshold is None else {"stop_return": {learner: threshold}}
         super().__init__(env, settings | {"trainer": settings["trainer"] | stop}, saves=threshold is None)
         self.returns: list[dict[str, float | None]] = []
-        """For each row the mean return of each policy; None: too few steps, or no episode ended."""
+        """For each row the `judged_return`."""
+
+    @property
+    def judged_return(self) -> dict[str, float | None]:
+        """Mean return of each policy; None: too few steps, or no episode ended."""
+        return self.recent_return
 
     def log_metrics(self) -> Row:
         """Log, and keep the returns."""
         row = super().log_metrics()
-        self.returns.append(self.recent_return)
+        self.returns.append(self.judged_return)
         return row
 
+    def learn(self) -> Curve:
+        """Train; returns the curve, which begins now."""
+        began = time.perf_counter()
+        self.train()
+        return Curve(
+            env_steps=[int(row["env_steps"]) for _, row in self.rows],
+            seconds=[round(when - began, 6) for when, _ in self.rows],
+            mean_return={name: [each[name] for each in self.returns] for name in self.groups},
+        )
 
-class PopulationRun(WatchedTrainer, PopulationTrainer):
-    """A trainer of a population, which stops where each member has been good enough.
 
-    Args:
-        env: Name of the environment in `ENVS`.
-        settings: The run of one member.
-        size: Members, of as many seeds.
-        learner: Policy that is judged.
-        threshold: Least mean return of a member.
-    """
+class PopulationRun(LearningRun, PopulationTrainer):
+    """A trainer of a population, which stops where each member has been good enough; arguments as of `LearningRun`."""
 
-    def __init__(self, env: str, settings: Settings, size: int, learner: str, threshold: float) -> None:
-        trainer = settings["trainer"] | {"stop_return": {learner: threshold}}
-        super().__init__(env, settings | {"trainer": trainer, "population": {"size": size}})
-        self.medians: list[float | None] = []
-        """For each row the median over members of their mean returns; None: one has none yet."""
-
-    def log_metrics(self) -> Row:
-        """Log, and keep the median."""
-        row = super().log_metrics()
+    @property
+    def judged_return(self) -> dict[str, float | None]:
+        """Median over members of their mean returns; None: one has none yet."""
         known = [value for value in self.recent_returns if value is not None]
-        self.medians.append(median(known) if len(known) == len(self.members) else None)
-        return row
+        return {self.group.name: median(known) if len(known) == len(self.members) else None}
 
 
 def learn(point: Point) -> Once:
     """Train until the learner, or each member of a population, reaches the threshold, or to the end of the run."""
-    if "population" in point:
-        return learn_all(point)
     backend = available(point["backend"])
+    run, check = (learning_of_members if "population" in point else learning_of_policies)(point)
+    return Once(
+        run=run,
+        check=check,
+        facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
+    )
+
+
+Learning: TypeAlias = tuple[Callable[[], Measurement], Callable[[], Check]]
+"""Trains and returns what it came to, and checks the trainer."""
+
+
+def learning_of_policies(point: Point) -> Learning:
+    """Set up the training of a trainer's policies, of which one is judged."""
     learner, is_whole = point["learner"], is_to_the_end(point)
     trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
     # Who plays at random must go on to do so, and from one start two that take their likeliest actions play one game.
     is_greedy = len(trainer.groups) == 1
 
-    def scores() -> dict[str, evaluation.Score]:
-        return trainer.evaluate(EVALUATED, greedy=is_greedy)
+    def scores() -> dict[str, Metric]:
+        return {name: _scored(score) for name, score in trainer.evaluate(EVALUATED, greedy=is_greedy).items()}
+
+    def play(where: EnvWrapper) -> MeanReturn:
+        models = {name: copy.deepcopy(each.acting).to(where.backend.device) for name, each in trainer.groups.items()}
+        played = evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED, greedy=is_greedy)
+        return played[learner].mean_return, played[learner].standard_error
 
     untrained = scores()
     warm_up_s = trainer.warm_up()
 
     def run() -> Measurement:
-        began = time.perf_counter()
-        trainer.train()
-        trained = scores()
-        curve = Curve(
-            env_steps=[int(row["env_steps"]) for _, row in trainer.rows],
-            seconds=[round(when - began, 6) for when, _ in trainer.rows],
-            mean_return={name: [each[name] for each in trainer.returns] for name in trainer.groups},
-        )
+        curve, trained = trainer.learn(), scores()
         return Measurement(
             curve=curve,
             metrics={
                 **figures(curve, learner, point["threshold"], is_timed=not is_whole),
-                "return_before": _scored(untrained[learner]),
-                "return_after": _scored(trained[learner]),
+                "return_before": untrained[learner],
+                "return_after": trained[learner],
                 **({"return_best": _scored(best_score(trainer))} if trainer.best_return is not None else {}),
-                **{f"return_after_{name}": _scored(trained[name]) for name in trained if is_whole and name != learner},
+                **{f"return_after_{name}": trained[name] for name in trained if is_whole and name != learner},
             },
             notes={
                 "evaluation": f"{EVALUATED} episodes, {'greedy' if is_greedy else 'drawn'}",
@@ -194,48 +204,40 @@ def learn(point: Point) -> Once:
             unread={} if is_whole or trainer.has_reached_return else NOT_REACHED,
         )
 
-    return Once(
-        run=run,
-        check=lambda: same_return(trainer, learner, is_greedy),
-        facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
-    )
+    return run, lambda: same_return(trainer, play)
 
 
-def learn_all(point: Point) -> Once:
-    """Train a population until each member has reached the threshold, or its episodes are used up."""
-    backend = available(point["backend"])
+def learning_of_members(point: Point) -> Learning:
+    """Set up the training of a population until each member has reached the threshold, or its episodes are used up."""
     size, learner, threshold = point["population"], point["learner"], point["threshold"]
-    trainer = PopulationRun(point["env"], settings(point), size, learner, threshold)
+    trainer = PopulationRun(point["env"], settings(point) | {"population": {"size": size}}, learner, threshold)
+
+    def play(where: EnvWrapper) -> MeanReturn:
+        network = copy.deepcopy(trainer.network).to(where.backend.device)
+        return _over_members(evaluation.evaluate_members(where, network, trainer.policy_map, n_episodes=CHECKED))
+
     untrained = trainer.evaluate(CHECKED).values()
     warm_up_s = trainer.warm_up()
 
     def run() -> Measurement:
-        began = time.perf_counter()
-        trainer.train()
-        trained = trainer.evaluate(CHECKED)
-        curve = Curve(
-            env_steps=[int(row["env_steps"]) for _, row in trainer.rows],
-            seconds=[round(when - began, 6) for when, _ in trainer.rows],
-            mean_return={learner: trainer.medians},
-        )
+        curve, trained = trainer.learn(), trainer.evaluate(CHECKED).values()
         when = dict(zip(curve.env_steps, curve.seconds, strict=True))
         reached = trainer.reached_at
         members: dict[str, list[float | None]] = {
             "env_steps_to_threshold": [reached.get(member) for member in range(size)],
             "seconds_to_threshold": [when[reached[member]] if member in reached else None for member in range(size)],
-            "return_after": [score.mean_return for score in trained.values()],
+            "return_after": [score.mean_return for score in trained],
         }
         n_missing = size - len(reached)
+        rate = curve.env_steps[-1] * size / curve.seconds[-1]
         return Measurement(
             curve=curve,
             metrics={
                 **figures_of_members(members, n_missing),
                 "members_to_threshold": Metric.exactly(len(reached), "members", "higher"),
-                "env_steps_per_s": Metric.exactly(
-                    curve.env_steps[-1] * size / curve.seconds[-1], "env_steps/s", "higher"
-                ),
-                "return_before": _mean_of(untrained),
-                "return_after": _mean_of(trained.values()),
+                "env_steps_per_s": Metric.exactly(rate, "env_steps/s", "higher"),
+                "return_before": return_metric(*_over_members(untrained)),
+                "return_after": return_metric(*_over_members(trained)),
             },
             notes={
                 "evaluation": f"{CHECKED} episodes of each member, greedy",
@@ -245,11 +247,7 @@ def learn_all(point: Point) -> Once:
             unread={"seconds_to_threshold_of_all": f"not reached by {n_missing} members"} if n_missing else {},
         )
 
-    return Once(
-        run=run,
-        check=lambda: same_returns(trainer),
-        facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
-    )
+    return run, lambda: same_return(trainer, play)
 
 
 MEMBERS: Final = "members"
@@ -270,34 +268,15 @@ def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing:
     return found
 
 
-def same_returns(trainer: PopulationRun) -> Check:
-    """Play episodes with the members' weights on the trainer's backend and on another one of the CPU.
-
-    Raises:
-        Skip: That backend cannot run here.
-    """
-    wrapper = trainer.wrapper
-    other = counterpart(wrapper.env_backend)
-    elsewhere = EnvWrapper(type(wrapper.env)(**trainer.config.env), env_backend=other, auto_reset=True)
-    here, there = (
-        _mean_of(
-            evaluation.evaluate_members(
-                where, copy.deepcopy(trainer.network).to(where.backend.device), trainer.policy_map, n_episodes=CHECKED
-            )
-        )
-        for where in (wrapper, elsewhere)
-    )
-    return _compared(
-        here.value, there.value, math.hypot(*((each.high - each.value) / Z for each in (here, there))), other
-    )
+MeanReturn: TypeAlias = tuple[float, float]
+"""Mean return of some episodes, and its standard error."""
 
 
-def _mean_of(scores: Iterable[evaluation.Score]) -> Metric:
-    """Return the mean over members of their mean returns, with the interval that the members' scatter gives."""
+def _over_members(scores: Iterable[evaluation.Score]) -> MeanReturn:
+    """Return the mean over members of their mean returns, with the error that the members' scatter gives."""
     returns = np.array([score.mean_return for score in scores])
-    half = Z * float(returns.std(ddof=min(1, len(returns) - 1))) / math.sqrt(len(returns))
-    mean = float(returns.mean())
-    return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
+    scatter = float(returns.std(ddof=min(1, len(returns) - 1)))
+    return float(returns.mean()), scatter / math.sqrt(len(returns))
 
 
 NOT_REACHED: Final = {"seconds_to_threshold": "not reached in all its episodes"}
@@ -335,7 +314,7 @@ def settings(point: Point) -> Settings:
         "precision": point.get("precision", trainer.precision),
     }
     for name, policy in changed["policy"].items():
-        for key in ("lr", "vf_loss_coeff", "entropy_coeff"):
+        for key in SCHEDULES:
             policy[key] = stretched(policy[key], n_envs / trainer.num_envs)
         policy["to_train"] = policy["to_train"] if is_to_the_end(point) else name == point["learner"]
     return changed
@@ -368,7 +347,7 @@ def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = Tr
     return found
 
 
-def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Check:
+def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) -> Check:
     """Play the same episodes with the same weights on the trainer's backend and on another one of the CPU.
 
     Raises:
@@ -377,20 +356,9 @@ def same_return(trainer: WatchedTrainer, learner: str, is_greedy: bool) -> Check
     wrapper = trainer.wrapper
     other = counterpart(wrapper.env_backend)
     elsewhere = EnvWrapper(type(wrapper.env)(**trainer.config.env), env_backend=other, auto_reset=True)
-    scores = []
-    for where in (wrapper, elsewhere):
-        device = where.backend.device
-        models = {name: copy.deepcopy(each.acting).to(device) for name, each in trainer.groups.items()}
-        played = evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED, greedy=is_greedy)
-        scores.append(played[learner])
-    here, there = scores
-    return _compared(here.mean_return, there.mean_return, math.hypot(here.standard_error, there.standard_error), other)
-
-
-def _compared(here: float, there: float, standard_error: float, other: str) -> Check:
-    """Compare mean returns of the same episodes on two backends."""
+    (here, error_here), (there, error_there) = play(wrapper), play(elsewhere)
     error = abs(here - there)
-    allowed = CHECKED_ERRORS * standard_error + 1e-4 * abs(here)
+    allowed = CHECKED_ERRORS * math.hypot(error_here, error_there) + 1e-4 * abs(here)
     return Check(
         passed=error <= allowed,
         max_error=error,
@@ -403,10 +371,14 @@ Z: Final = 1.96
 """Standard errors on either side of a mean that make its 95 % interval."""
 
 
-def _scored(score: evaluation.Score) -> Metric:
-    half = Z * score.standard_error
-    mean = score.mean_return
+def return_metric(mean: float, standard_error: float) -> Metric:
+    """Return a mean return as a figure, with its 95 % interval."""
+    half = Z * standard_error
     return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
+
+
+def _scored(score: evaluation.Score) -> Metric:
+    return return_metric(score.mean_return, score.standard_error)
 
 
 # ------------------------------------------------------------------ points
