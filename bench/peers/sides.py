@@ -28,6 +28,7 @@ from ..pairs import Pair, Side
 from ..point import Facts, Point
 from ..record import Comparison, Context, Host, Record, Scope, Status, parsed
 from ..worker import Answering, Message, Server, Worker, WorkerError
+from ..workloads.shared import steps_of
 from . import learning
 from .catalogue import PeerJob
 from .check import correctness
@@ -219,7 +220,7 @@ class Watch:
 def _setup(job: PeerJob, peer: Worker | None, point: Point) -> Timed:
     assert peer is not None, "a peer is set up in a process of its own"
     said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), Watch(job, peer)
-    env_steps, versions = said["env_steps"], said["versions"]
+    versions = said["versions"]
     _require_our_card(job, said["card"])
     named = {"version": versions.get(job.peer.package), "versions": versions, "counts": said["counts"]}
     compiling = {} if said["compiling"] is None else {"compiling": said["compiling"]}
@@ -231,7 +232,7 @@ def _setup(job: PeerJob, peer: Worker | None, point: Point) -> Timed:
             mode=said["mode"],
             device=torch.device(said["device"]),
             threads=said["threads"],
-            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+            work=steps_of(said["env_steps"], point["n_agents"]),
             notes={**said["notes"], **named, **compiling},
         ),
         stopwatch=watch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -43,12 +44,14 @@ from .shared import (
     ON_GPU,
     SEED,
     Pairs,
+    Repeated,
     available,
     compared,
     env_config,
     pairs_over,
     repeated,
     snapshot_of,
+    steps_of,
     timed,
 )
 
@@ -69,8 +72,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
     if point["backend"] == PLAIN:
         return plain_step(point, draws=draws)
     backend = available(point["backend"])
-    n_envs, n_agents = point["n_envs"], point["n_agents"]
-    wrapper = start_env(point, point["backend"], n_envs)
+    wrapper = start_env(point, point["backend"], point["n_envs"])
     draw = random_policy(wrapper, SEED)
     draw()
 
@@ -82,40 +84,61 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
     steps = repeated(backend, advance, point.get("mode"))
     oracle = start_env(point, "cpu", checked_envs(point))
 
-    def compare(n_steps: int) -> Agreement:
-        return step_by_step(wrapper, oracle, draw, n_steps)
-
-    return timed(
-        backend,
+    return stepping(
+        point,
         steps,
-        checked(point, oracle, compare),
-        is_pinned=True,
-        work={"env_steps": n_envs, "agent_steps": n_envs * n_agents},
-        threads=backend.threads,
-        n_bytes=n_envs * (wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0)),
-        n_ops=n_envs * wrapper.env.ops_per_step,
-        notes={"steps_per_run": steps.n},
-        snapshot=lambda: snapshot_of(wrapper.cuda_data_manager),
+        checked(point, oracle, partial(step_by_step, wrapper, oracle, draw)),
+        n_bytes=wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0),
+        n_ops=wrapper.env.ops_per_step,
+        snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
     )
 
 
 def plain_step(point: Point, *, draws: bool) -> Timed:
     """Do the same in plain NumPy, which the oracle follows step by step; arguments as for `env_step`."""
-    n_envs, n_agents = point["n_envs"], point["n_agents"]
-    oracle = start_env(point, "cpu", checked_envs(point), auto_reset=False)
-    batch = BATCHES[point["env"]](oracle.env.config, n_envs, SEED)
+    oracle = start_env(point, ORACLE, checked_envs(point), auto_reset=False)
+    batch = BATCHES[point["env"]](oracle.env.config, point["n_envs"], SEED)
     drawn = batch.draw()
-    steps = repeated(BACKENDS["cpu"], lambda: batch.step(batch.draw() if draws else drawn))
-    return timed(
-        BACKENDS["cpu"],
-        steps,
-        checked(point, oracle, lambda n_steps: agreement(batch, oracle, n_steps)),
-        work={"env_steps": n_envs, "agent_steps": n_envs * n_agents},
-        threads=1,
-        n_bytes=n_envs * oracle.env.bytes_per_step,
-        n_ops=n_envs * oracle.env.ops_per_step,
-        notes={"steps_per_run": steps.n},
+    return stepping(
+        point,
+        repeated(BACKENDS[ORACLE], lambda: batch.step(batch.draw() if draws else drawn)),
+        checked(point, oracle, partial(agreement, batch, oracle)),
+        n_bytes=oracle.env.bytes_per_step,
+        n_ops=oracle.env.ops_per_step,
         snapshot=batch.snapshot,
+    )
+
+
+def stepping(
+    point: Point,
+    steps: Repeated,
+    check: Callable[[], Check],
+    *,
+    n_bytes: int,
+    n_ops: int,
+    snapshot: Callable[[], Callable[[], None]],
+) -> Timed:
+    """Return the timing of steps of all environments of a point.
+
+    Args:
+        point: Whose backend has its threads pinned; plain NumPy has the one of the oracle.
+        steps: Steps of a run.
+        check: Holds them against an oracle.
+        n_bytes: Least bytes that a step of one environment moves.
+        n_ops: Least operations of the same.
+        snapshot: As of `Timed`.
+    """
+    n_envs = point["n_envs"]
+    return timed(
+        BACKENDS.get(point["backend"], BACKENDS[ORACLE]),
+        steps,
+        check,
+        is_pinned=True,
+        work=steps_of(n_envs, point["n_agents"]),
+        n_bytes=n_envs * n_bytes,
+        n_ops=n_envs * n_ops,
+        notes={"steps_per_run": steps.n},
+        snapshot=snapshot,
     )
 
 

@@ -38,7 +38,7 @@ from ..show.charts import Axis, Chart, rows
 from ..show.labels import MEDIANS, is_ours, maker, plural
 from ..show.records import grouped, latest, rate_of
 from .env_step import checked_envs, start_env
-from .shared import SEED, Arrays, Repeated, available, compared, errors, repeated, timed, torch_threads
+from .shared import SEED, Arrays, Repeated, available, compared, errors, repeated, steps_of, timed
 
 OURS: Final = "ours"
 """Implementation of which there is one for each backend; what is named after torch runs once on each device."""
@@ -82,13 +82,12 @@ def workload(make: Callable[[Point, Backend], Kernel], noun: str = "launched") -
     def setup(point: Point) -> Timed:
         backend = available(point["backend"])
         kernel = make(point, backend)
-        is_torch = str(point["implementation"]).startswith("torch")
         return timed(
             backend,
             kernel.calls,
             kernel.check,
             work=kernel.work,
-            threads=torch_threads(backend) if is_torch else backend.threads,
+            is_of_torch=str(point["implementation"]).startswith("torch"),
             n_bytes=kernel.n_bytes,
             n_ops=kernel.n_ops,
             notes={f"{noun}_per_run": kernel.calls.n},
@@ -508,7 +507,7 @@ def record(point: Point, backend: Backend) -> Kernel:
 
     return Kernel(
         calls=repeated(backend, keep),
-        work={"env_steps": point["n_envs"], "agent_steps": point["n_envs"] * point["n_agents"]},
+        work=steps_of(point["n_envs"], point["n_agents"]),
         # Rewards in and out, with their sum in and out; flags in and out, and a count in and out.
         n_bytes=4 * recorder.rewards[0].nbytes + 4 * 8 * point["n_envs"],
         trial=trial,

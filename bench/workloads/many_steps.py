@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from warpdrive_min import BACKENDS, EnvWrapper, capture
-from warpdrive_min.consistency import difference
 from warpdrive_min.constants import FINAL_OBSERVATIONS
-from warpdrive_min.envs import ENVS
 from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
 from warpdrive_min.rollouts import Policy, PolicySteps, Steps
 from warpdrive_min.training.actions import ActionSpace
@@ -20,20 +19,19 @@ from warpdrive_min.training.models import FullyConnected
 
 from ..case import Skip
 from ..measure import Timed
-from ..point import Check, Mode, Point, Preset
-from .env_step import CARTPOLE, CHECKED_STEPS, TAG_CONTINUOUS, TAG_GRIDWORLD, checked_envs, env_step, place
-from .shared import (
-    EAGER_STEPS,
-    EPISODE_LENGTHS,
-    ON_GPU,
-    SEED,
-    Repeated,
-    available,
-    compared,
-    env_config,
-    snapshot_of,
-    timed,
+from ..point import ORACLE, Check, Mode, Point, Preset
+from .env_step import (
+    CARTPOLE,
+    CHECKED_STEPS,
+    TAG_CONTINUOUS,
+    TAG_GRIDWORLD,
+    checked_envs,
+    env_step,
+    place,
+    start_env,
+    stepping,
 )
+from .shared import EAGER_STEPS, EPISODE_LENGTHS, ON_GPU, SEED, Repeated, available, compared, errors, snapshot_of
 from .train import n_weights
 
 STEPS_OF_A_LAUNCH: Final = 100
@@ -51,33 +49,27 @@ def many_steps(point: Point) -> Timed:
         return steps_of_policy(point)
     if point["mode"] != "fused":
         return env_step(point)
-    backend = available(point["backend"])
-    n_envs, n_agents = point["n_envs"], point["n_agents"]
-    wrapper = started(point, point["backend"], n_envs)
+    available(point["backend"])
+    wrapper = start_env(point, point["backend"], point["n_envs"])
     if wrapper.rollout_mode.name != "fused":
         raise Skip(f"{point['env']} on {point['backend']} steps one by one: {wrapper.rollout_mode.reason}")
     launch, steps = wrapper.bound_rollout(STEPS_OF_A_LAUNCH, keep=point["kept"])
     launch()
-    per_step = wrapper.env.bytes_per_step
     state = 8 * getattr(wrapper.env, "n_state", 0) + 8  # and the step counter: in registers, or once a launch
-    return timed(
-        backend,
+    return stepping(
+        point,
         Repeated(launch, STEPS_OF_A_LAUNCH, "fused"),
         lambda: twin_agrees(point, steps),
-        is_pinned=True,
-        work={"env_steps": n_envs, "agent_steps": n_envs * n_agents},
-        threads=backend.threads,
-        n_bytes=n_envs * (per_step - state if point["kept"] == "all" else 0),
-        n_ops=n_envs * wrapper.env.ops_per_step,
-        notes={"steps_per_run": STEPS_OF_A_LAUNCH},
-        snapshot=lambda: snapshot_of(wrapper.cuda_data_manager),
+        n_bytes=wrapper.env.bytes_per_step - state if point["kept"] == "all" else 0,
+        n_ops=wrapper.env.ops_per_step,
+        snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
     )
 
 
 def steps_of_policy(point: Point) -> Timed:
     """Have a policy act: within a kernel, or, as torch, the sampler and the step, one by one."""
-    backend, n_envs = available(point["backend"]), point["n_envs"]
-    wrapper = started(point, point["backend"], n_envs)
+    backend = available(point["backend"])
+    wrapper = start_env(point, point["backend"], point["n_envs"])
     model, is_fused = network(point, wrapper), point["mode"] == "fused"
     form = wrapper.rollout_mode_of(model)
     if is_fused and form.name != "fused":
@@ -89,17 +81,13 @@ def steps_of_policy(point: Point) -> Timed:
     run = capture(backend, launch) if point["mode"] == "graph" else launch
     # Products on matrix units are no operations of the float32 units, whose rate is the limit.
     n_products = 0 if is_fused and backend.captures_graphs else n_weights(model)
-    return timed(
-        backend,
+    return stepping(
+        point,
         Repeated(run, n_steps, point["mode"]),
         lambda: policy_agrees(point, steps),
-        is_pinned=True,
-        work={"env_steps": n_envs, "agent_steps": n_envs},
-        threads=backend.threads,
-        n_bytes=n_envs * wrapper.env.bytes_per_step,
-        n_ops=n_envs * (wrapper.env.ops_per_step + n_products),
-        notes={"steps_per_run": n_steps},
-        snapshot=lambda: snapshot_of(wrapper.cuda_data_manager),
+        n_bytes=wrapper.env.bytes_per_step,
+        n_ops=wrapper.env.ops_per_step + n_products,
+        snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
     )
 
 
@@ -121,7 +109,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     where `ROUNDING` does not decide.
     """
     n_envs = checked_envs(point)
-    twin, oracle = (started(point, backend, n_envs, exact=True) for backend in (point["backend"], "cpu"))
+    twin, oracle = exact_pair(point, n_envs)
     model = network(point, twin)
     of_twin = twin.rollout(CHECKED_STEPS, model if point["mode"] == "fused" else lambda seen: model(seen), keep="all")
     got = {name: tensor.cpu() for name, tensor in of_twin._asdict().items()}
@@ -130,11 +118,9 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     logits, values = network(point, oracle)(torch.cat([first, want["observations"][:-1]]))
     log_probs = torch.log_softmax(logits, -1)
     want["values"], want["log_probs"] = values, log_probs.gather(-1, got["sampled_actions"].long()).squeeze(-1)
-    errors = {
-        name: difference(want[name].numpy(), got[name].numpy()).error for name in want if name != FINAL_OBSERVATIONS
-    }
-    moved = max(errors[name] for name in errors if name not in ("values", "log_probs"))
-    said = max(errors["values"], errors["log_probs"])
+    apart = errors({name: tensor for name, tensor in want.items() if name != FINAL_OBSERVATIONS}, got)
+    moved = max(error for name, error in apart.items() if name not in ("values", "log_probs"))
+    said = max(apart["values"], apart["log_probs"])
     n_wrong = wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), log_probs[:, :, 0].double().exp().numpy())
     is_finite = bool(torch.isfinite(steps.observations).all() and torch.isfinite(steps.log_probs).all())
     return Check(
@@ -161,31 +147,29 @@ def wrong_draws(actions: np.ndarray, probabilities: np.ndarray) -> int:
 def twin_agrees(point: Point, steps: Steps) -> Check:
     """Hold a twin of few environments and exact floats against NumPy; the point's own numbers must be finite."""
     n_envs = checked_envs(point)
-    pair = [started(point, backend, n_envs, exact=True) for backend in (point["backend"], "cpu")]
+    pair = exact_pair(point, n_envs)
     for wrapper in pair:
         wrapper.rollout(CHECKED_STEPS, keep=point["kept"])
-    arrays = [
-        {name: each.tensor(name).cpu().numpy() for name in each.array_names() if name != FINAL_OBSERVATIONS}
+    got, want = (
+        {name: each.tensor(name).cpu() for name in each.array_names() if name != FINAL_OBSERVATIONS}
         for each in (wrapper.cuda_data_manager for wrapper in pair)
-    ]
-    errors = {name: difference(arrays[1][name], arrays[0][name]).error for name in arrays[1]}
-    largest = max(errors, key=lambda name: errors[name])
+    )
+    apart = errors(want, got)
+    largest = max(apart, key=lambda name: apart[name])
     is_finite = bool(torch.isfinite(steps.observations).all() and torch.isfinite(steps.rewards).all())
     return Check(
-        passed=is_finite and errors[largest] == 0,
-        max_error=errors[largest],
+        passed=is_finite and apart[largest] == 0,
+        max_error=apart[largest],
         oracle=f"NumPy, {n_envs} environments, {CHECKED_STEPS} steps at once, to the bit",
-        detail=f"largest difference of a twin with exact floats: {errors[largest]:g} ({largest}); "
+        detail=f"largest difference of a twin with exact floats: {apart[largest]:g} ({largest}); "
         f"numbers of the point are {'finite' if is_finite else 'not finite'}",
     )
 
 
-def started(point: Point, backend: str, n_envs: int, *, exact: bool = False) -> EnvWrapper:
-    """Build and start the environment of a point."""
-    env = ENVS[point["env"]](**env_config(point["env"], point["n_agents"]))
-    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, seed=SEED, auto_reset=True, exact=exact)
-    wrapper.reset()
-    return wrapper
+def exact_pair(point: Point, n_envs: int) -> tuple[EnvWrapper, EnvWrapper]:
+    """Build and start so many environments of a point with exact floats, on its backend and on NumPy."""
+    exact = {**point, "exact": True}
+    return start_env(exact, point["backend"], n_envs), start_env(exact, ORACLE, n_envs)
 
 
 def many_steps_points(preset: Preset) -> list[Point]:

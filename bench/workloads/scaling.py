@@ -34,7 +34,7 @@ from ..show.columns import Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
 from ..show.records import baselines, grouped, latest, metric, rate_of, size
 from ..show.tables import every_point
-from .shared import ON_GPU, Repeated, available, timed
+from .shared import ON_GPU, Repeated, available, steps_of, timed
 from .train import Comparison, WatchedTrainer, learned, learning_check, settings, training_point, twin_check
 
 PROGRAM: Final = f"{__package__}.scaling"
@@ -65,7 +65,7 @@ def scaling(point: Point) -> Ranks:
             mode=point["mode"],
             device=torch.device("cuda" if on_gpu else "cpu"),  # the ranks have them; this process touches none
             threads=None if on_gpu else threads * n_ranks,
-            work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
+            work=steps_of(env_steps, point["n_agents"]),
         ),
     )
 
@@ -107,7 +107,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     backend = trainer.wrapper.backend
     notes = trainer.split()
     check = learning_check(trainer, twin_check(point, learned) if world.size == 1 else rank_check(trainer, world))
-    iterations = timed(backend, Repeated(trainer.iterate, 1, point["mode"]), check, work={}, threads=None)
+    iterations = timed(backend, Repeated(trainer.iterate, 1, point["mode"]), check, work={})
     timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
     before = check()  # a failure that the first rank alone sees must not stop it alone
     timer.settle(plan)

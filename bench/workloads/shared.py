@@ -172,7 +172,7 @@ def timed(
     check: Callable[[], Check],
     *,
     work: Mapping[str, int],
-    threads: int | None,
+    is_of_torch: bool = False,
     is_pinned: bool = False,
     n_bytes: int = 0,
     n_ops: int = 0,
@@ -181,7 +181,17 @@ def timed(
 ) -> Timed:
     """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition.
 
-    If ``is_pinned``, each thread of a CPU has a core of its own while samples are taken, where there are as many.
+    Args:
+        backend: That it runs on.
+        repeats: What a run does.
+        check: Holds it against an oracle.
+        work: Amount of each kind of work.
+        is_of_torch: The threads of a CPU are those of torch's own operations.
+        is_pinned: Each thread of a CPU has a core of its own while samples are taken, where there are as many.
+        n_bytes: Least bytes that are moved.
+        n_ops: Least operations.
+        notes: What a record tells beside.
+        snapshot: As of `Timed`.
     """
     cores = backend.own_cores if is_pinned else None
     return Timed(
@@ -193,13 +203,18 @@ def timed(
         facts=Facts(
             mode=repeats.mode,
             device=backend.device,
-            threads=threads,
+            threads=torch_threads(backend) if is_of_torch else backend.threads,
             work={kind: amount * repeats.n for kind, amount in work.items()},
             bytes_per_run=n_bytes * repeats.n,
             ops_per_run=n_ops * repeats.n,
             notes={**(notes or {}), **({"threads_pinned_to": cores} if cores else {})},
         ),
     )
+
+
+def steps_of(n_envs: int, n_agents: int) -> dict[str, int]:
+    """Return the work of a step of environments."""
+    return {"env_steps": n_envs, "agent_steps": n_envs * n_agents}
 
 
 def snapshot_of(data: CUDADataManager) -> Callable[[], None]:

@@ -48,8 +48,8 @@ from .shared import (
     errors,
     pairs_over,
     repeated,
+    steps_of,
     timed,
-    torch_threads,
 )
 
 SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
@@ -197,21 +197,11 @@ def plays(trainer: WatchedTrainer, mode: Any) -> Repeated:
 
 def rollout(point: Point) -> Timed:
     """Let the policies play every step of a rollout and keep what could be learned from, in one graph or eagerly."""
-    backend = available(point["backend"])
+    available(point["backend"])
     trainer = player(point)
     rollouts = plays(trainer, point["mode"])
-    env_steps = trainer.config.trainer.train_batch_size
-    return timed(
-        backend,
-        rollouts,
-        rollout_check(point, trainer, rollouts.run),
-        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
-        threads=torch_threads(backend),
-        n_bytes=least_bytes(trainer),
-        n_ops=least_ops(trainer, learns=False) if point["precision"] == "fp32" else 0,
-        notes={"steps_per_run": point["n_steps"]},
-        snapshot=trainer.snapshot,
-    )
+    check = rollout_check(point, trainer, rollouts.run)
+    return iterations(point, trainer, rollouts, check, {"steps_per_run": point["n_steps"]}, learns=False)
 
 
 def train(point: Point) -> Timed:
@@ -224,15 +214,28 @@ def train(point: Point) -> Timed:
     notes = trainer.split()
     if on_gpu:
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
-    env_steps = trainer.config.trainer.train_batch_size
+    check = learning_check(trainer, twin_check(point, learned))
+    return iterations(point, trainer, Repeated(trainer.iterate, 1, point["mode"]), check, notes)
+
+
+def iterations(
+    point: Point,
+    trainer: WatchedTrainer,
+    repeats: Repeated,
+    check: Callable[[], Check],
+    notes: Mapping[str, Any],
+    *,
+    learns: bool = True,
+) -> Timed:
+    """Return the timing of a trainer's iterations, or of their rollouts alone."""
     return timed(
-        backend,
-        Repeated(trainer.iterate, 1, point["mode"]),
-        learning_check(trainer, twin_check(point, learned)),
-        work={"env_steps": env_steps, "agent_steps": env_steps * point["n_agents"]},
-        threads=torch_threads(backend),
+        trainer.wrapper.backend,
+        repeats,
+        check,
+        is_of_torch=True,
+        work=steps_of(trainer.config.trainer.train_batch_size, point["n_agents"]),
         n_bytes=least_bytes(trainer),
-        n_ops=least_ops(trainer) if point["precision"] == "fp32" else 0,
+        n_ops=least_ops(trainer, learns=learns) if point["precision"] == "fp32" else 0,
         notes=notes,
         snapshot=trainer.snapshot,
     )
