@@ -12,7 +12,7 @@ from warpdrive_min.backends.base import Backend
 from warpdrive_min.errors import require
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
-from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.algorithms.optimiser import FlatAdam, make_views
 from warpdrive_min.training.algorithms.replay import ReplayBuffer
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.normalisation import share_moments
@@ -37,11 +37,7 @@ class Target:
         self.vector = self._followed.clone()
         """All parameters, (n,) float32."""
         self.model: Any = copy.deepcopy(model)
-        start = 0
-        for parameter in self.model.parameters():
-            if parameter.requires_grad:
-                parameter.data = self.vector[start : start + parameter.numel()].view_as(parameter)
-                start += parameter.numel()
+        make_views([parameter for parameter in self.model.parameters() if parameter.requires_grad], self.vector)
         self.model.requires_grad_(False)
         share_moments(self.model, model)
 

@@ -17,7 +17,45 @@ BETAS: Final = (0.9, 0.999)
 """Decay of the moments, as torch's."""
 
 
-class FlatAdam:
+class _Flat:
+    """Parameters that are gathered into one array, of which they become views, and their gradients into another.
+
+    Args:
+        parameters: Those that need no gradient are left alone.
+        axis: First axis of a parameter that is flattened.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], axis: int = 0) -> None:
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._axis = axis
+        self._flat = self._gathered(parameter.detach() for parameter in self._parameters)
+        make_views(self._parameters, self._flat)
+        self.gradient = torch.zeros_like(self._flat)
+
+    def _gathered(self, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([tensor.flatten(self._axis) for tensor in tensors], -1)
+
+    def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
+        """Put the gradient of a loss into `gradient`, or add it to what is there; enqueues."""
+        gradient = self._gathered(
+            torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+        )
+        if first:
+            self.gradient.copy_(gradient)
+        else:
+            self.gradient.add_(gradient)
+
+
+def make_views(parameters: Iterable[torch.nn.Parameter], flat: torch.Tensor) -> None:
+    """Let parameters be views of an array (..., n) that holds their numbers side by side, in place."""
+    start = 0
+    for parameter in parameters:
+        width = parameter.numel() // flat[..., 0].numel()
+        parameter.data = flat[..., start : start + width].view(parameter.shape)
+        start += width
+
+
+class FlatAdam(_Flat):
     """Adam whose whole step is a handful of kernels however many parameters there are, and can be captured.
 
     The parameters become views of one vector; their gradients are gathered into another one, which is averaged over
@@ -38,15 +76,10 @@ class FlatAdam:
         max_norm: float | None = None,
         eps: float = 1e-8,
     ) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        flat = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
-        start = 0
-        for parameter in self._parameters:
-            parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
+        super().__init__(parameters)
+        flat = self._flat
         self.vector = torch.nn.Parameter(flat)
         """All parameters, (n,) float32."""
-        self.gradient = torch.zeros_like(flat)
         self.norm = torch.zeros((), device=flat.device)
         """Norm of the last gradient before it was clipped, 0-d."""
         self.n_skipped = torch.zeros((), device=flat.device)
@@ -65,15 +98,6 @@ class FlatAdam:
         if flat.device.type == "cpu" and cpu.is_supported():
             state = self._adam.state[self.vector]
             self._step = cpu.adam(flat, self.gradient, state, self.norm, self.n_skipped, lr, self._skip, max_norm, eps)
-
-    def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
-        """Put the gradient of a loss into `gradient`, or add it to what is there; enqueues."""
-        parts = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
-        gradient = torch.cat([part.reshape(-1) for part in parts])
-        if first:
-            self.gradient.copy_(gradient)
-        else:
-            self.gradient.add_(gradient)
 
     def apply(self, skip: torch.Tensor | None = None) -> None:
         """Average the gradient over ranks, clip it and take the step; enqueues.
@@ -108,7 +132,7 @@ class FlatAdam:
         return {"parameters": self.vector.detach(), "n_skipped": self.n_skipped, **state}
 
 
-class MembersAdam:
+class MembersAdam(_Flat):
     """Adam for the members of a population, each with a rate, a norm and a count of steps of its own.
 
     Parameters, gradients and moments are ``(members, n)``. A step is a handful of kernels, and can be captured; no
@@ -128,27 +152,17 @@ class MembersAdam:
         max_norm: float | torch.Tensor | None = None,
         eps: float = 1e-8,
     ) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        super().__init__(parameters, axis=1)
         self._lr, self._max_norm, self._eps = lr, max_norm, eps
-        self.vector = torch.cat([parameter.detach().flatten(1) for parameter in self._parameters], 1)
+        self.vector = self._flat
         """All parameters, (members, n) float32."""
-        start = 0
-        for parameter in self._parameters:
-            width = parameter[0].numel()
-            parameter.data = self.vector[:, start : start + width].view(parameter.shape)
-            start += width
-        self.gradient, self._mean, self._square = (torch.zeros_like(self.vector) for _ in range(3))
+        self._mean, self._square = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
         self.norm, self.n_skipped, self._step = (torch.zeros_like(lr) for _ in range(3))
         """`norm` of the last gradient before it was clipped; steps not taken for want of a finite one, (members,)."""
 
-    def accumulate(self, losses: torch.Tensor, *, first: bool = True) -> None:
+    def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
         """Put the gradients of the members' losses (members,) into `gradient`, or add them; enqueues."""
-        parts = torch.autograd.grad(losses.sum(), self._parameters, allow_unused=True, materialize_grads=True)
-        gradient = torch.cat([part.flatten(1) for part in parts], 1)
-        if first:
-            self.gradient.copy_(gradient)
-        else:
-            self.gradient.add_(gradient)
+        super().accumulate(loss.sum(), first=first)
 
     @torch.no_grad()
     def apply(self, skip: torch.Tensor | None = None) -> None:
