@@ -377,41 +377,24 @@ class ActorCriticAlgorithm:
             weights=weights,
         )
         value_weight, entropy_weight = self.scheduled["vf_loss_coeff"], self.scheduled["entropy_coeff"]
+        rule = {
+            "total": total,
+            "vf_loss_coeff": value_weight,
+            "entropy_coeff": entropy_weight,
+            "log_std": self._log_std,
+            "clip_param": self.config.clip_param,
+            "is_clipped": self.is_clipped,
+            "value_clip": self._value_clip,
+        }
         if self._is_fused:
-            given = minibatch._asdict() | ({} if self._values_come_first else {"advantages": None})
-            return fused_loss.loss(
-                self._space,
-                head,
-                values,
-                **given,
-                total=total,
-                vf_loss_coeff=value_weight,
-                entropy_coeff=entropy_weight,
-                log_std=self._log_std,
-                indices=None if isinstance(rows, slice) else rows,
-                clip_param=self.config.clip_param,
-                is_clipped=self.is_clipped,
-                value_clip=self._value_clip,
-                is_root=True,
-            )
+            given = minibatch._asdict() | rule | ({} if self._values_come_first else {"advantages": None})
+            return fused_loss.loss(self._space, head, values, **given, indices=_numbers(rows), is_root=True)
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
         if self._exact is not None:
-            given = minibatch._asdict()
+            given = minibatch._asdict() | rule
             del given["weights"]  # all rows count
-            return self._exact.loss(
-                self._space,
-                head,
-                values,
-                **given,
-                total=total,
-                vf_loss_coeff=value_weight,
-                entropy_coeff=entropy_weight,
-                log_std=self._log_std,
-                clip_param=self.config.clip_param,
-                is_clipped=self.is_clipped,
-                value_clip=self._value_clip,
-            )
+            return self._exact.loss(self._space, head, values, **given)
         *terms, log_ratio = self._terms(minibatch, head, values)
         means = [self._sum(term, weights) / total for term in terms]
         loss = means[0] + value_weight * means[1] - entropy_weight * means[2]
