@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.errors import CertificateError, require
 from warpdrive_min.files import write_atomically
+from warpdrive_min.training.checkpoint import listed
 from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
 from warpdrive_min.training.ranks import as_bytes
 from warpdrive_min.training.trainer import Trainer
@@ -44,8 +45,6 @@ VARIABLES: Final = (
 """Variables of the process's environment that decide how the same code rounds."""
 CPU_FIELDS: Final = ("architecture", "cpu", "cpu_capability")
 """Fields of `Origin.machine` on which the bits of a run on a CPU may depend."""
-MAX_LISTED: Final = 5
-"""Names that an error lists."""
 AGAIN: Final = "get it again from who wrote it, or train with --certify"
 
 
@@ -316,7 +315,7 @@ def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certi
     keys = [key for name in compared for key in _changed_keys(getattr(found, name), getattr(here, name), name)]
     keys += [name for name in found.origin.differences(here.origin) if name != "commit"]
     rule, do = "a certified run goes on as it began, and this changed", "go on without --certify, or train anew with it"
-    require(not keys, who, rule, _listed(keys), do, CertificateError)
+    require(not keys, who, rule, listed(keys), do, CertificateError)
     kept = found.model_copy(
         update={
             "points": tuple(each for each in found.points if each.iteration <= at),
@@ -341,10 +340,6 @@ def _changed_keys(old: Any, new: Any, place: str) -> list[str]:
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return [] if old == new else [place]
     return [key for each in {**old, **new} for key in _changed_keys(old.get(each), new.get(each), f"{place}.{each}")]
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else "")
 
 
 # ------------------------------------------------------------------ replaying
@@ -398,7 +393,7 @@ def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = 
     here = _environment(trainer)
     keys = _changed_keys(certificate.environment, here, "environment")
     rule, do = "the run config must make the same environment and policies; this is not the same", "replay it in Python"
-    require(not keys, "certificate", rule, _listed(keys), do, CertificateError)
+    require(not keys, "certificate", rule, listed(keys), do, CertificateError)
     wanted = [each for each in certificate.points if iterations is None or each.iteration <= iterations]
     curve = {each.iteration: each for each in certificate.curve}
     in_curve: Difference | None = None

@@ -18,7 +18,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -43,7 +43,7 @@ FOLDER: Final = "checkpoints"
 """Folder of a run that holds its checkpoints."""
 NAME: Final = re.compile(r"checkpoint_(\d{9,})")
 MAX_LISTED: Final = 5
-"""Names that an error lists of each kind."""
+"""Names that an error lists, at most."""
 
 UNFINISHED, REPLACED, REMOVED = ".unfinished-", ".replaced-", ".removed-"
 PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
@@ -203,7 +203,7 @@ def restore(live: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str |
             if live.keys() != saved.keys()
             else "another environment, or other sizes of it, of the rollout or of the models"
         )
-        differences = "; ".join(f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names)
+        differences = "; ".join(f"{kind}: {listed(names)}" for kind, names in kinds.items() if names)
         raise CheckpointError(
             f"checkpoint {path}: its tensors must be those of the run (got {differences}); likely it was saved with "
             f"{cause}: resume with the run config in its {HEADER}"
@@ -221,8 +221,8 @@ def _kind(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
+def listed(names: Sequence[str]) -> str:
+    """List the first `MAX_LISTED` names, and say how many more there are."""
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(names[:MAX_LISTED]) + more
 
