@@ -489,6 +489,8 @@ class Member:
 
 
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Wanted = list[tuple[str, Any, tuple[Any, ...]]]
+"""Settings: key, value and the values that are allowed."""
 
 
 class PopulationConfig(_Section):
@@ -642,7 +644,7 @@ class RunConfig(_Section):
     def _check_exact(self) -> None:
         """Check that all of a run has kernels with one order of operations."""
         trainer = self.trainer
-        wanted: list[tuple[str, Any, tuple[Any, ...]]] = [
+        wanted: Wanted = [
             ("trainer.num_gpus", trainer.num_gpus, (1,)),
             ("trainer.precision", trainer.precision, ("fp32",)),
             ("trainer.compat", trainer.compat, (None,)),
@@ -663,11 +665,7 @@ class RunConfig(_Section):
                     (f"{where}.normalize_observations", network.normalize_observations, (False,)),
                     (f"{where}.fused", network.fused, (None, False)),
                 ]
-        for key, value, allowed in wanted:
-            named = " or ".join(json.dumps(each) for each in allowed)
-            require(
-                value in allowed, key, f"must be {named} with trainer.exact", value, "change it, or leave exact out"
-            )
+        _require_all(wanted, "with trainer.exact", "change it, or leave exact out")
 
     def _check_population(self) -> None:
         """Check that agents can be trained side by side: by A2C or PPO, one policy each, by batched products alone."""
@@ -675,15 +673,13 @@ class RunConfig(_Section):
         where, rule = "with population.size", "must be one policy that learns, {} population.size"
         learners = [name for name, policy in self.policy.items() if policy.to_train]
         require(len(self.policy) == len(learners) == 1, "policy", rule.format("with"), known(self.policy))
-        for key, value, want in (
-            ("num_gpus", trainer.num_gpus, 1),
-            ("compat", trainer.compat, None),
-            ("neg_pos_env_ratio", trainer.neg_pos_env_ratio, OFF),
-            ("exact", trainer.exact, False),
-        ):
-            require(
-                value == want, f"trainer.{key}", f"must be {json.dumps(want)} {where}", value, "leave one of them out"
-            )
+        wanted: Wanted = [
+            ("trainer.num_gpus", trainer.num_gpus, (1,)),
+            ("trainer.compat", trainer.compat, (None,)),
+            ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
+            ("trainer.exact", trainer.exact, (False,)),
+        ]
+        _require_all(wanted, where, "leave one of them out")
         for name, policy in self.policy.items():
             place, do = f"policy.{name}", "leave one of them out"
             is_on_policy = isinstance(policy.model, ModelConfig)
@@ -713,6 +709,12 @@ class RunConfig(_Section):
             above = next((n for n in range(n_parts, size) if size % n == 0), size)
             rule, do = f"must divide train_batch_size = {size}", f"take {below} or {above}"
             raise ConfigError.of(f"policy.{name}.n_minibatches", rule, n_parts, do)
+
+
+def _require_all(wanted: Wanted, where: str, do: str) -> None:
+    """Raise `ConfigError` at the first setting, named by its key, that has another value than those allowed."""
+    for key, value, allowed in wanted:
+        require(value in allowed, key, f"must be {' or '.join(map(json.dumps, allowed))} {where}", value, do)
 
 
 def _model_config(policy: Mapping[str, Any]) -> type[ModelConfig | ActorCriticConfig]:
