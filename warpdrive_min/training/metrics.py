@@ -80,7 +80,11 @@ def read(
         for group in groups
         if group.algorithm is not None
     }
-    return metrics, {group.name: _means(group, numbers) for group in groups}
+    episodes = {}
+    for group in groups:
+        of_group = (numbers[f"{group.name}/{key}"] for key in ("returns", "steps", "episodes"))
+        episodes[group.name] = {key: float(mean) for key, mean in _means(group, *of_group).items()}
+    return metrics, episodes
 
 
 def read_members(group: PolicyGroup, recorder: RolloutRecorder) -> Arrays:
@@ -90,15 +94,8 @@ def read_members(group: PolicyGroup, recorder: RolloutRecorder) -> Arrays:
     tensors = [sums["finished_return"].sum(1), sums["finished_steps"], sums["finished_episodes"]]
     tensors += group.algorithm.metrics.values()
     returns, steps, episodes, *updates = torch.stack([tensor.double() for tensor in tensors]).cpu().numpy()
-    with np.errstate(invalid="ignore"):
-        means, lengths = returns / episodes, steps / episodes
-    of_episodes = {
-        EPISODIC_RETURN: means,
-        "mean_agent_return": means / group.arrays.n_agents,
-        "mean_episodic_steps": lengths,
-        "episodes": episodes,
-    }
-    return of_episodes | dict(zip(group.algorithm.metrics, updates, strict=True))
+    means = _means(group, returns, steps, episodes)
+    return means | dict(zip(group.algorithm.metrics, updates, strict=True))
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:
@@ -107,14 +104,15 @@ def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:
     return dict(zip(numbers, values, strict=True))
 
 
-def _means(group: PolicyGroup, numbers: Mapping[str, float]) -> dict[str, float]:
-    n = numbers[f"{group.name}/episodes"]
-    mean_return = numbers[f"{group.name}/returns"] / n if n else math.nan
+def _means(group: PolicyGroup, returns: Any, steps: Any, episodes: Any) -> dict[str, Any]:
+    """Return the means over episodes from sums over them; NaN where none has ended."""
+    with np.errstate(invalid="ignore"):
+        mean_return, mean_steps = np.divide(returns, episodes), np.divide(steps, episodes)
     return {
         EPISODIC_RETURN: mean_return,
         "mean_agent_return": mean_return / group.arrays.n_agents,
-        "mean_episodic_steps": numbers[f"{group.name}/steps"] / n if n else math.nan,
-        "episodes": n,
+        "mean_episodic_steps": mean_steps,
+        "episodes": episodes,
     }
 
 
@@ -134,22 +132,27 @@ class RecentReturns:
 
     def restart(self, first_step: int) -> None:
         """Forget all rows; ``first_step`` steps are done before the next one."""
-        self._rows: list[Row] = []
+        self._rows: list[Mapping[str, Any]] = []
         self._first_step = first_step
 
     def add(self, row: Row, policies: Iterable[str]) -> dict[str, float | None]:
         """Add a row, and return the mean return of each policy; None: there are too few steps, or no episode ended."""
+        means = {policy: float(mean) for policy, mean in self.means(row, policies).items()}
+        return {policy: mean if math.isfinite(mean) else None for policy, mean in means.items()}
+
+    def means(self, row: Mapping[str, Any], policies: Iterable[str]) -> dict[str, Any]:
+        """Add a row, of a population with arrays (members,), and return the same means; NaN where there is none."""
         self._rows.append(row)
         while len(self._rows) > 1 and row["env_steps"] - self._rows[0]["env_steps"] >= self._n_steps:
             self._first_step = int(self._rows.pop(0)["env_steps"])
         if row["env_steps"] - self._first_step < self._n_steps:
-            return dict.fromkeys(policies)
+            return {policy: math.nan * row[f"{policy}/episodes"] for policy in policies}
         return {policy: self._mean(policy) for policy in policies}
 
-    def _mean(self, policy: str) -> float | None:
-        episodes = [(row[f"{policy}/episodes"], row[f"{policy}/{EPISODIC_RETURN}"]) for row in reversed(self._rows)]
-        ended = [(n, mean) for n, mean in episodes if n]
-        return sum(n * mean for n, mean in ended) / sum(n for n, _ in ended) if ended else None
+    def _mean(self, policy: str) -> Any:
+        rows = [(row[f"{policy}/episodes"], row[f"{policy}/{EPISODIC_RETURN}"]) for row in reversed(self._rows)]
+        with np.errstate(invalid="ignore"):
+            return np.divide(sum(np.where(n, n * mean, 0.0) for n, mean in rows), sum(n for n, _ in rows))
 
 
 def check_finite(

@@ -54,7 +54,6 @@ class PopulationTrainer(Trainer):
         self.members: list[Member] = list(self.group.members)
         """Seeds and settings."""
         n_members = len(self.members)
-        self._recents = _RecentReturns(self.config.trainer.num_envs * self.wrapper.episode_length)
         self.recent_returns: list[float | None] = [None] * n_members
         """Mean return of each member, as `recent_return`."""
         self._reached_at = torch.full((n_members,), NEVER)
@@ -133,7 +132,8 @@ class PopulationTrainer(Trainer):
     def _judge_members(self, columns: Arrays) -> None:
         """Note how good the members are, and for whom that is good enough."""
         name = self.group.name
-        recent = self._recents.add(self.env_steps, columns)
+        kept = {f"{name}/{key}": columns[key] for key in ("episodes", EPISODIC_RETURN)}
+        recent = self._recent.means({"env_steps": self.env_steps, **kept}, [name])[name]
         self.recent_returns = [float(value) if math.isfinite(value) else None for value in recent]
         known = [value for value in self.recent_returns if value is not None]
         self.recent_return = {name: sum(known) / len(known) if known else None}
@@ -227,7 +227,6 @@ class PopulationTrainer(Trainer):
             CheckpointError: As `Trainer.load_state`.
         """
         super().load_state(saved, header, found)
-        self._recents.restart(self.env_steps)
         self._tell_stopped()
 
     # -------------------------------------------------------------- looking at what was learned
@@ -241,34 +240,3 @@ class PopulationTrainer(Trainer):
             self.wrapper, self.network, self.policy_map, self.layout, n_episodes, greedy, seed
         )
         return {str(member): score for member, score in enumerate(scores)}
-
-
-class _RecentReturns:
-    """Mean return of each member over the latest rows that have a number of its steps, as `metrics.RecentReturns`.
-
-    Args:
-        n_steps: Steps of one member.
-    """
-
-    def __init__(self, n_steps: int) -> None:
-        self._n_steps = n_steps
-        self.restart(0)
-
-    def restart(self, first_step: int) -> None:
-        """Forget all rows; ``first_step`` steps are done before the next one."""
-        self._rows: list[tuple[int, metrics.Array, metrics.Array]] = []
-        self._first_step = first_step
-
-    def add(self, env_steps: int, columns: Arrays) -> metrics.Array:
-        """Add a row, and return the mean returns (members,); NaN: there are too few steps, or no episode ended."""
-        episodes = columns["episodes"]
-        returns = np.where(episodes > 0, columns[EPISODIC_RETURN] * episodes, 0.0)
-        self._rows.append((env_steps, episodes, returns))
-        while len(self._rows) > 1 and env_steps - self._rows[0][0] >= self._n_steps:
-            self._first_step = self._rows.pop(0)[0]
-        n_episodes = np.sum([row[1] for row in self._rows], axis=0)
-        if env_steps - self._first_step < self._n_steps:
-            return np.full_like(n_episodes, math.nan)
-        with np.errstate(invalid="ignore"):
-            means: metrics.Array = np.sum([row[2] for row in self._rows], axis=0) / n_episodes
-        return means

@@ -113,7 +113,7 @@ class Trainer:
         self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
         self.best_return: float | None = None
         """Mean return of the best checkpoint, as it was saved; None: there is none."""
-        self._recent = metrics.RecentReturns(env_wrapper.n_envs * env_wrapper.episode_length * self.world.size)
+        self._recent = metrics.RecentReturns(trainer.num_envs * env_wrapper.episode_length * self.world.size)
         self.recent_return: dict[str, float | None] = {}
         """Mean return by policy, over the latest rows in which all environments had time for a whole episode."""
         self.has_reached_return = False
