@@ -14,13 +14,13 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, AgentArrays
+from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import Member, PolicyConfig, present
 from warpdrive_min.training.fused import cpu
 from warpdrive_min.training.members import Members, by_member
 from warpdrive_min.training.normalisation import Moments, normalisers
 from warpdrive_min.training.recurrent import Memory, Recurrent
-from warpdrive_min.training.rollout import Observation, RolloutBuffer, RolloutRecorder, empty_observation
+from warpdrive_min.training.rollout import Observation, RolloutBuffer, empty_observation
 
 Tensors = dict[str, torch.Tensor]
 _UNKNOWN: Final = object()
@@ -394,45 +394,3 @@ def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> lis
     steps = [wrapper.bound_step(observations=row) for row in buffer.observations[1:]]
     bound = [step for step in steps if step is not None]
     return bound if len(bound) == len(steps) else None
-
-
-def rollout_into_buffer(
-    wrapper: EnvWrapper,
-    groups: Sequence[PolicyGroup],
-    sampler: CUDASampler,
-    recorder: RolloutRecorder,
-    *,
-    is_tf32: bool,
-) -> Launch | str:
-    """Return what plays a rollout into the buffer in one launch, or say why it is played step by step.
-
-    Args:
-        wrapper: The environments, whose steps write observations straight into the buffer.
-        groups: Policies; there is one.
-        sampler: Whose actions it draws.
-        recorder: Recorder of the buffer.
-        is_tf32: Products of matrices may be in TF32.
-    """
-    (group,) = groups
-    arrays, buffer, of_all = group.arrays, group.buffer, recorder.of_all_steps()
-    obstacles = {
-        "it does not learn from the rollout": buffer is None,
-        "its actions are those of a Box": arrays.space.is_continuous,
-        "it is recurrent": group.memory is not None,
-        "it is of a population": bool(group.members),
-        "its kernels have one order of operations": group.exact is not None,
-        "the ends of episodes are not told as its kernel does": of_all is None,
-    }
-    if obstacle := next((reason for reason, holds in obstacles.items() if holds), ""):
-        return obstacle
-    assert buffer is not None
-    assert of_all is not None
-    rows = {
-        Constants.ACTIONS: buffer.actions,
-        "log_probs": buffer.log_probs,
-        Constants.REWARDS: recorder.rewards,
-        TERMINATED: recorder.terminated,
-        TRUNCATED: recorder.truncated,
-    }
-    rollouts = wrapper.prepared_rollouts()
-    return rollouts.bound_collection(group.acting, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from warpdrive_min.backends.base import Launch
+from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import CheckpointError, known, require
@@ -22,7 +23,7 @@ from warpdrive_min.files import remove_left, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
 from warpdrive_min.training.algorithms.exact import make_exact
-from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
@@ -32,7 +33,6 @@ from warpdrive_min.training.policies import (
     Tensors,
     action_samplers,
     is_weight,
-    rollout_into_buffer,
     steps_into_buffer,
 )
 from warpdrive_min.training.progress import ProgressLine
@@ -290,7 +290,7 @@ class Trainer:
         """Steps of the environments, one for each of a rollout."""
         for group in self.groups.values():
             group.is_direct = direct is not None
-        self.rollout_at_once: Launch | str = self._rollout_at_once(is_direct=direct is not None)
+        self.rollout_at_once: Launch | str = self._rollout_at_once()
         """Plays a whole rollout in one launch; or why it is played step by step."""
         what, rule = "run config trainer.fused_rollout", "a rollout cannot be one launch"
         do = "leave the key out, or set it to false"
@@ -302,24 +302,42 @@ class Trainer:
         self._collect = Captured(backend, self.collect, as_graph=as_graph)
         self._update = Captured(backend, self.update, as_graph=as_graph)
 
-    def _rollout_at_once(self, *, is_direct: bool) -> Launch | str:
+    def _rollout_at_once(self) -> Launch | str:
         """Return what plays a rollout in one launch, or why there is none."""
-        wanted, groups = self.config.trainer.fused_rollout, list(self.groups.values())
+        wanted, (group, *others) = self.config.trainer.fused_rollout, self.groups.values()
+        recorder = self.recorders[group.arrays.suffix]
+        of_all = recorder.of_all_steps()
         if wanted is False:
             return "trainer.fused_rollout is false"
         if wanted is None and not self.wrapper.backend.captures_graphs:
             return f"trainer.fused_rollout is null, and backend {self.wrapper.env_backend!r} is none of a GPU"
         obstacles = {
-            "several policies act": len(groups) > 1,
+            "several policies act": others,
             "a centralised critic sees each step": self.global_states is not None,
             "trainer.precision is bf16, in which no kernel acts": self.config.trainer.precision == "bf16",
             "sampler.params.use_argmax is true": self.exploration["greedy"],
-            "its environments do not write observations where it learns from them": not is_direct,
+            "its environments do not write observations where it learns from them": not group.is_direct,
+            "it does not learn from the rollout": group.buffer is None,
+            "its actions are those of a Box": group.arrays.space.is_continuous,
+            "it is recurrent": group.memory is not None,
+            "it is of a population": group.members,
+            "its kernels have one order of operations": group.exact is not None,
+            "the ends of episodes are not told as its kernel does": of_all is None,
         }
         if obstacle := next((reason for reason, holds in obstacles.items() if holds), ""):
             return obstacle
-        recorder, is_tf32 = self.recorders[groups[0].arrays.suffix], self.config.trainer.precision == "tf32"
-        return rollout_into_buffer(self.wrapper, groups, self.sampler, recorder, is_tf32=is_tf32)
+        buffer = group.buffer
+        assert buffer is not None
+        assert of_all is not None
+        rows = {
+            Constants.ACTIONS: buffer.actions,
+            "log_probs": buffer.log_probs,
+            Constants.REWARDS: recorder.rewards,
+            TERMINATED: recorder.terminated,
+            TRUNCATED: recorder.truncated,
+        }
+        rollouts, is_tf32 = self.wrapper.prepared_rollouts(), self.config.trainer.precision == "tf32"
+        return rollouts.bound_collection(group.acting, self.sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
 
     # -------------------------------------------------------------- log
 
