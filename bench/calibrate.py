@@ -21,6 +21,7 @@ from warpdrive_min.files import write_atomically
 
 from . import compare
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
+from .groups import groups_of
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
 from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
@@ -110,10 +111,7 @@ def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
 
     The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
     """
-    grouped: dict[tuple[Any, ...], list[Pair]] = {}
-    for pair in comparisons:
-        grouped.setdefault(key(pair.a), []).append(pair)
-    return [_noise(pairs) for pairs in grouped.values()]
+    return [_noise(pairs) for pairs in groups_of(comparisons, lambda pair: key(pair.a)).values()]
 
 
 def _noise(pairs: Sequence[Pair]) -> NoiseFloor:

@@ -17,7 +17,8 @@ from . import sweep
 from .case import Job
 from .cases import CASES, is_present
 from .errors import exiting
-from .judge import Estimate, Filter, Judgement, Key, point_key, position
+from .groups import groups_of
+from .judge import Estimate, Filter, Judgement, point_key, position
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 from .point import Point, Preset
 from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
@@ -166,7 +167,7 @@ def evidence(records: Iterable[Record]) -> list[Record]:
         for record in records
         if record.is_evidence
         and record.preset != "smoke"
-        and not (record.telemetry or {}).get("contended")
+        and not record.is_contended
         and (record.case == PEER or is_present(record))
     ]
 
@@ -191,12 +192,13 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
     Each comes from the newest but one of the runs that have its point, and the newest has to show it again. What a
     single run has is claimed by that one.
     """
-    by_point: dict[Key, list[Record]] = {}
-    for record in evidence(records):
-        if record.case != PEER and record.metrics and record.point.get("implementation", "ours") == "ours":
-            by_point.setdefault(point_key(record.case, _without_seed(record.point)), []).append(record)
+    ours = (
+        record
+        for record in evidence(records)
+        if record.case != PEER and record.metrics and record.point.get("implementation", "ours") == "ours"
+    )
     best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
-    for of_point in by_point.values():
+    for of_point in groups_of(ours, lambda record: point_key(record.case, _without_seed(record.point))).values():
         if (claim := _own_claim(of_point)) is None:
             continue
         case, point = of_point[0].case, of_point[0].point

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -20,6 +20,7 @@ from warpdrive_min.files import write_atomically
 from . import machine
 from .cases import CASES, is_present
 from .errors import exiting
+from .groups import groups_of
 from .judge import name_of
 from .measure import Metric
 from .record import Record, RecordError, read_all
@@ -112,7 +113,7 @@ def _why_not(record: Record) -> str | None:
         return f"status {record.status}, or not right"
     if not is_present(record):
         return f"{record.case}, version {record.case_version}: is no case of today"
-    if (record.telemetry or {}).get("contended"):
+    if record.is_contended:
         return "another process used the GPU"
     return None
 
@@ -198,14 +199,14 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
     known = util.load_json(str(written[0]), Benchmarks.api_version) if written[0].exists() else {}
     known.pop("version", None)
     util.write_json(str(written[0]), known | benchmarks, Benchmarks.api_version)
-    for name, of_machine in _grouped(committed, lambda each: machine.kind(each.record.machine)).items():
+    for name, of_machine in groups_of(committed, lambda each: machine.kind(each.record.machine)).items():
         fields = asv_machine(name, of_machine[0].record)
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
         written.append(folder / name / "machine.json")
-        for sha, of_commit in _grouped(of_machine, lambda each: str(each.record.git["sha"])).items():
+        for sha, of_commit in groups_of(of_machine, lambda each: str(each.record.git["sha"])).items():
             last = newest(of_commit)[-1].record
             file = results.Results(fields, {}, sha, commit_date(sha, last), last.machine["python"], "records", {})
-            for key, rows in _grouped(newest(of_commit), asv_name).items():
+            for key, rows in groups_of(newest(of_commit), asv_name).items():
                 cells = {asv_parameters(each): each for each in rows}
                 order = [cells.get(values) for values in itertools.product(*benchmarks[key]["params"])]
                 file.add_result(
@@ -241,7 +242,7 @@ def scale(each: Cost) -> float:
 def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
     """Return ASV's description of each benchmark."""
     described = {}
-    for key, rows in _grouped(shown, asv_name).items():
+    for key, rows in groups_of(shown, asv_name).items():
         case = CASES[rows[0].record.case]
         described[key] = {
             "name": key,
@@ -288,10 +289,3 @@ def commit_date(sha: str, record: Record) -> int:
         return int(machine.git("show", "-s", "--format=%ct", sha).split()[-1]) * 1000
     except (OSError, CalledProcessError):
         return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)
-
-
-def _grouped(shown: Iterable[Cost], key: Callable[[Cost], str]) -> dict[str, list[Cost]]:
-    groups: dict[str, list[Cost]] = {}
-    for each in shown:
-        groups.setdefault(key(each), []).append(each)
-    return groups

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from .errors import NotComparable
+from .groups import groups_of
 from .nvml import throttling
 from .point import Point, point_name
 from .record import Record
@@ -101,10 +102,8 @@ class Filter:
 
     def by_run(self, records: Sequence[Record]) -> dict[str, list[Record]]:
         """Return them by run, those of the newest run first and in it the newest record first."""
-        runs: dict[str, list[Record]] = {}
-        for record in sorted(filter(self.fits, records), key=lambda record: record.started_at, reverse=True):
-            runs.setdefault(record.run_id, []).append(record)
-        return runs
+        newest_first = sorted(filter(self.fits, records), key=lambda record: record.started_at, reverse=True)
+        return groups_of(newest_first, lambda record: record.run_id)
 
 
 Key = tuple[Any, ...]
@@ -142,14 +141,14 @@ def is_of_shared_gpu(record: Record) -> bool:
     """Return whether a record says that others worked on its GPU meanwhile, so that its times are theirs too."""
     users = record.host.gpu_users if record.host else None
     told = SHARED in str(record.notes.get("note"))
-    return bool(users) or told or bool((record.telemetry or {}).get("contended"))
+    return bool(users) or told or record.is_contended
 
 
 def disturbed(record: Record) -> list[str]:
     """Return what telemetry saw that makes times worthless for a comparison, in words."""
-    telemetry = record.telemetry or {}
-    contended = ["another process used the GPU"] if telemetry.get("contended") else []
-    slowed = [f"throttled by {name} in {share:.0%} of the samples" for name, share in throttling(telemetry).items()]
+    contended = ["another process used the GPU"] if record.is_contended else []
+    reasons = throttling(record.telemetry)
+    slowed = [f"throttled by {name} in {share:.0%} of the samples" for name, share in reasons.items()]
     return contended + slowed
 
 
@@ -183,8 +182,8 @@ class Evidence:
         for record in sorted(records, key=lambda record: record.started_at):
             each, name = key(record), f"{name_of(record)} of run {record.run_id}"
             failed.pop(each, None)
-            if record.status == "failed" or (record.status == "ok" and not record.is_evidence):
-                failed[each] = f"{name}: {record.reason or 'its check failed'}"
+            if record.has_failed:
+                failed[each] = f"{name}: {record.why_no_evidence}"
             elif record.is_evidence and record.samples_ns and record.work_per_run:
                 if reasons := disturbed(record):
                     noisy[each] = f"{name}: {', '.join(reasons)}"

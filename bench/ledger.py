@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from . import anchors
 from .cases import CASES
+from .groups import groups_of
 from .judge import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 from .measure import Direction
 from .nvml import pcie_bytes_per_s
@@ -120,7 +121,7 @@ class Query(Model):
             figures = [
                 self._over_base(group, bases.get(run_id, []))
                 for run_id, of_run in self.of.by_run(records).items()
-                for group in (_by_card(of_run) if self.is_timed else [of_run])
+                for group in (groups_of(of_run, lambda record: record.card).values() if self.is_timed else [of_run])
             ]
         return [each for each in figures if each]
 
@@ -245,14 +246,6 @@ def _joined(
         a, b = by_id.get(each.a), by_id.get(each.b)
         if a is not None and b is not None and not are_on_two_cards(a, b):
             yield each, a, b
-
-
-def _by_card(records: Sequence[Record]) -> list[list[Record]]:
-    """Return records by the card that did their work."""
-    groups: dict[str | None, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.card, []).append(record)
-    return list(groups.values())
 
 
 def _rounds(compared: Comparison) -> str:

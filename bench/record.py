@@ -270,6 +270,21 @@ class Record(_Line):
         return self.status == "ok" and self.correctness is not None and self.correctness.passed
 
     @property
+    def has_failed(self) -> bool:
+        """It broke, or is wrong."""
+        return self.status == "failed" or (self.status == "ok" and not self.is_evidence)
+
+    @property
+    def why_no_evidence(self) -> str:
+        """Reason for which it is no evidence."""
+        return self.reason or "its check failed"
+
+    @property
+    def is_contended(self) -> bool:
+        """Another process used the GPU, as telemetry saw."""
+        return bool((self.telemetry or {}).get("contended"))
+
+    @property
     def card(self) -> str | None:
         """Hash of the card that did the work; None: a CPU did, or it is unknown."""
         return self.machine.get("gpu_uuid_hash") if self.threads is None else None

@@ -15,6 +15,7 @@ from warpdrive_min.files import write_atomically
 from .anchors import SOURCES
 from .claims import Claims, for_report
 from .errors import exiting
+from .groups import groups_of
 from .plots import charts
 from .record import Record, RecordError, read_all, read_comparisons
 from .sets import past_records, published_records
@@ -105,11 +106,9 @@ OTHERS: Final[Sequence[Column[Record]]] = (
 
 def runs(records: Sequence[Record]) -> Table[Sequence[Record]]:
     """Return the sweeps, the oldest first."""
-    found: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.started_at):
-        found.setdefault(record.run_id, []).append(record)
+    ordered = sorted(records, key=lambda record: record.started_at)
     return Table(
-        rows=list(found.values()),
+        rows=list(groups_of(ordered, lambda record: record.run_id).values()),
         columns=[
             Column("run", lambda run: run[0].run_id),
             Column("commit", lambda run: ", ".join(sorted(set(map(commit_label, run))))),

@@ -132,7 +132,7 @@ def _ours_learned(run: Run, ours: Side) -> Record:
     record = parsed(Record, reply["record"], ours.case.name)
     if not record.is_evidence:
         kind = "Skip" if record.status == "skipped" else "Died"
-        raise WorkerError(kind, f"ours: {record.reason or 'its check failed'}")
+        raise WorkerError(kind, f"ours: {record.why_no_evidence}")
     return record.model_copy(update={"taken": ours.taken})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from ..groups import groups_of
 from ..machine import LIMITS
 from ..measure import Metric
 from ..record import Record
@@ -30,13 +31,10 @@ from .records import between, env_order, extent, first_metric, latest, plain
 def roofline(records: Sequence[Record]) -> Chart:
     """Return the operations a second over the operations for each byte, below what the device allows."""
     shown = [r for r in plain(latest(records)) if r.roofline is not None and r.samples_ns and _intensity(r)]
-    groups: dict[str, list[Record]] = {}
-    for record in sorted(shown, key=lambda record: (record.case != "env_step", record.case, env_order(record))):
-        env = ENV_NAME.get(str(record.point.get("env")), "")
-        groups.setdefault(env if record.case == "env_step" else f"{record.case}{env and ', '}{env}", []).append(record)
+    by_case = sorted(shown, key=lambda record: (record.case != "env_step", record.case, env_order(record)))
     ends = [scale * end(map(_intensity, shown)) for end, scale in ((min, 0.5), (max, 2))] if shown else []
     panels = []
-    for title, found in groups.items():
+    for title, found in groups_of(by_case, _work).items():
         series = []
         for name, (style, own) in by_maker(found).items():
             ordered = sorted(((_intensity(record), _ops_per_s(record), record) for record in own), key=lambda p: p[:1])
@@ -59,6 +57,11 @@ def roofline(records: Sequence[Record]) -> Chart:
         panels=panels,
         records=shown,
     )
+
+
+def _work(record: Record) -> str:
+    env = ENV_NAME.get(str(record.point.get("env")), "")
+    return env if record.case == "env_step" else f"{record.case}{env and ', '}{env}"
 
 
 def _intensity(record: Record) -> float:

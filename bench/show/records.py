@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..groups import groups_of
 from ..machine import kind
 from ..measure import Metric
 from ..point import ORACLE, PLAIN
@@ -29,17 +30,12 @@ def measured_alone(records: Iterable[Record]) -> list[Record]:
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records by the machine that made them, named by its GPU, else its CPU."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(kind(record.machine), []).append(record)
-    return groups
+    return groups_of(records, lambda record: kind(record.machine))
 
 
 def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:
     """Group records by the values of axes, in order; environments in the order of their names' list."""
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault(by(*axes)(record), []).append(record)
+    groups = groups_of(records, by(*axes))
     order = list(ENV_NAME)
 
     def place(key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -117,15 +113,15 @@ def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
     Args:
         records: Of one case, and peers.
     """
-    found: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
+
+    def is_code_on_cpu(record: Record) -> bool:
         point = record.point
         is_code = record.threads is not None and point.get("backend") != ORACLE and not point.get("exact")
-        if is_code and point.get("work", "simulate") == "simulate":
-            found.setdefault(work_of(record), []).append(record)
+        return is_code and bool(point.get("work", "simulate") == "simulate")
+
     return {
         work: max(each, key=lambda record: rate_of(record, "agent_steps_per_s"))
-        for work, each in found.items()
+        for work, each in groups_of(filter(is_code_on_cpu, records), work_of).items()
         if any(record.point.get("backend") == PLAIN for record in each)
     }
 

@@ -189,11 +189,11 @@ class Sides:
 def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) -> Sides:
     """Judge each kernel that is on both sides."""
     first, second = _evidence(before), _evidence(now)
-    failed = [f"{name_of(each)}: {_reason(each)}" for each in now if each.status == "failed" or _is_wrong(each)]
-    broken_before = {_program(each): _reason(each) for each in before if each.status == "failed"}
+    failed = [f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed]
+    broken_before = {_program(each): each.why_no_evidence for each in before if each.status == "failed"}
     gone = {_program(each) for each in now if each.status == "failed"}
     gone |= {_program(each) for each in [*before, *now] if each.status == "skipped"}
-    skipped = dict.fromkeys(_reason(each) for each in [*before, *now] if each.status == "skipped")
+    skipped = dict.fromkeys(each.why_no_evidence for each in [*before, *now] if each.status == "skipped")
     changed = [
         f"{name_of(record)} is in {side} alone" + (f" ({why})" if (why := broken_before.get(_program(record))) else "")
         for side, records, others in (("the baseline", first, second), ("the present code", second, first))
@@ -214,14 +214,6 @@ def _evidence(records: Sequence[Record]) -> dict[Key, Record]:
     """Return the newest evidence of each kernel."""
     kept = sorted(records, key=lambda record: record.started_at)
     return {key(record): record for record in kept if record.is_evidence and record.case in JUDGES}
-
-
-def _is_wrong(record: Record) -> bool:
-    return record.status == "ok" and not record.is_evidence
-
-
-def _reason(record: Record) -> str:
-    return record.reason or "its check failed"
 
 
 def _program(record: Record) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.trained import load_policies
 
 from ..case import Case
+from ..groups import groups_of
 from ..measure import Curve, Measurement, Metric, Once
 from ..point import ON_CPU, Check, Facts, Point, Preset
 from ..record import Record
@@ -487,9 +488,7 @@ def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str])
 
 def learning_table(records: Sequence[Record]) -> Table[Seeds]:
     """Return the time and steps to the threshold, and the return afterwards, over seeds, each with its interval."""
-    groups: dict[Any, list[Record]] = {}
-    for record in sorted(records, key=point_order(TASK)):
-        groups.setdefault(by(*TASK, "backend")(record), []).append(record)
+    groups = groups_of(sorted(records, key=point_order(TASK)), by(*TASK, "backend"))
 
     def where(seeds: Seeds) -> str:
         size = seeds[0].point.get("population")
