@@ -22,12 +22,12 @@ import torch
 from torch import nn
 
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.perceptron import ACTIVATIONS as KERNEL_ACTIVATIONS
 from warpdrive_min.perceptron import Perceptron
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import ACTIVATIONS as FUSED_ACTIVATIONS
 from warpdrive_min.training.fused import perceptron
 from warpdrive_min.training.fused.columns import split
-from warpdrive_min.training.fused.cpu import Layers, Network
+from warpdrive_min.training.fused.cpu import Network
 from warpdrive_min.training.normalisation import Normaliser
 
 if TYPE_CHECKING:
@@ -305,16 +305,11 @@ class FullyConnected(ActorCritic):
 
     def as_network(self) -> Network | None:
         """Return the layers for the kernels of a CPU; None: they have others, or are not to be fused."""
-        if type(self) is not FullyConnected:
+        layers, head = self.as_perceptron(), self.policy_head
+        if isinstance(layers, str) or layers.activation not in KERNEL_ACTIVATIONS or len(layers.policy) != 6:
             return None
-        policy = self._path(self.fc, self.policy_head)
-        value = policy
-        if self.has_value:
-            value = self._path(self.fc if self.value_fc is None else self.value_fc, self.vf_head)
-        if policy is None or value is None:
-            return None
-        head = self.policy_head
-        return Network(policy, value, self.fc.is_tanh, head.is_continuous, *head.bounds, self.log_std)
+        value, is_tanh = layers.value or layers.policy, layers.activation == "tanh"
+        return Network(layers.policy, value, is_tanh, head.is_continuous, *head.bounds, self.log_std)
 
     def as_perceptron(self) -> Perceptron | str:
         """Return the layers for a rollout in one launch, or say why it cannot have them."""
@@ -328,10 +323,6 @@ class FullyConnected(ActorCritic):
             return Perceptron(policy, (), self.fc.activation)
         value = (*trunks[-1].parameters(), self.vf_head.weight, self.vf_head.bias)
         return Perceptron(policy, value, self.fc.activation)
-
-    def _path(self, below: Trunk, head: nn.Linear) -> Layers | None:
-        layers = below.layers()
-        return None if layers is None else (*layers, head.weight, head.bias)
 
     def drop_value(self) -> None:
         """Let go of the value head, and of its trunk where it has one of its own."""
@@ -462,11 +453,6 @@ class Trunk(nn.Sequential):
         """Kernels with one order of operations, which compute all layers; None: others do."""
 
     @property
-    def is_tanh(self) -> bool:
-        """The activation is tanh."""
-        return self.activation == "tanh"
-
-    @property
     def obstacle(self) -> str:
         """Reason why the layers alone do not say what is computed, or must not be put into one kernel; empty: none."""
         if "normaliser" in self._modules:
@@ -474,12 +460,6 @@ class Trunk(nn.Sequential):
         if self.fused is False:
             return "model.fused is false"
         return "" if self.exact is None else "its kernels have one order of operations"
-
-    def layers(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Return weights and biases of two layers that kernels know; None: there are others, or they must not."""
-        parts = list(self.parameters())
-        is_known = self.activation in FUSED_ACTIVATIONS and len(parts) == 4 and not self.obstacle
-        return (parts[0], parts[1], parts[2], parts[3]) if is_known else None
 
     def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.

@@ -14,11 +14,9 @@ from functools import cache
 import torch
 
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.perceptron import ACTIVATIONS
 from warpdrive_min.training.config import present
 from warpdrive_min.training.fused import narrow, wide
-
-ACTIVATIONS = ("relu", "tanh")
-"""Activations that the kernels have."""
 
 
 def perceptron(

@@ -6,7 +6,7 @@ So a network is evaluated in one kernel, and a minibatch's loss and gradients ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,8 +20,6 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Precision
 
 Tensor = torch.Tensor
-Layers = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-"""Weights and biases of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
 
 SOURCE: Final = Path(__file__).with_name("cpu_kernels.cpp")
 BLOCK_ROWS: Final = 256
@@ -38,9 +36,10 @@ SIZES: Final = ("n_features", "n_first", "n_second", "n_outputs")
 class Network(NamedTuple):
     """A policy and its value, two hidden layers each, which they may share."""
 
-    policy: Layers
-    value: Layers
-    """With the same four tensors first where hidden layers are shared; the policy's where there is no value."""
+    policy: Sequence[Tensor]
+    """Weights and biases of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
+    value: Sequence[Tensor]
+    """The same, whose first four are the policy's where hidden layers are shared; all of them without a value."""
     is_tanh: bool
     """Activation after each hidden layer; else relu."""
     is_box: bool

@@ -8,10 +8,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.training.config import Precision
+from warpdrive_min.training.fused.narrow import Weights
 from warpdrive_min.training.fused.sizes import power_of_two
-
-Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
 
 MOST_UNITS: Final = 512
 """Most units of a hidden layer: a tile of 64 rows and as many columns fills half the registers of a multiprocessor."""
