@@ -12,7 +12,16 @@ import numpy as np
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.backends.base import Argument, Backend, Constant, Kernel, Language, Launch, Source
+from warpdrive_min.backends.base import (
+    Argument,
+    Backend,
+    Constant,
+    Kernel,
+    Language,
+    Launch,
+    Source,
+    in_order,
+)
 from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require
@@ -253,13 +262,8 @@ class CUDAFunctionManager:
             BindingError: A name is missing, or dtype, rank or sizes differ from the declaration.
         """
         if name in self._sequences:
-            launches = [self.bind(stage, data_manager, **{**given, **own}) for stage, own in self._sequences[name]]
-
-            def launch_all() -> None:
-                for launch in launches:
-                    launch()
-
-            return launch_all
+            stages = self._sequences[name]
+            return in_order([self.bind(stage, data_manager, **{**given, **own}) for stage, own in stages])
         kernel = self.kernel(name)
         arguments: list[Argument] = []
         for parameter in kernel.parameters:

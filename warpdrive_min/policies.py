@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from warpdrive_min.backends.base import Launch
+from warpdrive_min.backends.base import Launch, in_order
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import agent_sets
@@ -32,14 +32,7 @@ def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Launch:
         _random_actions(wrapper, sampler, Constants.ACTIONS + suffix, [wrapper.env.action_space[a] for a in agents])
         for suffix, agents in agent_sets(wrapper.env).items()
     ]
-    if len(draws) == 1:
-        return draws[0]
-
-    def draw_all() -> None:
-        for draw in draws:
-            draw()
-
-    return draw_all
+    return draws[0] if len(draws) == 1 else in_order(draws)
 
 
 def _random_actions(wrapper: EnvWrapper, sampler: CUDASampler, name: str, spaces: Sequence[Any]) -> Launch:

@@ -27,6 +27,16 @@ Launch = Callable[[], None]
 """Enqueues one launch on the current stream; does not synchronise (on a CPU: runs it)."""
 
 
+def in_order(launches: Sequence[Launch]) -> Launch:
+    """Return what enqueues several launches, one after the other."""
+
+    def launch_all() -> None:
+        for launch in launches:
+            launch()
+
+    return launch_all
+
+
 @dataclass(frozen=True, slots=True)
 class Availability:
     """Availability of a backend on this machine, or why not and what to install."""
