@@ -128,7 +128,10 @@ class HostBackend(Backend):
                 left = cuda_c.preprocessed(cuda_c.unit(path, constants), path, compiler, flags)
                 declared = {name: each for name, each in declared.items() if re.search(rf"\b{name}\s*\(", left)}
         text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
-        key = cuda_c.key(text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=_processor())
+        # Code built with -march=native must not meet another CPU, x86 or Arm, in a shared home folder.
+        key = cuda_c.key(
+            text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=processor("flags", "Features")
+        )
 
         def make(target: Path) -> None:
             with cuda_c.empty_headers(cuda_c.CUDA_HEADERS) as folder:
@@ -367,11 +370,11 @@ def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[
     return flags
 
 
-def _processor() -> str:
-    """Name the CPU: code built with -march=native must not meet another one in a shared home folder."""
+def processor(*fields: str) -> str:
+    """Return the first line about the CPU that begins with one of these words; where there is none, its name."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("flags", "Features")):  # x86, Arm
+            if line.startswith(fields):
                 return line
     except OSError:
         pass

@@ -20,6 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.host import processor
 from warpdrive_min.errors import CertificateError, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.training.checkpoint import listed
@@ -494,19 +495,9 @@ def _machine(backend: str, device: torch.device) -> dict[str, str | None]:
         "backend": backend,
         "gpu": torch.cuda.get_device_properties(device).name if device.type == "cuda" else None,
         "architecture": platform.machine(),
-        "cpu": _cpu(),
+        "cpu": processor("model name").removeprefix("model name").lstrip("\t :"),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # another system
-    return platform.processor() or platform.machine()
 
 
 def _machine_code_hash(binary: Path) -> str:
