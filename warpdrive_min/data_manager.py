@@ -55,13 +55,9 @@ class CUDADataManager:
             "blocks_per_env": blocks_per_env,
             "episode_length": episode_length,
         }
-        for name, value in sizes.items():
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise DataError(f"data manager: {name} must be a positive integer (got {value!r})")
-        assert num_agents is not None
-        assert num_envs is not None
-        assert episode_length is not None
-        self.n_agents, self.n_envs, self.episode_length = int(num_agents), int(num_envs), int(episode_length)
+        self.n_agents, self.n_envs, blocks_per_env, self.episode_length = (
+            _size(name, value) for name, value in sizes.items()
+        )
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.device = self.backend.device
         self.reset_data_list: list[str] = []
@@ -83,7 +79,7 @@ class CUDADataManager:
                 "n_agents": self.n_agents,
                 "episode_length": self.episode_length,
                 "n_envs": self.n_envs,
-                "blocks_per_env": int(blocks_per_env),
+                "blocks_per_env": blocks_per_env,
             }
         )
         self._push_reserved()
@@ -328,6 +324,12 @@ def _get(table: Mapping[str, Value], name: str, what: str) -> Value:
     if name not in table:
         raise DataError(f"{what} {name!r}: is not there; known are {known(table)}")
     return table[name]
+
+
+def _size(name: str, value: Any) -> int:
+    is_fine = isinstance(value, int | np.integer) and value >= 1
+    _require(is_fine, "data manager", f"{name} must be a positive integer", value)
+    return int(value)
 
 
 def _scalar(name: str, value: Any) -> Scalar:
