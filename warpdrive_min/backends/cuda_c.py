@@ -371,12 +371,16 @@ def blocks_per_env(constants: Mapping[str, Constant]) -> int:
     return value
 
 
+def has_clusters(architecture: str) -> bool:
+    """Tell whether blocks on an architecture, ``"sm_90"``, can be a thread block cluster."""
+    return int(architecture.removeprefix("sm_").rstrip("af")) >= 90
+
+
 def _check_cluster(source: Path, blocks: int, architecture: str) -> None:
     rule = f"blocks_per_env is the size of a thread block cluster, at most {MAX_CLUSTER}"
     require(blocks <= MAX_CLUSTER, str(source), rule, blocks, "use fewer", CompileError)
-    has_clusters = int(architecture.removeprefix("sm_").rstrip("af")) >= 90
     rule = f"blocks_per_env above 1 is a thread block cluster, which needs sm_90 or newer, not {architecture}"
-    require(blocks == 1 or has_clusters, str(source), rule, blocks, "use 1", CompileError)
+    require(blocks == 1 or has_clusters(architecture), str(source), rule, blocks, "use 1", CompileError)
 
 
 # ------------------------------------------------------------------ compilers
@@ -390,8 +394,7 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     """
     whole, given = whole_text(source), constants
     if has_policy(constants):
-        before = ["#define WD_POLICY", *_own_headers("policy.cuh")]
-        return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), after])
+        return _unit(constants, ["#define WD_POLICY", *_own_headers("policy.cuh")], source, after)
     if is_rollout(constants):
         return _unit_of_rollout(source, whole, constants, after)
     speaks = speaks_warp_drive(whole)
@@ -405,7 +408,11 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     if speaks:
         before += [f"#define WD_OWN_{word}" for word in WORDS if _defines(whole, word)]
         before += _own_headers("warp_drive.cuh")
-    return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), after])
+    return _unit(constants, before, source, after)
+
+
+def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path, *after: str) -> str:
+    return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), *after])
 
 
 def _unit_of_rollout(source: Path, whole: str, constants: Mapping[str, Constant], after: str) -> str:
@@ -419,7 +426,7 @@ def _unit_of_rollout(source: Path, whole: str, constants: Mapping[str, Constant]
     if ROLLOUT not in signatures(whole, constants, str(source)):
         before += ["#undef WD_KERNEL", f"#define WD_KERNEL(name) WD_FN void {_BODY.format('##name')}"]
         made = ["#undef WD_KERNEL", "#define WD_KERNEL(name) WD_ENTRY(name)", _rollout(whole, constants, str(source))]
-    return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), *made, after])
+    return _unit(constants, before, source, *made, after)
 
 
 def is_for_nvcc(text: str) -> bool:

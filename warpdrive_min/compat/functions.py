@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar, cast
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.backends.cuda_c import MAX_CLUSTER
+from warpdrive_min.backends.cuda_c import MAX_CLUSTER, has_clusters
 from warpdrive_min.errors import known, require
 from warpdrive_min.function_manager import MAX_THREADS
 
@@ -41,8 +41,7 @@ def validate_device_setup(arch: str, num_blocks: int, threads_per_block: int, bl
     if threads_per_block > MAX_THREADS:
         log.warning("a block has at most %d threads (got %d)", MAX_THREADS, threads_per_block)
         return False
-    has_clusters = int(arch.removeprefix("sm_").rstrip("af")) >= 90
-    if blocks_per_env > (MAX_CLUSTER if has_clusters else 1):
+    if blocks_per_env > (MAX_CLUSTER if has_clusters(arch) else 1):
         log.warning("%s cannot run %d blocks for an environment", arch, blocks_per_env)
         return False
     return True
