@@ -27,6 +27,12 @@ def is_rank() -> bool:
     return os.environ.keys() >= set(STARTED_BY)
 
 
+def be_rank(rank: int, n_processes: int, address: str, port: str | int) -> None:
+    """Give this process the environment of one of several on a machine, as torchrun does."""
+    values = (rank, rank, n_processes, n_processes, address, port)
+    os.environ.update(zip(STARTED_BY, map(str, values), strict=True))
+
+
 def tied(words: Sequence[str]) -> list[str]:
     """Return the words that start a program which is killed as soon as this process has ended, however that was.
 

@@ -14,7 +14,7 @@ from torch import distributed
 from warpdrive_min import backends
 from warpdrive_min.compat.functions import make_current_context
 from warpdrive_min.errors import BackendUnavailable, ConfigError, require
-from warpdrive_min.processes import STARTED_BY
+from warpdrive_min.processes import be_rank
 from warpdrive_min.training.distributed import joined
 
 log = logging.getLogger(__name__)
@@ -78,9 +78,8 @@ class DeviceContextProcessWrapper(ProcessWrapper):
         require(got == self.device_id, "process", f"torch's GPU must be the process's own, {self.device_id}", got)
 
     def _work(self) -> None:
-        numbers = (self.device_id, self.device_id, self.num_devices, self.num_devices)
-        address = (os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", PORT))
-        os.environ.update(zip(STARTED_BY, map(str, (*numbers, *address)), strict=True))
+        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", PORT)
+        be_rank(self.device_id, self.num_devices, address, port)
         with joined(self.env_backend):
             super()._work()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from warpdrive_min.compat.models import building
 from warpdrive_min.compat.trainers import first_trainer
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, require
-from warpdrive_min.processes import STARTED_BY
+from warpdrive_min.processes import be_rank
 from warpdrive_min.training import distributed
 from warpdrive_min.training.autoscale import auto_scale
 
@@ -151,8 +150,7 @@ def _train_as_rank(
     config: Mapping[str, Any],
     results_dir: str | Path | None,
 ) -> None:
-    numbers = (rank, rank, n_processes, n_processes, "localhost", port)
-    os.environ.update(zip(STARTED_BY, map(str, numbers), strict=True))
+    be_rank(rank, n_processes, "localhost", port)
     with distributed.joined(env_backend):
         setup_trainer_and_train(
             run_configuration=config,
