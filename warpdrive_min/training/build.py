@@ -109,15 +109,14 @@ def make_groups(
                 load_weights(models[part], file, f"policy/{name}/{part}/")
             for model in models.values():
                 model.to(device)
-            for network in policy.models.values():
-                what = f"run config {network.PLACE.replace('policy', f'policy.{name}')}.fused"
+            for part, network in policy.models.items():
+                place = f"run config {network.PLACE.replace('policy', f'policy.{name}')}"
                 rule, got = "needs a GPU, Triton and a C compiler", f"{device.type}; missing: {missing() or 'none'}"
                 do = "leave the key out, or set it to false"
-                require(not network.fused or is_supported(device), what, rule, got, do)
-            for part, network in policy.models.items():
-                what = f"run config {network.PLACE.replace('policy', f'policy.{name}')}.normalize_observations"
+                require(not network.fused or is_supported(device), f"{place}.fused", rule, got, do)
+                is_fine = not network.normalize_observations or normalisers(models[part])
                 rule, do = f"model {network.type!r} must have a Normaliser for it", "give it one, or leave the key out"
-                require(not network.normalize_observations or normalisers(models[part]), what, rule, True, do)
+                require(is_fine, f"{place}.normalize_observations", rule, True, do)
             groups[name] = PolicyGroup(name, policy, of_agents, models, members=members)
             if members:
                 groups[name].stopped = torch.zeros(len(members), dtype=torch.bool, device=device)
