@@ -302,9 +302,7 @@ def count(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
         WorkerError: The code cannot be counted: it is too old, or its process dies.
     """
     with tempfile.TemporaryDirectory(prefix="counts-") as folder, _process(root.resolve(), Path(folder)) as process:
-        found = process.ask("describe")["root"]
-        if Path(found) != root.resolve():
-            raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
+        process.require_code(root.resolve())
         answers = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])["points"]
         profiles = {each.label: each for each in map(Profile.read, sorted(Path(folder).glob("counts.*")))}
     counted = []
@@ -375,12 +373,11 @@ def callgrind(folder: Path) -> list[str]:
 
 def _process(root: Path, folder: Path) -> Worker:
     """Start a process under callgrind on the code under a folder."""
+    from .worker import finding  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
+
     words = [*callgrind(folder), sys.executable, "-P", str(Path(__file__).resolve())]
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-    path = os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH")]))
-    return Worker.start(
-        f"the count of {root}", words, cwd=root, env={**kept, **PINNED, "PYTHONPATH": path}, is_quiet=True
-    )
+    return Worker.start(f"the count of {root}", words, cwd=root, env=finding(root, {**kept, **PINNED}), is_quiet=True)
 
 
 if __name__ == "__main__":

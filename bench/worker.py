@@ -334,9 +334,7 @@ class Worker:
         words = [sys.executable, "-P", str(Path(__file__).resolve())]
         worker = cls.start(f"the worker on {root}", words, cwd=root, env=_environment(root))
         try:
-            found = worker.ask("describe")["root"]
-            if Path(found) != root:
-                raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
+            worker.require_code(root)
         except BaseException as error:
             worker.__exit__(type(error))
             raise
@@ -434,6 +432,12 @@ class Worker:
             raise WorkerError(reply["error"], reply["message"])
         return reply
 
+    def require_code(self, root: Path) -> None:
+        """Make sure that the process has taken the code under a folder; raises WorkerError."""
+        found = self.ask("describe")["root"]
+        if Path(found) != root:
+            raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
+
     def _ended(self, why: str) -> WorkerError:
         """End the process and return the error that says why, with how it ended if it did so itself."""
         code = self._wait(ENDING_S) if why.startswith("died") else None
@@ -463,12 +467,14 @@ def _last_line(noise: IO[bytes]) -> str:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """Return the environment of a worker: it finds the code under ``root`` first, and packages where we find them.
-
-    $BENCH_GIT_SHA names the commit of this checkout, and of no other.
-    """
+    """Return the environment of a worker; $BENCH_GIT_SHA names the commit of this checkout, and of no other."""
     kept = {name: value for name, value in os.environ.items() if root == machine.ROOT or name != "BENCH_GIT_SHA"}
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH")]))}
+    return finding(root, kept)
+
+
+def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Python finds the code under a folder first, and packages where it did before."""
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))}
 
 
 # ------------------------------------------------------------------ points of a sweep

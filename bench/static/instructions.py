@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +14,9 @@ from ..machine import ROOT
 from ..measure import Measurement, Metric
 from ..point import Check
 from ..record import CaseVersion, Context, Record
-from ..show.columns import Column, Table, metric_column
+from ..show.columns import Table, metric_column
 from ..worker import WorkerError
+from .records import point_column
 
 INSTRUCTIONS: Final = CaseVersion(name="instructions", scope="static")
 ORACLE: Final = "callgrind's own sum"
@@ -23,12 +24,8 @@ ORACLE: Final = "callgrind's own sum"
 
 def table_of(records: Sequence[Record]) -> Table[Any]:
     """Return the table of instructions."""
-    axes = [Column(name, _axis(name), is_choice=True) for name in ("program", "part", "kernel", "n_envs", "n_agents")]
+    axes = map(point_column, ("program", "part", "kernel", "n_envs", "n_agents"))
     return Table(title="instructions of a run", columns=[*axes, metric_column("instructions")], rows=records)
-
-
-def _axis(name: str) -> Callable[[Record], str]:
-    return lambda record: str(record.point.get(name, ""))
 
 
 def chosen(envs: Sequence[str] = ()) -> list[Job]:

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from warpdrive_min.envs import ENVS
 from warpdrive_min.files import write_atomically
 
 from ..errors import CompareError, exiting
@@ -31,7 +30,7 @@ from ..show.columns import Column, Table
 from ..stats import median
 from ..workloads.shared import env_config
 from .capability import CAPABILITIES, SUBPARTITIONS, WARP
-from .programs import BACKENDS, Program
+from .programs import BACKENDS, Program, environment
 from .records import records_of
 
 GPU: Final = "NVIDIA H200"
@@ -200,15 +199,14 @@ def _fits(record: Record) -> bool:
 def _program(record: Record) -> dict[str, Any]:
     """Return the program that launches what a record ran."""
     point: dict[str, Any] = record.point
-    sizes = {"backend": point["backend"], "n_envs": point.get("n_envs", point.get("n_indices"))}
-    sizes["n_agents"] = point.get("n_agents", 1)
+    backend, n_agents = {"backend": point["backend"]}, point.get("n_agents", 1)
     if record.case in PROGRAMS:
+        sizes = {"n_envs": point.get("n_envs", point.get("n_indices")), "n_agents": n_agents}
         own = {"categories": [point.get("n_actions")], "n_steps": point.get("n_steps")}
-        return {"name": PROGRAMS[record.case], "kind": PROGRAMS[record.case], **sizes, **own}
+        return {"name": PROGRAMS[record.case], "kind": PROGRAMS[record.case], **backend, **sizes, **own}
     name = point["env"]
-    config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
-    source = f"warpdrive_min.envs:{ENVS[name].__name__}"
-    return {"name": name, "kind": "environment", "source": source, "config": config, **sizes}
+    config = env_config(name, n_agents, point.get("neighbor_search", "auto"), point.get("n_taggers"))
+    return environment(name, config, point["n_envs"], n_agents) | backend
 
 
 def _units(record: Record) -> int:

@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +64,10 @@ SEED: Final = 1
 HERE: Final = torch.device("cpu")
 
 
+Part = tuple[str, int, list[dict[str, Any]]]
+"""Name, units of work of a call, and launches."""
+
+
 @dataclass(slots=True)
 class Trace:
     """Launches of the part of a program that is on."""
@@ -77,13 +82,11 @@ class Trace:
         found = self.seen.setdefault(number, {**facts, "launches": 0})
         found["launches"] += 1
 
-    @contextlib.contextmanager
-    def part(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield a list that holds the launches made within, once it is left."""
-        launches: list[dict[str, Any]] = []
+    def part(self, name: str, units: int, call: Callable[[], object]) -> Part:
+        """Call something, and return its launches."""
         self.seen = {}
-        yield launches
-        launches += self.seen.values()
+        call()
+        return name, units, list(self.seen.values())
 
 
 Compile = Callable[[Sequence[Argument], int], dict[str, str]]
@@ -169,11 +172,8 @@ def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str
     """Return a compiled file, which is the same wherever the code lies: checkouts of a revision share it."""
     text, root = cuda_c.unit(source, constants), str(Path(cuda_c.__file__).parents[2])
     how = {"architecture": architecture, "compiler": cuda_c.gpu_compiler(), "exact": bool(constants.get("EXACT"))}
-    key = {
-        **cuda_c.key(text, source, **how),
-        "text": text.replace(root, ""),
-        "anywhere": True,
-    }  # headers by their paths
+    # The text includes headers by their paths.
+    key = {**cuda_c.key(text, source, **how), "text": text.replace(root, ""), "anywhere": True}
 
     def make(path: Path) -> None:
         shutil.copy(cuda_c.compile_cubin(source, constants, architecture), path)
@@ -297,54 +297,41 @@ def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool
 # ------------------------------------------------------------------ programs
 
 
-Part = tuple[str, int, list[dict[str, Any]]]
-"""Name, units of work of a call, and launches."""
-
-
 def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
     """Start an environment, step it, once and often in a launch, draw actions for it, and keep a step of a rollout."""
     n_envs = program["n_envs"]
-    with trace.part() as launches:
-        wrapper = EnvWrapper(
-            _class(program["source"])(**program["config"]),
-            num_envs=n_envs,
-            env_backend=backend,
-            blocks_per_env=program.get("blocks_per_env"),
-            seed=SEED,
-            auto_reset=True,
-            exact=program.get("exact", False),
-        )
-        wrapper.reset()
-    yield "reset", n_envs, launches
-    with trace.part() as launches:
-        wrapper.step()
-    yield "step", n_envs, launches
+    wrapper = EnvWrapper(
+        _class(program["source"])(**program["config"]),
+        num_envs=n_envs,
+        env_backend=backend,
+        blocks_per_env=program.get("blocks_per_env"),
+        seed=SEED,
+        auto_reset=True,
+        exact=program.get("exact", False),
+    )
+    yield trace.part("reset", n_envs, wrapper.reset)
+    yield trace.part("step", n_envs, wrapper.step)
     is_ours, roles = isinstance(wrapper.env, Environment), getattr(wrapper.env, "roles", {})
     if is_ours and not roles and hasattr(wrapper, "rollout") and wrapper.rollout_mode.name == "fused":
         for keep in ("last", "all"):
-            with trace.part() as launches:
-                wrapper.rollout(1, keep=keep)
-            yield f"rollout_{keep}", n_envs, launches
+            yield trace.part(f"rollout_{keep}", n_envs, partial(wrapper.rollout, 1, keep=keep))
         if hasattr(wrapper, "rollout_mode_of") and not hasattr(next(iter(wrapper.env.action_space.values())), "low"):
             model = _policy(wrapper)
             if wrapper.rollout_mode_of(model).name == "fused":
-                with trace.part() as launches:
-                    wrapper.rollout(1, model, keep="all")
-                yield "rollout_with_policy", n_envs, launches
-    draw = random_policy(wrapper, SEED)
-    with trace.part() as launches:
-        draw()
-    yield "draw", n_envs, launches
+                yield trace.part("rollout_with_policy", n_envs, partial(wrapper.rollout, 1, model, keep="all"))
+    yield trace.part("draw", n_envs, random_policy(wrapper, SEED))
     if not is_ours:
         return
     policies = {role: list(agents) for role, agents in roles.items()}
     arrays = SharedLayout().arrays(wrapper, policies or {"all": list(wrapper.env.action_space)})
     for policy, of_policy in arrays.items():
         recorder = RolloutRecorder(wrapper, n_steps=1, arrays=of_policy)
-        with trace.part() as launches:
+
+        def keep_step(recorder: RolloutRecorder = recorder) -> None:
             recorder.begin()
             recorder.record(0)
-        yield f"record_{policy}" if policies else "record", n_envs, launches
+
+        yield trace.part(f"record_{policy}" if policies else "record", n_envs, keep_step)
 
 
 def _policy(wrapper: EnvWrapper) -> Any:
@@ -376,9 +363,7 @@ def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator
         "argmax": {"use_argmax": True},
     }
     for name, form in forms.items():
-        with trace.part() as launches:
-            sampler.sample(data, values, **form)
-        yield name, n_envs, launches
+        yield trace.part(name, n_envs, partial(sampler.sample, data, values, **form))
 
 
 def noise(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
@@ -397,9 +382,7 @@ def noise(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Pa
         "uniform": lambda: sampler.sample_uniform(data, mean[0], mean[0] + 1),
     }
     for name, draw in forms.items():
-        with trace.part() as launches:
-            draw()
-        yield name, n_envs, launches
+        yield trace.part(name, n_envs, draw)
 
 
 def resetting(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
@@ -411,9 +394,8 @@ def resetting(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterato
     feed.add_data("refilled", np.ones((n_envs, n_agents), np.int32))
     feed.add_pool_for_reset("refilled_reset_pool", np.ones((4, n_agents), np.int32), "refilled")
     data.push_data_to_device(feed)
-    with trace.part() as launches:
-        CUDAEnvironmentReset(functions).reset_when_done(data, "if_done")
-    yield "reset_when_done", n_envs, launches
+    resetter = CUDAEnvironmentReset(functions)
+    yield trace.part("reset_when_done", n_envs, partial(resetter.reset_when_done, data, "if_done"))
 
 
 def scanning(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
@@ -423,22 +405,16 @@ def scanning(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator
     terminated, truncated = torch.zeros(2, n_steps, n_envs, dtype=torch.int32)
     for name, lam, seen, filled in (("returns", 1.0, None, None), ("advantages", 0.95, values, advantages)):
         scan = ReturnScan(backend, n_envs, n_agents, 0.99, lam)
-        with trace.part() as launches:
-            scan.scan(rewards, seen, terminated, truncated, values[0], None, filled, returns)
-        yield name, n_envs * n_steps, launches
+        tensors = (rewards, seen, terminated, truncated, values[0], None, filled, returns)
+        yield trace.part(name, n_envs * n_steps, partial(scan.scan, *tensors))
 
 
 def shuffling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
     """Draw a permutation, and rows of a replay buffer."""
     n = program["n_envs"]
-    shuffle = Shuffle(backend, n, SEED)
-    with trace.part() as launches:
-        shuffle.permute()
-    yield "permute", n, launches
-    rows = RowDraw(backend, n, SEED)
-    with trace.part() as launches:
-        rows.draw(torch.full((1,), n, dtype=torch.int32))
-    yield "rows", n, launches
+    yield trace.part("permute", n, Shuffle(backend, n, SEED).permute)
+    n_filled = torch.full((1,), n, dtype=torch.int32)
+    yield trace.part("rows", n, partial(RowDraw(backend, n, SEED).draw, n_filled))
 
 
 def _managers(program: Mapping[str, Any], backend: str) -> tuple[CUDADataManager, CUDAFunctionManager]:
@@ -463,7 +439,7 @@ def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:
         if not (state := BACKENDS[backend].availability()).available:
             return {"skipped": f"{backend}: {state}"}
         parts = PROGRAMS[program["kind"]](program, backend, trace)
-        found = [{"part": name, "units": units, "launches": launches} for name, units, launches in parts]
+        found = [dict(zip(("part", "units", "launches"), part, strict=True)) for part in parts]
         return {"parts": found, "compiler": cuda_c.gpu_compiler() if backend == "pycuda" else ", ".join(_tools())}
     except Exception as error:  # noqa: BLE001  (whatever breaks one program must not lose the others)
         return {"failed": f"{type(error).__name__}: {error}"}

@@ -78,10 +78,9 @@ def chosen(
             for (copies, agents), own_arguments in sizes[name]:
                 agents = n_agents if n_agents and name not in _FIXED else agents
                 arguments = own_arguments if n_agents is None else {}
-                source = f"warpdrive_min.envs:{ENVS[name].__name__}"
-                made.append(_environment(name, source, env_config(name, agents), n_envs or copies, agents) | arguments)
+                made.append(environment(name, env_config(name, agents), n_envs or copies, agents) | arguments)
         else:
-            made.append(_environment(name.partition(":")[2], name, given, n_envs or 1_000, 0))
+            made.append(environment(name, given, n_envs or 1_000, 0))
     return [{**each, "backend": backend} for backend in backends or BACKENDS for each in made]
 
 
@@ -89,11 +88,12 @@ _FIXED: Final = (*EPISODE_LENGTHS, "covid19_economy")
 """Environments whose number of agents is theirs."""
 
 
-def _environment(name: str, source: str, config: Mapping[str, Any], n_envs: int, n_agents: int) -> dict[str, Any]:
+def environment(name: str, config: Mapping[str, Any], n_envs: int, n_agents: int) -> dict[str, Any]:
+    """Return the program of an environment of ours, or of a class that is named as module:Class."""
     return {
-        "name": name,
+        "name": name.rpartition(":")[2],
         "kind": "environment",
-        "source": source,
+        "source": f"warpdrive_min.envs:{ENVS[name].__name__}" if name in ENVS else name,
         "config": dict(config),
         "n_envs": n_envs,
         "n_agents": n_agents,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -25,6 +25,7 @@ from ..measure import Measurement, Metric
 from ..point import Check
 from ..record import CaseVersion, Context, Record
 from ..show.columns import Column, Table, metric_column
+from ..worker import finding
 from . import cubin, sass
 from .capability import CAPABILITIES, warps_at_once
 from .programs import Program
@@ -36,11 +37,10 @@ PROBE: Final = Path(__file__).with_name("probe.py")
 
 def table_of(records: Sequence[Record]) -> Table[Any]:
     """Return the table of machine code."""
-    axes = [Column(name, _axis(name), is_choice=True) for name in ("program", "part", "kernel", "backend", "arch")]
     return Table(
         title="machine code",
         columns=[
-            *axes,
+            *map(point_column, ("program", "part", "kernel", "backend", "arch")),
             metric_column("registers"),
             metric_column("local_bytes", "local B"),
             metric_column("shared_bytes", "shared B"),
@@ -54,8 +54,9 @@ def table_of(records: Sequence[Record]) -> Table[Any]:
     )
 
 
-def _axis(name: str) -> Callable[[Record], str]:
-    return lambda record: str(record.point.get(name, ""))
+def point_column(name: str) -> Column[Record]:
+    """Return the column of an axis, whose cell is empty where a point has none."""
+    return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
 
 
 MACHINE_CODE: Final = CaseVersion(name="machine_code", scope="static")
@@ -139,9 +140,7 @@ def _answer(process: subprocess.Popen[str], program: Program) -> dict[str, Any] 
 def _start(architectures: Sequence[str], root: Path) -> subprocess.Popen[str]:
     """Start `probe.py` on the code under a folder, without Numba's simulator."""
     kept = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
-    path = os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH")]))
-    words = [sys.executable, "-P", str(PROBE), *architectures]
-    env = {**kept, "PYTHONPATH": path}
+    words, env = [sys.executable, "-P", str(PROBE), *architectures], finding(root, kept)
     return subprocess.Popen(tied(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
 
 
