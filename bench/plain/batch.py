@@ -18,7 +18,7 @@ Indices = NDArray[np.intp]
 class Batch(abc.ABC):
     """Environments that are stepped together on one thread, and restart within the step that ends them.
 
-    A subclass makes `observations`, `final_observations` and `rewards`, in the layout that suits it, and starts all
+    A subclass makes `rewards` and, by `show`, both kinds of observations, in the layout that suits it, and starts all
     environments. A step overwrites its results.
 
     Args:
@@ -33,7 +33,7 @@ class Batch(abc.ABC):
     rewards: Floats
 
     def __init__(self, config: Any, n_envs: int, seed: int) -> None:
-        self.n_envs = n_envs
+        self.config, self.n_envs = config, n_envs
         self.episode_length: int = config.episode_length
         self.generator = np.random.Generator(np.random.SFC64(seed))
         self.timestep = np.zeros(n_envs, np.int32)
@@ -51,9 +51,13 @@ class Batch(abc.ABC):
     def restart(self, envs: Indices) -> None:
         """Put the named environments at the start of an episode; writes their state and `observations`."""
 
-    @abc.abstractmethod
+    def show(self, observations: Floats) -> None:
+        """Take an array for the observations, and make one alike for the last ones."""
+        self.observations, self.final_observations = observations, np.zeros_like(observations)
+
     def keep_last(self, envs: Indices) -> None:
-        """Copy the observations of the named environments to `final_observations`."""
+        """Copy the observations of the named environments to `final_observations`; here they are the last axis."""
+        self.final_observations[..., envs] = self.observations[..., envs]
 
     @abc.abstractmethod
     def arrays(self) -> Mapping[str, Array]:

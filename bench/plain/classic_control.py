@@ -20,23 +20,18 @@ class Single(Batch):
 
     n_state: ClassVar[int]
     n_features: ClassVar[int]
+    """Rows of the observations; as many as the state has: it is seen itself."""
     n_buffers: ClassVar[int]
     """Rows that a step computes in."""
 
     def __init__(self, config: Any, n_envs: int, seed: int) -> None:
         super().__init__(config, n_envs, seed)
-        self.config = config
         self.state = np.zeros((self.n_state, n_envs), np.float32)
-        self.observations = self.seen_at_first()
-        self.final_observations = np.zeros_like(self.observations)
+        self.show(self.state if self.n_features == self.n_state else np.zeros((self.n_features, n_envs), np.float32))
         self.rewards = np.zeros(n_envs, np.float32)
         self.buffers = np.zeros((self.n_buffers, n_envs), np.float32)
         self.flags = np.zeros(n_envs, bool)
         self.restart(np.arange(n_envs))
-
-    def seen_at_first(self) -> Floats:
-        """Return the observations: the state itself, where all of it is seen."""
-        return self.state
 
     @abc.abstractmethod
     def start(self, n: int) -> Floats:
@@ -45,10 +40,6 @@ class Single(Batch):
     def restart(self, envs: Indices) -> None:
         """Draw the states of episodes."""
         self.state[:, envs] = self.start(envs.size)
-
-    def keep_last(self, envs: Indices) -> None:
-        """Copy columns."""
-        self.final_observations[:, envs] = self.observations[:, envs]
 
     def uniform(self, n: int, limits: Floats) -> Floats:
         """Draw columns within plus or minus limits of their components."""
@@ -192,13 +183,12 @@ class ContinuousMountainCar(Valley):
 
 
 class Pendulum(Single):
-    """Pendulum: rows are the angle, kept within +-pi, and the velocity; it is never terminated."""
+    """Pendulum: rows are the angle, kept within +-pi, and the velocity; it is never terminated.
+
+    Observed are cosine, sine and velocity.
+    """
 
     n_state, n_features, n_buffers = 2, 3, 2
-
-    def seen_at_first(self) -> Floats:
-        """Return rows for cosine, sine and velocity."""
-        return np.zeros((3, self.n_envs), np.float32)
 
     def start(self, n: int) -> Floats:
         """Draw angle and velocity."""
@@ -239,13 +229,12 @@ class Pendulum(Single):
 
 
 class Acrobot(Single):
-    """Acrobot: rows are both angles, kept within +-pi, and their velocities."""
+    """Acrobot: rows are both angles, kept within +-pi, and their velocities.
+
+    Observed are cosine and sine of each angle, and both velocities.
+    """
 
     n_state, n_features, n_buffers = 4, 6, 24
-
-    def seen_at_first(self) -> Floats:
-        """Return rows for cosine and sine of each angle, and both velocities."""
-        return np.zeros((6, self.n_envs), np.float32)
 
     def start(self, n: int) -> Floats:
         """Draw each component within the same range."""

@@ -29,7 +29,7 @@ class Covid19Economy(Batch):
         made = Shared(**config.to_dict())
         feed, constants = made.get_data_dictionary(), cast(dict[str, Any], made.get_constants())
         given = {name: np.asarray(entry["data"]) for name, entry in feed.items()}
-        self.config, self.given = config, given
+        self.given = given
         self.removal, self.mortality = np.float32(constants["REMOVAL_RATE"]), np.float32(constants["MORTALITY"])
         self.doses = np.float32(constants["DAILY_VACCINATIONS"])
         self.decay = np.array(constants["FILTER_DECAY"], np.float32)[:, None, None]
@@ -53,8 +53,7 @@ class Covid19Economy(Batch):
         self.past = np.zeros((len(given["start_past_stringency"]), GOVERNORS, n_envs), np.int32)
         self.cooldown = np.zeros((GOVERNORS + 1, n_envs), np.int32)
         self.rewards = np.zeros((GOVERNORS + 1, n_envs), np.float32)
-        self.observations = np.zeros((given["shown"].shape[1] + 18, GOVERNORS, n_envs), np.float32)
-        self.final_observations = np.zeros_like(self.observations)
+        self.show(np.zeros((given["shown"].shape[1] + 18, GOVERNORS, n_envs), np.float32))
         self.of_government = np.zeros((4 * GOVERNORS + 11, n_envs), np.float32)
         self.final_of_government = np.zeros_like(self.of_government)
         self.observations[17] = self.health[:-1]
@@ -201,5 +200,5 @@ class Covid19Economy(Batch):
 
     def keep_last(self, envs: Indices) -> None:
         """Keep what was seen last."""
-        self.final_observations[..., envs] = self.observations[..., envs]
+        super().keep_last(envs)
         self.final_of_government[:, envs] = self.of_government[:, envs]

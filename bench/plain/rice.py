@@ -24,7 +24,7 @@ class Rice(Batch):
         require(not config.trade, "plain Rice", "knows no trade", config.trade)
         require(not config.negotiation, "plain Rice", "knows no negotiation", config.negotiation)
         require(not config.reset_pool_size, "plain Rice", "takes one start", config.reset_pool_size)
-        self.config, self.parameters = config, config.world
+        self.parameters = config.world
         n = config.n_agents
         self.paths = config.paths
         self.first_capital: Floats = config.starts[0][:, None]
@@ -32,9 +32,8 @@ class Rice(Batch):
             (6, n, n_envs), np.float32
         )
         self.carbon, self.temperature = np.zeros((3, n_envs), np.float32), np.zeros((2, n_envs), np.float32)
-        self.observations = np.zeros((config.n_features, n, n_envs), np.float32)
+        self.show(np.zeros((config.n_features, n, n_envs), np.float32))
         self.observations[14 + np.arange(n), np.arange(n)] = 1
-        self.final_observations = np.zeros_like(self.observations)
         self.restart(np.arange(n_envs))
         self.observe()
         self.seen_at_first = self.observations[..., 0].copy()
@@ -99,10 +98,6 @@ class Rice(Batch):
         for column, values in enumerate(public):
             seen[10 + column] = values
             seen[14 + n + column :: 4] = values[:, None]
-
-    def keep_last(self, envs: Indices) -> None:
-        """Copy columns."""
-        self.final_observations[..., envs] = self.observations[..., envs]
 
     def restart(self, envs: Indices) -> None:
         """Go back to 2015, and show it."""

@@ -41,7 +41,6 @@ class TagContinuous(Batch):
         require(is_random, "plain TagContinuous", "draws all starts", config.start)
         full = config.use_full_observation
         require(not full, "plain TagContinuous", "observes the nearest others", f"use_full_observation={full}")
-        self.config = config
         shape = n_envs, config.n_agents
         self.is_tagger: Flags = Environment(**config.model_dump()).agent_types == 1
         self.taggers, self.runners = np.flatnonzero(self.is_tagger), np.flatnonzero(~self.is_tagger)
@@ -54,8 +53,7 @@ class TagContinuous(Batch):
         self.x, self.y, self.speed, self.acceleration, self.direction = np.zeros((5, *shape), np.float32)
         self.in_game = np.ones(shape, bool)
         self.rewards = np.zeros(shape, np.float32)
-        self.observations = np.zeros((*shape, config.n_features), np.float32)
-        self.final_observations = np.zeros_like(self.observations)
+        self.show(np.zeros((*shape, config.n_features), np.float32))
         self.restart(np.arange(n_envs))
 
     def draw(self) -> Array:

@@ -32,7 +32,6 @@ class TagGridWorld(Batch):
         require(not config.reset_pool_size, "plain TagGridWorld", "takes one start", config.reset_pool_size)
         at_most = f"must be at most {MAX_GRID_LENGTH}"
         require(config.grid_length <= MAX_GRID_LENGTH, "plain TagGridWorld: grid_length", at_most, config.grid_length)
-        self.config = config
         shape = config.n_agents, n_envs
         self.starts: Floats = np.stack([cells[0] for cells in config.initial_states]).astype(np.float32)
         self.cells = np.zeros((2, *shape), np.float32)
@@ -41,8 +40,7 @@ class TagGridWorld(Batch):
         self.step_cost = np.float32(config.step_cost_for_tagger)
         self.rewards = np.zeros(shape, np.float32)
         self.distance = np.zeros((config.num_taggers, n_envs), np.float32)
-        self.observations = np.zeros((config.n_features, *shape), np.float32)
-        self.final_observations = np.zeros_like(self.observations)
+        self.show(np.zeros((config.n_features, *shape), np.float32))
         self.write_constants()
         self.cells[:] = self.starts[..., None]
         self.distance[:] = np.square(self.starts[:, :-1] - self.starts[:, -1:]).sum(0)[:, None]
@@ -108,10 +106,6 @@ class TagGridWorld(Batch):
             self.observations[2:4, :-1] = share[:, -1:]
             self.observations[2:4, -1] = share[:, self.distance.argmin(0), np.arange(self.n_envs)]
         self.observations[-1] = np.divide(self.timestep, c.episode_length, dtype=np.float32)
-
-    def keep_last(self, envs: Indices) -> None:
-        """Copy columns."""
-        self.final_observations[..., envs] = self.observations[..., envs]
 
     def restart(self, envs: Indices) -> None:
         """Put all agents where every episode starts, and show it."""

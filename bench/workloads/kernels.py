@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,19 +111,28 @@ def mark_done(data: CUDADataManager, generator: torch.Generator) -> torch.Tensor
     return flags != 0
 
 
-def implementations(point: Mapping[str, Any], names: tuple[str, ...]) -> list[Point]:
-    """Return a point with every implementation; torch's own do not depend on the backend, only on its device."""
+def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Point]:
+    """Return each size with every implementation; torch's own do not depend on the backend, only on its device."""
     return [
-        {"implementation": name, "backend": backend, **point}
+        {"implementation": name, "backend": backend, **size}
+        for size in sizes
         for backend in BACKENDS
         for name in names
         if not name.startswith("torch") or backend in ("cpu", "pycuda")
     ]
 
 
-def on_gpu_too(preset: Preset) -> bool:
-    """Tell whether sizes are listed that fill a GPU."""
-    return preset == "full" or (preset != "smoke" and torch.cuda.is_available())
+Row = tuple[Any, ...]
+"""A value of each axis that says a size."""
+
+
+def sizes_of(
+    preset: Preset, axes: tuple[str, ...], smoke: Row, usual: Sequence[Row], large: Sequence[Row] = ()
+) -> list[dict[str, Any]]:
+    """Return one size in preset smoke, else the usual ones, and where there is a GPU those that fill it."""
+    on_gpu_too = preset == "full" or (preset != "smoke" and torch.cuda.is_available())
+    rows = [*([smoke] if preset == "smoke" else usual), *(large if on_gpu_too else ())]
+    return [dict(zip(axes, row, strict=True)) for row in rows]
 
 
 # ------------------------------------------------------------------ sampler
@@ -204,14 +214,11 @@ SAMPLERS: Final = {OURS: our_sampler, "torch.multinomial": torch_multinomial, "t
 
 def sampler_points(preset: Preset) -> list[Point]:
     """Return ours and torch's samplers on each backend's device, also at sizes that fill a GPU."""
-    sizes = [(8, 1, 2)] if preset == "smoke" else [(100, 110, 21), (10_000, 1, 2), (2_000, 1_000, 10)]
-    points = [
-        point
-        for n_envs, n_agents, n_actions in sizes
-        for point in implementations({"n_envs": n_envs, "n_agents": n_agents, "n_actions": n_actions}, tuple(SAMPLERS))
-        if point["backend"] not in ON_CPU or n_envs <= 100
-    ]
-    return sorted(points, key=lambda point: list(BACKENDS).index(point["backend"]))
+    axes = ("n_envs", "n_agents", "n_actions")
+    sizes = sizes_of(preset, axes, (8, 1, 2), [(100, 110, 21), (10_000, 1, 2), (2_000, 1_000, 10)])
+    points = implementations(sizes, *SAMPLERS)
+    shown = [point for point in points if point["backend"] not in ON_CPU or point["n_envs"] <= 100]
+    return sorted(shown, key=lambda point: list(BACKENDS).index(point["backend"]))
 
 
 # ------------------------------------------------------------------ reset
@@ -287,18 +294,16 @@ def saved_reset(point: Point, backend: Backend) -> Kernel:
 
 def reset_sizes(preset: Preset) -> list[dict[str, Any]]:
     """Return sizes of CartPole and Tag Continuous."""
-    sizes = [("cartpole", 64, 1)] if preset == "smoke" else [("cartpole", 10_000, 1), ("tag_continuous", 100, 110)]
-    sizes += [("cartpole", 1_000_000, 1), ("tag_continuous", 2_000, 110)] if on_gpu_too(preset) else []
-    return [{"env": env, "n_envs": n_envs, "n_agents": n_agents} for env, n_envs, n_agents in sizes]
+    usual = [("cartpole", 10_000, 1), ("tag_continuous", 100, 110)]
+    large = [("cartpole", 1_000_000, 1), ("tag_continuous", 2_000, 110)]
+    return sizes_of(preset, ("env", "n_envs", "n_agents"), ("cartpole", 64, 1), usual, large)
 
 
 def reset_points(preset: Preset) -> list[Point]:
     """Return both sizes by their own kernels and, whatever the environment, by saved arrays."""
-    saved = [{"n_envs": size["n_envs"], "n_agents": size["n_agents"]} for size in reset_sizes(preset)]
-    return [
-        *(point for size in reset_sizes(preset) for point in implementations(size, (OURS,))),
-        *(point for size in saved for point in implementations(size, ("saved arrays",))),
-    ]
+    sizes = reset_sizes(preset)
+    saved = [{"n_envs": size["n_envs"], "n_agents": size["n_agents"]} for size in sizes]
+    return implementations(sizes, OURS) + implementations(saved, "saved arrays")
 
 
 # ------------------------------------------------------------------ return_scan
@@ -419,13 +424,8 @@ def returns_in_float64(played: Played) -> torch.Tensor:
 
 def scan_points(preset: Preset) -> list[Point]:
     """Return rollouts of few and of many rows."""
-    sizes = [(8, 16, 1)] if preset == "smoke" else [(100, 100, 1), (100, 100, 110)]
-    sizes += [(100, 10_000, 1), (50, 2_000, 110)] if on_gpu_too(preset) else []
-    return [
-        point
-        for n_steps, n_envs, n_agents in sizes
-        for point in implementations({"n_steps": n_steps, "n_envs": n_envs, "n_agents": n_agents}, tuple(SCANNERS))
-    ]
+    usual, large = [(100, 100, 1), (100, 100, 110)], [(100, 10_000, 1), (50, 2_000, 110)]
+    return implementations(sizes_of(preset, ("n_steps", "n_envs", "n_agents"), (8, 16, 1), usual, large), *SCANNERS)
 
 
 # ------------------------------------------------------------------ shuffle
@@ -471,10 +471,9 @@ def shuffle(point: Point, backend: Backend) -> Kernel:
 
 def shuffle_points(preset: Preset) -> list[Point]:
     """Return numbers of indices up to those of a rollout of 100,000 environments; NumPy draws a million."""
-    sizes = [1_000] if preset == "smoke" else [10_000, 1_000_000]
     large = 10_000_000
-    sizes += [large] if on_gpu_too(preset) else []
-    points = [point for n in sizes for point in implementations({"n_indices": n}, (OURS, "torch.randperm"))]
+    sizes = sizes_of(preset, ("n_indices",), (1_000,), [(10_000,), (1_000_000,)], [(large,)])
+    points = implementations(sizes, OURS, "torch.randperm")
     return [point for point in points if point["n_indices"] < large or point["backend"] != "cpu"]
 
 
@@ -560,7 +559,7 @@ def recorded_by_torch(wrapper: EnvWrapper, recorder: RolloutRecorder) -> dict[st
 
 def record_points(preset: Preset) -> list[Point]:
     """Return the sizes of `reset`, by our kernel: nothing else keeps it all in one pass."""
-    return [point for size in reset_sizes(preset) for point in implementations(size, (OURS,))]
+    return implementations(reset_sizes(preset), OURS)
 
 
 # ------------------------------------------------------------------ launch
@@ -606,7 +605,7 @@ def launch_points(preset: Preset) -> list[Point]:
     """Return every backend and torch, eagerly and, where there are graphs, as one."""
     return [
         {**point, "mode": mode}
-        for point in implementations({}, (OURS, "torch"))
+        for point in implementations([{}], OURS, "torch")
         for mode in (("eager",) if point["backend"] in ON_CPU else ("eager", "graph"))
     ]
 
@@ -647,51 +646,47 @@ def _sampler_name(record: Record) -> str:
 
 # ------------------------------------------------------------------ cases
 
-SAMPLER: Final = compared(
+kernel_case: Final = partial(compared, scope="kernel")
+
+SAMPLER: Final = kernel_case(
     name="sampler",
     title="draw an action for every agent: ours against torch.multinomial and Categorical",
-    scope="kernel",
     points=sampler_points,
     setup=workload(sampler, "draws"),
     over=("implementation", "torch.multinomial", "torch.Categorical"),
     charts=(samplers_chart,),
 )
-RESET: Final = compared(
+RESET: Final = kernel_case(
     name="reset",
     title="restart every environment: by its own kernel, or by copying saved arrays",
-    scope="kernel",
     points=reset_points,
     setup=workload(reset),
     over=("backend", "cpu"),
 )
-RETURN_SCAN: Final = compared(
+RETURN_SCAN: Final = kernel_case(
     name="return_scan",
     title="sum up discounted rewards: our kernel against a loop and a cumulative sum of torch",
-    scope="kernel",
     points=scan_points,
     setup=workload(return_scan),
     over=("implementation", "torch loop"),
 )
-SHUFFLE: Final = compared(
+SHUFFLE: Final = kernel_case(
     name="shuffle",
     title="draw a permutation: ours against torch.randperm",
-    scope="kernel",
     points=shuffle_points,
     setup=workload(shuffle),
     over=("implementation", "torch.randperm"),
 )
-RECORD: Final = compared(
+RECORD: Final = kernel_case(
     name="record",
     title="keep a step of a rollout and sum over its episodes",
-    scope="kernel",
     points=record_points,
     setup=workload(record),
     over=("backend", "cpu"),
 )
-LAUNCH: Final = compared(
+LAUNCH: Final = kernel_case(
     name="launch",
     title="launch next to nothing, one by one and in a graph: ours against torch",
-    scope="kernel",
     points=launch_points,
     setup=workload(launch),
     over=("implementation", "torch"),
