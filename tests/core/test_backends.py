@@ -159,6 +159,24 @@ def test_named_tuple_stands_for_a_parameter_a_field():
     assert signature.pack([1, "speed", "time", 2]) == [1, State("speed", "time"), 2]
 
 
+class Scene(NamedTuple):
+    """Named tuple with another one in it."""
+
+    state: State
+    wind: float32[:]  # noqa: F821
+
+
+def test_named_tuple_may_hold_others():
+    """Each array in them is a parameter, and they are handed over as one argument."""
+
+    def kernel(scene: Scene, force: int32):  # noqa: F821
+        pass
+
+    signature = PythonSignature.of(kernel)
+    assert [each.name for each in signature.parameters] == ["speed", "_timestep_", "wind", "force"]
+    assert signature.pack(["speed", "time", "wind", 1]) == [Scene(State("speed", "time"), "wind"), 1]
+
+
 def test_dtype_names_are_numpys():
     """Torch's dtypes go by NumPy's names."""
     for dtype in (torch.float32, torch.int32, torch.bool, torch.uint8, torch.int64, torch.float64):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
@@ -205,53 +205,61 @@ RESERVED: Final = {name.strip("_"): name for name in (TIMESTEP, DONE, EPISODE, R
 """Reserved arrays by the field that stands for each in a named tuple, whose fields cannot begin with an underscore."""
 
 
+class ArgumentKind(NamedTuple):
+    """Kind of an argument, or of a field of one: a named tuple of fields, or without one an array or scalar."""
+
+    kind: Callable[..., Any] | None = None
+    fields: tuple[ArgumentKind, ...] = ()
+
+    def packed(self, values: Iterator[Any], pack: Callable[[Any, list[Any]], Any]) -> Any:
+        """Return what ``pack`` makes of named tuples and their fields, or the next value."""
+        if self.kind is None:
+            return next(values)
+        return pack(self.kind, [field.packed(values, pack) for field in self.fields])
+
+
 @dataclass(frozen=True, slots=True)
 class PythonSignature:
     """Parameters of a Python kernel, with those that it takes as named tuples of arrays.
 
-    An annotation ``float32[:, :]`` or ``int32`` declares dtype and rank; the name of a named tuple, each of its fields:
-    ``state: State`` stands for a parameter for each field of `State`. Any other annotation declares nothing.
+    An annotation ``float32[:, :]`` or ``int32`` declares dtype and rank; the name of a named tuple, each of its fields,
+    which may be named tuples too: ``state: State`` stands for a parameter for each array of `State`. Any other
+    annotation declares nothing.
     """
 
     parameters: tuple[Parameter, ...]
     """One for each array and scalar; these are bound by name."""
-    tuples: tuple[Callable[..., Any] | None, ...]
-    """The named tuple that each argument of the function is, or None."""
-    sizes: tuple[int, ...]
-    """Parameters that each argument stands for."""
+    arguments: tuple[ArgumentKind, ...]
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> PythonSignature:
-        """Read the signature of a function; a named tuple is looked up in its module."""
-        code, annotations = function.__code__, function.__annotations__
-        parameters: list[Parameter] = []
-        tuples: list[Callable[..., Any] | None] = []
-        sizes: list[int] = []
-        for name in code.co_varnames[: code.co_argcount]:
-            annotation = annotations.get(name, "")
-            kind = function.__globals__.get(annotation, annotation) if isinstance(annotation, str) else annotation
-            fields = getattr(kind, "_fields", ())
-            tuples.append(kind if fields else None)
-            sizes.append(len(fields) or 1)
-            if fields:
-                own = kind.__annotations__
-                parameters += (_parameter(RESERVED.get(field, field), _text(own.get(field))) for field in fields)
-            else:
-                parameters.append(_parameter(name, _text(annotation)))
-        return cls(tuple(parameters), tuple(tuples), tuple(sizes))
+        """Read the signature of a function; a named tuple is looked up in the module that names it."""
+        code, parameters = function.__code__, list[Parameter]()
 
-    def pack(self, values: Sequence[Any]) -> list[Any]:
-        """Return the arguments of the function for values in the order of the parameters."""
+        def read(name: str, annotation: Any, space: Mapping[str, Any]) -> ArgumentKind:
+            text = str(getattr(annotation, "__forward_arg__", annotation))  # `NamedTuple` wraps those that are strings
+            kind = space.get(text, annotation)
+            if not (fields := getattr(kind, "_fields", ())):
+                parameters.append(_parameter(name, text))
+                return ArgumentKind()
+            own, space = kind.__annotations__, vars(sys.modules[kind.__module__])
+            return ArgumentKind(kind, tuple(read(RESERVED.get(each, each), own[each], space) for each in fields))
+
+        names = code.co_varnames[: code.co_argcount]
+        kinds = [read(name, function.__annotations__.get(name, ""), function.__globals__) for name in names]
+        return cls(tuple(parameters), tuple(kinds))
+
+    def pack(
+        self, values: Iterable[Any], pack: Callable[[Any, list[Any]], Any] = lambda kind, fields: kind(*fields)
+    ) -> list[Any]:
+        """Return the arguments of the function for values in the order of the parameters.
+
+        Args:
+            values: One for each parameter.
+            pack: Makes a named tuple, or what stands for it, of its fields.
+        """
         rest = iter(values)
-        return [
-            next(rest) if kind is None else kind(*islice(rest, size))
-            for kind, size in zip(self.tuples, self.sizes, strict=True)
-        ]
-
-
-def _text(annotation: Any) -> str:
-    """Return an annotation as it is written; `typing.NamedTuple` wraps those that are strings."""
-    return str(getattr(annotation, "__forward_arg__", annotation))
+        return [argument.packed(rest, pack) for argument in self.arguments]
 
 
 def _parameter(name: str, annotation: str) -> Parameter:

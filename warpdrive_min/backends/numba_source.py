@@ -70,14 +70,13 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
 
 def _call(name: str, signature: PythonSignature, values: Sequence[str], space: dict[str, Any]) -> str:
     """Return the text of a call with values for the parameters; named tuples are put into ``space``."""
-    kinds = {id(kind): f"_tuple_{index}" for index, kind in enumerate(signature.tuples) if kind}
-    space |= {kinds[id(kind)]: kind for kind in signature.tuples if kind}
-    rest = iter(values)
-    arguments = []
-    for kind, size in zip(signature.tuples, signature.sizes, strict=True):
-        fields = ", ".join(next(rest) for _ in range(size))
-        arguments.append(f"{kinds[id(kind)]}({fields})" if kind else fields)
-    return f"{name}({', '.join(arguments)})"
+
+    def pack(kind: Any, fields: list[str]) -> str:
+        named = f"_tuple_{len(space)}"
+        space[named] = kind
+        return f"{named}({', '.join(fields)})"
+
+    return f"{name}({', '.join(signature.pack(values, pack))})"
 
 
 def _defined(name: str, parameters: Sequence[str], body: Sequence[str], space: dict[str, Any]) -> Callable[..., Any]:
