@@ -59,6 +59,16 @@ class Welfare(NamedTuple):
     economy_scale: float32[:]
 
 
+class Country(NamedTuple):
+    """All of a country but where its episodes start."""
+
+    people: People
+    economy: Economy
+    measures: Measures
+    traits: Traits
+    welfare: Welfare
+
+
 class Starts(NamedTuple):
     """State of every episode before its first day: ``[state]``, ``[state, filter]`` and ``[day, state]``."""
 

@@ -33,7 +33,7 @@ from .agent_numba import (
     ZERO,
     state_functions,
 )
-from .arrays import Economy, Measures, Outcome, People, Starts, Traits, Welfare
+from .arrays import Country, Outcome, Starts
 
 
 class Block(NamedTuple):
@@ -41,16 +41,6 @@ class Block(NamedTuple):
 
     day: float32[:]
     ended: uint8[:]
-
-
-class Country(NamedTuple):
-    """All that a phase may need."""
-
-    people: People
-    economy: Economy
-    measures: Measures
-    traits: Traits
-    welfare: Welfare
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -225,11 +215,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def step(
-        people: People,
-        economy: Economy,
-        measures: Measures,
-        traits: Traits,
-        welfare: Welfare,
+        country: Country,
         starts: Starts,
         sampled_actions_governor: int32[:, :, :],
         sampled_actions_government: int32[:, :, :],
@@ -238,7 +224,7 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         block = shared_memory()
-        country = Country(people, economy, measures, traits, welfare)
+        people, economy, measures, traits, welfare = country
 
         # decide, spread and work
         for item in range(cuda.threadIdx.x, n_items, threads):
@@ -286,18 +272,7 @@ def build(c: Any) -> dict[str, Any]:
             start(block, country, starts, clock, outcome, n_envs)
 
     @cuda.jit
-    def reset(
-        people: People,
-        economy: Economy,
-        measures: Measures,
-        traits: Traits,
-        welfare: Welfare,
-        starts: Starts,
-        clock: Clock,
-        outcome: Outcome,
-        force: int32,
-        n_envs: int32,
-    ):
+    def reset(country: Country, starts: Starts, clock: Clock, outcome: Outcome, force: int32, n_envs: int32):
         block = shared_memory()
         for each in range(cuda.threadIdx.x, envs_per_block, threads):
             local, env = env_at(each, envs_per_block)
@@ -306,6 +281,6 @@ def build(c: Any) -> dict[str, Any]:
                 clock.done[env] = 0
         cuda.syncthreads()
         if any_ended(block.ended, n_envs):
-            start(block, Country(people, economy, measures, traits, welfare), starts, clock, outcome, n_envs)
+            start(block, country, starts, clock, outcome, n_envs)
 
     return {"step": step, "reset": reset}

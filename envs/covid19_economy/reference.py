@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdrive_min.kernels.arrays import Clock
+from warpdrive_min.kernels.arrays import Clock, rows
 from warpdrive_min.kernels.maths_numpy import exp, log
 from warpdrive_min.rng import STREAM_START, philox, uniform
 
-from .arrays import Economy, Measures, Outcome, People, Starts, Traits, Welfare
+from .arrays import Country, Measures, Outcome, Starts
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -38,74 +38,49 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     """Close the kernels over the constants ``c``."""
 
     def step(
-        people: People,
-        economy: Economy,
-        measures: Measures,
-        traits: Traits,
-        welfare: Welfare,
+        country: Country,
         starts: Starts,
         sampled_actions_governor: Ints,
         sampled_actions_government: Ints,
         clock: Clock,
         outcome: Outcome,
     ) -> None:
+        economy, measures = country.economy, country.measures
         change = decide(c, measures, sampled_actions_governor[..., 0], sampled_actions_government[:, 0, 0])
         delayed = remember(c, measures, clock.timestep)
-        spread(c, people, economy, traits, delayed, clock.timestep)
+        spread(c, country, delayed, clock.timestep)
         economy.filters[:] = economy.filters * np.float32(c.FILTER_DECAY) + change[..., None]
-        work(c, people, economy, traits)
-        outcome.national[:] = nation(people, economy, measures, traits)
-        score(c, economy, measures, welfare, outcome)
+        work(c, country)
+        outcome.national[:] = nation(country)
+        score(c, country, outcome)
         clock.timestep[:] += 1
         outcome.terminated[:] = 0
         outcome.truncated[:] = clock.timestep >= c.EPISODE_LENGTH
         clock.done[:] = outcome.truncated
-        observe(c, people, economy, measures, traits, welfare, clock.timestep, outcome)
+        observe(c, country, clock.timestep, outcome)
         if c.AUTO_RESET and clock.done.any():
             ended = np.flatnonzero(clock.done)
             outcome.final_observations_governor_seen[ended] = outcome.observations_governor_seen[ended]
             outcome.final_observations_government_seen[ended] = outcome.observations_government_seen[ended]
-            restart(ended, people, economy, measures, traits, welfare, starts, clock, outcome)
+            restart(ended, country, starts, clock, outcome)
 
-    def reset(
-        people: People,
-        economy: Economy,
-        measures: Measures,
-        traits: Traits,
-        welfare: Welfare,
-        starts: Starts,
-        clock: Clock,
-        outcome: Outcome,
-        force: int,
-    ) -> None:
+    def reset(country: Country, starts: Starts, clock: Clock, outcome: Outcome, force: int) -> None:
         ended = np.flatnonzero((clock.done != 0) | (force != 0))
         clock.done[ended] = 0
-        restart(ended, people, economy, measures, traits, welfare, starts, clock, outcome)
+        restart(ended, country, starts, clock, outcome)
 
-    def restart(
-        envs: Envs,
-        people: People,
-        economy: Economy,
-        measures: Measures,
-        traits: Traits,
-        welfare: Welfare,
-        starts: Starts,
-        clock: Clock,
-        outcome: Outcome,
-    ) -> None:
-        start(c, envs, people, economy, measures, traits, starts, clock)
+    def restart(envs: Envs, country: Country, starts: Starts, clock: Clock, outcome: Outcome) -> None:
+        start(c, envs, country, starts, clock)
         clock.timestep[envs] = 0
         clock.episode[envs] += 1
         # Copies of the rows that restarted: what is written into them goes back below.
-        some_people, some_economy = People(*(each[envs] for each in people)), Economy(*(each[envs] for each in economy))
-        some_measures, some_outcome = (
-            Measures(*(each[envs] for each in measures)),
-            Outcome(*(each[envs] for each in outcome)),
-        )
-        some_outcome.national[:] = nation(some_people, some_economy, some_measures, traits)
-        observe(c, some_people, some_economy, some_measures, traits, welfare, clock.timestep[envs], some_outcome)
+        people, economy, measures, traits, welfare = country
+        restarted = Country(rows(people, envs), rows(economy, envs), rows(measures, envs), traits, welfare)
+        shown = rows(outcome, envs)
+        shown.national[:] = nation(restarted)
+        observe(c, restarted, clock.timestep[envs], shown)
         for name in ("national", *(name for name in Outcome._fields if name.startswith("observations"))):
-            getattr(outcome, name)[envs] = getattr(some_outcome, name)
+            getattr(outcome, name)[envs] = getattr(shown, name)
 
     return {"step": step, "reset": reset}
 
@@ -136,9 +111,9 @@ def remember(c: Any, measures: Measures, timestep: Ints) -> Ints:
     return delayed
 
 
-def spread(c: Any, people: People, economy: Economy, traits: Traits, delayed: Ints, timestep: Ints) -> None:
+def spread(c: Any, country: Country, delayed: Ints, timestep: Ints) -> None:
     """Infect, vaccinate and let recover or die, for a day, in place."""
-    susceptible, infected, recovered, vaccinated = people
+    (susceptible, infected, recovered, vaccinated), traits = country.people, country.traits
     rate = traits.transmission_slope * delayed.astype(np.float32) + traits.transmission_intercept
     infections = np.minimum((np.maximum(rate, np.float32(0)) * susceptible) * infected, susceptible)
     removed = c.REMOVAL_RATE * infected
@@ -149,11 +124,12 @@ def spread(c: Any, people: People, economy: Economy, traits: Traits, delayed: In
     infected[:] = (infected + infections) - removed
     recovered[:] = recovered + removed
     vaccinated[:] = vaccinated + shots
-    economy.new_deaths[:] = c.MORTALITY * removed
+    country.economy.new_deaths[:] = c.MORTALITY * removed
 
 
-def work(c: Any, people: People, economy: Economy, traits: Traits) -> None:
+def work(c: Any, country: Country) -> None:
     """Write how many are unemployed, per cent, and what the others produce, as a share of what all would."""
+    people, economy, _, traits, _ = country
     signal = np.zeros_like(economy.unemployment)
     for k in range(c.N_FILTERS):
         signal = signal + traits.filter_weight[:, k] * economy.filters[..., k]
@@ -163,8 +139,9 @@ def work(c: Any, people: People, economy: Economy, traits: Traits) -> None:
     economy.productivity[:] = able * (ONE - economy.unemployment * PER_CENT)
 
 
-def nation(people: People, economy: Economy, measures: Measures, traits: Traits) -> Floats:
+def nation(country: Country) -> Floats:
     """Return averages over people, ``(n_envs, 8)``: of the four groups, the day's deaths, work and stringency."""
+    people, economy, measures, traits, _ = country
     of_states = (*people, economy.unemployment, economy.productivity, economy.new_deaths, measures.stringency)
     totals = np.zeros((len(measures.subsidy), len(of_states)), np.float32)
     for index, values in enumerate(of_states):
@@ -174,8 +151,9 @@ def nation(people: People, economy: Economy, measures: Measures, traits: Traits)
     return totals
 
 
-def score(c: Any, economy: Economy, measures: Measures, welfare: Welfare, outcome: Outcome) -> None:
+def score(c: Any, country: Country, outcome: Outcome) -> None:
     """Write the rewards: the day's welfare of each state and of the nation."""
+    _, economy, measures, _, welfare = country
     paid = c.SUBSIDY_UNIT * measures.subsidy.astype(np.float32)
     averages = outcome.national
     deaths = np.concatenate([economy.new_deaths, averages[:, 6:7]], axis=1)
@@ -197,17 +175,9 @@ def utility(c: Any, income: Floats) -> Floats:
     return ONE + (power - ONE) * np.float32(c.INV_ONE_MINUS_AVERSION)
 
 
-def observe(
-    c: Any,
-    people: People,
-    economy: Economy,
-    measures: Measures,
-    traits: Traits,
-    welfare: Welfare,
-    timestep: Ints,
-    outcome: Outcome,
-) -> None:
+def observe(c: Any, country: Country, timestep: Ints, outcome: Outcome) -> None:
     """Write what governors and government see, and what they may do."""
+    people, economy, measures, traits, welfare = country
     day = (timestep.astype(np.float32) * c.INV_EPISODE_LENGTH)[:, None]
     delayed = measures.past_stringency[np.arange(len(timestep)), timestep % c.DELAY]
     paid = measures.subsidy.astype(np.float32)[:, None] * c.INV_SUBSIDY_LEVELS
@@ -256,17 +226,9 @@ def observe(
         mask[..., 1:] = (waiting == 0)[..., None]
 
 
-def start(
-    c: Any,
-    envs: Envs,
-    people: People,
-    economy: Economy,
-    measures: Measures,
-    traits: Traits,
-    starts: Starts,
-    clock: Clock,
-) -> None:
+def start(c: Any, envs: Envs, country: Country, starts: Starts, clock: Clock) -> None:
     """Put environments where an episode starts, in place."""
+    people, economy, measures, _, _ = country
     low, high = clock.reset_seed
     word = philox(clock.episode[envs, None], envs[:, None], np.arange(c.N_STATES), STREAM_START, low, high)[0]
     more = ONE + c.START_SPREAD * (np.float32(2) * uniform(word) - ONE)
@@ -281,6 +243,6 @@ def start(
     measures.past_stringency[envs] = starts.start_past_stringency
     measures.subsidy[envs] = 0
     measures.cooldown[envs] = 0
-    rows = People(*(each[envs] for each in people)), Economy(*(each[envs] for each in economy))
-    work(c, *rows, traits)
-    economy.unemployment[envs], economy.productivity[envs] = rows[1].unemployment, rows[1].productivity
+    started = country._replace(people=rows(people, envs), economy=rows(economy, envs))
+    work(c, started)
+    economy.unemployment[envs], economy.productivity[envs] = started.economy.unemployment, started.economy.productivity

@@ -55,3 +55,12 @@ class Paths(NamedTuple):
     """``[agent]``: debt at which imports stop."""
     capital_reset_pool: float32[:, :]
     """``[start, agent]``: capital at which episodes start."""
+
+
+class Globe(NamedTuple):
+    """All regions, what they share, and what becomes of them."""
+
+    regions: Regions
+    climate: Climate
+    bargain: Bargain
+    paths: Paths

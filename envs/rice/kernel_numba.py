@@ -23,7 +23,7 @@ from warpdrive_min.kernels.core_numba import (
     pool_row,
 )
 
-from .arrays import Bargain, Climate, Paths, Regions
+from .arrays import Globe
 
 ZERO, ONE = np.float32(0), np.float32(1)
 SMALLEST = np.finfo(np.float32).tiny
@@ -335,16 +335,8 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
 
     @cuda.jit
-    def step(
-        regions: Regions,
-        climate: Climate,
-        bargain: Bargain,
-        paths: Paths,
-        sampled_actions: int32[:, :, :],
-        clock: Clock,
-        results: Results,
-        n_envs: int32,
-    ):
+    def step(globe: Globe, sampled_actions: int32[:, :, :], clock: Clock, results: Results, n_envs: int32):
+        regions, climate, bargain, paths = globe
         block = shared_memory()
         if negotiates:
             for item in range(cuda.threadIdx.x, n_items, threads):
@@ -397,16 +389,8 @@ def build(c: Any) -> dict[str, Any]:
             observe(block, bargain, paths, results, True, n_envs)
 
     @cuda.jit
-    def reset(
-        regions: Regions,
-        climate: Climate,
-        bargain: Bargain,
-        paths: Paths,
-        clock: Clock,
-        results: Results,
-        force: int32,
-        n_envs: int32,
-    ):
+    def reset(globe: Globe, clock: Clock, results: Results, force: int32, n_envs: int32):
+        regions, climate, bargain, paths = globe
         block = shared_memory()
         for each in range(cuda.threadIdx.x, envs_per_block, threads):
             local, env = env_at(each, envs_per_block)

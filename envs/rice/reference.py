@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.arrays import Clock, Results, rows
 from warpdrive_min.kernels.maths_numpy import exp, log
 from warpdrive_min.rng import pool_row
 
-from .arrays import Bargain, Climate, Paths, Regions
+from .arrays import Bargain, Climate, Globe, Paths, Regions
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -30,36 +30,26 @@ MITIGATION, SAVINGS, EXPORTS, IMPORTS = range(4)
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Close the kernels over the constants ``c``."""
 
-    def step(
-        regions: Regions,
-        climate: Climate,
-        bargain: Bargain,
-        paths: Paths,
-        sampled_actions: Ints,
-        clock: Clock,
-        results: Results,
-    ) -> None:
+    def step(globe: Globe, sampled_actions: Ints, clock: Clock, results: Results) -> None:
         stage = clock.timestep % c.N_STAGES
         # Who steps on after the last period gets it again.
         period = np.minimum(clock.timestep, c.EPISODE_LENGTH - 1) // c.N_STAGES
         if c.NEGOTIATION:
-            negotiate(c, bargain, sampled_actions, stage)
-        act(c, stage == c.N_STAGES - 1, period, regions, climate, bargain, paths, sampled_actions, results.rewards)
+            negotiate(c, globe.bargain, sampled_actions, stage)
+        act(c, stage == c.N_STAGES - 1, period, globe, sampled_actions, results.rewards)
         clock.timestep[:] += 1
         results.terminated[:] = 0
         results.truncated[:] = clock.done[:] = clock.timestep >= c.EPISODE_LENGTH
-        observe(c, regions, climate, bargain, paths, clock.timestep, results.observations)
+        observe(c, globe, clock.timestep, results.observations)
         if c.AUTO_RESET and clock.done.any():
             ended = np.flatnonzero(clock.done)
             results.final_observations[ended] = results.observations[ended]
-            start(c, ended, regions, climate, bargain, paths, clock, results.observations)
+            start(c, ended, globe, clock, results.observations)
 
-    def reset(
-        regions: Regions, climate: Climate, bargain: Bargain, paths: Paths, clock: Clock, results: Results, force: int
-    ) -> None:
+    def reset(globe: Globe, clock: Clock, results: Results, force: int) -> None:
         ended = np.flatnonzero((clock.done != 0) | (force != 0))
         clock.done[ended] = 0
-        start(c, ended, regions, climate, bargain, paths, clock, results.observations)
+        start(c, ended, globe, clock, results.observations)
 
     return {"step": step, "reset": reset}
 
@@ -78,33 +68,23 @@ def negotiate(c: Any, bargain: Bargain, actions: Ints, stage: Ints) -> None:
     bargain.pledge[answers] = np.maximum(kept, granted).max(2)[answers]
 
 
-def act(
-    c: Any,
-    acts: NDArray[np.bool_],
-    period: Ints,
-    regions: Regions,
-    climate: Climate,
-    bargain: Bargain,
-    paths: Paths,
-    actions: Ints,
-    rewards: Floats,
-) -> None:
+def act(c: Any, acts: NDArray[np.bool_], period: Ints, globe: Globe, actions: Ints, rewards: Floats) -> None:
     """Live through a period in the environments that are at the stage for it, and give its rewards; 0 in others."""
     rewards[:] = 0
     if not acts.any():
         return
-    world = Regions(*(array[acts] for array in regions)), Climate(*(array[acts] for array in climate))
-    (now, sky), chosen, period = world, actions[acts], period[acts]
-    levels = np.maximum(chosen[..., MITIGATION], bargain.pledge[acts])
+    now, sky, paths = rows(globe.regions, acts), rows(globe.climate, acts), globe.paths
+    chosen, period = actions[acts], period[acts]
+    levels = np.maximum(chosen[..., MITIGATION], globe.bargain.pledge[acts])
     spare = produce(c, now, sky, paths, levels, chosen, period)
     bought = trade(c, now, paths, chosen, spare) if c.TRADE else None
     warm(c, now, sky, paths, period)
     rewards[acts] = consume(c, now, paths, spare, bought, period)
-    for arrays, changed in ((regions, now), (climate, sky)):
+    for arrays, changed in ((globe.regions, now), (globe.climate, sky)):
         for array, values in zip(arrays, changed, strict=True):
             array[acts] = values
     if c.NEGOTIATION:  # an agreement is of one period
-        for array in (bargain.promise, bargain.ask, bargain.pledge):
+        for array in (globe.bargain.promise, globe.bargain.ask, globe.bargain.pledge):
             array[acts] = 0
 
 
@@ -189,10 +169,9 @@ def consume(c: Any, regions: Regions, paths: Paths, spare: Floats, bought: Float
     return utility
 
 
-def observe(
-    c: Any, regions: Regions, climate: Climate, bargain: Bargain, paths: Paths, timestep: Ints, seen: Floats
-) -> None:
+def observe(c: Any, globe: Globe, timestep: Ints, seen: Floats) -> None:
     """Write what every region sees, ``seen`` ``(n_envs, n_agents, n_features)``, and what it may do next."""
+    regions, climate, bargain, paths = globe
     n, whole = c.N_AGENTS, np.float32(c.N_LEVELS - 1)
     period = np.minimum(timestep, c.EPISODE_LENGTH) // c.N_STAGES
     public = publish(c, regions, paths)
@@ -245,17 +224,9 @@ def publish(c: Any, regions: Regions, paths: Paths) -> Floats:
     return np.stack(columns, -1)
 
 
-def start(
-    c: Any,
-    envs: NDArray[np.intp],
-    regions: Regions,
-    climate: Climate,
-    bargain: Bargain,
-    paths: Paths,
-    clock: Clock,
-    seen: Floats,
-) -> None:
+def start(c: Any, envs: NDArray[np.intp], globe: Globe, clock: Clock, seen: Floats) -> None:
     """Start the next episode of the named environments, and write its first observations."""
+    regions, climate, bargain, paths = globe
     low, high = clock.reset_seed
     for array in (*regions, bargain.promise, bargain.ask, bargain.pledge):
         array[envs] = 0
@@ -265,11 +236,10 @@ def start(
     clock.timestep[envs] = 0
     clock.episode[envs] += 1
     first = np.empty((len(envs), *seen.shape[1:]), np.float32)
-    agreed = Bargain(*(array[envs] for array in bargain))
-    started = Regions(*(array[envs] for array in regions)), Climate(*(array[envs] for array in climate))
-    observe(c, *started, agreed, paths, clock.timestep[envs], first)
+    started = Globe(rows(regions, envs), rows(climate, envs), rows(bargain, envs), paths)
+    observe(c, started, clock.timestep[envs], first)
     seen[envs] = first
-    bargain.action_mask[envs] = agreed.action_mask
+    bargain.action_mask[envs] = started.bargain.action_mask
 
 
 def power(x: Floats, exponent: np.float32) -> Floats:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdrive_min.kernels.arrays import Clock, Results
+from warpdrive_min.kernels.arrays import Clock, Results, rows
 from warpdrive_min.kernels.maths_numpy import maths, wrap
 from warpdrive_min.rng import STREAM_START, below, philox, uniform
 
@@ -77,8 +77,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         agents.num_runners[envs] = c.N_AGENTS - c.N_TAGGERS
         clock.timestep[envs] = 0
         clock.episode[envs] += 1
-        started = Agents(*(array[envs] for array in agents))
-        results.observations[envs] = observe(c, started, roles.agent_types, clock.timestep[envs])
+        results.observations[envs] = observe(c, rows(agents, envs), roles.agent_types, clock.timestep[envs])
 
     return {"step": step, "reset": reset}
 

@@ -5,10 +5,13 @@ Annotations are in Numba's notation. The first axis is the environment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from numba import float32, int32
+
+Arrays = TypeVar("Arrays", bound=tuple[Any, ...])
+"""A named tuple of arrays."""
 
 
 class Clock(NamedTuple):
@@ -28,3 +31,10 @@ class Results(NamedTuple):
     truncated: int32[:]
     observations: float32[:, :, :]
     final_observations: float32[:, :, :]
+
+
+def rows(arrays: Arrays, envs: Any) -> Arrays:
+    """Return copies of the rows of some environments, by their numbers or as a mask; in NumPy."""
+    kind: Any = type(arrays)
+    copies: Arrays = kind(*(array[envs] for array in arrays))
+    return copies
