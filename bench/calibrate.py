@@ -7,7 +7,6 @@ with all that a new process brings along. The gate calls no slow-down a regressi
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +24,7 @@ from .groups import groups_of
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
 from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
-from .point import PresetName, point_name
+from .point import PresetName, command_line, point_name
 from .record import RESULTS, Record, new_run_id
 from .schema import Model, fault
 from .show import render
@@ -209,9 +208,7 @@ def calibrate(
         if not found:
             raise NothingMeasured("calibrate: no point was measured")
         render.console(160).print(render.terminal(table(found)))
-        words = ["python", "-m", "bench", "calibrate", "--preset", preset.value, "--rounds", str(rounds)]
-        words += [word for name in choice.cases for word in ("--case", name)]
-        words += [word for condition in choice.where for word in ("--where", condition)]
-        say(f"written: {store(found, pairs[0].a, shlex.join(words), out)}")
+        options = {"preset": preset.value, "rounds": str(rounds), "case": choice.cases, "where": choice.where}
+        say(f"written: {store(found, pairs[0].a, command_line('calibrate', **options), out)}")
     if failed:
         raise typer.Exit(5)

@@ -23,7 +23,7 @@ from .errors import NotComparable
 from .machine import ROOT, Bystanders, git
 from .measure import PLANS, Measurement, rates
 from .point import Check, Facts, Point, Preset, point_name
-from .record import Comparison, Context, Host, Record, append, read_all, read_comparisons
+from .record import Comparison, Context, Host, Record, append, read_all, read_comparisons, there
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError
 
@@ -108,8 +108,8 @@ class Kept:
 
     @property
     def files(self) -> list[Path]:
-        """The files that there are, each once."""
-        return [file for file in dict.fromkeys((self.a, self.b, self.comparisons)) if file.exists()]
+        """The files that there are."""
+        return there(self.a, self.b, self.comparisons)
 
     def add(self, pair: Pair) -> None:
         """Keep both records, and then their comparison, so that there is none without them."""

@@ -26,7 +26,7 @@ from .errors import CompareError
 from .judge import worker
 from .machine import ROOT
 from .pairs import Kept, Measured, Pair, measure_all, sides_of
-from .point import Preset, passes, point_name
+from .point import Preset, conditions, passes, point_name
 from .worker import Worker
 from .workloads.shared import EPISODE_LENGTHS
 
@@ -110,7 +110,7 @@ class Change:
         points = [
             point
             for point in case.points(preset)
-            if passes(point, [f"{axis}={value}" for axis, value in axes.items() if axis in point])
+            if passes(point, conditions({axis: value for axis, value in axes.items() if axis in point}))
             and self.where.keys() <= point.keys()
         ]
         if not points:

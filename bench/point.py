@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal
@@ -66,7 +67,7 @@ class Check:
 
 def point_name(case: str, point: Point) -> str:
     """Name a point of a case, for progress lines, tables and test ids."""
-    return f"{case}[{','.join(f'{name}={value}' for name, value in point.items())}]"
+    return f"{case}[{','.join(conditions(point))}]"
 
 
 ORACLE: Final = "cpu"
@@ -90,6 +91,20 @@ def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
     free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
     same = sorted((name, value) for name, value in point.items() if name not in free)
     return (axis == "backend" or point["backend"] not in (*ON_CPU, PLAIN), *same)
+
+
+def conditions(point: Point) -> list[str]:
+    """Return ``AXIS=VALUE`` for each axis of a point."""
+    return [f"{axis}={value}" for axis, value in point.items()]
+
+
+def command_line(command: str, **options: str | Iterable[str]) -> str:
+    """Return a command of `python -m bench` as a shell takes it, with each option as often as it has values."""
+    words = ["python", "-m", "bench", command]
+    for name, values in options.items():
+        for value in [values] if isinstance(values, str) else values:
+            words += [f"--{name.replace('_', '-')}", value]
+    return shlex.join(words)
 
 
 def passes(point: Point, where: Sequence[str]) -> bool:

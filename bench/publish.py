@@ -5,8 +5,6 @@ Doctor, sweep, pairs, peers, figures, tables and manifest end in results/sets/KI
 
 from __future__ import annotations
 
-import itertools
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +22,10 @@ from .judge import Key, key, machine_mismatches, name_of, point_key
 from .ledger import is_claimed
 from .pairs import Side, measure_all
 from .peers import sides
-from .peers.catalogue import is_learned
+from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
-from .point import PresetName, point_name
-from .record import Comparison, Context, Record, append, read, read_comparisons
+from .point import PresetName, command_line, point_name
+from .record import Comparison, Context, Record, append, read_all, read_comparisons, there
 from .sets import COMPARISONS, RECORDS, Manifest
 from .stopping import keeps
 from .sweep import say
@@ -82,8 +80,11 @@ class Publication:
 
     def records(self) -> list[Record]:
         """Return all records so far."""
-        file = self.folder / RECORDS
-        return read(file, cut=[]) if file.exists() else []
+        return read_all(there(self.folder / RECORDS), cut=[])
+
+    def comparisons(self) -> list[Comparison]:
+        """Return all comparisons so far."""
+        return read_comparisons(there(self.folder / COMPARISONS), cut=[])
 
     @property
     def is_shard(self) -> bool:
@@ -97,10 +98,8 @@ class Publication:
 
     def compared(self) -> set[tuple[Key, Key]]:
         """Return the pairs of points that have a comparison."""
-        file = self.folder / COMPARISONS
         keys = {record.id: key(record) for record in self.records()}
-        comparisons = read_comparisons([file], []) if file.exists() else []
-        return {(keys[each.a], keys[each.b]) for each in comparisons if {each.a, each.b} <= keys.keys()}
+        return {(keys[each.a], keys[each.b]) for each in self.comparisons() if {each.a, each.b} <= keys.keys()}
 
     def add(self, records: Sequence[Record], comparison: Comparison | None = None) -> None:
         """Keep records, and then their comparison, so that there is none without them."""
@@ -126,8 +125,7 @@ def publish(
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
-    skips = itertools.chain(*(("--skip", each) for each in left_out))
-    command = shlex.join(["python", "-m", "bench", "publish", "--preset", preset.value, *skips])
+    command = command_line("publish", preset=preset.value, skip=left_out)
     try:
         publication, manifest = begin(preset, command, pythons, out, _shard(shard))
         if manifest.is_whole:
@@ -277,9 +275,8 @@ def run_pairs(publication: Publication) -> Iterator[str]:
 
 def run_peers(publication: Publication) -> Iterator[str]:
     """Measure each peer's point that has no evidence yet, in turns with ours."""
-    done = {other for _, other in publication.compared()}
-    done |= {key(record) for record in publication.records() if is_learned(record)}
-    todo = [job for job in chosen(publication.context.preset, [], []) if point_key(job.case, job.point) not in done]
+    wanted = chosen(publication.context.preset, [], [])
+    todo = unfinished(wanted, publication.records(), publication.comparisons())
     run = sides.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
     for index, job in enumerate(todo, start=1):
         records, comparison = sides.measure(job, run)

@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import json
 import os
-import shlex
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from warpdrive_min.files import lock_of
 
 from . import machine, nvml
 from .measure import Curve, Measurement, Metric
-from .point import Check, Facts, Mode, Point, Preset, passes
+from .point import Check, Facts, Mode, Point, Preset, command_line, conditions, passes
 from .schema import Model, fault
 from .stats import Ratio, log_ratios
 
@@ -255,7 +254,7 @@ class Record(_Line):
             n=n or None,
             metrics=seen.metrics or None,
             correctness=Checks.of(seen.before, seen.after) if seen.before and seen.after else None,
-            command=command or sweep_command(case, point, context.preset),
+            command=command or command_line("run", preset=context.preset, case=case.name, where=conditions(point)),
             started_at=started.isoformat(timespec="seconds"),
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
             notes={**(facts.notes if facts else {}), **seen.notes, **({"note": context.note} if context.note else {})},
@@ -363,12 +362,6 @@ def are_on_two_cards(a: Record, b: Record) -> bool:
     return a.card is not None and b.card is not None and a.card != b.card
 
 
-def sweep_command(case: CaseVersion, point: Point, preset: Preset) -> str:
-    """Return the command that repeats one point."""
-    where = [word for name, value in point.items() for word in ("--where", f"{name}={value}")]
-    return shlex.join(["python", "-m", "bench", "run", "--preset", preset, "--case", case.name, *where])
-
-
 # ------------------------------------------------------------------ files
 
 
@@ -376,8 +369,8 @@ def append(path: Path, record: Record | Comparison) -> None:
     """Add one line and wait until it is on the disk.
 
     A line is one write to a file that is only ever appended to, so sweeps that write to one file at once do not mix
-    lines, and a kill leaves at most one line cut, the last one, which `read` reports and leaves out. It goes when the
-    next line is added.
+    lines, and a kill leaves at most one line cut, the last one, which `read_all` reports and leaves out. It goes when
+    the next line is added.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = record.to_line().encode()
@@ -409,24 +402,16 @@ def _cut(path: Path) -> int:
     return len(content) - 1 - content.rfind(b"\n")
 
 
-def read(path: Path, cut: list[str] | None = None) -> list[Record]:
-    """Return the records of a file.
-
-    Args:
-        path: File of JSON lines; comparisons among them are left to `read_comparisons`.
-        cut: Gets a message for each line that is no whole JSON object, as a killed sweep leaves one.
-
-    Raises:
-        RecordError: A whole line breaks the schema, or cuts are not asked for and there is one.
-    """
-    return read_all([path], cut)
+def there(*files: Path) -> list[Path]:
+    """Return those of some files that there are, each once; a command that goes on has some."""
+    return [file for file in dict.fromkeys(files) if file.exists()]
 
 
 def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
     """Return the comparisons of several files, and of the ``*.jsonl`` in folders; pairs of schema 1 are of one round.
 
     Raises:
-        RecordError: As for `read`.
+        RecordError: As for `read_all`.
     """
     paths = list(paths)
     found = [parsed(Comparison, fields, where) for fields, where in _lines(paths, cut) if "log_ratios" in fields]
@@ -498,7 +483,15 @@ def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
 
 
 def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record]:
-    """Return the records of several files, and of the ``*.jsonl`` in folders; see `read`."""
+    """Return the records of several files, and of the ``*.jsonl`` in folders.
+
+    Args:
+        paths: Files of JSON lines, and folders; comparisons among the lines are left to `read_comparisons`.
+        cut: Gets a message for each line that is no whole JSON object, as a killed sweep leaves one.
+
+    Raises:
+        RecordError: A whole line breaks the schema, or cuts are not asked for and there is one.
+    """
     return [parsed(Record, fields, where) for fields, where in _lines(paths, cut) if "log_ratios" not in fields]
 
 

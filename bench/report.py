@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,6 +16,7 @@ from .claims import Claims, for_report
 from .errors import exiting
 from .groups import groups_of
 from .plots import charts
+from .point import command_line
 from .record import Record, RecordError, read_all, read_comparisons
 from .sets import past_records, published_records
 from .show.charts import Chart, DataPoint
@@ -173,11 +173,9 @@ def commands(records: Sequence[Record]) -> list[str]:
         envs = found.setdefault((record.preset, record.case), {})
         if "env" in record.point:
             envs[str(record.point["env"])] = None
-    return [shlex.join(_command(preset, case, sorted(envs))) for (preset, case), envs in sorted(found.items())]
-
-
-def _command(preset: str, case: str, envs: Sequence[str]) -> list[str]:
-    """Return the words of a command; others' software is no case of a sweep."""
-    of_bench = ["peers", "--preset", preset] if case == "peer" else ["run", "--preset", preset, "--case", case]
-    each = ("--where", "env={}") if case == "peer" else ("--env", "{}")
-    return ["python", "-m", "bench", *of_bench, *(word.format(env) for env in envs for word in each)]
+    return [
+        command_line("peers", preset=preset, where=[f"env={env}" for env in sorted(envs)])
+        if case == "peer"  # others' software is no case of a sweep
+        else command_line("run", preset=preset, case=case, env=sorted(envs))
+        for (preset, case), envs in sorted(found.items())
+    ]

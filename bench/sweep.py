@@ -20,7 +20,7 @@ from .case import Case, Job
 from .cases import CASES
 from .judge import key, name_of, point_key
 from .point import Point, Preset, PresetName
-from .record import RESULTS, SWEEPS, Context, Record, append, read, read_all
+from .record import RESULTS, SWEEPS, Context, Record, append, read_all, there
 from .show import render
 from .show.records import by_machine
 from .stopping import keeps
@@ -63,8 +63,7 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> It
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
     """Return the points that do not stand in a file as ``ok``."""
-    records = read(file, cut=[]) if file.exists() else []
-    finished = {key(record) for record in records if record.status == "ok"}
+    finished = {key(record) for record in read_all(there(file), cut=[]) if record.status == "ok"}
     return [job for job in todo if point_key(job.case.name, job.point) not in finished]
 
 
@@ -74,7 +73,7 @@ def measured(todo: Sequence[Job], context: Context, file: Path, tell: Callable[[
     for index, record in enumerate(run(todo, context, file, run_points), start=1):
         reason = f": {record.reason}" if record.reason else ""
         tell(f"{index}/{len(todo)} {name_of(record)}: {record.status}{reason}")
-    return read(file, cut=[]) if file.exists() else []
+    return read_all(there(file), cut=[])
 
 
 # ------------------------------------------------------------------ the command

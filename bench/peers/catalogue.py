@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +12,9 @@ from typing import Any, Final
 import torch
 
 from ..anchors import ANCHORS, Anchor
+from ..judge import key, point_key
 from ..point import Point, Preset
-from ..record import Record
+from ..record import Comparison, Record
 from ..workloads.learn import TASKS, task_point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 
@@ -114,6 +115,9 @@ PEERS: Final = {
 """All peers, by name."""
 
 
-def is_learned(record: Record) -> bool:
-    """Tell whether a record is a peer's training run that counts; it has no comparison, for a run is one time."""
-    return record.case == LEARNING and record.is_evidence
+def unfinished(jobs: Iterable[PeerJob], records: Sequence[Record], comparisons: Iterable[Comparison]) -> list[PeerJob]:
+    """Return the points that have no comparison yet, nor a training run that counts, which has none: it is one time."""
+    compared = {each.b for each in comparisons}
+    has_learned = {record.id for record in records if record.case == LEARNING and record.is_evidence}
+    finished = {key(record) for record in records if record.id in compared | has_learned}
+    return [job for job in jobs if point_key(job.case, job.point) not in finished]

@@ -12,13 +12,12 @@ import typer
 from warpdrive_min import BACKENDS
 
 from .. import documents
-from ..judge import key, point_key
 from ..point import Preset, PresetName, passes, point_name
-from ..record import PEER_RECORDS, Context, append, read, read_comparisons
+from ..record import PEER_RECORDS, Context, append, read_all, read_comparisons, there
 from ..show import render
 from ..stopping import keeps
 from ..sweep import Resume, Where, say
-from .catalogue import LEARNING, PEERS, SPEED, PeerJob, is_learned
+from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure
 
 CASES: Final = (SPEED, LEARNING)
@@ -43,8 +42,8 @@ def peers(
     """
     if backend is not None and backend not in BACKENDS:
         raise typer.BadParameter(f"--backend {backend}: unknown (known: {', '.join(BACKENDS)})")
-    todo = chosen(preset.value, peer or [], where or [])
-    if not todo:
+    wanted = chosen(preset.value, peer or [], where or [])
+    if not wanted:
         say("no point of a peer passes the filters")
         raise typer.Exit(3)
     context = Context.here(preset.value, resume)
@@ -52,10 +51,8 @@ def peers(
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
     keeps(file, words=("--resume", context.run_id))
-    records = read(file, cut=[]) if file.exists() else []
-    compared = {each.b for each in read_comparisons([comparisons], [])} if comparisons.exists() else set()
-    finished = {key(record) for record in records if record.id in compared or is_learned(record)}
-    todo = [job for job in todo if point_key(job.case, job.point) not in finished]
+    records = read_all(there(file), cut=[])
+    todo = unfinished(wanted, records, read_comparisons(there(comparisons), cut=[]))
     for index, job in enumerate(todo, start=1):
         found, comparison = measure(job, run)
         for record in found:

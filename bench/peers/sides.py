@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -25,7 +24,7 @@ from ..judge import remarks
 from ..machine import card_hash, fingerprint
 from ..measure import MeasureError, Metric, Timed
 from ..pairs import Pair, Side
-from ..point import Facts, Point
+from ..point import Facts, Point, command_line, conditions
 from ..record import Comparison, Context, Host, Record, Scope, Status, parsed
 from ..worker import Answering, Message, Server, Worker, WorkerError
 from ..workloads.shared import steps_of
@@ -69,8 +68,7 @@ def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
     A peer that cannot run, or breaks in whatever way, ends as a record that says so.
     """
     started, preset, run_id = datetime.now(UTC), run.context.preset, run.context.run_id
-    words = ["python", "-m", "bench", "peers", "--preset", preset, "--peer", job.peer.name]
-    command = shlex.join(words + [word for name, value in job.axes.items() for word in ("--where", f"{name}={value}")])
+    command = command_line("peers", preset=preset, peer=job.peer.name, where=conditions(job.axes))
     theirs = Side(
         case=_case(job),
         point=job.point,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from .. import counts
 from ..case import Job
 from ..machine import ROOT
 from ..measure import Measurement, Metric
-from ..point import Check
+from ..point import Check, command_line
 from ..record import CaseVersion, Context, Record
 from ..show.columns import Table, metric_column
 from ..worker import WorkerError
@@ -78,6 +77,5 @@ def _seen(count: counts.Count, instructions: float) -> Measurement:
 
 
 def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
-    words = ["python", "-m", "bench", "static", "--backend", counts.BACKEND]
-    command = shlex.join([*words, "--env", point["program"]])
+    command = command_line("static", backend=counts.BACKEND, env=point["program"])
     return Record.of(INSTRUCTIONS, point, context, started=datetime.now(UTC), command=command, **found)

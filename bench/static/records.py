@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shlex
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from warpdrive_min.processes import tied
 from ..errors import CompareError
 from ..machine import ROOT
 from ..measure import Measurement, Metric
-from ..point import Check
+from ..point import Check, command_line
 from ..record import CaseVersion, Context, Record
 from ..show.columns import Column, Table, metric_column
 from ..worker import finding
@@ -179,10 +178,14 @@ def _record(point: dict[str, Any], program: Program, context: Context, **found: 
     """Return a record; it takes no time of its own, so that two runs give the same."""
     source = program.get("source", "")
     is_users = bool(source) and not source.startswith("warpdrive_min.")
-    words = ["python", "-m", "bench", "static", "--env", source if is_users else program["name"]]
-    words += ["--backend", point["backend"], "--arch", point["arch"], "--n-envs", str(program["n_envs"])]
-    words += ["--config", json.dumps(program["config"])] if is_users else []
-    command = shlex.join(words)
+    command = command_line(
+        "static",
+        env=source if is_users else program["name"],
+        backend=point["backend"],
+        arch=point["arch"],
+        n_envs=str(program["n_envs"]),
+        config=[json.dumps(program["config"])] if is_users else (),
+    )
     return Record.of(MACHINE_CODE, point, context, started=datetime.now(UTC), command=command, **found)
 
 

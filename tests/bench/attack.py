@@ -194,10 +194,10 @@ class Attack:
 
     def points(self) -> set[tuple[str, str]]:
         """Return the side, if any, and the point of each record, all of which must be right and whole."""
-        from bench.record import read
+        from bench.record import read_all
 
         files = [file for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name]
-        records = [record for file in files for record in read(file)]
+        records = read_all(files)
         assert all(record.status == "ok" for record in records), [record.reason for record in records]
         sides = (re.search("(-[0-9])?-[ab]$", record.run_id) for record in records)
         return {

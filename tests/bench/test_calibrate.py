@@ -14,8 +14,7 @@ from bench import compare, pairs
 from bench.calibrate import noise, read, store
 from bench.case import Job
 from bench.errors import NotComparable
-from bench.record import Comparison, read_comparisons
-from bench.record import read as read_records
+from bench.record import Comparison, read_all, read_comparisons
 from bench.stats import smallest_detectable
 from bench.worker import Server
 from tests.bench.builders import bench, case, cycle, pair_of, point, record
@@ -141,5 +140,5 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
     assert [each["rounds"] for each in found["noise"]] == [2, 2]  # a smoke test has one in each comparison
     assert found["command"] == "python -m bench calibrate --preset smoke --rounds 2"
     (records,) = (tmp_path / "records").iterdir()
-    assert len(read_records(records)) == 2 * 2 * 2
+    assert len(read_all([records])) == 2 * 2 * 2
     assert len(read_comparisons([records])) == 2 * 2

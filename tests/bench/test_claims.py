@@ -15,7 +15,7 @@ from bench.cases import CASES
 from bench.claims import counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
 from bench.judge import Filter
 from bench.ledger import ABOUT, CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
-from bench.record import Comparison, Host, append, read
+from bench.record import Comparison, Host, append, read_all
 from bench.show.columns import NOTHING, over_column
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
@@ -562,7 +562,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
         version = CASES["published"].version
         for job in todo:
             append(file, record(1e6, case=job.case.name, case_version=version, point=dict(job.point)))
-            yield read(file)[-1]
+            yield read_all([file])[-1]
 
     monkeypatch.setattr("bench.claims.sweep.run", sweep)
     said, _, printed = bench("claims", "--run", "--source", "README", "--json", "--out", tmp_path).rpartition("\n[")

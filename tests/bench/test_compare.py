@@ -8,7 +8,7 @@ import pytest
 
 from bench.compare import by_run, judge, paired_up
 from bench.judge import Evidence
-from bench.record import append, read, read_comparisons
+from bench.record import append, read_all, read_comparisons
 from bench.stats import median
 from tests.bench.builders import bench, pair_of, record
 
@@ -115,7 +115,7 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
     where = ("--case", "env_step", "--where", "env=cartpole")
     bench("compare", "--axis", "backend=cpu,host", "--preset", "smoke", *where, "--out", tmp_path)
     (file_a,), (file_b,) = tmp_path.glob("*-a.jsonl"), tmp_path.glob("*-b.jsonl")
-    a, b = (each for file in (file_a, file_b) for each in read(file))
+    a, b = read_all([file_a, file_b])
     assert (a.point["backend"], b.point["backend"]) == ("cpu", "host")
     (comparison,) = read_comparisons([tmp_path])
     assert (comparison.a, comparison.b) == (a.id, b.id)

@@ -15,7 +15,7 @@ from bench.case import Job
 from bench.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
 from bench.judge import Evidence, name_of
 from bench.point import passes
-from bench.record import Comparison, Context, Record, append, read
+from bench.record import Comparison, Context, Record, append, read_all
 from bench.worker import Server, run_points
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
 
@@ -26,7 +26,7 @@ STORED = machine.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jso
 def h200() -> list[Record]:
     """Records whose medians are known to within 0.1 to 1 %, which is what an H200 gives."""
     files = sorted(STORED.parent.glob("20261121T0*.jsonl"))  # of one morning: the next sweep must not change the tests
-    kept = Evidence.of([each for file in files for each in read(file)]).kept.values()
+    kept = Evidence.of(read_all(files)).kept.values()
     found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
     assert len(found) >= 10
     return found
@@ -291,7 +291,9 @@ def test_gate_measures_the_baseline_again(tmp_path):
     said = run_gate(tmp_path, "--baseline", tmp_path / "baseline.jsonl", "--where", "env=cartpole", exits=judged)
     assert "1 points against" in said
     (file,) = (tmp_path / "out").glob("*.jsonl")
-    assert [each.point for each in read(file)] == [job.point for job in todo if passes(job.point, ["env=cartpole"])]
+    assert [each.point for each in read_all([file])] == [
+        job.point for job in todo if passes(job.point, ["env=cartpole"])
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from bench import machine, publish, sets, sweep
 from bench.doctor import Finding
-from bench.record import ALONE, read, read_comparisons
+from bench.record import ALONE, read_all, read_comparisons
 from bench.sets import (
     COMPARISONS,
     RECORDS,
@@ -55,11 +55,11 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     stopped = here("--until-s", "0", exits=publish.UNFINISHED)
     assert "`python -m bench publish --preset smoke` goes on" in stopped
     folder = folder_in(tmp_path)
-    (first,) = read(folder / RECORDS)
+    (first,) = read_all([folder / RECORDS])
     assert read_manifest(folder).finished_at is None
     assert newest_sets(tmp_path) == []
     here()
-    records = read(folder / RECORDS)
+    records = read_all([folder / RECORDS])
     assert records[0] == first
     points = [job.point for job in sweep.jobs("smoke", {})]
     assert [record.point for record in records] == points + points[:2]
@@ -82,12 +82,12 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
     jobs = sweep.jobs("smoke", {})
     for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
         here("--shard", shard, exits=publish.UNFINISHED)
-        alone = [record.point for record in read(folder_in(tmp_path) / RECORDS) if record.taken == ALONE]
+        alone = [record.point for record in read_all([folder_in(tmp_path) / RECORDS]) if record.taken == ALONE]
         assert alone == [job.point for job in points]
         assert newest_sets(tmp_path) == []
     here()
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 1
-    assert len({record.run_id for record in read(folder_in(tmp_path) / RECORDS)}) == 1
+    assert len({record.run_id for record in read_all([folder_in(tmp_path) / RECORDS])}) == 1
 
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])

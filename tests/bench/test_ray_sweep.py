@@ -21,7 +21,7 @@ from bench import machine, ray_sweep, sweep
 from bench.case import Job
 from bench.machine import sources_hash
 from bench.measure import Ranks
-from bench.record import Context, read
+from bench.record import Context, read_all
 from tests.bench.builders import bench, case, timed
 from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
 
@@ -66,7 +66,7 @@ def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
         records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
     assert [record.reason for record in records if not record.is_evidence] == []
     assert sorted(record.point["index"] for record in records) == [0, 1, 2, 3]
-    assert read(tmp_path / "r.jsonl") == records
+    assert read_all([tmp_path / "r.jsonl"]) == records
     gpus = {record.point["index"]: record.notes["gpu"] for record in records}
     assert {gpus[0], gpus[1]} == {"0", "1"}
     assert gpus[3] in {"0", "1"}
@@ -120,7 +120,7 @@ def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
     wait_for(lambda: file.exists() and tried[1].exists(), "the driver got nowhere")
     driver.send_signal(signal.SIGKILL)
     assert driver.wait() == -signal.SIGKILL
-    (before,) = read(file)
+    (before,) = read_all([file])
     (tmp_path / "go").touch()
     with ray_sweep.connected(nodes.address) as cluster:
         todo = jobs_of(partial(gated, tmp_path), ["pycuda"] * 2)
@@ -128,7 +128,7 @@ def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
     assert before.point["index"] == 0
     assert [record.point["index"] for record in after] == [1]
     assert [len(each.read_text()) for each in tried] == [1, 2]
-    assert all(record.is_evidence for record in read(file))
+    assert all(record.is_evidence for record in read_all([file]))
 
 
 def drive(address: str, folder: str) -> None:
@@ -155,7 +155,7 @@ def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "host")
     said = bench("run", "--preset", "smoke", *where, "--no-plot", "--ray", nodes.address, "--out", tmp_path)
     (file,) = tmp_path.glob("*.jsonl")
-    (record,) = read(file)
+    (record,) = read_all([file])
     assert record.is_evidence
     assert record.machine["cores"] == len(os.sched_getaffinity(0))
     assert "s left" in said

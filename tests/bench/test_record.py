@@ -8,7 +8,7 @@ import math
 import pytest
 
 from bench.case import Job
-from bench.record import Comparison, Context, Record, RecordError, append, read, read_all, read_comparisons
+from bench.record import Comparison, Context, Record, RecordError, append, read_all, read_comparisons
 from bench.worker import PROCESSES
 from tests.bench.builders import case, timed
 from tests.bench.builders import record as plain_record
@@ -24,7 +24,7 @@ def test_record_survives_its_file(record, tmp_path):
     """What is read is what was written, and the line has the published names."""
     file = tmp_path / "sweeps" / "test.jsonl"
     append(file, record)
-    assert read(file) == [record]
+    assert read_all([file]) == [record]
     line = json.loads(file.read_text())
     assert {"schema", "run_id", "case", "scope", "mode", "point", "samples_ns", "metrics", "correctness"} <= line.keys()
     assert {"telemetry", "machine", "git", "command", "status"} <= line.keys()
@@ -59,7 +59,7 @@ def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message)
     file = tmp_path / "bad.jsonl"
     file.write_text(json.dumps({**json.loads(record.to_line()), **change}) + "\n")
     with pytest.raises(RecordError, match=message) as error:
-        read(file)
+        read_all([file])
     assert str(file) in str(error.value)
 
 
@@ -70,7 +70,7 @@ def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
     whole = file.read_bytes()
     file.write_bytes(whole + whole[: len(whole) // 2])
     with pytest.raises(RecordError, match="line 2: is cut short"):
-        read(file)
+        read_all([file])
     cut: list[str] = []
     assert read_all([tmp_path], cut) == [record]
     assert len(cut) == 1
@@ -105,7 +105,7 @@ def test_record_of_schema_1_is_read_under_one_name(record, tmp_path):
     """It has no host and no processes, says in its notes how it was taken, and its name is made of what it is."""
     file = tmp_path / "old.jsonl"
     file.write_text(as_schema_1(record) + as_schema_1(record, notes={"taken": "in turns with a peer"}))
-    alone, paired = read(file)
+    alone, paired = read_all([file])
     assert (alone.id, alone.samples_ns, alone.metrics) == (record.id, record.samples_ns, record.metrics)
     assert (alone.host, alone.process, alone.taken) == (None, None, "alone")
     assert paired.taken == "in turns with a peer"
@@ -148,7 +148,7 @@ def test_comparison_survives_its_file_beside_records(tmp_path):
     comparison = Comparison.of(a, b, [[0.0, 0.2], [0.1, 0.3], [0.2, 0.4]])
     for each in (a, comparison, b):
         append(tmp_path / "run.jsonl", each)
-    assert read(tmp_path / "run.jsonl") == [a, b]
+    assert read_all([tmp_path / "run.jsonl"]) == [a, b]
     assert read_comparisons([tmp_path])[0] == comparison
     ratio = comparison.ratio()
     assert math.log(ratio.value) == pytest.approx(0.2)
@@ -172,4 +172,4 @@ def test_two_sweeps_may_write_at_once(record, tmp_path):
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0]
-    assert read(file) == [record] * 80
+    assert read_all([file]) == [record] * 80

@@ -11,7 +11,7 @@ from bench import machine, reproduce, sweep
 from bench.case import Skip
 from bench.measure import Curve
 from bench.point import Check
-from bench.record import SWEEPS, Context, read, read_all
+from bench.record import SWEEPS, Context, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 from warpdrive_min.cli import app as train_app
@@ -172,9 +172,9 @@ def test_command_reproduces_on_this_machine(fake, tmp_path):
     file, _ = fake
     out = tmp_path / "new.jsonl"
     assert again(file, "--tolerance", "1000", "--out", out).startswith("REPRODUCED: fake[env=fake,backend=cpu,")
-    (new,) = read(out)
+    (new,) = read_all([out])
     assert new.is_evidence
-    assert new.point == read(file)[0].point
+    assert new.point == read_all([file])[0].point
     (found,) = json.loads(again(file, "--tolerance", "1000", "--json"))
     assert found["verdict"] == "REPRODUCED"
     assert found["ratio"][1] <= found["ratio"][0] <= found["ratio"][2]
@@ -183,7 +183,7 @@ def test_command_reproduces_on_this_machine(fake, tmp_path):
 def test_figure_that_was_never_true_is_not_reproduced(fake):
     """A record that claims a thousandth of the time exits with 1."""
     file, _ = fake
-    (recorded,) = read(file)
+    (recorded,) = read_all([file])
     metric = recorded.metrics["ns_per_env_step"]
     faster = {name: getattr(metric, name) / 1e3 for name in ("value", "low", "high")}
     claimed = recorded.model_copy(update={"metrics": {"ns_per_env_step": metric.model_copy(update=faster)}})
@@ -221,7 +221,7 @@ def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_ano
 
     how["setup"] = missing
     again(file, exits=5)
-    (recorded,) = read(file)
+    (recorded,) = read_all([file])
     machine = {**recorded.machine, "gpu": "NVIDIA H200"}
     file.write_text(recorded.model_copy(update={"machine": machine, "threads": None}).to_line())
     said = again(file, exits=2)

@@ -11,7 +11,7 @@ from bench import documents, machine, plots, sweep
 from bench.anchors import ANCHORS
 from bench.case import Skip
 from bench.point import Check
-from bench.record import Context, read
+from bench.record import Context, read_all
 from bench.worker import run_points
 from bench.workloads.train import training_chart, training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
@@ -45,7 +45,7 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
     assert records[0].reason == "no device; buy one"
     assert records[1].reason == "RuntimeError: out of luck"
     assert records[2].n >= 5
-    assert read(tmp_path / "r.jsonl") == records
+    assert read_all([tmp_path / "r.jsonl"]) == records
     assert [record.is_evidence for record in records] == [False, False, True]
 
 
@@ -147,7 +147,7 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
     folders = ("--out", tmp_path / "sweeps", "--figures", tmp_path / "figures")
     assert "x oracle (NumPy, 1 thread)" in bench("run", "--preset", "smoke", *where, *folders)
     (file,) = (tmp_path / "sweeps").glob("*.jsonl")
-    assert len(read(file)) >= 2
+    assert len(read_all([file])) >= 2
     assert list((tmp_path / "figures").glob("*.png"))
     assert list((tmp_path / "figures").glob("*.pdf"))
 
@@ -158,5 +158,5 @@ def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):
     assert words[:4] == ["python", "-m", "bench", "run"]
     bench(*words[3:], "--no-plot", "--out", tmp_path)
     (file,) = tmp_path.glob("*.jsonl")
-    (again,) = read(file)
+    (again,) = read_all([file])
     assert again.point == cartpoles[1].point

@@ -10,7 +10,7 @@ import torch
 from bench import sweep
 from bench.measure import PLANS, ColdStart, Curve, MeasureError, Measurement, Metric, Once, Plan, Ranks
 from bench.point import Check, Facts
-from bench.record import Context, Record, read
+from bench.record import Context, Record, read_all
 from tests.bench.builders import case, in_this_process
 
 RIGHT = Check(True, 0.0, "by hand")
@@ -55,7 +55,7 @@ def recorded(tmp_path, monkeypatch):
         fake = case(lambda _: workload, 1, workload=type(workload))
         jobs, context = sweep.jobs("smoke", {}, {"fake": fake}), Context.here("smoke", run_id="test")
         (made,) = sweep.run(jobs, context, tmp_path / "r.jsonl", in_this_process)
-        assert read(tmp_path / "r.jsonl") == [made]
+        assert read_all([tmp_path / "r.jsonl"]) == [made]
         return made
 
     return record
