@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from warpdrive_min.backends.base import Backend, Constant, Language, Source
-from warpdrive_min.constants import DONE, RESET_SEED, Constants
+from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TRUNCATED, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ConfigError, DeviceMemoryError, require
@@ -265,6 +265,28 @@ class SingleEnvironment:
 
     def _array(self, name: str) -> Any:
         return self._data.tensor(name).numpy()
+
+
+def trainer_arrays(
+    n_agents: int, n_features: int, n_types: int = 1, dtype: npt.DTypeLike = np.int32, **attributes: Any
+) -> DataFeed:
+    """Return the arrays that a trainer reads and writes, of agents that share them, with a row for each environment.
+
+    Args:
+        n_agents: Agents.
+        n_features: Entries of an observation.
+        n_types: Numbers of an action.
+        dtype: Type of an action.
+        attributes: Further attributes of observations.
+    """
+    feed = DataFeed()
+    for name in ("observations", FINAL_OBSERVATIONS):
+        feed.add_data(name, np.zeros((n_agents, n_features), np.float32), per_env=True, **attributes)
+    feed.add_data(Constants.ACTIONS, np.zeros((n_agents, n_types), dtype), per_env=True)
+    feed.add_data(Constants.REWARDS, np.zeros(n_agents, np.float32), per_env=True)
+    for name in (TERMINATED, TRUNCATED):
+        feed.add_data(name, np.zeros((), np.int32), per_env=True)
+    return feed
 
 
 # ------------------------------------------------------------------ what the wrapper and a single environment share

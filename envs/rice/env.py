@@ -12,7 +12,7 @@ from pydantic import Field
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.config import Config, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment, sources_in
+from warpdrive_min.environment import Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
@@ -301,16 +301,8 @@ class Rice(Environment):
 
     def get_tensor_dictionary(self) -> DataFeed:
         """Arrays that a trainer reads and writes."""
-        feed = DataFeed()
-        row = np.zeros((self.num_agents, self.config.n_features), np.float32)
-        actions = np.zeros((self.num_agents, len(self.config.action_levels)), np.int32)
-        feed.add_data("observations", row, per_env=True)
-        feed.add_data("final_observations", row, per_env=True)
-        feed.add_data("sampled_actions", actions, per_env=True)
+        feed = trainer_arrays(self.num_agents, self.config.n_features, len(self.config.action_levels))
         feed.add_data("action_mask", np.ones((self.num_agents, self.n_choices), np.int32), per_env=True)
-        feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
-        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
-        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
         return feed
 
     def get_reset_pool_dictionary(self) -> DataFeed:

@@ -13,7 +13,7 @@ from pydantic import Field
 from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.config import Config, Int, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveInt, UnitFloat
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Array, Arrays, Environment, sources_in
+from warpdrive_min.environment import Array, Arrays, Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import SPREAD_THREADS, KernelCall
 from warpdrive_min.rendering import Episode, Scene
@@ -411,18 +411,10 @@ class TagContinuous(Environment):
 
     def get_tensor_dictionary(self) -> DataFeed:
         """Arrays that a trainer reads and writes."""
-        feed = DataFeed()
         n_observed, n_features = self.config.n_observed, self.config.n_features
-        row = np.zeros((self.num_agents, n_features), np.float32)
         period = np.zeros(n_features)
         period[4 * n_observed : 5 * n_observed] = 1  # directions, in turns
-        feed.add_data("observations", row, per_env=True, period=period)
-        feed.add_data("final_observations", row, per_env=True, period=period)
-        feed.add_data("sampled_actions", np.zeros((self.num_agents, 2), np.int32), per_env=True)
-        feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
-        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
-        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
-        return feed
+        return trainer_arrays(self.num_agents, n_features, n_types=2, period=period)
 
 
 def nearest_first(x: Array, y: Array, counts: Array, n: int) -> Array:

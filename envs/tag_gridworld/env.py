@@ -12,7 +12,7 @@ from pydantic import Field
 from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.config import Config, NonNegativeFloat, NonNegativeInt, PositiveInt
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment, sources_in
+from warpdrive_min.environment import Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KernelCall
 from warpdrive_min.rendering import Episode, Scene
@@ -240,15 +240,7 @@ class TagGridWorld(Environment):
 
     def get_tensor_dictionary(self) -> DataFeed:
         """Arrays that a trainer reads and writes."""
-        feed = DataFeed()
-        row = np.zeros((self.num_agents, self.config.n_features), np.float32)
-        feed.add_data("observations", row, per_env=True)
-        feed.add_data("final_observations", row, per_env=True)
-        feed.add_data("sampled_actions", np.zeros((self.num_agents, 1), np.int32), per_env=True)
-        feed.add_data("rewards", np.zeros(self.num_agents, np.float32), per_env=True)
-        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
-        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
-        return feed
+        return trainer_arrays(self.num_agents, self.config.n_features)
 
     def get_reset_pool_dictionary(self) -> DataFeed:
         """Return the pools of starts, whose rows belong together, if there are any to draw from."""

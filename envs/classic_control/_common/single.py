@@ -10,7 +10,7 @@ import numpy as np
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.config import Config, NonNegativeInt, PositiveInt
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Array, Arrays, Environment
+from warpdrive_min.environment import Array, Arrays, Environment, trainer_arrays
 from warpdrive_min.spaces import Box, Discrete
 
 
@@ -95,14 +95,7 @@ class SingleAgent(Environment, abc.ABC):
 
     def get_tensor_dictionary(self) -> DataFeed:
         """Arrays that a trainer reads and writes."""
-        feed = DataFeed()
-        feed.add_data("observations", np.zeros((1, self.n_features), np.float32), per_env=True)
-        feed.add_data("final_observations", np.zeros((1, self.n_features), np.float32), per_env=True)
-        feed.add_data("sampled_actions", np.zeros((1, 1), self.action_dtype), per_env=True)
-        feed.add_data("rewards", np.zeros(1, np.float32), per_env=True)
-        feed.add_data("terminated", np.zeros((), np.int32), per_env=True)
-        feed.add_data("truncated", np.zeros((), np.int32), per_env=True)
-        return feed
+        return trainer_arrays(1, self.n_features, dtype=self.action_dtype)
 
     def get_reset_pool_dictionary(self) -> DataFeed:
         """Return the pool of starts, if there is one to draw from."""
