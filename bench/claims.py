@@ -276,7 +276,7 @@ def jobs(*filters: Filter) -> list[Job]:
 def _jobs(case: str) -> list[Job]:
     presets: tuple[Preset, ...] = ("default", "full")
     of_name = {case: CASES[case]} if case in CASES else {}
-    return [job for preset in presets for job in sweep.jobs(preset, {}, of_name)]
+    return [job for preset in presets for job in sweep.jobs(preset, cases=of_name)]
 
 
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
@@ -325,20 +325,6 @@ def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()
     if not any(each.estimate for each in judged):
         return None
     return Claims(counts(judged), Table(columns=ON_A_PAGE, rows=judged))
-
-
-def as_tables(judged: Sequence[Judged]) -> list[Table[Judged]]:
-    """Return a table for each source, for a terminal; the set-ups are in the other formats."""
-    sources = dict.fromkeys(each.subject.source for each in judged)
-    return [
-        Table(title=source, columns=ON_A_TERMINAL, rows=[each for each in judged if each.subject.source == source])
-        for source in sources
-    ]
-
-
-def as_markdown(judged: Sequence[Judged]) -> str:
-    """Return the table for documents."""
-    return render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged))
 
 
 def _claimed(judged: Judged) -> str:
@@ -437,9 +423,9 @@ def claims(
     if as_json:
         typer.echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
     elif markdown:
-        typer.echo(as_markdown(judged))
+        typer.echo(render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged)))
     else:
         console = render.console()
-        for table in as_tables(judged):
-            console.print(render.terminal(table))
+        for name, rows in groups_of(judged, lambda each: each.subject.source).items():
+            console.print(render.terminal(Table(title=name, columns=ON_A_TERMINAL, rows=rows)))
         console.print(", ".join(f"{verdict}: {n}" for verdict, n in counts(judged).items()))

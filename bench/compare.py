@@ -118,7 +118,7 @@ class Choice:
 
 def chosen(choice: Choice) -> list[Job]:
     """Return the points that can run here, of cases that repeat; prints a line for each backend that cannot."""
-    jobs = sweep.jobs(choice.preset, {"case": choice.cases})
+    jobs = sweep.jobs(choice.preset, [f"case={name}" for name in choice.cases])
     wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
     return sweep.runnable(wanted, availability(), "left out")
 

@@ -377,7 +377,8 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice, want
 
 def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path) -> None:
     """Put the rows of pairs into a report, judged at the noise of the machine that made them."""
-    calibration = calibration_of([pair.b for pair in pairs], calibrations, report.notes)
+    calibration, notes = calibration_of([pair.b for pair in pairs], calibrations)
+    report.notes += notes
     report.rows += judge(pairs, report.threshold, calibration)
 
 
@@ -433,15 +434,16 @@ def _verdict(row: Row, p: float) -> str:
     return "regression" if p < (1 - CONFIDENCE) / 2 and row.estimate.value >= 1 + row.limit else "inconclusive"
 
 
-def calibration_of(records: Sequence[Record], folder: Path, notes: list[str]) -> Calibration | None:
-    """Return the calibration of the machine that made records; notes say what it lacks."""
+def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration | None, list[str]]:
+    """Return the calibration of the machine that made records, and in words what it lacks."""
     if not records:
-        return None
+        return None, []
     calibration = calibrate.read(records[0], folder)
     if calibration is None or not calibration.fits(records[0]):
         why = "is not calibrated" if calibration is None else "was calibrated with other versions"
-        notes.append(f"the machine {why}: noise from one run to the next is not known; run `python -m bench calibrate`")
-        return None
+        advice = "noise from one run to the next is not known; run `python -m bench calibrate`"
+        return None, [f"the machine {why}: {advice}"]
+    notes = []
     found = [(record, calibration.of(record)) for record in records]
     others = [known for record, known in found if known is not None and known.point != record.point]
     if others:
@@ -452,7 +454,7 @@ def calibration_of(records: Sequence[Record], folder: Path, notes: list[str]) ->
         )
     if unknown := sum(known is None for _, known in found):
         notes.append(f"{unknown} of {len(records)} points have no calibrated point of their case, backend and preset")
-    return calibration
+    return calibration, notes
 
 
 # ------------------------------------------------------------------ showing

@@ -232,7 +232,7 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
 def run_sweep(publication: Publication) -> Iterator[str]:
     """Measure each point that has no evidence yet and whose backend is here."""
     states = availability()
-    jobs = [job for job in sweep.jobs(publication.context.preset, {}) if states[str(job.point["backend"])].available]
+    jobs = [job for job in sweep.jobs(publication.context.preset) if states[str(job.point["backend"])].available]
     todo = sweep.missing(publication.of_shard(jobs), publication.folder / RECORDS)
     for index, record in enumerate(sweep.run(todo, publication.context, publication.folder / RECORDS, RUNNER), start=1):
         yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"

@@ -295,12 +295,12 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
     return apart if changed is None else {**apart, "files of the code that changed": (0, changed)}
 
 
-def changed_files(sha: str | None, root: Path = machine.ROOT) -> int | None:
+def changed_files(sha: str | None) -> int | None:
     """Return in how many files the code here differs from a commit; None: git does not know it."""
     if sha is None:
         return None
     try:
-        return len(machine.git("diff", "--name-only", sha, "--", *CODE, root=root).splitlines())
+        return len(machine.git("diff", "--name-only", sha, "--", *CODE).splitlines())
     except (OSError, CalledProcessError):
         return None
 

@@ -108,7 +108,10 @@ def selftest(
         random, failed = np.random.default_rng(0), list[str]()
         if records:
             kept = list(Evidence.of(choice.of(records)).kept.values())
-            trials = simulated(kept, _calibration(kept, calibrations), slower, times, random)
+            calibration, notes = calibration_of(kept, calibrations)
+            for note in notes:
+                say(note)
+            trials = simulated(kept, calibration, slower, times, random)
         else:
             trials = measured(compare.chosen(choice), choice.preset, slower, times, resume, out, failed)
         tallies = tallied(trials, limit, calibrations)
@@ -123,19 +126,11 @@ def selftest(
         raise typer.Exit(int(Code.BROKEN if failed else Code.REGRESSION))
 
 
-def _calibration(records: Sequence[Record], folder: Path, *, says: bool = True) -> Calibration | None:
-    notes: list[str] = []
-    calibration = calibration_of(records, folder, notes)
-    for note in notes if says else ():
-        say(note)
-    return calibration
-
-
 def tallied(trials: Iterable[Trial], threshold: float, calibrations: Path) -> list[Tally]:
     """Judge each gate, and count its verdicts by point."""
     tallies: dict[str, Tally] = {}
     for slower, pairs in trials:
-        calibration = _calibration([pair.b for pair in pairs], calibrations, says=False)
+        calibration, _ = calibration_of([pair.b for pair in pairs], calibrations)
         for row in judge(pairs, threshold, calibration):
             tally = tallies.setdefault(row.subject, Tally(row.subject))
             tally.verdicts.setdefault(slower, Counter())[row.verdict] += 1

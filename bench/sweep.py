@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -19,7 +19,7 @@ from . import documents, plots, ray_sweep
 from .case import Case, Job
 from .cases import CASES
 from .judge import key, name_of, point_key
-from .point import Point, Preset, PresetName
+from .point import Preset, PresetName, passes
 from .record import RESULTS, SWEEPS, Context, Record, append, read_all, there
 from .show import render
 from .show.records import by_machine
@@ -27,18 +27,15 @@ from .stopping import keeps
 from .worker import run_points
 from .workloads.shared import availability
 
-Filters = Mapping[str, Sequence[Any] | None]
-"""Values to keep of each axis, and of "case", or their texts; one that is not named, or has none, keeps all."""
 
-
-def jobs(preset: Preset, filters: Filters, cases: Mapping[str, Case] = CASES) -> list[Job]:
-    """Return the points of a preset that pass the filters."""
-
-    def keeps(case: Case, point: Point) -> bool:
-        values = {"case": case.name, **point}
-        return all(not kept or str(values.get(name)) in map(str, kept) for name, kept in filters.items())
-
-    return [Job(case, point) for case in cases.values() for point in case.points(preset) if keeps(case, point)]
+def jobs(preset: Preset, where: Sequence[str] = (), cases: Mapping[str, Case] = CASES) -> list[Job]:
+    """Return the points of a preset that pass ``AXIS=VALUE`` conditions, of which ``case`` is an axis, too."""
+    return [
+        Job(case, point)
+        for case in cases.values()
+        for point in case.points(preset)
+        if passes({"case": case.name, **point}, where)
+    ]
 
 
 Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
@@ -102,8 +99,10 @@ def command(
     ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
-    filters = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
-    todo = jobs(preset.value, {**filters, **_where(where or [])})
+    _require_known(where or [])
+    kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
+    named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
+    todo = jobs(preset.value, [*named, *(where or [])])
     if not todo:
         say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
@@ -126,20 +125,17 @@ def command(
         raise typer.Exit(1)
 
 
-def _where(conditions: list[str]) -> dict[str, list[str]]:
-    """Parse AXIS=VALUE, of axes and values that a case has."""
+def _require_known(conditions: Sequence[str]) -> None:
+    """Make sure that AXIS=VALUE conditions name axes and values that a case has; raises BadParameter."""
     known: dict[str, dict[str, None]] = {}
     for preset, case in itertools.product(PresetName, CASES.values()):
         for axis, values in case.axes(preset.value).items():
             known.setdefault(axis, {}).update(dict.fromkeys(map(str, values)))
-    filters: dict[str, list[str]] = {}
     for condition in conditions:
         axis, _, text = condition.partition("=")
         if axis not in known or text not in known[axis]:
             choices = ", ".join(known.get(axis, {})) or f"no such axis; axes are {', '.join(known)}"
             raise typer.BadParameter(f"--where {condition}: unknown (known: {choices})")
-        filters.setdefault(axis, []).append(text)
-    return filters
 
 
 def _show(records: list[Record]) -> None:

@@ -137,12 +137,10 @@ COUNTED_TO: Final = 0.001
 """Share by which counts of the same code differ at most, as its files lie in other folders."""
 
 
-def changes_of(
-    before: Record, now: Record, threshold: float, costs: Mapping[str, tuple[str, ...]] = COSTS
-) -> dict[str, float]:
+def changes_of(before: Record, now: Record, threshold: float) -> dict[str, float]:
     """Return how much more each cost is now, as a share, where it is beyond a threshold; higher is always worse."""
     changes = {}
-    for name, metrics in costs.items():
+    for name, metrics in COSTS.items():
         change = max((_change(before, now, metric) for metric in metrics), key=abs)
         if abs(change) > threshold:
             changes[name] = change

@@ -57,7 +57,7 @@ def bench(words: Sequence[str]) -> None:
         doctor.examine = list
         publish.chosen = lambda *_: []
         publish.is_claimed = lambda *_: True
-        jobs = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
+        jobs = sweep.jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
         case, pairs = jobs[0].case, [(jobs[0].point, jobs[-1].point), (jobs[1].point, jobs[-1].point)]
         if words[0] == "publish":
             sweep.jobs = lambda *_: jobs

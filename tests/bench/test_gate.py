@@ -258,12 +258,11 @@ def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
     assert (row.estimate.low, row.estimate.high) == (pair.ratio.low, pair.ratio.high)
     assert (row.limit, row.verdict) == (0.2, "inconclusive")
     assert row.noise.startswith("rounds, calibrated at env_step[env=cartpole,backend=cpu,n_envs=7")
-    notes = []
     file = machine.ROOT / "results" / "calibration"
     (stored,) = (Calibration.model_validate_json(each.read_text()) for each in file.glob("*.json"))
     (floor,) = stored.noise
     other = pair.b.model_copy(update={"machine": stored.machine, "point": {**floor.point, "n_envs": 7}})
-    gate.calibration_of([other], file, notes)
+    _, notes = gate.calibration_of([other], file)
     assert notes == [
         "1 of 1 points are not calibrated: the noisiest calibrated point of their case, backend and preset stands in, "
         "env_step[env=cartpole,backend=pycuda,n_envs=100000,n_agents=1,exact=False]"
@@ -284,7 +283,7 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
 
 def test_gate_measures_the_baseline_again(tmp_path):
     """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
-    todo = sweep.jobs("smoke", {"case": ["env_step"], "backend": ["host"], "env": ["cartpole"]})
+    todo = sweep.jobs("smoke", ["case=env_step", "backend=host", "env=cartpole"])
     for _ in sweep.run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
         pass
     judged = (Code.OK, Code.REGRESSION, Code.INCONCLUSIVE)

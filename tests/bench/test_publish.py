@@ -22,7 +22,7 @@ from bench.sets import (
 )
 from tests.bench.builders import bench
 
-SMOKE = {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]}
+SMOKE = ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"]
 CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
 
 
@@ -30,7 +30,7 @@ CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
 def here(monkeypatch, tmp_path):
     """Return a function that publishes a few points of preset smoke on this machine, which is in order."""
     jobs = sweep.jobs("smoke", SMOKE)
-    monkeypatch.setattr(sweep, "jobs", lambda preset, filters: jobs)
+    monkeypatch.setattr(sweep, "jobs", lambda preset: jobs)
     first, other = (job.point for job in jobs[:2])
     env_step = replace(jobs[0].case, pairs=lambda preset: [(first, other)])
     monkeypatch.setattr(publish, "CASES", {"env_step": env_step})
@@ -61,7 +61,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     here()
     records = read_all([folder / RECORDS])
     assert records[0] == first
-    points = [job.point for job in sweep.jobs("smoke", {})]
+    points = [job.point for job in sweep.jobs("smoke")]
     assert [record.point for record in records] == points + points[:2]
     (comparison,) = read_comparisons([folder / COMPARISONS])
     assert (comparison.a, comparison.b) == (records[-2].id, records[-1].id)
@@ -79,7 +79,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
 
 def test_shards_of_a_set_share_its_points(here, tmp_path):
     """Each shard measures its own, in any order; the call without one adds what is left and finishes the set."""
-    jobs = sweep.jobs("smoke", {})
+    jobs = sweep.jobs("smoke")
     for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
         here("--shard", shard, exits=publish.UNFINISHED)
         alone = [record.point for record in read_all([folder_in(tmp_path) / RECORDS]) if record.taken == ALONE]

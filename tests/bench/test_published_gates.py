@@ -17,8 +17,7 @@ def rows(name):
     for record in read_all((RESULTS / "comparisons").glob(f"*-{name}.jsonl")):
         runs[record.run_id[:-2]][record.run_id[-1]] = record
     for a, b in (runs[each].values() for each in sorted(runs)):
-        notes = []
-        calibration = calibration_of([b], RESULTS / "calibration", notes)
+        calibration, notes = calibration_of([b], RESULTS / "calibration")
         assert calibration is not None, notes
         pair = Pair(name="a point", a=a, b=b, comparison=Comparison.of_one_round(a, b))
         (row,) = judge([pair], THRESHOLD, calibration)

@@ -157,7 +157,7 @@ def fake(monkeypatch, tmp_path):
     monkeypatch.setitem(reproduce.CASES, "fake", point)
     file = tmp_path / "r.jsonl"
     (recorded,) = sweep.run(
-        sweep.jobs("smoke", {}, {"fake": point}), Context.here("smoke", "run-1"), file, in_this_process
+        sweep.jobs("smoke", cases={"fake": point}), Context.here("smoke", "run-1"), file, in_this_process
     )
     assert recorded.is_evidence
     return file, how

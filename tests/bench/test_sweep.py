@@ -27,7 +27,7 @@ def some_work() -> None:
 
 
 def jobs_of(fake):
-    return sweep.jobs("smoke", {}, {fake.name: fake})
+    return sweep.jobs("smoke", cases={fake.name: fake})
 
 
 def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
@@ -90,18 +90,18 @@ def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
 
 def test_filters_keep_the_named_values():
     """A filter keeps the points with one of its values; an axis that a case lacks drops the case."""
-    found = sweep.jobs("full", {"env": ["cartpole"], "backend": ["host"], "n_envs": [1, 100]})
+    found = sweep.jobs("full", ["env=cartpole", "backend=host", "n_envs=1", "n_envs=100"])
     assert {(job.point["env"], job.point["backend"], job.point["n_envs"]) for job in found} == {
         ("cartpole", "host", 1),
         ("cartpole", "host", 100),
     }
-    assert {job.case.name for job in sweep.jobs("default", {"implementation": ["torch.Categorical"]})} == {"sampler"}
+    assert {job.case.name for job in sweep.jobs("default", ["implementation=torch.Categorical"])} == {"sampler"}
 
 
 @pytest.fixture(scope="module")
 def cartpoles(tmp_path_factory):
     """Return records of CartPole on NumPy and in C++."""
-    todo = sweep.jobs("smoke", {"case": ["env_step"], "env": ["cartpole"], "backend": ["cpu", "host"]})
+    todo = sweep.jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
     file = tmp_path_factory.mktemp("sweep") / "r.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)

@@ -53,7 +53,7 @@ def recorded(tmp_path, monkeypatch):
 
     def record(workload) -> Record:
         fake = case(lambda _: workload, 1, workload=type(workload))
-        jobs, context = sweep.jobs("smoke", {}, {"fake": fake}), Context.here("smoke", run_id="test")
+        jobs, context = sweep.jobs("smoke", cases={"fake": fake}), Context.here("smoke", run_id="test")
         (made,) = sweep.run(jobs, context, tmp_path / "r.jsonl", in_this_process)
         assert read_all([tmp_path / "r.jsonl"]) == [made]
         return made
