@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
+from warpdrive_min.kernels.arguments import Gaussian, Noise, Uniform
 from warpdrive_min.kernels.core_numba import between, exp, log, maths, philox, uniform, word
 
 ONE, TWO_PI = np.float32(1), np.float32(2 * math.pi)
@@ -55,46 +56,27 @@ def build(c: Any) -> dict[str, Any]:
         return normal(words[2], words[3]) if is_upper else normal(words[0], words[1]), words
 
     @cuda.jit
-    def noise(
-        mean: float32[:, :, :],
-        ou_state: float32[:, :, :],
-        actions: float32[:, :, :],
-        draws: int32[:],
-        seed: int32[:],
-        damping: float32,
-        stddev: float32,
-        scale: float32,
-        damping_factor: float32[:],
-        stddev_factor: float32[:],
-        scale_factor: float32[:],
-        stream: int32,
-        n_envs: int32,
-    ) -> None:
-        decay = ONE - float32(damping) * damping_factor[0]
-        deviation, amplitude = float32(stddev) * stddev_factor[0], float32(scale) * scale_factor[0]
+    def noise(given: Noise, n_envs: int32) -> None:
+        decay = ONE - float32(given.damping) * given.damping_factor[0]
+        deviation, amplitude = (
+            float32(given.stddev) * given.stddev_factor[0],
+            float32(given.scale) * given.scale_factor[0],
+        )
         for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * N_AGENTS, THREADS):
             env, agent = cuda.blockIdx.x * ENVS_PER_BLOCK + item // N_AGENTS, item % N_AGENTS
             if env < n_envs:
                 words = (uint32(0), uint32(0), uint32(0), uint32(0))
                 for action_type in range(N_TYPES):
-                    drawn, words = next_normal(words, draws[env], action_type, env, agent, stream, seed)
-                    state = float32(decay * ou_state[env, agent, action_type] + deviation * drawn)
-                    ou_state[env, agent, action_type] = state
-                    actions[env, agent, action_type] = mean[env, agent, action_type] + amplitude * state
-        count(draws, n_envs)
+                    drawn, words = next_normal(
+                        words, given.draws[env], action_type, env, agent, given.stream, given.seed
+                    )
+                    state = float32(decay * given.ou_state[env, agent, action_type] + deviation * drawn)
+                    given.ou_state[env, agent, action_type] = state
+                    given.actions[env, agent, action_type] = given.mean[env, agent, action_type] + amplitude * state
+        count(given.draws, n_envs)
 
     @cuda.jit
-    def gaussian(
-        mean: float32[:, :, :],
-        log_std: float32[:, :],
-        actions: float32[:, :, :],
-        draws: int32[:],
-        seed: int32[:],
-        log_prob: float32[:, :],
-        entropy: float32[:, :],
-        stream: int32,
-        n_envs: int32,
-    ) -> None:
+    def gaussian(given: Gaussian, n_envs: int32) -> None:
         for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * N_AGENTS, THREADS):
             env, agent = cuda.blockIdx.x * ENVS_PER_BLOCK + item // N_AGENTS, item % N_AGENTS
             if env < n_envs:
@@ -102,43 +84,37 @@ def build(c: Any) -> dict[str, Any]:
                 row_log_prob = float32(0)
                 row_entropy = float32(0)
                 for action_type in range(N_TYPES):
-                    action = mean[env, agent, action_type]
-                    log_deviation = log_std[agent, action_type]
+                    action = given.mean[env, agent, action_type]
+                    log_deviation = given.log_std[agent, action_type]
                     drawn = float32(0)
                     if not ARGMAX:
-                        drawn, words = next_normal(words, draws[env], action_type, env, agent, stream, seed)
+                        drawn, words = next_normal(
+                            words, given.draws[env], action_type, env, agent, given.stream, given.seed
+                        )
                         action += exp(log_deviation) * drawn
-                    actions[env, agent, action_type] = action
+                    given.actions[env, agent, action_type] = action
                     row_log_prob += (float32(-0.5) * drawn * drawn - log_deviation) - HALF_LOG_TWO_PI
                     row_entropy += log_deviation + HALF_LOG_TWO_PI_E
                 if LOG_PROB:
-                    log_prob[env, agent] = row_log_prob
+                    given.log_prob[env, agent] = row_log_prob
                 if ENTROPY:
-                    entropy[env, agent] = row_entropy
+                    given.entropy[env, agent] = row_entropy
         if not ARGMAX:
-            count(draws, n_envs)
+            count(given.draws, n_envs)
 
     @cuda.jit
-    def uniform_actions(
-        low: float32[:, :],
-        high: float32[:, :],
-        actions: float32[:, :, :],
-        draws: int32[:],
-        seed: int32[:],
-        stream: int32,
-        n_envs: int32,
-    ) -> None:
+    def uniform_actions(given: Uniform, n_envs: int32) -> None:
         for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * N_AGENTS, THREADS):
             env, agent = cuda.blockIdx.x * ENVS_PER_BLOCK + item // N_AGENTS, item % N_AGENTS
             if env < n_envs:
                 words = (uint32(0), uint32(0), uint32(0), uint32(0))
                 for action_type in range(N_TYPES):
-                    index = number(draws[env], N_TYPES, action_type)
+                    index = number(given.draws[env], N_TYPES, action_type)
                     if action_type == 0 or index & uint32(3) == 0:
-                        words = philox(index >> uint32(2), env, agent, stream, seed[0], seed[1])
+                        words = philox(index >> uint32(2), env, agent, given.stream, given.seed[0], given.seed[1])
                     weight = uniform(word(words, index & uint32(3)))
-                    least, most = low[agent, action_type], high[agent, action_type]
-                    actions[env, agent, action_type] = between(least, most, weight)
-        count(draws, n_envs)
+                    least, most = given.low[agent, action_type], given.high[agent, action_type]
+                    given.actions[env, agent, action_type] = between(least, most, weight)
+        count(given.draws, n_envs)
 
     return {"noise": noise, "gaussian": gaussian, "uniform_actions": uniform_actions}

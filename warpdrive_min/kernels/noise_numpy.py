@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from warpdrive_min import rng
 from warpdrive_min.kernels import maths_numpy
+from warpdrive_min.kernels.arguments import Gaussian, Noise, Uniform
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
@@ -43,60 +44,28 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         is_upper = (word & np.uint32(2)) != 0
         return normal(np.where(is_upper, z, x), np.where(is_upper, w, y))
 
-    def noise(
-        mean: FloatArray,
-        ou_state: FloatArray,
-        actions: FloatArray,
-        draws: IntArray,
-        seed: IntArray,
-        damping: float,
-        stddev: float,
-        scale: float,
-        damping_factor: FloatArray,
-        stddev_factor: FloatArray,
-        scale_factor: FloatArray,
-        stream: int,
-        n_envs: int,
-    ) -> None:
-        decay = ONE - np.float32(damping) * damping_factor
-        drawn = normals(draws, stream, seed)
-        ou_state[...] = decay * ou_state + np.float32(stddev) * stddev_factor * drawn
-        actions[...] = mean + np.float32(scale) * scale_factor * ou_state
-        draws += 1
+    def noise(given: Noise, n_envs: int) -> None:
+        decay = ONE - np.float32(given.damping) * given.damping_factor
+        drawn = normals(given.draws, given.stream, given.seed)
+        given.ou_state[...] = decay * given.ou_state + np.float32(given.stddev) * given.stddev_factor * drawn
+        given.actions[...] = given.mean + np.float32(given.scale) * given.scale_factor * given.ou_state
+        given.draws[...] += 1
 
-    def gaussian(
-        mean: FloatArray,
-        log_std: FloatArray,
-        actions: FloatArray,
-        draws: IntArray,
-        seed: IntArray,
-        log_prob: FloatArray,
-        entropy: FloatArray,
-        stream: int,
-        n_envs: int,
-    ) -> None:
-        drawn = np.zeros_like(mean) if c.ARGMAX else normals(draws, stream, seed)
-        actions[...] = mean if c.ARGMAX else mean + maths_numpy.exp(log_std) * drawn
+    def gaussian(given: Gaussian, n_envs: int) -> None:
+        drawn = np.zeros_like(given.mean) if c.ARGMAX else normals(given.draws, given.stream, given.seed)
+        given.actions[...] = given.mean if c.ARGMAX else given.mean + maths_numpy.exp(given.log_std) * drawn
         if c.LOG_PROB:
-            log_prob[...] = _total((np.float32(-0.5) * drawn * drawn - log_std) - HALF_LOG_TWO_PI)
+            given.log_prob[...] = _total((np.float32(-0.5) * drawn * drawn - given.log_std) - HALF_LOG_TWO_PI)
         if c.ENTROPY:
-            entropy[...] = _total(log_std + HALF_LOG_TWO_PI_E)
+            given.entropy[...] = _total(given.log_std + HALF_LOG_TWO_PI_E)
         if not c.ARGMAX:
-            draws += 1
+            given.draws[...] += 1
 
-    def uniform_actions(
-        low: FloatArray,
-        high: FloatArray,
-        actions: FloatArray,
-        draws: IntArray,
-        seed: IntArray,
-        stream: int,
-        n_envs: int,
-    ) -> None:
-        word = draws.view(np.uint32)[:, None, None] * np.uint32(c.N_TYPES) + types
-        weight = rng.uniform(np.choose(word & np.uint32(3), blocks(word, stream, seed)))
-        np.clip((ONE - weight) * low + weight * high, low, high, out=actions)
-        draws += 1
+    def uniform_actions(given: Uniform, n_envs: int) -> None:
+        word = given.draws.view(np.uint32)[:, None, None] * np.uint32(c.N_TYPES) + types
+        weight = rng.uniform(np.choose(word & np.uint32(3), blocks(word, given.stream, given.seed)))
+        np.clip((ONE - weight) * given.low + weight * given.high, given.low, given.high, out=given.actions)
+        given.draws[...] += 1
 
     return {"noise": noise, "gaussian": gaussian, "uniform_actions": uniform_actions}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from numba import cuda, int32
 
+from warpdrive_min.kernels.arguments import Rows
 from warpdrive_min.kernels.core_numba import pool_row
 
 
@@ -16,25 +17,15 @@ def build(c: Any) -> dict[str, Any]:
     ENVS_PER_BLOCK, THREADS = c.ENVS_PER_BLOCK, c.THREADS
 
     @cuda.jit
-    def reset_rows(
-        target: int32[:, :],
-        source: int32[:, :],
-        _done_: int32[:],
-        _episode_: int32[:],
-        _reset_seed_: int32[:],
-        n_words: int32,
-        n_rows: int32,
-        force: int32,
-        n_envs: int32,
-    ) -> None:
-        for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * n_words, THREADS):
-            local = 0 if ENVS_PER_BLOCK == 1 else item // n_words
+    def reset_rows(given: Rows, n_envs: int32) -> None:
+        for item in range(cuda.threadIdx.x, ENVS_PER_BLOCK * given.n_words, THREADS):
+            local = 0 if ENVS_PER_BLOCK == 1 else item // given.n_words
             env = cuda.blockIdx.x * ENVS_PER_BLOCK + local
-            if env < n_envs and (force != 0 or _done_[env] != 0):
+            if env < n_envs and (given.force != 0 or given.done[env] != 0):
                 row = env
-                if n_rows > 0:
-                    row = pool_row(_episode_[env], env, _reset_seed_[0], _reset_seed_[1], n_rows)
-                target[env, item - local * n_words] = source[row, item - local * n_words]
+                if given.n_rows > 0:
+                    row = pool_row(given.episode[env], env, given.reset_seed[0], given.reset_seed[1], given.n_rows)
+                given.target[env, item - local * given.n_words] = given.source[row, item - local * given.n_words]
 
     @cuda.jit
     def undo_done(_done_: int32[:], _timestep_: int32[:], _episode_: int32[:], force: int32, n_envs: int32) -> None:

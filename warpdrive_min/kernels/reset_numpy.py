@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdrive_min import rng
+from warpdrive_min.kernels.arguments import Rows
 
 IntArray = NDArray[np.int32]
 
@@ -16,21 +17,11 @@ IntArray = NDArray[np.int32]
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Return the kernels ``reset_rows`` and ``undo_done``; arrays arrive as rows of 32-bit words."""
 
-    def reset_rows(
-        target: IntArray,
-        source: IntArray,
-        _done_: IntArray,
-        _episode_: IntArray,
-        _reset_seed_: IntArray,
-        n_words: int,
-        n_rows: int,
-        force: int,
-        n_envs: int,
-    ) -> None:
-        envs = _affected(_done_, force)
-        low, high = _reset_seed_
-        rows = rng.pool_row(_episode_[envs], envs, low, high, n_rows) if n_rows else envs
-        target[envs] = source[rows]
+    def reset_rows(given: Rows, n_envs: int) -> None:
+        envs = _affected(given.done, given.force)
+        low, high = given.reset_seed
+        rows = rng.pool_row(given.episode[envs], envs, low, high, given.n_rows) if given.n_rows else envs
+        given.target[envs] = given.source[rows]
 
     def undo_done(_done_: IntArray, _timestep_: IntArray, _episode_: IntArray, force: int, n_envs: int) -> None:
         envs = _affected(_done_, force)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
+from warpdrive_min.kernels.arguments import Choices
 from warpdrive_min.kernels.core_numba import exp, log, natural, philox, split, uniform, word
 
 TILE_FLOATS = 8192
@@ -43,17 +44,7 @@ def build(c: Any) -> dict[str, Any]:
         return natural(first_env + local), agent
 
     @cuda.jit
-    def sample(
-        distribution: float32[:, :, :],
-        mask: Any,
-        actions: int32[:, :, :],
-        draws: int32[:],
-        seed: int32[:],
-        log_prob: Any,
-        entropy: Any,
-        stream: int32,
-        n_envs: int32,
-    ) -> None:
+    def sample(given: Choices, n_envs: int32) -> None:
         tile = cuda.shared.array((TILE_ROWS, ROW_STRIDE), float32)
         thread = cuda.threadIdx.x
         first_env = natural(cuda.blockIdx.x // BLOCKS_PER_ENV * ENVS_PER_BLOCK)
@@ -65,9 +56,9 @@ def build(c: Any) -> dict[str, Any]:
             for i in range(thread, n_rows * N_CATEGORIES, THREADS):
                 r, k = split(i, N_CATEGORIES)
                 env, agent = place(first_env, tile_start + r)
-                value = float32(distribution[env, agent, k])
+                value = float32(given.distribution[env, agent, k])
                 if MASKED:
-                    if mask[env, agent, k] == 0:
+                    if given.mask[env, agent, k] == 0:
                         value = FORBIDDEN
                 tile[r, k] = value
             cuda.syncthreads()
@@ -104,9 +95,11 @@ def build(c: Any) -> dict[str, Any]:
                             tile[r, natural(k)] = weight
                         if not ARGMAX:
                             # uint32 of each step: the count of words wraps as in the other languages.
-                            number = uint32(uint32(uint32(draws[env]) * uint32(N_TYPES)) + uint32(action_type))
+                            number = uint32(uint32(uint32(given.draws[env]) * uint32(N_TYPES)) + uint32(action_type))
                             if action_type == 0 or number & uint32(3) == 0:
-                                words = philox(number >> uint32(2), env, agent, stream, seed[0], seed[1])
+                                words = philox(
+                                    number >> uint32(2), env, agent, given.stream, given.seed[0], given.seed[1]
+                                )
                             threshold = uniform(word(words, number & uint32(3))) * total
                             running = float32(0)
                             is_found = False
@@ -126,18 +119,18 @@ def build(c: Any) -> dict[str, Any]:
                         drawn = 0
                         if MASKED:
                             for k in range(end - 1, start - 1, -1):
-                                if mask[env, agent, k] != 0:
+                                if given.mask[env, agent, k] != 0:
                                     drawn = k - start
-                    actions[env, agent, action_type] = drawn
+                    given.actions[env, agent, action_type] = drawn
                     start = end
                 if LOG_PROB:
-                    log_prob[env, agent] = row_log_prob
+                    given.log_prob[env, agent] = row_log_prob
                 if ENTROPY:
-                    entropy[env, agent] = row_entropy
+                    given.entropy[env, agent] = row_entropy
             cuda.syncthreads()
         if not ARGMAX and BLOCKS_PER_ENV == 1:
             for local in range(thread, n_block_envs, THREADS):
-                draws[first_env + local] += 1
+                given.draws[first_env + local] += 1
 
     @cuda.jit
     def count(draws: int32[:], n_envs: int32) -> None:

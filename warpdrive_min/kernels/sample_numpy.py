@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from warpdrive_min import rng
 from warpdrive_min.kernels import maths_numpy
+from warpdrive_min.kernels.arguments import Choices
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
@@ -25,26 +26,16 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     weighed = not c.ARGMAX or c.LOG_PROB or c.ENTROPY
     starts = np.cumsum([0, *sizes[:-1]])
 
-    def sample(
-        distribution: FloatArray,
-        mask: IntArray,
-        actions: IntArray,
-        draws: IntArray,
-        seed: IntArray,
-        log_prob: FloatArray,
-        entropy: FloatArray,
-        stream: int,
-        n_envs: int,
-    ) -> None:
+    def sample(given: Choices, n_envs: int) -> None:
         if c.LOG_PROB:
-            log_prob[...] = 0
+            given.log_prob[...] = 0
         if c.ENTROPY:
-            entropy[...] = 0
+            given.entropy[...] = 0
         for action_type, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             part = slice(start, start + size)
             # Categories first, so that the sums over them run along whole arrays.
-            rows = np.moveaxis(distribution[..., part], -1, 0)
-            allowed = np.moveaxis(mask[..., part], -1, 0) != 0 if c.MASKED else None
+            rows = np.moveaxis(given.distribution[..., part], -1, 0)
+            allowed = np.moveaxis(given.mask[..., part], -1, 0) != 0 if c.MASKED else None
             rows = rows if allowed is None else np.where(allowed, rows, FORBIDDEN)
             fallback = (
                 np.zeros(rows.shape[1:], np.int32) if allowed is None else allowed.argmax(axis=0).astype(np.int32)
@@ -60,14 +51,14 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
                 best = _maximum(rows)
                 action = np.where(best > FORBIDDEN, (rows == best).argmax(axis=0).astype(np.int32), fallback)
             else:
-                word = draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
-                action = _draw(weights, rng.uniform(words.select(word, stream, seed)), fallback)
-            actions[..., action_type] = action
+                word = given.draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
+                action = _draw(weights, rng.uniform(words.select(word, given.stream, given.seed)), fallback)
+            given.actions[..., action_type] = action
             if c.LOG_PROB or c.ENTROPY:
-                targets = log_prob if c.LOG_PROB else None, entropy if c.ENTROPY else None
+                targets = given.log_prob if c.LOG_PROB else None, given.entropy if c.ENTROPY else None
                 _add_statistics(weights, logs, action, *targets)
         if not c.ARGMAX:
-            draws += 1
+            given.draws[...] += 1
 
     return {"sample": sample}
 

@@ -1,0 +1,119 @@
+"""Arguments of the core's own kernels, as named tuples that kernels in NumPy and in Numba take whole.
+
+Annotations are in Numba's notation; ``Any`` is what the constants switch off. The first axis is the environment unless
+said otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from numba import float32, int32
+
+
+class Recording(NamedTuple):
+    """Step of all environments, the rows that keep it, and sums over episodes."""
+
+    rewards: float32[:, :]
+    done: int32[:]
+    terminated: int32[:]
+    truncated: int32[:]
+    final_observations: float32[:, :]
+    reward_row: float32[:, :]
+    terminated_row: int32[:]
+    truncated_row: int32[:]
+    success_row: int32[:]
+    running_return: float32[:, :]
+    running_steps: int32[:]
+    finished_return: float32[:, :]
+    finished_steps: int32[:]
+    finished_episodes: int32[:]
+    cuts: float32[:, :, :]
+    n_cut: int32[:]
+    n_cuts: int32
+
+
+class Scan(NamedTuple):
+    """Rollout, and what follows from it: ``[step, row]``, ``[step, env]`` and ``[row]``."""
+
+    rewards: float32[:, :]
+    values: float32[:, :]
+    terminated: int32[:, :]
+    truncated: int32[:, :]
+    last_values: float32[:]
+    cut_values: float32[:, :]
+    advantages: float32[:, :]
+    returns: float32[:, :]
+    gamma: float32
+    lam: float32
+    n_steps: int32
+    n_cuts: int32
+    n_rows: int32
+
+
+class Noise(NamedTuple):
+    """Draw of an Ornstein-Uhlenbeck process around a mean."""
+
+    mean: float32[:, :, :]
+    ou_state: float32[:, :, :]
+    actions: float32[:, :, :]
+    draws: int32[:]
+    seed: int32[:]
+    damping: float32
+    stddev: float32
+    scale: float32
+    damping_factor: float32[:]
+    stddev_factor: float32[:]
+    scale_factor: float32[:]
+    stream: int32
+
+
+class Gaussian(NamedTuple):
+    """Draw from Gaussians."""
+
+    mean: float32[:, :, :]
+    log_std: float32[:, :]
+    actions: float32[:, :, :]
+    draws: int32[:]
+    seed: int32[:]
+    log_prob: float32[:, :]
+    entropy: float32[:, :]
+    stream: int32
+
+
+class Uniform(NamedTuple):
+    """Draw between bounds."""
+
+    low: float32[:, :]
+    high: float32[:, :]
+    actions: float32[:, :, :]
+    draws: int32[:]
+    seed: int32[:]
+    stream: int32
+
+
+class Choices(NamedTuple):
+    """Draw of discrete actions."""
+
+    distribution: float32[:, :, :]
+    mask: Any
+    actions: int32[:, :, :]
+    draws: int32[:]
+    seed: int32[:]
+    log_prob: Any
+    entropy: Any
+    stream: int32
+
+
+class Rows(NamedTuple):
+    """Array whose rows are restored, and where they come from."""
+
+    target: int32[:, :]
+    source: int32[:, :]
+    done: int32[:]
+    episode: int32[:]
+    reset_seed: int32[:]
+    n_words: int32
+    n_rows: int32
+    force: int32
