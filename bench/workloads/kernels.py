@@ -25,11 +25,11 @@ from warpdrive_min import (
 )
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import copy_state
-from warpdrive_min.constants import DONE, EPISODE, TIMESTEP, Constants
+from warpdrive_min.constants import DONE, EPISODE, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import Shuffle
-from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, SharedLayout
+from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
 from ..measure import Timed

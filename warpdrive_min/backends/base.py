@@ -12,7 +12,17 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import torch
 
-from warpdrive_min.constants import DONE, EPISODE, LOG_MASK, RESET_SEED, TIMESTEP, Constants
+from warpdrive_min.constants import (
+    DONE,
+    EPISODE,
+    FINAL_OBSERVATIONS,
+    LOG_MASK,
+    RESET_SEED,
+    TERMINATED,
+    TIMESTEP,
+    TRUNCATED,
+    Constants,
+)
 from warpdrive_min.errors import BackendUnavailable, BindingError, TypeMismatch
 
 Language = Literal["numpy", "cuda_c", "numba"]
@@ -188,7 +198,7 @@ class Backend(abc.ABC):
 
 
 ACTIONS: Final = Constants.ACTIONS
-KEPT: Final = (Constants.OBSERVATIONS, "final_observations", Constants.REWARDS, "terminated", "truncated", DONE)
+KEPT: Final = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS, Constants.REWARDS, TERMINATED, TRUNCATED, DONE)
 """Arrays that a step writes, of which a rollout may keep every row."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from warpdrive_min.constants import TIMESTEP, Constants
+from warpdrive_min.constants import FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import agent_sets
@@ -25,8 +25,6 @@ Agents = Sequence[Hashable]
 PolicyMap = Mapping[str, Agents]
 """Agents of each policy, every agent once."""
 
-TERMINATED: Final = "terminated"
-TRUNCATED: Final = "truncated"
 LAYOUTS: Final = {
     "shared": "warpdrive_min.training.arrays:SharedLayout",
     "warpdrive": "warpdrive_min.dialect.layout:WarpDriveLayout",
@@ -217,7 +215,7 @@ class SharedLayout:
         A step that restarts by itself has put that aside; otherwise it is still there.
         """
         data = wrapper.cuda_data_manager
-        name = ("final_observations" if wrapper.auto_reset else Constants.OBSERVATIONS) + suffix
+        name = (FINAL_OBSERVATIONS if wrapper.auto_reset else Constants.OBSERVATIONS) + suffix
         names = part_names(name, [key for key in keys if key]).values()
         if not all(map(data.is_data_on_device, (TERMINATED, TRUNCATED, *names))):
             return ()

@@ -8,11 +8,11 @@ from typing import Final
 import torch
 
 from warpdrive_min.backends.base import Argument, Launch
-from warpdrive_min.constants import DONE
+from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
-from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, AgentArrays, flat_entries
+from warpdrive_min.training.arrays import AgentArrays, flat_entries
 
 FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
 """Accumulators of the episodes that have ended."""
@@ -88,7 +88,7 @@ class RolloutRecorder:
             "rewards": arrays.rewards,
             TERMINATED: data.tensor(TERMINATED if has_flags else DONE),
             TRUNCATED: data.tensor(TRUNCATED if has_flags else DONE),
-            "final_observations": observations,
+            FINAL_OBSERVATIONS: observations,
             "cuts": kept,
             "n_cut": self.n_truncated,
             "n_cuts": n_kept,

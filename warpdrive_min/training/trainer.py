@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from warpdrive_min.backends.base import Launch
-from warpdrive_min.constants import Constants
+from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import CheckpointError, known, require
@@ -23,7 +23,7 @@ from warpdrive_min.files import remove_left, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
 from warpdrive_min.training.algorithms.exact import make_exact
-from warpdrive_min.training.arrays import TERMINATED, TRUNCATED, Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
