@@ -31,7 +31,7 @@ KERNELS: Final = Path(__file__).parent / "kernels"
 BLOCK_FROM_AGENTS: Final = 64
 """From this number of agents on, a block owns one environment; below it, several are packed into a block."""
 PACKED_THREADS: Final = 128
-FILLING_BLOCKS: Final = 512
+FILLING_BLOCKS: Final = 256
 """Blocks that keep all multiprocessors of a large GPU busy: with fewer, each has few threads to wait with."""
 SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
@@ -67,10 +67,10 @@ class LaunchShape:
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
         if n_agents >= BLOCK_FROM_AGENTS:
             return cls(threads=min(OWNER_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
-        packed = PACKED_THREADS // n_agents
-        while n_envs is not None and n_agents > 1 and packed > 1 and n_envs < packed * FILLING_BLOCKS:
+        packed, fewest = PACKED_THREADS // n_agents, 32 if n_agents == 1 else 1
+        while n_envs is not None and packed > fewest and n_envs < packed * FILLING_BLOCKS:
             packed //= 2
-        return cls(threads=PACKED_THREADS, envs_per_block=packed)
+        return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
 
     def blocks(self, n_envs: int) -> int:
         """Return the number of blocks for ``n_envs`` environments."""

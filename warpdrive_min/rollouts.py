@@ -8,9 +8,20 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import torch
 
-from warpdrive_min.backends.base import ACTIONS, KEPT, Argument, Backend, Constant, Language, Launch, Source
-from warpdrive_min.backends.cuda_c import ROLLOUT, ROLLOUT_WITH_POLICY
-from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
+from warpdrive_min.backends.base import (
+    ACTIONS,
+    FLAGS,
+    KEPT,
+    Argument,
+    Backend,
+    Constant,
+    Language,
+    Launch,
+    Source,
+    rows_of,
+)
+from warpdrive_min.backends.cuda_c import ROLLOUT, ROLLOUT_WITH_POLICY, entries_of
+from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
@@ -27,9 +38,9 @@ RANDOM: Final = "random"
 class Steps(NamedTuple):
     """Results of steps: ``(n_steps, n_envs, ...)`` where all are kept, else ``(n_envs, ...)`` of the last one.
 
-    Shapes and types are those of the data manager's arrays; ``done`` is ``_done_``. ``final_observations`` are the last
-    ones of an episode where one ended with the step; of other environments they are stale, and where all steps are kept
-    so are the data manager's.
+    Shapes and types are those of the data manager's arrays, but for flags of all steps, which are bool; ``done`` is
+    ``_done_``. ``final_observations`` are the last ones of an episode where one ended with the step; of other
+    environments they are stale, and where all steps are kept so are the data manager's.
     """
 
     sampled_actions: torch.Tensor
@@ -147,7 +158,7 @@ class Rollouts:
         arrays = {name: data.tensor(name) for name in (ACTIONS, *KEPT)}
         given: dict[str, torch.Tensor] = {}
         if keep == "all":
-            given = {name: array.new_zeros((n_steps, *array.shape)) for name, array in arrays.items()}
+            given = {name: _zeros(n_steps, name, array) for name, array in arrays.items()}
         if isinstance(policy, torch.Tensor):
             want = (n_steps, *arrays[ACTIONS].shape), arrays[ACTIONS].dtype, data.device
             got = tuple(policy.shape), policy.dtype, policy.device
@@ -196,7 +207,7 @@ class Rollouts:
         n_rows = n_steps if keeps_all else 1
         said = {name: torch.zeros(n_rows, *arrays[Constants.REWARDS].shape, device=data.device) for name in SAID}
         seen = observations.new_zeros((n_rows + 1, *observations.shape))
-        given = {name: array.new_zeros((n_steps, *array.shape)) for name, array in arrays.items() if keeps_all}
+        given = {name: _zeros(n_steps, name, array) for name, array in arrays.items() if keeps_all}
         if keeps_all:
             given[Constants.OBSERVATIONS] = seen[1:]
         perceptron = _perceptron_of(policy)
@@ -289,7 +300,7 @@ class Rollouts:
         sizes = perceptron.constants()
         key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
-            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend)
+            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
             flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **CHOICE}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags, **sizes})
@@ -321,7 +332,7 @@ class Rollouts:
         """
         data = self._subject.data
         weights = Weights(perceptron, in_tiles=data.device.type == "cuda")
-        rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
+        rows = self._flat_rows(given)
         if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)
         n_features = data.tensor(Constants.OBSERVATIONS).shape[2]
@@ -389,15 +400,22 @@ class Rollouts:
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
-            flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random, **self._actions()}
+            flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
             try:
-                manager.load(subject.sources, {**subject.constants, **flags})
+                manager.load(subject.sources, {**subject.constants, **flags, **self._actions(), **self._entries()})
                 manager.kernel(ROLLOUT)
             except CompileError as error:
                 self._obstacle = f"it has no kernel of many steps: {error}"
             else:
                 self._managers[key] = manager
         return None if self._obstacle else self._managers[key]
+
+    def _entries(self) -> dict[str, Constant]:
+        """Return the constants that say how many entries an array has in each environment, of those with such rows."""
+        data = self._subject.data
+        arrays = {name: data.tensor(name) for name in data.array_names() if name.isidentifier()}
+        entries = {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (data.n_envs,)}
+        return {entries_of(name): n for name, n in {**entries, "draws": 1}.items()}
 
     def _actions(self) -> dict[str, Constant]:
         """Return the constants that say what actions may be drawn."""
@@ -416,23 +434,37 @@ class Rollouts:
         given: Mapping[str, torch.Tensor],
         counters: Mapping[str, Argument],
     ) -> Launch:
-        data = self._subject.data
-        rows = dict(given)
-        if manager.backend.language == "cuda_c":  # whose kernels know no axis of steps, but more environments
-            rows = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
-        entries = {f"{name}_entries": data.tensor(name)[0].numel() for name in (ACTIONS, *KEPT)}
-        launch = manager.bind(ROLLOUT, data, **rows, **counters, **entries, n_steps=n_steps)
-        keep_last = self._keeping_last(given if DONE in given else {})
+        flags = {name: tensor for name, tensor in given.items() if name in FLAGS}
+        if manager.backend.language == "cuda_c":
+            rows, numbers = self._flat_rows(given), {}
+        else:  # whose flags are numbers
+            numbers = {name: flag.int() for name, flag in flags.items()}
+            rows = {**given, **numbers}
+        launch = manager.bind(ROLLOUT, self._subject.data, **rows, **counters, n_steps=n_steps)
+        keep_last = self._keeping_last({**given, **numbers} if flags else {})
 
         def launch_and_keep_last() -> None:
             launch()
+            for name, number in numbers.items():
+                flags[name].copy_(number)
             keep_last()
 
         return launch_and_keep_last
 
+    def _flat_rows(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return rows of steps as CUDA C kernels take them: with no axis of steps, and those of bool as `rows_of`."""
+        untouched = torch.zeros(1, dtype=torch.bool, device=self._subject.data.device)
+        flat = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
+        named = {rows_of(name) if each.dtype == torch.bool else name: each for name, each in flat.items()}
+        return dict.fromkeys(map(rows_of, FLAGS), untouched) | named
+
     def _keeping_last(self, given: Mapping[str, torch.Tensor]) -> Launch:
-        """Return what copies the last row of what each step wrote to the arrays; nothing where they wrote there."""
+        """Return what copies the last row of what each step wrote to the arrays; nothing where they wrote there.
+
+        Rows of bool are beside what a kernel wrote to the arrays.
+        """
         kept = [name for name in given if name in (ACTIONS, *KEPT) and name != FINAL_OBSERVATIONS]
+        kept = [name for name in kept if given[name].dtype != torch.bool]
         copies = [
             ([self._subject.data.tensor(name) for name in names], [given[name][-1] for name in names])
             for dtype in {given[name].dtype for name in kept}
@@ -481,6 +513,11 @@ SAID: Final = ("log_probs", "values")
 def _check(n_steps: int, keep: Keep) -> None:
     require(n_steps >= 1, "rollout", "n_steps must be at least 1", n_steps)
     require(keep in ("last", "all"), "rollout", "keep must be 'last' or 'all'", keep)
+
+
+def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
+    """Return rows of steps of an array, ``(n_steps, *array.shape)``: zeros of its type, or of bool for a flag."""
+    return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
 
 
 def _perceptron_of(policy: Policy) -> Perceptron | str:

@@ -6,11 +6,6 @@ enum Feature { X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME };
 // Neighbours are searched SLOTS at a time; as many distances are held in registers.
 constexpr int SLOTS = USE_FULL_OBSERVATION || N_OBSERVED <= 16 ? N_OBSERVED : 16;
 constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
-constexpr int COLUMNS = 7 * SLOTS + 1;  // of an observation that one round writes
-
-// Threads that write one row: they write consecutive addresses and each keeps to its columns.
-constexpr int LANES = WD_STRIDE < 32 ? 1 : COLUMNS > 16 ? 32 : COLUMNS > 8 ? 16 : 8;
-static_assert(WD_STRIDE % LANES == 0, "tag_continuous: THREADS must be a multiple of 32");
 
 struct Agent {
   float x, y, speed, acceleration, direction;

@@ -236,10 +236,10 @@ WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature
   return sees ? difference * scale_of(feature) : 0.f;
 }
 
-// Writes the rows of every environment, or only of those that restarted. BATCH agents at a time look for their
-// neighbours, then all threads write these agents' rows.
-WD_FN void observe(Shared& shared, int n_envs, bool restarted, float (*observations)[N_AGENTS][N_FEATURES],
-                   float (*final_observations)[N_AGENTS][N_FEATURES]) {
+// Writes the rows of environments at the end of an episode to `ends`, and where all are seen those of others, too. BATCH
+// agents at a time look for their neighbours, then all threads write these agents' rows.
+WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N_AGENTS][N_FEATURES],
+                   float (*ends)[N_AGENTS][N_FEATURES]) {
   const Crowd& crowd = shared.crowd;
   for (int first = 0; first < N_ITEMS; first += BATCH) {
     const int n_rows = wd_min(BATCH, N_ITEMS - first);
@@ -248,7 +248,7 @@ WD_FN void observe(Shared& shared, int n_envs, bool restarted, float (*observati
 #if defined(__CUDACC__)
         for (int row = WD_THREAD; row < n_rows; row += WD_STRIDE) {
           const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
-          if (WD_BLOCK * ENVS_PER_BLOCK + local >= n_envs || (restarted && !crowd.ended[local])) continue;
+          if (WD_FIRST_ENV + local >= n_envs || !(all || crowd.ended[local])) continue;
           unsigned short* nearest = shared.nearest[row];
           const int last = round == 0 ? NOBODY : nearest[SLOTS - 1];
           if (is_set(crowd, IN_GAME, local, self) && (round == 0 || last != NOBODY)) {
@@ -261,33 +261,30 @@ WD_FN void observe(Shared& shared, int n_envs, bool restarted, float (*observati
         for (int row = 0, n = 0; row < n_rows; row += n) {
           const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
           n = wd_min(N_AGENTS - self, n_rows - row);
-          if (WD_BLOCK * ENVS_PER_BLOCK + local >= n_envs || (restarted && !crowd.ended[local])) continue;
+          if (WD_FIRST_ENV + local >= n_envs || !(all || crowd.ended[local])) continue;
           find_nearest(crowd, local, self, self + n, round == 0, shared.nearest + row);
         }
 #endif
         WD_SYNC();
       }
 #if defined(__CUDACC__)
-      for (int column = WD_THREAD % LANES; column < COLUMNS; column += LANES) {
-        const int feature = column / SLOTS, slot = column % SLOTS, rank = round * SLOTS + slot;
-        if (rank >= N_OBSERVED || (feature == TIME && round > 0)) continue;
-        for (int row = WD_THREAD / LANES; row < n_rows; row += WD_STRIDE / LANES) {
-          const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
-          const int env = WD_BLOCK * ENVS_PER_BLOCK + local;
-          if (env >= n_envs || (restarted && !crowd.ended[local])) continue;
-          const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : shared.nearest[row][slot];
-          const bool is_final = AUTO_RESET && !restarted && crowd.ended[local];
-          float* target = is_final ? final_observations[env][self] : observations[env][self];
+      for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread has all features of a neighbour
+        const int row = item / SLOTS, slot = item % SLOTS, rank = round * SLOTS + slot;
+        const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS, env = WD_FIRST_ENV + local;
+        if (rank >= N_OBSERVED || env >= n_envs || !(all || crowd.ended[local])) continue;
+        const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : shared.nearest[row][slot];
+        float* const target = (crowd.ended[local] ? ends : observations)[env][self];
+#pragma unroll
+        for (int feature = X; feature < TIME; ++feature)
           target[feature * N_OBSERVED + rank] = seen(crowd, local, self, other, feature);
-        }
+        if (rank == 0) target[TIME * N_OBSERVED] = seen(crowd, local, self, NOBODY, TIME);
       }
 #else
       for (int row = 0; row < n_rows; ++row) {
         const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
-        const int env = WD_BLOCK * ENVS_PER_BLOCK + local;
-        if (env >= n_envs || (restarted && !crowd.ended[local])) continue;
-        const bool is_final = AUTO_RESET && !restarted && crowd.ended[local];
-        float* const target = is_final ? final_observations[env][self] : observations[env][self];
+        const int env = WD_FIRST_ENV + local;
+        if (env >= n_envs || !(all || crowd.ended[local])) continue;
+        float* const target = (crowd.ended[local] ? ends : observations)[env][self];
         const int n = wd_min(SLOTS, N_OBSERVED - round * SLOTS);
         int others[SLOTS];
         for (int slot = 0; slot < n; ++slot)
@@ -423,11 +420,13 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
   }
   WD_SYNC();
 
-  observe(shared, n_envs, false, observations, final_observations);
-  if (AUTO_RESET && any_ended(crowd, n_envs)) {
+  const bool restarts = AUTO_RESET && any_ended(crowd, n_envs);
+  if (WD_OBSERVED || restarts)
+    observe(shared, n_envs, WD_OBSERVED, observations, AUTO_RESET ? final_observations : observations);
+  if (restarts) {
     start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
           num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
-    observe(shared, n_envs, true, observations, final_observations);
+    if (WD_OBSERVED) observe(shared, n_envs, false, observations, observations);
   }
 }
 
@@ -447,5 +446,5 @@ WD_KERNEL(reset)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
   if (!any_ended(crowd, n_envs)) return;
   start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
         num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
-  observe(shared, n_envs, true, observations, nullptr);
+  observe(shared, n_envs, false, observations, observations);
 }

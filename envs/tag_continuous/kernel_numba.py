@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -74,8 +73,6 @@ def build(c: Any) -> dict[str, Any]:
     room = -(-n_agents // 4) * 4  # agents of an environment, padded for loads of 16 bytes
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
-    columns = 7 * slots + 1
-    lanes = math.gcd(32, threads)  # threads that write one row, each of them its columns
     length = np.float32(episode_length)
     block_bytes = 20 * envs_per_block * room + 4 * n_items + 13 * envs_per_block
     batch = threads if full else min(threads, (SHARED_BYTES - block_bytes) // (2 * slots) // 32 * 32)
@@ -230,8 +227,11 @@ def build(c: Any) -> dict[str, Any]:
         return (block.feature[kind, local, other] - block.feature[kind, local, self]) * scale_of(kind)
 
     @cuda.jit(device=True)
-    def observe(block, results, restarted, n_envs):
-        """Write the rows of every environment, or only of those that restarted; ``batch`` agents search at a time."""
+    def observe(block, observations, ends, everyone, n_envs):
+        """Write the rows of environments at an episode's end to ``ends``, and if everyone sees those of others, too.
+
+        ``batch`` agents search at a time, then all threads write these agents' rows.
+        """
         for first in range(0, n_items, batch):
             n_rows = min(batch, n_items - first)
             for turn in range(rounds):
@@ -239,7 +239,7 @@ def build(c: Any) -> dict[str, Any]:
                     for index in range(cuda.threadIdx.x, n_rows, threads):
                         row = natural(index)
                         local, env, self = agent_at(first + row, envs_per_block, n_agents)
-                        if env < n_envs and not (restarted and block.ended[local] == 0):
+                        if env < n_envs and (everyone or block.ended[local] != 0):
                             last = NOBODY if turn == 0 else int32(block.nearest[row, slots - 1])
                             if block.in_game[local, self] != 0 and (turn == 0 or last != NOBODY):
                                 find_nearest(block.feature, local, self, last, block.nearest, row)
@@ -247,22 +247,19 @@ def build(c: Any) -> dict[str, Any]:
                                 for slot in range(slots):
                                     block.nearest[row, natural(slot)] = NOBODY
                     cuda.syncthreads()
-                for column in range(cuda.threadIdx.x % lanes, columns, lanes):
-                    kind, slot = split(column, slots)
+                # A thread has all features of a neighbour.
+                for item in range(cuda.threadIdx.x, n_rows * slots, threads):
+                    row, slot = split(item, slots)
                     rank = natural(turn * slots + slot)
-                    entry = natural(kind * n_observed + rank)
-                    end = 0 if rank >= n_observed or (kind == TIME and turn > 0) else n_rows
-                    for index in range(cuda.threadIdx.x // lanes, end, threads // lanes):
-                        row = natural(index)
-                        local, env, self = agent_at(first + row, envs_per_block, n_agents)
-                        if env >= n_envs or (restarted and block.ended[local] == 0):
-                            continue
+                    local, env, self = agent_at(first + row, envs_per_block, n_agents)
+                    if rank < n_observed and env < n_envs and (everyone or block.ended[local] != 0):
                         other = natural(rank + (1 if rank >= self else 0) if full else block.nearest[row, slot])
-                        value = seen(block, local, self, other, kind)
-                        if auto_reset and not restarted and block.ended[local] != 0:
-                            results.final_observations[env, self, entry] = value
-                        else:
-                            results.observations[env, self, entry] = value
+                        rows = ends if block.ended[local] != 0 else observations
+                        for kind in range(TIME):
+                            entry = natural(kind * n_observed + rank)
+                            rows[env, self, entry] = seen(block, local, self, other, kind)
+                        if rank == 0:
+                            rows[env, self, natural(TIME * n_observed)] = seen(block, local, self, other, TIME)
                 cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -349,10 +346,11 @@ def build(c: Any) -> dict[str, Any]:
                 score(env, agent, agents, roles, results, plays, tags, is_tagged, n_catches, out_of_time)
         cuda.syncthreads()
 
-        observe(block, results, False, n_envs)
+        ends = results.final_observations if auto_reset else results.observations
+        observe(block, results.observations, ends, True, n_envs)
         if auto_reset and any_ended(block.ended, n_envs):
             start(block, agents, roles, starts, clock, n_envs)
-            observe(block, results, True, n_envs)
+            observe(block, results.observations, results.observations, False, n_envs)
 
     @cuda.jit
     def reset(
@@ -367,6 +365,6 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
         if any_ended(block.ended, n_envs):
             start(block, agents, roles, starts, clock, n_envs)
-            observe(block, results, True, n_envs)
+            observe(block, results.observations, results.observations, False, n_envs)
 
     return {"step": step, "reset": reset}

@@ -279,23 +279,20 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
         }
         WD_SYNC();
       }
-      for (int column = WD_THREAD % LANES; column < COLUMNS; column += LANES) {
-        const int kind = column / SLOTS, slot = column % SLOTS, rank = round * SLOTS + slot;
-        if (rank >= N_OBSERVED || (kind == TIME && round > 0)) continue;
-        for (int row = WD_THREAD / LANES; row < n_rows; row += WD_STRIDE / LANES) {
-          const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
-          const bool sees = still_in_the_game[env][self];
-          const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : neighbours[row][slot];
-          float seen = 0.f;
-          if (kind == TIME) {
-            seen = sees ? progress : 0.f;
-          } else if (other != NOBODY && kind >= TYPE) {
-            seen = (kind == TYPE ? agent_types[other] == 1 : still_in_the_game[env][other] != 0) ? 1.f : 0.f;
-          } else if (other != NOBODY && sees) {
-            seen = (feature[kind][other] - feature[kind][self]) * scale_of(kind);
-          }
-          target[self][kind * N_OBSERVED + rank] = seen;
+      for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread has all features of a neighbour
+        const int row = item / SLOTS, slot = item % SLOTS, rank = round * SLOTS + slot;
+        if (rank >= N_OBSERVED) continue;
+        const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
+        const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : neighbours[row][slot];
+        const bool sees = still_in_the_game[env][self], is_there = other != NOBODY;
+#pragma unroll
+        for (int kind = X; kind < TYPE; ++kind) {
+          target[self][kind * N_OBSERVED + rank] =
+              is_there && sees ? (feature[kind][other] - feature[kind][self]) * scale_of(kind) : 0.f;
         }
+        target[self][TYPE * N_OBSERVED + rank] = is_there && agent_types[other] == 1 ? 1.f : 0.f;
+        target[self][IN_GAME * N_OBSERVED + rank] = is_there && still_in_the_game[env][other] ? 1.f : 0.f;
+        if (rank == 0) target[self][TIME * N_OBSERVED] = sees ? progress : 0.f;
       }
       WD_SYNC();
     }

@@ -3,7 +3,7 @@
 // A block owns its environments and its threads stride over their agents, however many: agents read each other's cells
 // in global memory after a barrier, so that shared memory holds a few words an environment. The nearest tagger is found
 // by minima of integers, whose order of arrival does not matter: first the distance, then the lowest id at it.
-// Observations, most of the traffic, are written by LANES neighbouring threads a row, to consecutive addresses.
+// Observations, most of the traffic, are written by neighbouring threads to consecutive addresses.
 
 #include "agent.cuh"
 
@@ -51,15 +51,27 @@ WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], co
 
 // ---------------------------------------------------------------------------------------------- observe
 
-// Writes the rows of every environment, or only of those that restarted.
-WD_FN void observe(const Game& game, int n_envs, bool restarted, const int (*loc_x)[N_AGENTS],
-                   const int (*loc_y)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
-                   float (*final_observations)[N_AGENTS][N_FEATURES]) {
+// Writes the rows of environments at the end of an episode to `ends`, and where all are seen those of others, too.
+WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS],
+                   float (*observations)[N_AGENTS][N_FEATURES], float (*ends)[N_AGENTS][N_FEATURES]) {
+#if defined(__CUDACC__)
+  if (USE_FULL_OBSERVATION) {  // a thread writes a column, which is the same for all agents, but for who is oneself
+    for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_FEATURES; item += WD_STRIDE) {
+      const int local = item / N_FEATURES, column = item % N_FEATURES, env = WD_FIRST_ENV + local;
+      if (env >= n_envs || !(all || game.ended[local])) continue;
+      float(*const rows)[N_FEATURES] = (game.ended[local] ? ends : observations)[env];
+      const float of_all = seen(game.progress[local], 0, loc_x[env], loc_y[env], RUNNER, column);
+      const int marked = column - 3 * N_AGENTS;
+      for (int self = 0; self < N_AGENTS; ++self)
+        rows[self][column] = marked >= 0 && marked < N_AGENTS ? (self == marked ? 1.f : 0.f) : of_all;
+    }
+    return;
+  }
+#endif
   for (int row = WD_THREAD / LANES; row < ENVS_PER_BLOCK * N_AGENTS; row += WD_STRIDE / LANES) {
-    const int local = row / N_AGENTS, self = row % N_AGENTS, env = WD_BLOCK * ENVS_PER_BLOCK + local;
-    if (env >= n_envs || (restarted && !game.ended[local])) continue;
-    const bool is_final = AUTO_RESET && !restarted && game.ended[local];
-    float* target = is_final ? final_observations[env][self] : observations[env][self];
+    const int local = row / N_AGENTS, self = row % N_AGENTS, env = WD_FIRST_ENV + local;
+    if (env >= n_envs || !(all || game.ended[local])) continue;
+    float* const target = (game.ended[local] ? ends : observations)[env][self];
 #if !defined(__CUDACC__)
     if (USE_FULL_OBSERVATION && self > 0) {  // the row before, but for who is oneself
       std::memcpy(target, target - N_FEATURES, sizeof(float) * N_FEATURES);
@@ -150,11 +162,13 @@ WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_
   if (!USE_FULL_OBSERVATION) name_nearest(game, n_envs, loc_x, loc_y);
   WD_SYNC();
 
-  observe(game, n_envs, false, loc_x, loc_y, observations, final_observations);
-  if (AUTO_RESET && any_ended(game, n_envs)) {
+  const bool restarts = AUTO_RESET && any_ended(game, n_envs);
+  if (WD_OBSERVED || restarts)
+    observe(game, n_envs, WD_OBSERVED, loc_x, loc_y, observations, AUTO_RESET ? final_observations : observations);
+  if (restarts) {
     WD_SYNC();  // the old cells have been observed
     start(game, n_envs, loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_);
-    observe(game, n_envs, true, loc_x, loc_y, observations, final_observations);
+    if (WD_OBSERVED) observe(game, n_envs, false, loc_x, loc_y, observations, observations);
   }
 }
 
@@ -170,5 +184,5 @@ WD_KERNEL(reset)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc
   WD_SYNC();
   if (!any_ended(game, n_envs)) return;
   start(game, n_envs, loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_);
-  observe(game, n_envs, true, loc_x, loc_y, observations, nullptr);
+  observe(game, n_envs, false, loc_x, loc_y, observations, observations);
 }

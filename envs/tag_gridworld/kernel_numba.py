@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint8
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import agent_at, any_ended, conclude, env_at, natural
+from warpdrive_min.kernels.core_numba import agent_at, any_ended, conclude, env_at, natural, split
 
 from .agent_numba import FAR, ZERO, agent_functions
 from .arrays import Positions, Starts
@@ -81,19 +81,30 @@ def build(c: Any) -> dict[str, Any]:
                 cuda.atomic.min(block.nearest, local, int32(agent))
 
     @cuda.jit(device=True)
-    def observe(block, positions, results, restarted, n_envs):
-        """Write the rows of every environment, or only of those that restarted."""
+    def observe(block, positions, observations, ends, everyone, n_envs):
+        """Write the rows of environments at an episode's end to ``ends``, and if everyone sees those of others, too."""
+        if full:  # a thread writes a column, which is the same for all agents, but for who is oneself
+            for item in range(cuda.threadIdx.x, envs_per_block * n_features, threads):
+                each, column = split(item, n_features)
+                local, env = env_at(each, envs_per_block)
+                if env < n_envs and (everyone or block.ended[local] != 0):
+                    rows = ends if block.ended[local] != 0 else observations
+                    of_all = seen(block.progress[local], 0, env, positions, runner, column)
+                    marked = column - 3 * n_agents
+                    for index in range(n_agents):
+                        self = natural(index)
+                        is_own = float32(1 if self == marked else 0)
+                        rows[env, self, column] = is_own if 0 <= marked < n_agents else of_all
+            return
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
             local, env, self = agent_at(row, envs_per_block, n_agents)
-            if env < n_envs and not (restarted and block.ended[local] == 0):
-                is_final = auto_reset and not restarted and block.ended[local] != 0
+            if env < n_envs and (everyone or block.ended[local] != 0):
+                rows = ends if block.ended[local] != 0 else observations
                 for index in range(cuda.threadIdx.x % lanes, n_features, lanes):
                     column = natural(index)
-                    value = seen(block.progress[local], block.nearest[local], env, positions, self, column)
-                    if is_final:
-                        results.final_observations[env, self, column] = value
-                    else:
-                        results.observations[env, self, column] = value
+                    rows[env, self, column] = seen(
+                        block.progress[local], block.nearest[local], env, positions, self, column
+                    )
 
     @cuda.jit(device=True)
     def start(block, positions, starts, clock, n_envs):
@@ -166,11 +177,12 @@ def build(c: Any) -> dict[str, Any]:
             name_nearest(block, positions, n_envs)
         cuda.syncthreads()
 
-        observe(block, positions, results, False, n_envs)
+        ends = results.final_observations if auto_reset else results.observations
+        observe(block, positions, results.observations, ends, True, n_envs)
         if auto_reset and any_ended(block.ended, n_envs):
             cuda.syncthreads()  # the old cells have been observed
             start(block, positions, starts, clock, n_envs)
-            observe(block, positions, results, True, n_envs)
+            observe(block, positions, results.observations, results.observations, False, n_envs)
 
     @cuda.jit
     def reset(positions: Positions, starts: Starts, clock: Clock, results: Results, force: int32, n_envs: int32):
@@ -184,6 +196,6 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
         if any_ended(block.ended, n_envs):
             start(block, positions, starts, clock, n_envs)
-            observe(block, positions, results, True, n_envs)
+            observe(block, positions, results.observations, results.observations, False, n_envs)
 
     return {"step": step, "reset": reset}

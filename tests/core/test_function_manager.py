@@ -31,12 +31,22 @@ WANT = [[7, 7.5, 8], [8.5, 9, 9.5]]
 
 
 @pytest.mark.parametrize(
-    ("n_agents", "n_envs", "envs_per_block"),
-    [(5, 100, 1), (5, 2_000, 3), (5, 12_800, 25), (52, 60, 1), (52, 2_000, 2), (1, 100, 128), (110, 100, 1)],
+    ("n_agents", "n_envs", "threads", "envs_per_block"),
+    [
+        (5, 100, 128, 1),
+        (5, 2_000, 128, 6),
+        (5, 6_400, 128, 25),
+        (52, 60, 128, 1),
+        (52, 2_000, 128, 2),
+        (110, 100, 128, 1),
+        (1, 100, 32, 32),
+        (1, 10_000, 32, 32),
+        (1, 32_768, 128, 128),
+    ],
 )
-def test_few_environments_fill_a_gpu(n_agents, n_envs, envs_per_block):
-    """A block has fewer environments, but not fewer threads, where packed blocks are too few to keep a GPU busy."""
-    assert LaunchShape.of(n_agents, n_envs=n_envs) == LaunchShape(128, envs_per_block)
+def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
+    """A block has fewer environments where packed ones are too few to keep a GPU busy, of one agent a warp at least."""
+    assert LaunchShape.of(n_agents, n_envs=n_envs) == LaunchShape(threads, envs_per_block)
 
 
 @pytest.mark.parametrize(

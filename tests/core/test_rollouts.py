@@ -12,7 +12,6 @@ from envs import ENVS, CartPole
 from tests.support import BACKENDS_HERE, SCENARIOS, TAG_CONFIGS, is_simulated, on_every_backend
 from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
-from warpdrive_min.environment import environment_constants
 from warpdrive_min.errors import CompileError, ConfigError, DataError
 from warpdrive_min.function_manager import LaunchShape
 from warpdrive_min.policies import random_policy
@@ -46,7 +45,8 @@ def assert_same(got: EnvWrapper, want: EnvWrapper, keep: str = "last") -> None:
 def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
     """Assert that a kept step is the one that ``want`` has just taken."""
     for name, kept in steps._asdict().items():
-        array = want.cuda_data_manager.tensor("_done_" if name == "done" else name)
+        array = want.cuda_data_manager.tensor("_done_" if name == "done" else name).to(kept.dtype)
+        assert (kept.dtype == torch.bool) == (name in ("done", "terminated", "truncated"))
         ended = steps.done[index] != 0 if name == "final_observations" else slice(None)
         torch.testing.assert_close(
             kept[index][ended], array[ended], rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}"
@@ -166,20 +166,16 @@ def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-@pytest.mark.parametrize("form", ["cartpole", "pendulum", "tag_gridworld", "tag_continuous", "rice"])
+@pytest.mark.parametrize("form", ["cartpole", "pendulum", "tag_gridworld", "tag_continuous", "rice, negotiation"])
 def test_rollouts_compile_for_the_gpu(form):
     """Each kind of source gives machine code, with drawn actions and with given ones."""
-    name, config = SCENARIOS[form]
-    env = ENVS[name](**config)
-    space = next(iter(env.action_space.values()))
-    is_box = hasattr(space, "low")
-    n_types = 1 if is_box or hasattr(space, "n") else len(space.nvec)
-    bounds = [-1.0] * env.num_agents if is_box else ()
-    flags = {"N_TYPES": n_types, "CATEGORIES": () if is_box else (2,) * n_types, "LOW": bounds, "HIGH": bounds}
-    constants = environment_constants(env, auto_reset=True) | LaunchShape.of(env.num_agents).constants() | flags
-    for keeps_all, is_random in ((True, True), (False, False)):
-        given = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
-        cubin = cuda_c.compile_cubin(Path(env.kernel_sources["cuda_c"]), {**constants, **given}, "sm_90")
+    rollouts = made(form, "host", 3).prepared_rollouts()
+    subject = rollouts._subject
+    own = {**subject.constants, **LaunchShape.of(subject.n_agents).constants(), **rollouts._actions()}
+    own |= {"N_AGENTS": subject.n_agents, "EXACT": False, **rollouts._entries()}
+    source = Path(subject.env.kernel_sources["cuda_c"])
+    for keeps_all, is_random in ((True, True), (False, True), (False, False)):
+        cubin = cuda_c.compile_cubin(source, {**own, "KEEP_ALL": keeps_all, "RANDOM": is_random}, "sm_90")
         assert b"rollout" in cubin.read_bytes()
 
 

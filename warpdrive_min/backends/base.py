@@ -202,6 +202,15 @@ KEPT: Final = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS, Constants.REWARDS, TE
 """Arrays that a step writes, of which a rollout may keep every row."""
 
 
+FLAGS: Final = ("terminated", "truncated", DONE)
+"""Those of them that a rollout keeps as flags of one byte, in arrays of the names `rows_of`."""
+
+
+def rows_of(flag: str) -> str:
+    """Return the name by which a CUDA C kernel takes the rows of a flag, ``(n_steps, n_envs)``."""
+    return f"{flag.strip('_')}_rows"
+
+
 def rows_of_steps(constants: Mapping[str, Constant]) -> tuple[str, ...]:
     """Return the arrays of which a kernel ``rollout`` takes a row in each step, by its constants.
 

@@ -12,11 +12,11 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from warpdrive_min.backends.base import ACTIONS, ANY_RANK, Constant, Parameter, rows_of_steps
+from warpdrive_min.backends.base import ACTIONS, ANY_RANK, FLAGS, Constant, Parameter, rows_of, rows_of_steps
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.errors import CompileError, require
 
@@ -281,8 +281,8 @@ def _rollout(whole: str, constants: Mapping[str, Constant], where: str) -> str:
 
     A block owns its environments, so it waits between the steps for nobody else. The kernel has the parameters of
     ``step``, of arrays with a row for each step by `rows_of_steps`, and ``n_steps``; with RANDOM also ``draws``,
-    ``seed`` and ``stream``, by which it draws the actions. An array whose sizes are not declared comes with its entries
-    in each environment, ``<name>_entries``.
+    ``seed`` and ``stream``, by which it draws the actions. Constants say how many entries arrays with rows of
+    environments have in each (`entries_of`); on a GPU those that are written stay in shared memory (`_near`).
 
     Raises:
         CompileError: There is no step in one kernel whose blocks own environments.
@@ -294,24 +294,79 @@ def _rollout(whole: str, constants: Mapping[str, Constant], where: str) -> str:
     end = _closing(code, steps[0].end())
     signature = signatures(whole, constants, where)[steps[0]["own"]]
     texts = [" ".join(part.split()) for part in code[steps[0].end() : end].split(",")]
-    by_step, declared, given = rows_of_steps(constants), dict[str, str](), list[str]()
+    by_step, declared, given = _rows_of_steps(constants), dict[str, str](), list[str]()
     for parameter, text in zip(signature.parameters, texts, strict=True):
         name, row = parameter.name, "n_envs"
         declared[name] = re.sub(r"\bconst\b", "", text) if constants["RANDOM"] and name == ACTIONS else text
-        if name in by_step and parameter.rank == ANY_RANK:
-            declared[f"{name}_entries"] = f"int {name}_entries"
-            row += f" * {name}_entries"
+        if parameter.rank == ANY_RANK:
+            row += f" * {entries_of(name)}"
         given.append(f"{name} + static_cast<long long>(wd_step) * {row}" if name in by_step else name)
+    flags = [name for name in FLAGS if name in declared] if constants["KEEP_ALL"] else []
     more = ["int* draws", "const int* seed", "int stream"] if constants["RANDOM"] else []
-    for text in (*more, "int n_steps", "int n_envs"):
+    for text in (*more, *(f"bool* {rows_of(name)}" for name in flags), "int n_steps", "int n_envs"):
         declared.setdefault(text.split()[-1], text)
+    near = _near(signature, declared, constants)
+    places = {name: f"{name}_near" if name in near else name for name in (*given, "draws")}
+    given = [places[name] for name in given]
     actions = given[[each.name for each in signature.parameters].index(ACTIONS)]
-    body = [f"{_BODY.format(signature.name)}({', '.join(given)});", "WD_SYNC();"]
+    is_observed = "true" if constants["KEEP_ALL"] else "wd_step == n_steps - 1"
+    body = [f"{_BODY.format(signature.name)}({', '.join([is_observed, *given])});", "WD_SYNC();"]
     if constants["RANDOM"]:
-        draw = f"wd_draw_actions(reinterpret_cast<wd_action*>({actions}), draws, seed, stream, n_envs);"
-        body = [draw, "WD_SYNC();", "wd_count_draw(draws, n_envs);", *body]
-    lines = ["for (int wd_step = 0; wd_step < n_steps; ++wd_step) {", *(f"  {line}" for line in body), "}"]
+        draw = f"wd_draw_actions(reinterpret_cast<wd_action*>({actions}), {places['draws']}, seed, stream, n_envs);"
+        body = [draw, "WD_SYNC();", f"wd_count_draw({places['draws']}, n_envs);", *body]
+    if flags:
+        keep = (f"{rows_of(name)}[wd_row + env] = {places[name]}[env] != 0;" for name in flags)
+        row = "const long long wd_row = static_cast<long long>(wd_step) * n_envs;"
+        body += [row, f"WD_EACH_ENV(local, env) {{ {' '.join(keep)} }}"]
+        body += [] if constants["RANDOM"] else ["WD_SYNC();"]  # after a draw the block waits, too
+    lines = [
+        *(f"WD_BRING({', '.join(each)});" for each in near.values()),
+        *(["WD_SYNC();"] if near else []),
+        "for (int wd_step = 0; wd_step < n_steps; ++wd_step) {",
+        *(f"  {line}" for line in body),
+        "}",
+        *(f"WD_TAKE_BACK({', '.join(each[:3])});" for each in near.values()),
+    ]
     return f"WD_KERNEL({ROLLOUT})({', '.join(declared.values())}) {{\n  " + "\n  ".join(lines) + "\n}\n"
+
+
+def _rows_of_steps(constants: Mapping[str, Constant]) -> list[str]:
+    """Return the arrays of which a made rollout gives ``step`` a row in each step; flags it copies to their rows."""
+    return [name for name in rows_of_steps(constants) if name not in FLAGS]
+
+
+def entries_of(name: str) -> str:
+    """Return the name of the constant that says how many entries an array has in each environment."""
+    return f"ENTRIES_{name}"
+
+
+NEAR_BYTES: Final = 16_384
+"""Bytes of a block's arrays that a rollout keeps in shared memory: with more, fewer blocks would run at once."""
+
+
+def _near(
+    signature: Signature, declared: Mapping[str, str], constants: Mapping[str, Constant]
+) -> dict[str, tuple[str, ...]]:
+    """Return the arrays that a made rollout keeps in shared memory meanwhile, the small ones first.
+
+    Those are written, have rows of environments, and no row of each step. By name: the C type of an entry, the array,
+    its entries in each environment, and by how many its pointer steps from one environment to the next.
+    """
+    by_step, found, n_bytes = _rows_of_steps(constants), dict[str, tuple[str, ...]](), 0
+    arrays = {each.name: each for each in (*signature.parameters, Parameter("draws", "int32", ANY_RANK))}
+    n_envs, c_types = constants["ENVS_PER_BLOCK"], {dtype: c_type for c_type, dtype in reversed(DTYPES.items())}
+    sizes = {
+        name: int(np.prod([constants[entries_of(name)], n_envs, np.dtype(each.dtype).itemsize]))
+        for name, each in arrays.items()
+        if entries_of(name) in constants and name in declared and name not in by_step
+        if "const " not in declared[name]
+    }
+    for name in sorted(sizes, key=lambda name: sizes[name]):
+        n_bytes += sizes[name]
+        if n_bytes <= NEAR_BYTES:
+            entries, c_type = entries_of(name), c_types[str(arrays[name].dtype)]
+            found[name] = (c_type, name, entries, entries if arrays[name].rank == ANY_RANK else "1")
+    return found
 
 
 _BODY = "wd_one_{}"
@@ -424,7 +479,7 @@ def _unit_of_rollout(source: Path, whole: str, constants: Mapping[str, Constant]
     before += _own_headers("rollout.cuh")
     made = []
     if ROLLOUT not in signatures(whole, constants, str(source)):
-        before += ["#undef WD_KERNEL", f"#define WD_KERNEL(name) WD_FN void {_BODY.format('##name')}"]
+        before += ["#undef WD_KERNEL", f"#define WD_KERNEL(name) WD_FN void {_BODY.format('##name')} WD_TOLD"]
         made = ["#undef WD_KERNEL", "#define WD_KERNEL(name) WD_ENTRY(name)", _rollout(whole, constants, str(source))]
     return _unit(constants, before, source, *made, after)
 

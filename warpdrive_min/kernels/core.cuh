@@ -82,6 +82,10 @@ static inline int wd_list_set(const int* flags, int first, int end, int* list) {
 // How a kernel begins. Where one is made of a source's `step` (rollout.cuh), the source's own kernels are functions.
 #define WD_KERNEL(name) WD_ENTRY(name)
 
+// Whether anybody sees what a step leads to: in a rollout that keeps its last step alone, of no other one. There a step
+// need not write `observations`, but it must write the last ones of the episodes that end.
+#define WD_OBSERVED true
+
 // WD_ATOMIC_ADD and WD_ATOMIC_MIN are for int, whose result does not depend on the order; they return the value before.
 
 // Blocks that share an environment take consecutive parts of its agents: block WD_PART of BLOCKS_PER_ENV those from

@@ -45,6 +45,16 @@ WD_FN void draw_words(const int* envs, int n, const int* episodes, const int* se
   wd_store_lanes(words[3], drawn.w);
 }
 
+// Copies the flags of the environments of this block to a row of flags of one byte.
+WD_FN void copy_flags(const int* done, const int* terminated, const int* truncated, bool* done_row, bool* terminated_row,
+                      bool* truncated_row, int n_envs) {
+  WD_EACH_ENV(local, env) {
+    done_row[env] = done[env] != 0;
+    terminated_row[env] = terminated[env] != 0;
+    truncated_row[env] = truncated[env] != 0;
+  }
+}
+
 #endif
 
 // With AUTO_RESET, starts the next episode of the environments that a step has left at the end of one.
@@ -148,9 +158,8 @@ WD_FN void draw_next_start(Playing& at, const int env, const int* const seed, co
   at.is_drawn = true;
 }
 
-// Takes a step; at the end of an episode writes its last observation, if the environment is its own, and goes on.
-WD_FN void play(Playing& at, const Action action, const int env, const bool is_own,
-                float (*const final_observations)[N_AGENTS][N_FEATURES], const long long kept, const int* const seed,
+// Takes a step, and goes on at the end of an episode; returns what the step led to.
+WD_FN Seen play(Playing& at, const Action action, const int env, const int* const seed,
                 const float (*const pool)[N_AGENTS][N_STATE]) {
   const auto after = outcome(at.state, action);
   at.state = after.state;
@@ -160,7 +169,6 @@ WD_FN void play(Playing& at, const Action action, const int env, const bool is_o
   at.timestep += 1;
   at.out_of_time = (at.timestep >= EPISODE_LENGTH) & !at.is_terminal;
   if (at.is_terminal | at.out_of_time) {
-    if (is_own) wd_store(final_observations[kept][0], at.seen);
     draw_next_start(at, env, seed, pool);
     at.state = at.next;
     at.seen = observe(at.state);
@@ -168,6 +176,28 @@ WD_FN void play(Playing& at, const Action action, const int env, const bool is_o
     at.episode += 1;
     at.timestep = 0;
   }
+  return after.seen;
+}
+
+template <class Flag>
+WD_FN void keep_flags(const Playing& at, Flag* const done, Flag* const terminated, Flag* const truncated) {
+  *done = at.is_terminal | at.out_of_time;
+  *terminated = at.is_terminal;
+  *truncated = at.out_of_time;
+}
+
+// Neighbours in a warp whose rows of observations are whole parts of memory, of LINE bytes.
+constexpr int LINE = 64;
+constexpr int greatest_divisor(const int a, const int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+constexpr int NEIGHBOURS = LINE / greatest_divisor(LINE, sizeof(Seen));
+
+// Whether a thread writes what an episode ended with. Where each step has rows of its own, whatever one of the neighbours
+// has to write, all of them write: memory takes a whole line much faster than a part of one.
+template <bool HAS_ROWS>
+WD_FN bool writes_end(const bool is_done, const unsigned lanes) {
+  if (!HAS_ROWS) return is_done;
+  const unsigned done = __ballot_sync(lanes, is_done), first = threadIdx.x % 32u & ~(NEIGHBOURS - 1u);
+  return (done >> first & ((1u << NEIGHBOURS) - 1u)) != 0u;
 }
 
 #endif
@@ -180,11 +210,13 @@ WD_FN void play(Playing& at, const Action action, const int env, const bool is_o
 WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
-                   int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                   bool* done_rows, bool* terminated_rows, bool* truncated_rows, int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
                    int* draws, const int* seed, int stream, int n_steps, int n_envs) {
   constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
 #if defined(__CUDACC__)
   WD_EACH_ENV(local, env) {
+    const int n_lanes = wd_min(32, wd_min(ENVS_PER_BLOCK - local, n_envs - env) + WD_THREAD % 32);
+    const unsigned lanes = 0xFFFFFFFFu >> (32 - n_lanes);  // of the warp that play
     const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]};
     const int seed_low = RANDOM ? seed[0] : 0, seed_high = RANDOM ? seed[1] : 0;
     Playing at = {wd_load<State>(state[env][0]), {}, _timestep_[env], _episode_[env]};
@@ -201,17 +233,18 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       } else {
         action = sampled_actions[row][0][0];
       }
-      play(at, action, env, true, final_observations, KEEP_ALL ? row : env, start_seed, state_reset_pool);
+      const Seen led_to = play(at, action, env, start_seed, state_reset_pool);
+      const bool is_done = at.is_terminal | at.out_of_time;
+      if (writes_end<KEEP_ALL>(is_done, lanes)) wd_store(final_observations[KEEP_ALL ? row : env][0], led_to);
       if (KEEP_ALL || k == n_steps - 1) {
         const long long kept = KEEP_ALL ? row : env;
         if (RANDOM) sampled_actions[kept][0][0] = action;
         wd_store(observations[kept][0], at.seen);
         rewards[kept][0] = at.reward;
-        terminated[kept] = at.is_terminal;
-        truncated[kept] = at.out_of_time;
-        _done_[kept] = at.is_terminal | at.out_of_time;
       }
+      if (KEEP_ALL) keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
     }
+    keep_flags(at, _done_ + env, terminated + env, truncated + env);
     wd_store(state[env][0], at.state);
     _timestep_[env] = at.timestep;
     _episode_[env] = at.episode;
@@ -225,8 +258,10 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       wd_draw_actions(&actions[0][0][0], draws, seed, stream, n_envs);
       wd_count_draw(draws, n_envs);
     }
-    take_step(state, actions, observations + kept, final_observations + kept, rewards + kept, _timestep_, _done_ + kept,
-              terminated + kept, truncated + kept, _episode_, _reset_seed_, state_reset_pool, n_envs);
+    take_step(state, actions, observations + kept, final_observations + kept, rewards + kept, _timestep_, _done_,
+              terminated, truncated, _episode_, _reset_seed_, state_reset_pool, n_envs);
+    if (KEEP_ALL)
+      copy_flags(_done_, terminated, truncated, done_rows + row, terminated_rows + row, truncated_rows + row, n_envs);
   }
 #endif
 }
@@ -268,14 +303,14 @@ WD_FN void record_step(const Recorder& to, const int env, const float reward, co
 WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                                float (*observations)[N_AGENTS][N_FEATURES],
                                float (*final_observations)[N_AGENTS][N_FEATURES], float (*rewards)[N_AGENTS],
-                               int* _timestep_, int* _done_, int* terminated, int* truncated, int* _episode_,
-                               const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                               int* _timestep_, int* _done_, int* terminated, int* truncated, bool* done_rows,
+                               bool* terminated_rows, bool* truncated_rows, int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
                                const float* weights, float (*log_probs)[N_AGENTS], float (*values)[N_AGENTS],
                                int* successes, float (*running_return)[N_AGENTS], int* running_steps,
                                float (*finished_return)[N_AGENTS], int* finished_steps, int* finished_episodes,
                                float (*cuts)[N_FEATURES], int* n_cut, int n_cuts, int* draws, const int* seed,
                                int stream, int n_steps, int n_envs) {
-  constexpr bool KEEPS_ENDS = KEEP_ALL && !RECORDS;  // last observations, and `_done_`, of each step
+  constexpr bool KEEPS_ENDS = KEEP_ALL && !RECORDS;  // last observations, and flags of a byte, of each step
   const Recorder recorder = {running_return, running_steps, finished_return, finished_steps, finished_episodes,
                              cuts,           n_cut,         n_cuts,          n_envs};
 #if defined(__CUDACC__)
@@ -299,24 +334,27 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     policy.evaluate(at.seen, weights);
     float* const out = policy.out[WD_THREAD];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
-    play(at, drawn.action, env, is_own, final_observations, KEEPS_ENDS ? row : env, start_seed, state_reset_pool);
+    const Seen led_to = play(at, drawn.action, env, start_seed, state_reset_pool);
     const bool is_done = at.is_terminal | at.out_of_time;
+    const bool writes = writes_end<KEEPS_ENDS>(is_done, 0xFFFFFFFFu) && is_own;
+    if (writes) wd_store(final_observations[KEEPS_ENDS ? row : env][0], led_to);
     if (RECORDS && is_own) {
       record_step(recorder, env, at.reward, is_done, at.out_of_time, final_observations);
-      successes[kept] = at.is_terminal;
+      successes[kept] = terminated[kept] = at.is_terminal;
+      truncated[kept] = at.out_of_time;
     }
+    if (KEEPS_ENDS && is_own) keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
     if (is_own && (KEEP_ALL || k == n_steps - 1)) {
       sampled_actions[kept][0][0] = drawn.action;
       log_probs[kept][0] = drawn.log_prob;
       if (HAS_VALUE) values[kept][0] = out[VALUE_COLUMN];
       wd_store(observations[KEEP_ALL ? row + n_envs : env][0], at.seen);
       rewards[kept][0] = at.reward;
-      terminated[kept] = at.is_terminal;
-      truncated[kept] = at.out_of_time;
-      _done_[KEEPS_ENDS ? row : env] = is_done;
     }
   }
   if (!is_own) return;
+  _done_[env] = at.is_terminal | at.out_of_time;
+  if (!RECORDS) keep_flags(at, _done_ + env, terminated + env, truncated + env);
   wd_store(state[env][0], at.state);
   _timestep_[env] = at.timestep;
   _episode_[env] = at.episode;
@@ -332,14 +370,16 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
       policy.act(observations[kept + env], weights, words.of[0] + env - WD_FIRST_ENV, &sampled_actions[kept + env][0][0],
                  log_probs[kept + env], values[HAS_VALUE ? kept + env : 0], wd_min(WD_ROWS, end - env));
     for (int env = WD_FIRST_ENV; env < end; ++env) draws[env] += 1;
-    const long long ends = KEEPS_ENDS ? row : 0;
-    take_step(state, sampled_actions + kept, observations + (KEEP_ALL ? row + n_envs : 0), final_observations + ends,
-              rewards + kept, _timestep_, _done_ + ends, terminated + kept, truncated + kept, _episode_, _reset_seed_,
-              state_reset_pool, n_envs);
+    const long long recorded = RECORDS ? row : 0;
+    take_step(state, sampled_actions + kept, observations + (KEEP_ALL ? row + n_envs : 0),
+              final_observations + (KEEPS_ENDS ? row : 0), rewards + kept, _timestep_, _done_, terminated + recorded,
+              truncated + recorded, _episode_, _reset_seed_, state_reset_pool, n_envs);
     for (int env = WD_FIRST_ENV; RECORDS && env < end; ++env) {
       record_step(recorder, env, rewards[kept + env][0], _done_[env], truncated[kept + env], final_observations);
       successes[kept + env] = terminated[kept + env];
     }
+    if (KEEPS_ENDS)
+      copy_flags(_done_, terminated, truncated, done_rows + row, terminated_rows + row, truncated_rows + row, n_envs);
   }
 #endif
 }
