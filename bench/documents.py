@@ -16,7 +16,7 @@ from rich.console import Console
 from warpdrive_min.files import write_atomically
 
 from .cases import CASES
-from .errors import exiting
+from .errors import ShowError, exiting
 from .record import Record, RecordError, read_all, selected
 from .show import peers, render
 from .show.columns import MakeTable
@@ -37,23 +37,19 @@ TABLES: Final[Mapping[str, MakeTable]] = {
 """Tables of each case, and of others' software: on a terminal, in documents and on paper."""
 
 
-class DocumentError(ValueError):
-    """A command in a document prints nothing, or no table follows it."""
-
-
 def table(
     records: Annotated[list[str], typer.Argument(help="Files or folders of records; patterns with * too.")],
     case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE.")] = None,
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
-    with exiting(1, RecordError, DocumentError, to_stderr=True):
+    with exiting(1, RecordError, ShowError, to_stderr=True):
         print(printed(records, case or [], where or []))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
     """Print the tables of documents again in their places, each by the `python -m bench table ...` command above it."""
-    with exiting(1, RecordError, DocumentError, OSError, to_stderr=True):
+    with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
         for document in documents:
             typer.echo(f"{document}:")
             text = document.read_text(encoding="utf-8")
@@ -89,7 +85,7 @@ def printed(records: Sequence[str], cases: Sequence[str] = (), where: Sequence[s
     """Return the Markdown tables of the records that are kept; paths are relative to the working directory.
 
     Raises:
-        DocumentError: There is no such file, or nothing measured and right is left to show.
+        ShowError: There is no such file, or nothing measured and right is left to show.
         RecordError: A file of records breaks the schema.
     """
     paths = [Path(path) for each in records for path in sorted(glob.glob(each))]
@@ -97,7 +93,7 @@ def printed(records: Sequence[str], cases: Sequence[str] = (), where: Sequence[s
     if not shown:
         kept = " ".join([*(f"--case {case}" for case in cases), *(f"--where {condition}" for condition in where)])
         which = f"{' '.join(records)} {kept}".rstrip()
-        raise DocumentError(f"table: no record of {which} is measured and right; look at what there is")
+        raise ShowError(f"table: no record of {which} is measured and right; look at what there is")
     return shown
 
 
@@ -109,7 +105,7 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
         tell: Gets each command before it runs.
 
     Raises:
-        DocumentError: A command prints nothing, or several tables, or has none below it before the next one.
+        ShowError: A command prints nothing, or several tables, or has none below it before the next one.
         RecordError: A file of records breaks the schema.
     """
     before, *parts = COMMAND.split(text)
@@ -117,10 +113,10 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
     for words, after in zip(parts[::2], parts[1::2], strict=True):
         tell(command := f"`python -m bench table {words}`")
         if not (rows := ROWS.search(after)):
-            raise DocumentError(f"refresh: no table follows {command}; put the head of one there")
+            raise ShowError(f"refresh: no table follows {command}; put the head of one there")
         shown = printed(*_arguments(words))
         if (tables := shown.count("\n\n") + 1) > 1:
-            raise DocumentError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
+            raise ShowError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
         made += [command, after[: rows.start()], shown, "\n", after[rows.end() :]]
     return "".join(made)
 

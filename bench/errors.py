@@ -28,6 +28,10 @@ class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
     code = 4
 
 
+class ShowError(ValueError):
+    """Records cannot be shown, or not in this way: as a figure, a page, a document or a file of another tool."""
+
+
 @contextmanager
 def exiting(code: int, *kinds: type[Exception], to_stderr: bool = False) -> Iterator[None]:
     """Print an error of these kinds and exit with its own code, else with the one that is given."""

@@ -19,7 +19,7 @@ from warpdrive_min.files import write_atomically
 
 from . import machine
 from .cases import CASES, is_present
-from .errors import exiting
+from .errors import ShowError, exiting
 from .groups import groups_of
 from .judge import name_of
 from .measure import Metric
@@ -31,10 +31,6 @@ GROUPED_BY: Final = ("env", "implementation")
 """Axes that name an ASV benchmark beside its case; the others are its parameters."""
 PARAMETERS: Final = ("backend", "n_envs")
 """Axes that are a parameter each, so that ASV draws over them; the others are one together, for it crosses them all."""
-
-
-class ExportError(ValueError):
-    """Records cannot be written in a format."""
 
 
 class Format(StrEnum):
@@ -51,12 +47,12 @@ def export(
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
     """Write records for ASV, github-action-benchmark or Bencher: of each the time or cost of which less is better."""
-    with exiting(1, RecordError, ExportError, OSError, to_stderr=True):
+    with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
         shown, left_out = costs(read_all(records))
         for line in left_out:
             typer.echo(f"left out: {line}", err=True)
         if not shown:
-            raise ExportError("export: no record is measured, right and of today's cases; run `python -m bench run`")
+            raise ShowError("export: no record is measured, right and of today's cases; run `python -m bench run`")
         if to is Format.asv:
             files = write_asv(shown, out)
             if n_changed := len(shown) - len(_committed(shown)):
@@ -127,11 +123,11 @@ def of_one_machine(shown: Sequence[Cost]) -> list[Cost]:
     """Return the newest of each name.
 
     Raises:
-        ExportError: They are of several machines, which the format cannot tell apart.
+        ShowError: They are of several machines, which the format cannot tell apart.
     """
     machines = by_machine(each.record for each in shown)
     if len(machines) > 1:
-        raise ExportError(f"export: the records must be of one machine (got {', '.join(machines)}); give those of one")
+        raise ShowError(f"export: the records must be of one machine (got {', '.join(machines)}); give those of one")
     return newest(shown)
 
 
@@ -183,17 +179,17 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
     parameters are the rest of the point. Records of no commit, or of code that was changed after it, are left out.
 
     Raises:
-        ExportError: ASV is not installed, or no record names its commit.
+        ShowError: ASV is not installed, or no record names its commit.
     """
     try:
         from asv import results, runner, util  # noqa: PLC0415  (optional)
         from asv.benchmarks import Benchmarks  # noqa: PLC0415
         from asv.machine import Machine  # noqa: PLC0415
     except ImportError as error:
-        raise ExportError('export: asv is not installed; pip install "warpdrive-min[bench]"') from error
+        raise ShowError('export: asv is not installed; pip install "warpdrive-min[bench]"') from error
     committed = _committed(shown)
     if not committed:
-        raise ExportError("export: ASV needs the commit of a record (got none that is unchanged); commit, then measure")
+        raise ShowError("export: ASV needs the commit of a record (got none that is unchanged); commit, then measure")
     benchmarks = asv_benchmarks(committed)
     written = [folder / "benchmarks.json"]
     known = util.load_json(str(written[0]), Benchmarks.api_version) if written[0].exists() else {}

@@ -13,24 +13,20 @@ import matplotlib as mpl
 import typer
 
 from .documents import TABLES
-from .errors import exiting
+from .errors import ShowError, exiting
 from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
 from .record import Record, RecordError, read_all
 from .sets import published_records
 from .show import pgf
 from .show.columns import Column, Table
 from .show.labels import commit_label, machine_label, plural
-from .show.records import by_machine, latest, measured_alone
+from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, head, template
 from .show.tables import RUN, every_point, hardware, headline
 from .stats import median
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"
-
-
-class PaperError(ValueError):
-    """There is nothing that may be published."""
 
 
 def paper(
@@ -43,7 +39,7 @@ def paper(
     except pgf.NoTexError as error:
         tex = None
         typer.echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
-    with exiting(1, RecordError, PaperError):
+    with exiting(1, RecordError, ShowError):
         written = write(records or published_records(), out, tex)
     typer.echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
 
@@ -59,17 +55,15 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
         tex: What measures the texts of PGF figures; None: there are none.
 
     Raises:
-        PaperError: No record is evidence, two files of records have one name, or ``out`` holds the records.
+        ShowError: No record is evidence, two files of records have one name, or ``out`` holds the records.
     """
     files = [file for path in sources for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
     copies = out / "records"
     if len({file.name for file in files}) < len(files):
-        raise PaperError("paper: files of records must differ in name; rename one")
+        raise ShowError("paper: files of records must differ in name; rename one")
     if any(file.parent.resolve() == copies.resolve() for file in files):
-        raise PaperError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    evidence = measured_alone(record for record in read_all(files, cut=[]) if record.is_evidence)
-    if not evidence:
-        raise PaperError("paper: no record is measured and right; run `python -m bench run` first")
+        raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
+    evidence = measured_alone(evidence_of(read_all(files, cut=[]), "paper"))
     copies.mkdir(parents=True, exist_ok=True)
     written = [Path(shutil.copyfile(file, copies / file.name)) for file in files]
     machines = []

@@ -21,13 +21,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from warpdrive_min.files import replacing
 
 from .cases import CASES
-from .errors import exiting
+from .errors import ShowError, exiting
 from .record import RESULTS, Record, RecordError, read_all
 from .sets import past_records, published_records
 from .show import across, peers
 from .show.charts import Chart, Panel, Series
 from .show.labels import commit_label, machine_label, notes
-from .show.records import by_machine, measured_alone
+from .show.records import by_machine, evidence_of, measured_alone
 
 STYLES: Final = Path(__file__).parent / "show" / "styles"
 FORMATS: Final = ("png", "pdf", "svg")
@@ -59,10 +59,6 @@ class Style(StrEnum):
     slides = "slides"
 
 
-class PlotError(ValueError):
-    """There is nothing that may be drawn."""
-
-
 def plot(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
@@ -70,12 +66,10 @@ def plot(
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     cut: list[str] = []
-    with exiting(1, RecordError, PlotError):
+    with exiting(1, RecordError, ShowError):
         found = read_all(records or published_records(), cut)
         past = [] if records else read_all(past_records(), cut)
-        groups = by_machine(record for record in found if record.is_evidence)
-        if not groups:
-            raise PlotError("plot: no record is measured and right; run `python -m bench run` first")
+        groups = by_machine(evidence_of(found, "plot"))
         paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name, past=past)]
     for line in cut:
         typer.echo(f"left out: {line}")
@@ -129,13 +123,11 @@ def draw(
         past: Other records, for the history.
 
     Raises:
-        PlotError: No record is evidence, or they are from several machines.
+        ShowError: No record is evidence, or they are from several machines.
     """
-    found = [record for record in records if record.is_evidence]
-    if not found:
-        raise PlotError("plots: no record is measured and right; run `python -m bench run` first")
+    found = evidence_of(records, "plots")
     if len(machines := by_machine(found)) > 1:
-        raise PlotError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
+        raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
     runs = sorted({record.run_id for record in found})
     name = stem or (runs[0] if len(runs) == 1 else "bench")
     out.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from warpdrive_min.files import write_atomically
 
 from .anchors import SOURCES
 from .claims import Claims, for_report
-from .errors import exiting
+from .errors import ShowError, exiting
 from .groups import groups_of
 from .plots import charts
 from .point import command_line
@@ -22,16 +22,12 @@ from .sets import past_records, published_records
 from .show.charts import Chart, DataPoint
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
-from .show.records import by_machine
+from .show.records import by_machine, evidence_of
 from .show.render import template
 from .show.tables import RUN, all_known, hardware, headline
 from .workloads.learn import without_curve
 
 OUT: Final = Path("results/report.html")
-
-
-class ReportError(ValueError):
-    """There is nothing that may be reported."""
 
 
 def report(
@@ -40,7 +36,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
     cut: list[str] = []
-    with exiting(1, RecordError, OSError, ReportError):
+    with exiting(1, RecordError, OSError, ShowError):
         paths = records or published_records()
         before = [] if records else past_records()
         found, past = read_all(paths, cut), read_all(before, cut)
@@ -61,10 +57,9 @@ def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence
         past: Other records, for the history.
 
     Raises:
-        ReportError: No record is evidence.
+        ShowError: No record is evidence.
     """
-    if not any(record.is_evidence for record in records):
-        raise ReportError("report: no record is measured and right; run `python -m bench run` first")
+    evidence_of(records, "report")
     machines = [section(name, group, past) for name, group in by_machine(records).items()]
     drawn = {figure["id"]: figure.pop("drawn") for machine in machines for figure in machine["figures"]}
     text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..errors import ShowError
 from ..groups import groups_of
 from ..machine import kind
 from ..measure import Metric
@@ -21,6 +22,14 @@ def latest(records: Iterable[Record]) -> list[Record]:
         found[record.case, *sorted(record.point.items())] = record
     newest = {case: max(r.case_version for r in found.values() if r.case == case) for case in {key[0] for key in found}}
     return [record for record in found.values() if record.case_version == newest[record.case]]
+
+
+def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
+    """Return the records that are evidence; raises ShowError, which names a command, where there is none."""
+    found = [record for record in records if record.is_evidence]
+    if not found:
+        raise ShowError(f"{command}: no record is measured and right; run `python -m bench run` first")
+    return found
 
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:

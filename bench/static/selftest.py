@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import typer
 
@@ -158,12 +159,5 @@ def rebuilt(name: str, context: Context, threshold: float) -> list[Row]:
 @contextmanager
 def _empty_cache() -> Iterator[None]:
     """Let nothing be there that was compiled before."""
-    before = os.environ.get(CACHE)
-    with tempfile.TemporaryDirectory(prefix="compiled-") as folder:
-        os.environ[CACHE] = folder
-        try:
-            yield
-        finally:
-            del os.environ[CACHE]
-            if before is not None:
-                os.environ[CACHE] = before
+    with tempfile.TemporaryDirectory(prefix="compiled-") as folder, mock.patch.dict(os.environ, {CACHE: folder}):
+        yield

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.ticker import Formatter
 
 from bench import paper, plots
+from bench.errors import ShowError
 from bench.show import pgf, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
@@ -105,14 +106,14 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
     other.parent.mkdir()
     other.write_text(records.read_text())
     out = tmp_path / "paper"
-    with pytest.raises(paper.PaperError, match="no record is measured and right"):
+    with pytest.raises(ShowError, match="no record is measured and right"):
         paper.write([empty], out)
-    with pytest.raises(paper.PaperError, match="must differ in name"):
+    with pytest.raises(ShowError, match="must differ in name"):
         paper.write([records, other], out)
     own = tmp_path / "again" / "records" / records.name
     own.parent.mkdir(parents=True)
     own.write_text(records.read_text())
-    with pytest.raises(paper.PaperError, match="choose another --out"):
+    with pytest.raises(ShowError, match="choose another --out"):
         paper.write([own], tmp_path / "again")
     assert not out.exists()
 

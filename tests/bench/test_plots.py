@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from bench import plots
+from bench.errors import ShowError
 from bench.measure import Curve, Metric
 from bench.plots import charts, paint
 from bench.record import Record
@@ -102,7 +103,7 @@ def exact(metrics: dict[str, Metric]) -> dict[str, Metric]:
 def test_what_is_no_evidence_is_not_drawn(tmp_path):
     """Failed, skipped and wrong records are left out; with nothing else there is an error."""
     refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
-    with pytest.raises(plots.PlotError, match="no record is measured and right"):
+    with pytest.raises(ShowError, match="no record is measured and right"):
         plots.draw(refused, tmp_path)
     assert latest(each for each in [*refused, record()] if each.is_evidence) == [record()]
 
@@ -110,7 +111,7 @@ def test_what_is_no_evidence_is_not_drawn(tmp_path):
 def test_machines_are_not_mixed_in_a_figure(tmp_path):
     """Records of two machines are drawn apart."""
     other = record(machine={"gpu": None, "cpu": "AMD EPYC", "cores": 2})
-    with pytest.raises(plots.PlotError, match="one machine"):
+    with pytest.raises(ShowError, match="one machine"):
         plots.draw([record(), other], tmp_path)
     assert set(by_machine([record(), other])) == {"nvidia-h200-16-cores", "amd-epyc-2-cores"}
 
