@@ -225,3 +225,24 @@ def kernels(
 def symmetric(word, limit):
     """Return a float32 uniform within plus or minus a limit."""
     return (uniform(word) * TWO - ONE) * limit
+
+
+@cuda.jit(device=True)
+def whole(state):
+    """Return what is seen of a state where that is all of it."""
+    return state
+
+
+def within(limit: Any) -> Callable[..., Any]:
+    """Return what draws a state of four components within plus or minus a limit."""
+
+    @cuda.jit(device=True)
+    def draw_start(words):
+        return (
+            symmetric(words[0], limit),
+            symmetric(words[1], limit),
+            symmetric(words[2], limit),
+            symmetric(words[3], limit),
+        )
+
+    return draw_start

@@ -77,5 +77,15 @@ def symmetric(word: Any, limit: Any) -> Any:
     return (uniform(word) * TWO - ONE) * limit
 
 
+def whole(state: Any) -> Any:
+    """Return what is seen of a state where that is all of it."""
+    return state
+
+
+def within(limit: Any) -> Callable[..., Any]:
+    """Return what draws a state of four components within plus or minus a limit."""
+    return lambda words: [symmetric(word, limit) for word in words]
+
+
 EVERY = slice(None)
 ONE, TWO = np.float32(1), np.float32(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -13,17 +13,11 @@ from warpdrive_min.kernels.core_numba import clip, maths, uniform
 ZERO, THREE = np.float32(0), np.float32(3)
 
 
-class Valley(NamedTuple):
-    """Device functions of one valley."""
-
-    roll: Callable[..., Any]
-    is_at_goal: Callable[..., Any]
-    observe: Callable[..., Any]
-    draw_start: Callable[..., Any]
+Function = Callable[..., Any]
 
 
-def valley(c: Any) -> Valley:
-    """Close the functions over the constants."""
+def valley(c: Any) -> tuple[Function, Function, Function]:
+    """Return the functions that roll, tell who has arrived, and draw a start, closed over the constants."""
     _, cos = maths(c.EXACT)
     gravity, max_speed, min_position, max_position = c.GRAVITY, c.MAX_SPEED, c.MIN_POSITION, c.MAX_POSITION
     goal_position, goal_velocity = c.GOAL_POSITION, c.GOAL_VELOCITY
@@ -42,13 +36,8 @@ def valley(c: Any) -> Valley:
         return state[0] >= goal_position and state[1] >= goal_velocity
 
     @cuda.jit(device=True)
-    def observe(state):
-        """Return what is seen: all of the state."""
-        return state
-
-    @cuda.jit(device=True)
     def draw_start(words):
         # The sum goes first: the other way round, contraction to FMA would change the start.
         return (uniform(words[0]) + start_offset) * start_width, ZERO
 
-    return Valley(roll, is_at_goal, observe, draw_start)
+    return roll, is_at_goal, draw_start

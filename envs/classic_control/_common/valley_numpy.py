@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from warpdrive_min.kernels.maths_numpy import maths
 from warpdrive_min.rng import uniform
 
-
-class Valley(NamedTuple):
-    """Functions of one valley."""
-
-    roll: Callable[..., Any]
-    is_at_goal: Callable[..., Any]
-    observe: Callable[..., Any]
-    draw_start: Callable[..., Any]
+Function = Callable[..., Any]
 
 
-def valley(c: Any) -> Valley:
-    """Close the functions over the constants."""
+def valley(c: Any) -> tuple[Function, Function, Function]:
+    """Return the functions that roll, tell who has arrived, and draw a start, closed over the constants."""
     _, cos = maths(c.EXACT)
 
     def roll(state: Any, push: Any) -> Any:
@@ -34,15 +27,11 @@ def valley(c: Any) -> Valley:
     def is_at_goal(state: Any) -> Any:
         return (state[0] >= c.GOAL_POSITION) & (state[1] >= c.GOAL_VELOCITY)
 
-    def observe(state: Any) -> Any:
-        """Return what is seen: all of the state."""
-        return state
-
     def draw_start(words: Any) -> Any:
         # The sum goes first: the other way round, contraction to FMA would change the start.
         return (uniform(words[0]) + c.START_OFFSET) * c.START_WIDTH, ZERO
 
-    return Valley(roll, is_at_goal, observe, draw_start)
+    return roll, is_at_goal, draw_start
 
 
 ZERO, THREE = np.float32(0), np.float32(3)

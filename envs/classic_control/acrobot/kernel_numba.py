@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 from warpdrive_min.kernels.core_numba import clip, maths, principal, sincos_of
 
-from .._common.single_numba import kernels, symmetric
+from .._common.single_numba import kernels, within
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 
@@ -21,7 +21,7 @@ def build(c: Any) -> dict[str, Any]:
     weight_1, weight_2, torque_size = c.WEIGHT_1, c.WEIGHT_2, c.TORQUE
     length_1, length_2, goal_height = c.LENGTH_1, c.LENGTH_2, c.GOAL_HEIGHT
     max_velocity_1, max_velocity_2 = c.MAX_VELOCITY_1, c.MAX_VELOCITY_2
-    time_step, half_step, sixth_step, start_range = c.TIME_STEP, c.HALF_STEP, c.SIXTH_STEP, c.START_RANGE
+    time_step, half_step, sixth_step = c.TIME_STEP, c.HALF_STEP, c.SIXTH_STEP
 
     @cuda.jit(device=True)
     def outcome(state, action):
@@ -80,13 +80,4 @@ def build(c: Any) -> dict[str, Any]:
         """Return the height of the tip above the fixed joint."""
         return -length_1 * seen[0] - length_2 * (seen[0] * seen[2] - seen[1] * seen[3])
 
-    @cuda.jit(device=True)
-    def draw_start(words):
-        return (
-            symmetric(words[0], start_range),
-            symmetric(words[1], start_range),
-            symmetric(words[2], start_range),
-            symmetric(words[3], start_range),
-        )
-
-    return kernels(c, 4, outcome, observe, draw_start)
+    return kernels(c, 4, outcome, observe, within(c.START_RANGE))

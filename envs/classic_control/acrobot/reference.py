@@ -9,7 +9,7 @@ import numpy as np
 
 from warpdrive_min.kernels.maths_numpy import maths, principal
 
-from .._common.single_numpy import kernels, symmetric
+from .._common.single_numpy import kernels, within
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
@@ -64,10 +64,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         cos_1, sin_1, cos_2, sin_2, _, _ = seen
         return -c.LENGTH_1 * cos_1 - c.LENGTH_2 * (cos_1 * cos_2 - sin_1 * sin_2)
 
-    def draw_start(words: Any) -> Any:
-        return [symmetric(word, c.START_RANGE) for word in words]
-
-    return kernels(c, outcome, observe, draw_start)
+    return kernels(c, outcome, observe, within(c.START_RANGE))
 
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)

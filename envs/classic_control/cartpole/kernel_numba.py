@@ -9,7 +9,7 @@ from numba import cuda
 
 from warpdrive_min.kernels.core_numba import sincos_of
 
-from .._common.single_numba import kernels, symmetric
+from .._common.single_numba import kernels, whole, within
 
 ONE, FOUR_THIRDS = np.float32(1), np.float32(4 / 3)
 
@@ -19,14 +19,14 @@ def build(c: Any) -> dict[str, Any]:
     sincos = sincos_of(c.EXACT)
     gravity, force_size, time_step = c.GRAVITY, c.FORCE, c.TIME_STEP
     pole_mass, total_mass, pole_mass_length, half_length = c.POLE_MASS, c.TOTAL_MASS, c.POLE_MASS_LENGTH, c.HALF_LENGTH
-    max_angle, max_position, start_range = c.MAX_ANGLE, c.MAX_POSITION, c.START_RANGE
+    max_angle, max_position = c.MAX_ANGLE, c.MAX_POSITION
 
     @cuda.jit(device=True)
     def outcome(state, action):
         """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
         s = move(state, action)
         failed = abs(s[0]) > max_position or abs(s[2]) > max_angle
-        return s, observe(s), ONE, failed
+        return s, s, ONE, failed
 
     @cuda.jit(device=True)
     def move(state, action):
@@ -45,18 +45,4 @@ def build(c: Any) -> dict[str, Any]:
             theta_dot + time_step * theta_acc,
         )
 
-    @cuda.jit(device=True)
-    def observe(state):
-        """Return what is seen: all of the state."""
-        return state
-
-    @cuda.jit(device=True)
-    def draw_start(words):
-        return (
-            symmetric(words[0], start_range),
-            symmetric(words[1], start_range),
-            symmetric(words[2], start_range),
-            symmetric(words[3], start_range),
-        )
-
-    return kernels(c, 4, outcome, observe, draw_start)
+    return kernels(c, 4, outcome, whole, within(c.START_RANGE))

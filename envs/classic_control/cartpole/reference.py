@@ -9,7 +9,7 @@ import numpy as np
 
 from warpdrive_min.kernels.maths_numpy import maths
 
-from .._common.single_numpy import kernels, symmetric
+from .._common.single_numpy import kernels, whole, within
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
@@ -20,7 +20,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
         s = move(state, action)
         failed = (np.abs(s[0]) > c.MAX_POSITION) | (np.abs(s[2]) > c.MAX_ANGLE)
-        return s, observe(s), 1, failed
+        return s, s, 1, failed
 
     def move(state: Any, action: Any) -> Any:
         """Advance by one explicit Euler step."""
@@ -38,14 +38,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
             theta_dot + c.TIME_STEP * theta_acc,
         )
 
-    def observe(state: Any) -> Any:
-        """Return what is seen: all of the state."""
-        return state
-
-    def draw_start(words: Any) -> Any:
-        return [symmetric(word, c.START_RANGE) for word in words]
-
-    return kernels(c, outcome, observe, draw_start)
+    return kernels(c, outcome, whole, within(c.START_RANGE))
 
 
 FOUR_THIRDS = np.float32(4 / 3)
