@@ -8,14 +8,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint8
 
 from warpdrive_min.kernels.arrays import Clock
-from warpdrive_min.kernels.core_numba import (
-    STREAM_START,
-    agent_at,
-    any_ended,
-    env_at,
-    philox,
-    uniform,
-)
+from warpdrive_min.kernels.core_numba import STREAM_START, agent_at, any_ended, env_at, philox, take_ended, uniform
 
 from .agent_numba import (
     HUNDRED,
@@ -274,12 +267,7 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit
     def reset(country: Country, starts: Starts, clock: Clock, outcome: Outcome, force: int32, n_envs: int32):
         block = shared_memory()
-        for each in range(cuda.threadIdx.x, envs_per_block, threads):
-            local, env = env_at(each, envs_per_block)
-            if env < n_envs:
-                block.ended[local] = force != 0 or clock.done[env] != 0
-                clock.done[env] = 0
-        cuda.syncthreads()
+        take_ended(block.ended, clock, force, envs_per_block, threads, n_envs)
         if any_ended(block.ended, n_envs):
             start(block, country, starts, clock, outcome, n_envs)
 

@@ -12,16 +12,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint8
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import (
-    agent_at,
-    any_ended,
-    clip,
-    env_at,
-    exp,
-    log,
-    natural,
-    pool_row,
-)
+from warpdrive_min.kernels.core_numba import agent_at, any_ended, clip, env_at, exp, log, natural, pool_row, take_ended
 
 from .arrays import Globe
 
@@ -392,12 +383,7 @@ def build(c: Any) -> dict[str, Any]:
     def reset(globe: Globe, clock: Clock, results: Results, force: int32, n_envs: int32):
         regions, climate, bargain, paths = globe
         block = shared_memory()
-        for each in range(cuda.threadIdx.x, envs_per_block, threads):
-            local, env = env_at(each, envs_per_block)
-            if env < n_envs:
-                block.ended[local] = force != 0 or clock.done[env] != 0
-                clock.done[env] = 0
-        cuda.syncthreads()
+        take_ended(block.ended, clock, force, envs_per_block, threads, n_envs)
         if any_ended(block.ended, n_envs):
             start(block, regions, climate, bargain, paths, clock, n_envs)
             observe(block, bargain, paths, results, True, n_envs)

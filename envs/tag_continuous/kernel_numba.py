@@ -22,6 +22,7 @@ from warpdrive_min.kernels.core_numba import (
     sort,
     split,
     squared,
+    take_ended,
 )
 
 from .agent_numba import (
@@ -357,12 +358,7 @@ def build(c: Any) -> dict[str, Any]:
         agents: Agents, roles: Roles, starts: Starts, clock: Clock, results: Results, force: int32, n_envs: int32
     ):
         block = shared_memory()
-        for each in range(cuda.threadIdx.x, envs_per_block, threads):
-            local, env = env_at(each, envs_per_block)
-            if env < n_envs:
-                block.ended[local] = force != 0 or clock.done[env] != 0
-                clock.done[env] = 0
-        cuda.syncthreads()
+        take_ended(block.ended, clock, force, envs_per_block, threads, n_envs)
         if any_ended(block.ended, n_envs):
             start(block, agents, roles, starts, clock, n_envs)
             observe(block, results.observations, results.observations, False, n_envs)

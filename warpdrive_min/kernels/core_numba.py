@@ -401,6 +401,17 @@ def conclude(env, is_terminal, out_of_time, clock, results):
 
 
 @cuda.jit(device=True)
+def take_ended(ended, clock, force, envs_per_block, threads, n_envs):
+    """Note which environments of the block restart, and clear their flags; then the block waits."""
+    for each in range(cuda.threadIdx.x, envs_per_block, threads):
+        local, env = env_at(each, envs_per_block)
+        if env < n_envs:
+            ended[local] = force != 0 or clock.done[env] != 0
+            clock.done[env] = 0
+    cuda.syncthreads()
+
+
+@cuda.jit(device=True)
 def any_ended(ended, n_envs):
     """Tell, to all threads of the block alike, whether an environment of it ended: a flag for each of them."""
     found = False
