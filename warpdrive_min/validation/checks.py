@@ -20,7 +20,9 @@ from warpdrive_min import backends
 from warpdrive_min.consistency import Agreement, EnvironmentCPUvsGPU, step_by_step
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.environment import CUDAEnvironmentContext
+from warpdrive_min.errors import ConfigError
 from warpdrive_min.policies import random_policy
+from warpdrive_min.rollouts import Keep
 from warpdrive_min.validation.compare import (
     CheckFailedError,
     CheckSkippedError,
@@ -293,6 +295,38 @@ def check_auto_reset(subject: Subject) -> str:
     return f"{n_done} episodes ended, the same either way"
 
 
+# ------------------------------------------------------------------ many steps a launch
+
+
+def check_rollout(subject: Subject) -> str:
+    """Many steps in one launch give what single steps give, whether the last of them is kept or all are."""
+    single, many = (subject.start(exact=True, auto_reset=True) for _ in "12")
+    try:
+        mode = many.rollout_mode
+    except ConfigError as error:
+        raise CheckSkippedError(str(error)) from error
+    if mode.name != "fused":
+        raise CheckSkippedError(mode.reason)
+    drawn = [each[Constants.ACTIONS] for each in draw_actions(single, 2 * subject.n_steps, subject.seed)]
+    halves: tuple[tuple[int, Keep], ...] = ((0, "last"), (subject.n_steps, "all"))
+    for first, keep in halves:
+        actions = torch.stack(drawn[first : first + subject.n_steps])
+        steps = many.rollout(subject.n_steps, actions, keep=keep)
+        for index, each in enumerate(actions):
+            want = replay(single, {Constants.ACTIONS: each})
+            if keep == "all":
+                got = {name: getattr(steps, name.strip("_"))[index].cpu().numpy() for name in KEPT_ROWS}
+                require_equal({name: want[name].astype(got[name].dtype) for name in got}, got, f"row {index}")
+        stale = {Constants.ACTIONS} if keep == "last" else {FINAL_OBSERVATIONS}
+        names = [name for name in want if name not in stale]
+        require_equal(want, snapshot(many), f"{subject.n_steps} steps in one launch, keep={keep!r}", names)
+    return f"twice {subject.n_steps} steps in one launch"
+
+
+KEPT_ROWS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
+"""Arrays of which each row of a rollout is compared."""
+
+
 # ------------------------------------------------------------------ values
 
 
@@ -352,6 +386,7 @@ CHECKS: Final[dict[str, Callable[[Subject], str]]] = {
     "reset": check_reset,
     "partial-reset": check_partial_reset,
     "auto-reset": check_auto_reset,
+    "rollout": check_rollout,
     "finite": check_finite,
     "flags": check_flags,
     "truncation": check_truncation,
