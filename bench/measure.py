@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 import torch
@@ -380,7 +380,7 @@ class Timer:
         moved = pcie_bytes_per(sampler.telemetry, amount * self.runs * len(samples))
         per_unit = f"pcie_bytes_per_{kind.removesuffix('s')}"
         slower = median(samples) / median_ns - 1
-        return {**sampler.telemetry.to_dict(), per_unit: moved, "watched_slower_by": slower}, ""
+        return {**asdict(sampler.telemetry), per_unit: moved, "watched_slower_by": slower}, ""
 
     def _time(self, runs: int) -> tuple[int, int | None]:
         def block() -> None:
@@ -481,8 +481,8 @@ class WallStopwatch:
 class EventStopwatch:
     """Wall time, and device time by events on the current stream, around a block and one synchronisation."""
 
-    def __init__(self, synchronize: Callable[[], None], clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._wall = WallStopwatch(synchronize, clock)
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self._wall = WallStopwatch(synchronize)
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:

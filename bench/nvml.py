@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -73,10 +73,6 @@ class Telemetry:
     reading_s: Series
     """Time of one sample of all the above in the sampler's thread."""
     unread: dict[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON takes them."""
-        return asdict(self)
 
 
 class Sampler:

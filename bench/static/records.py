@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -88,40 +89,30 @@ def answers(
     programs: Sequence[Program], architectures: Sequence[str], root: Path, n_processes: int | None = None
 ) -> Iterator[tuple[Program, dict[str, Any]]]:
     """Yield the answer of `probe.py` to each program, in their order; see there."""
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
-    for index in range(len(programs)):
-        todo.put(index)
-    n = min(len(programs), n_processes or len(os.sched_getaffinity(0)))
-    threads = [
-        threading.Thread(target=_ask, args=(programs, todo, done, architectures, root), daemon=True) for _ in range(n)
-    ]
-    for thread in threads:
-        thread.start()
-    there: dict[int, dict[str, Any]] = {}
-    for index, program in enumerate(programs):
-        while index not in there:
-            found, reply = done.get()
-            there[found] = reply
-        yield program, there.pop(index)
+    asked: list[Question] = [(program, Future()) for program in programs]
+    todo = queue.SimpleQueue[Question]()
+    for each in asked:
+        todo.put(each)
+    for _ in range(min(len(programs), n_processes or len(os.sched_getaffinity(0)))):
+        threading.Thread(target=_ask, args=(todo, architectures, root), daemon=True).start()
+    for program, answered in asked:
+        yield program, answered.result()
 
 
-def _ask(
-    programs: Sequence[Program],
-    todo: queue.SimpleQueue[int],
-    done: queue.SimpleQueue[tuple[int, dict[str, Any]]],
-    architectures: Sequence[str],
-    root: Path,
-) -> None:
+Question = tuple[Program, Future[dict[str, Any]]]
+"""A program, and what gets its answer."""
+
+
+def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: Path) -> None:
     """Let a process answer programs until there are no more; one that dies is followed by another."""
     with suppress(queue.Empty):
         while True:
-            index = todo.get_nowait()
+            program, answered = todo.get_nowait()
             with suppress(BrokenPipeError), _start(architectures, root) as process:
-                while reply := _answer(process, programs[index]):
-                    done.put((index, reply))
-                    index = todo.get_nowait()
-            done.put((index, {"failed": f"the process that compiles died with exit code {process.returncode}"}))
+                while reply := _answer(process, program):
+                    answered.set_result(reply)
+                    program, answered = todo.get_nowait()
+            answered.set_result({"failed": f"the process that compiles died with exit code {process.returncode}"})
 
 
 def _answer(process: subprocess.Popen[str], program: Program) -> dict[str, Any] | None:
