@@ -31,22 +31,15 @@ from .workloads.shared import availability
 
 OURS: Final = "this project"
 
-Verdict = Literal[
-    "holds",
-    "holds on other hardware",
-    "exceeds",
-    "exceeds on other hardware",
-    "does not hold",
-    "does not hold on other hardware",
-    "inconclusive",
-    "inconclusive on other hardware",
-    "other hardware",
-    "not measurable here",
-    "not measured yet",
-    "not repeated yet",
-]
-
-
+Decision = Literal["holds", "exceeds", "does not hold", "inconclusive"]
+"""Verdict on an interval."""
+ELSEWHERE: Final = " on other hardware"
+"""Ends a decision on another machine than the claim's."""
+VERDICTS: Final = (
+    *(f"{decision}{where}" for decision in get_args(Decision) for where in ("", ELSEWHERE)),
+    *("other hardware", "not measurable here", "not measured yet", "not repeated yet"),
+)
+"""All verdicts, what is decided first."""
 Judged = Judgement[Claim]
 """A claim beside what was measured."""
 
@@ -101,7 +94,7 @@ def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Compari
     shown = _not_before(claim.made_by, evidence(records))
     estimate = claim.query.estimate(shown, comparisons) if claim.query else None
 
-    def judged(verdict: Verdict, *reasons: str) -> Judged:
+    def judged(verdict: str, *reasons: str) -> Judged:
         return Judgement(subject=claim, estimate=estimate, region=claim.region, verdict=verdict, reasons=reasons)
 
     if claim.cannot:
@@ -116,20 +109,13 @@ def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Compari
     if not is_there and not claim.query.is_portable:
         return judged("other hardware", f"{where}, measured on {estimate.on}", *limits)
     verdict, why = _verdict(claim, estimate)
-    return judged(verdict if is_there else ELSEWHERE[verdict], f"{why}, on {estimate.on}", where, *limits)
+    return judged(verdict if is_there else f"{verdict}{ELSEWHERE}", f"{why}, on {estimate.on}", where, *limits)
 
 
 UNNAMED_MACHINE: Final = "a machine that the source does not name"
-ELSEWHERE: Final[Mapping[Verdict, Verdict]] = {
-    "holds": "holds on other hardware",
-    "exceeds": "exceeds on other hardware",
-    "does not hold": "does not hold on other hardware",
-    "inconclusive": "inconclusive on other hardware",
-}
-"""Verdict on another machine than the claim's."""
 
 
-def _verdict(claim: Claim, estimate: Estimate) -> tuple[Verdict, str]:
+def _verdict(claim: Claim, estimate: Estimate) -> tuple[Decision, str]:
     """Return the verdict on an interval, and the reason."""
     where, (least, most), words = position(estimate.interval, claim.region), claim.region, _bounds(claim)
     if where == "inside":
@@ -302,7 +288,7 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
 def counts(judged: Sequence[Judged]) -> dict[str, int]:
     """Return how often each verdict was given, what is decided first; no verdict that was not given."""
     found = Counter(each.verdict for each in judged)
-    return {verdict: found[verdict] for verdict in get_args(Verdict) if found[verdict]}
+    return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
 @dataclass(frozen=True, slots=True)

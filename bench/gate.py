@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 from xml.etree import ElementTree
 
 import typer
@@ -86,11 +86,7 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
     **{name: Outcome(Code.OK) for name in ("ok", "better", "same", "unchanged")},
 }
 """All verdicts and kinds of problems, the most serious first."""
-KIND_OF_CODE: Final[Mapping[int, Kind]] = {
-    Code.NOTHING_OR_CHANGED: "changed",
-    Code.NOT_COMPARABLE: "not comparable",
-    Code.BROKEN: "broken",
-}
+KIND_OF_CODE: Final[Mapping[int, Kind]] = {OUTCOMES[kind].code: kind for kind in get_args(Kind)}
 """Kind of problem that a `CompareError` is, by its exit code."""
 VERDICTS: Final = ("regression", "inconclusive", "ok")
 

@@ -201,8 +201,7 @@ def measure_revisions(
         NotComparable: git does not know a revision, or the sides have different versions of a case.
         WorkerError: The code of a revision cannot be imported.
     """
-    with checkouts(*names) as trees:
-        starts = [partial(Worker.on, tree) for tree in trees]
+    with revisions(*names) as starts:
         sides = [sides_of(run_id, job.case, (job.point, job.point), starts) for job in todo]
         return measure_all(sides, preset, say, kept)
 
@@ -380,6 +379,13 @@ def _host(halves: Sequence[Half]) -> Host:
 
 
 # ------------------------------------------------------------------ revisions
+
+
+@contextmanager
+def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
+    """Yield what starts a process on the code of each git revision; see `checkouts`."""
+    with checkouts(*names, root=root) as trees:
+        yield [partial(Worker.on, tree) for tree in trees]
 
 
 @contextmanager

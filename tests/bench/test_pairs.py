@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ from bench import machine, pairs, worker
 from bench.case import Skip
 from bench.errors import NotComparable
 from bench.judge import remarks
-from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, checkouts, measure, measure_all, sides_of
+from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, measure, measure_all, revisions, sides_of
 from bench.point import Check
 from bench.worker import Server, Worker, WorkerError
 from tests.bench.builders import FakeWatch, case, git, timed
@@ -342,8 +341,7 @@ def checkout(tmp_path):
 def test_revisions_are_measured_on_their_own_code(checkout):
     """Each side runs the code of its commit in processes of its own and leaves a record of it; git stays as it is."""
     before = {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")}
-    with checkouts("first", "second", root=checkout) as trees:
-        starts = [partial(Worker.on, tree) for tree in trees]
+    with revisions("first", "second", root=checkout) as starts:
         got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")
     assert [got.a.notes["code"], got.b.notes["code"]] == ["first", "second"]
     for side, tag in ((got.a, "first"), (got.b, "second")):
