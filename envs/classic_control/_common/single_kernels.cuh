@@ -186,18 +186,19 @@ WD_FN void keep_flags(const Playing& at, Flag* const done, Flag* const terminate
   *truncated = at.out_of_time;
 }
 
-// Neighbours in a warp whose rows of observations are whole parts of memory, of LINE bytes.
+// Threads side by side whose rows of observations are whole parts of memory, of LINE bytes.
 constexpr int LINE = 64;
 constexpr int greatest_divisor(const int a, const int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
 constexpr int NEIGHBOURS = LINE / greatest_divisor(LINE, sizeof(Seen));
 
-// Whether a thread writes what an episode ended with. Where each step has rows of its own, whatever one of the neighbours
+// Neighbours of a thread, itself among them, as bits of lanes, of those that play.
+WD_FN unsigned neighbours(const unsigned lanes) { return __match_any_sync(lanes, WD_THREAD % 32 / NEIGHBOURS); }
+
+// Whether a thread writes what an episode ended with. Where each step has rows of its own, whatever one of its neighbours
 // has to write, all of them write: memory takes a whole line much faster than a part of one.
 template <bool HAS_ROWS>
-WD_FN bool writes_end(const bool is_done, const unsigned lanes) {
-  if (!HAS_ROWS) return is_done;
-  const unsigned done = __ballot_sync(lanes, is_done), first = threadIdx.x % 32u & ~(NEIGHBOURS - 1u);
-  return (done >> first & ((1u << NEIGHBOURS) - 1u)) != 0u;
+WD_FN bool writes_end(const bool is_done, const unsigned lanes, const unsigned near) {
+  return HAS_ROWS ? (__ballot_sync(lanes, is_done) & near) != 0u : is_done;
 }
 
 #endif
@@ -216,7 +217,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
 #if defined(__CUDACC__)
   WD_EACH_ENV(local, env) {
     const int n_lanes = wd_min(32, wd_min(ENVS_PER_BLOCK - local, n_envs - env) + WD_THREAD % 32);
-    const unsigned lanes = 0xFFFFFFFFu >> (32 - n_lanes);  // of the warp that play
+    const unsigned lanes = 0xFFFFFFFFu >> (32 - n_lanes), near = neighbours(lanes);
     const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]};
     const int seed_low = RANDOM ? seed[0] : 0, seed_high = RANDOM ? seed[1] : 0;
     Playing at = {wd_load<State>(state[env][0]), {}, _timestep_[env], _episode_[env]};
@@ -235,7 +236,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       }
       const Seen led_to = play(at, action, env, start_seed, state_reset_pool);
       const bool is_done = at.is_terminal | at.out_of_time;
-      if (writes_end<KEEP_ALL>(is_done, lanes)) wd_store(final_observations[KEEP_ALL ? row : env][0], led_to);
+      if (writes_end<KEEP_ALL>(is_done, lanes, near)) wd_store(final_observations[KEEP_ALL ? row : env][0], led_to);
       if (KEEP_ALL || k == n_steps - 1) {
         const long long kept = KEEP_ALL ? row : env;
         if (RANDOM) sampled_actions[kept][0][0] = action;
@@ -324,6 +325,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   Playing at = {wd_load<State>(state[env][0]), wd_load<Seen>(observations[env][0]), _timestep_[env], _episode_[env]};
   const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]}, seed_low = seed[0], seed_high = seed[1];
   const unsigned first_word = draws[env];
+  const unsigned near = neighbours(0xFFFFFFFFu);
   wd_words words = {0u, 0u, 0u, 0u};
   WD_SYNC();  // before the state that others start from is written
   for (int k = 0; k < n_steps; ++k) {
@@ -336,7 +338,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
     const Seen led_to = play(at, drawn.action, env, start_seed, state_reset_pool);
     const bool is_done = at.is_terminal | at.out_of_time;
-    const bool writes = writes_end<KEEPS_ENDS>(is_done, 0xFFFFFFFFu) && is_own;
+    const bool writes = writes_end<KEEPS_ENDS>(is_done, 0xFFFFFFFFu, near) && is_own;
     if (writes) wd_store(final_observations[KEEPS_ENDS ? row : env][0], led_to);
     if (RECORDS && is_own) {
       record_step(recorder, env, at.reward, is_done, at.out_of_time, final_observations);
