@@ -21,6 +21,7 @@ from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.fused.loss import LossRule, Minibatch
 
 HAS_COMPILER = backends.BACKENDS["host"].availability().available
 pytestmark = [pytest.mark.usefixtures("_one_thread"), pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
@@ -279,19 +280,8 @@ def test_loss_and_gradients_are_those_of_torch(exact, name, kind):
         "masks": masks,
     }
     scalars = [torch.tensor(value, device=head.device) for value in (float(n), 0.5, 0.01)]
-    loss, terms = exact.loss(
-        space,
-        head,
-        values,
-        **rows,
-        total=scalars[0],
-        vf_loss_coeff=scalars[1],
-        entropy_coeff=scalars[2],
-        log_std=log_std,
-        clip_param=0.2,
-        is_clipped=is_clipped,
-        value_clip=value_clip,
-    )
+    rule = LossRule(*scalars[1:], 0.2, is_clipped, value_clip)
+    loss, terms = exact.loss(space, head, values, Minibatch(**rows), rule, scalars[0], log_std)
     leaves = [each for each in (head, values, log_std) if each is not None]
     gradients = torch.autograd.grad(loss, leaves)
     log_prob, entropy = losses.log_prob_and_entropy(space, head, actions, masks, log_std)
@@ -333,24 +323,9 @@ def test_loss_of_a_gaussian_is_its_definition(exact):
                       (ratio - F(1)) - (log_prob - old), (np.abs(ratio - F(1)) > F(0.2)).astype(F)], 1)  # fmt: skip
     leaves = [each.requires_grad_() for each in (head, values, log_std)]
     scalars = [torch.tensor(value, device=head.device) for value in (float(n), 0.5, 0.01)]
-    loss, got = exact.loss(
-        space,
-        head,
-        values,
-        actions=actions,
-        log_probs=torch.from_numpy(old).view(n, 1).to(head.device),
-        old_values=values.detach(),
-        returns=torch.full_like(values, 2),
-        advantages=advantages,
-        masks=None,
-        total=scalars[0],
-        vf_loss_coeff=scalars[1],
-        entropy_coeff=scalars[2],
-        log_std=log_std,
-        clip_param=0.2,
-        is_clipped=True,
-        value_clip=None,
-    )
+    log_probs, returns = torch.from_numpy(old).view(n, 1).to(head.device), torch.full_like(values, 2)
+    rows = Minibatch(actions, log_probs, returns, advantages, old_values=values.detach())
+    loss, got = exact.loss(space, head, values, rows, LossRule(*scalars[1:], 0.2, True, None), scalars[0], log_std)
     same(got, total(terms) / count)
     d_head, d_values, d_log_std = torch.autograd.grad(loss, leaves)
     same(d_head.view(n), of_policy * (z * inverse))

@@ -112,8 +112,12 @@ def in_torch(space, given, *, is_clipped, value_clip):
     return loss, torch.stack(sums).detach()
 
 
-def in_one(space, given, **how):
-    return fused.loss(space, **given, clip_param=CLIP, **how)
+def in_one(space, given, *, is_clipped, value_clip, clip_param=CLIP, is_root=False):
+    """Return loss and terms of the kernel."""
+    rows = fused.Minibatch(**{name: given[name] for name in fused.Minibatch._fields if name in given})
+    rule = fused.LossRule(given["vf_loss_coeff"], given["entropy_coeff"], clip_param, is_clipped, value_clip)
+    more = {name: given.get(name) for name in ("log_std", "indices")}
+    return fused.loss(space, given["head"], given["values"], rows, rule, given["total"], **more, is_root=is_root)
 
 
 def differentiate(evaluate, space, given, upstream=1.0, **how):
@@ -181,12 +185,12 @@ def test_columns_of_one_array_have_gradients_that_are(name):
     """Heads and values that lie side by side are read where they are, and their gradients lie side by side too."""
     space = SPACES[name]
     given = arrays(space, indices=True)
-    how = {"clip_param": CLIP, "is_clipped": True, "value_clip": 0.2, "is_root": True}
+    how = {"is_clipped": True, "value_clip": 0.2, "is_root": True}
     want = differentiate(in_one, space, given, is_clipped=True, value_clip=0.2)
     outputs = torch.cat([given["head"], given["values"][..., None]], -1).requires_grad_()
     head, values = columns.split(outputs)
     assert columns.joined(head, values).data_ptr() == outputs.data_ptr()
-    total, sums = fused.loss(space, **given | {"head": head, "values": values}, **how)
+    total, sums = in_one(space, given | {"head": head, "values": values}, **how)
     gradients = torch.autograd.grad(total, [head, values, outputs])
     assert columns.joined(*gradients[:2]).data_ptr() == gradients[2].data_ptr()
     assert_close(gradients[2], torch.cat([want[2], want[3][..., None]], -1))
@@ -211,7 +215,7 @@ def test_edges_of_the_clip_are_those_of_torch(ratio, advantage):
         "entropy_coeff": torch.tensor(0.0),
     }
     given["head"].requires_grad_()
-    loss, terms = fused.loss(space, **given, clip_param=0.3, is_clipped=True, value_clip=None)
+    loss, terms = in_one(space, given, clip_param=0.3, is_clipped=True, value_clip=None)
     (d_head,) = torch.autograd.grad(loss, given["head"])
     gains = 0.7 <= ratio <= 1.3 or (ratio - 1) * advantage < 0
     slope = -ratio * advantage if gains else 0.0

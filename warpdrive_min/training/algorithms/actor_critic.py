@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -19,6 +19,7 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.fused import cpu, is_supported
 from warpdrive_min.training.fused import loss as fused_loss
+from warpdrive_min.training.fused.loss import LossRule, Minibatch
 from warpdrive_min.training.fused.rows import take
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import average
@@ -44,19 +45,6 @@ METRICS: Final = (
 )
 EVEN: Final = 16
 """Parts have a multiple of so many rows: kernels then load several numbers at once."""
-
-
-class Minibatch(NamedTuple):
-    """Some rows of a rollout, (rows, n_agents, ...) each."""
-
-    masks: Tensor | None
-    actions: Tensor
-    log_probs: Tensor
-    old_values: Tensor
-    returns: Tensor
-    advantages: Tensor
-    weights: Tensor | None
-    """(rows, 1): 0 where a row does not count; None: all do."""
 
 
 class ActorCriticAlgorithm:
@@ -86,7 +74,6 @@ class ActorCriticAlgorithm:
         """Centralised critic; None: the model gives the values."""
         self._precision, self._max_rows = trainer.precision, trainer.max_rows
         self._ratio = trainer.neg_pos_env_ratio
-        self._value_clip = config.value_clip if self.is_clipped else None
         n_steps, n_envs, n_agents = buffer.rewards.shape
         device = buffer.rewards.device
         self.shape = group.shape
@@ -106,6 +93,13 @@ class ActorCriticAlgorithm:
         self._clip_param: float | Tensor = config.clip_param
         self.optimiser = self.make_optimiser(
             itertools.chain(*(model.parameters() for model in group.models.values())), group
+        )
+        self._rule = LossRule(
+            self.scheduled["vf_loss_coeff"],
+            self.scheduled["entropy_coeff"],
+            self._clip_param,
+            self.is_clipped,
+            config.value_clip if self.is_clipped else None,
         )
         self.metrics = {name: torch.zeros(self.shape, device=device) for name in METRICS}
         """Numbers of the last minibatch of the last update."""
@@ -151,10 +145,7 @@ class ActorCriticAlgorithm:
             self.optimiser.gradient,
             self._space,
             {**arrays, "masks": buffer.masks, "advantages": self.advantages if comes_first else None},
-            self.scheduled,
-            clip_param=self.config.clip_param,
-            is_clipped=self.is_clipped,
-            value_clip=self._value_clip,
+            self._rule,
             normalises=self.config.normalize_advantage,
             n_rows=self._n_rows // self.n_minibatches,
         )
@@ -376,42 +367,33 @@ class ActorCriticAlgorithm:
             advantages=advantages,
             weights=weights,
         )
-        value_weight, entropy_weight = self.scheduled["vf_loss_coeff"], self.scheduled["entropy_coeff"]
-        rule = {
-            "total": total,
-            "vf_loss_coeff": value_weight,
-            "entropy_coeff": entropy_weight,
-            "log_std": self._log_std,
-            "clip_param": self.config.clip_param,
-            "is_clipped": self.is_clipped,
-            "value_clip": self._value_clip,
-        }
+        rule = self._rule
         if self._is_fused:
-            given = minibatch._asdict() | rule | ({} if self._values_come_first else {"advantages": None})
-            return fused_loss.loss(self._space, head, values, **given, indices=_numbers(rows), is_root=True)
+            rows_of = minibatch if self._values_come_first else minibatch._replace(advantages=None)
+            given: dict[str, Any] = {"log_std": self._log_std, "indices": _numbers(rows), "is_root": True}
+            return fused_loss.loss(self._space, head, values, rows_of, rule, total, **given)
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
         if self._exact is not None:
-            given = minibatch._asdict() | rule
-            del given["weights"]  # all rows count
-            return self._exact.loss(self._space, head, values, **given)
+            return self._exact.loss(self._space, head, values, minibatch, rule, total, self._log_std)
         *terms, log_ratio = self._terms(minibatch, head, values)
         means = [self._sum(term, weights) / total for term in terms]
-        loss = means[0] + value_weight * means[1] - entropy_weight * means[2]
+        loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
         with torch.no_grad():
             kl = self._sum(losses.approximate_kl(log_ratio), weights) / total
-            clipped = self._sum(losses.clip_fraction(log_ratio, self._clip_param), weights) / total
+            clipped = self._sum(losses.clip_fraction(log_ratio, rule.clip_param), weights) / total
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
 
     def _terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the terms of policy, value and entropy, and the log-ratio, one number a row and agent."""
         log_prob, entropy = losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, self._log_std)
         log_ratio = log_prob - rows.log_probs
+        assert rows.advantages is not None
         if self.is_clipped:
-            policy = losses.clipped_surrogate_loss(log_ratio, rows.advantages, self._clip_param)
+            policy = losses.clipped_surrogate_loss(log_ratio, rows.advantages, self._rule.clip_param)
         else:
             policy = losses.policy_gradient_loss(log_prob, rows.advantages)
-        value = losses.value_loss(values, rows.returns, rows.old_values, self._value_clip)
+        value = losses.value_loss(values, rows.returns, rows.old_values, self._rule.value_clip)
         return policy, value, entropy, log_ratio.detach()
 
     @property
@@ -434,7 +416,7 @@ class ActorCriticAlgorithm:
     @torch.no_grad()
     def _report(self, sums: Tensor) -> None:
         policy, value, entropy, *_ = sums.unbind()
-        loss = policy + self.scheduled["vf_loss_coeff"] * value - self.scheduled["entropy_coeff"] * entropy
+        loss = policy + self._rule.vf_loss_coeff * value - self._rule.entropy_coeff * entropy
         values = self.values[:-1]
         if not self._values_come_first:
             torch.sub(self.returns, values, out=self.advantages)

@@ -22,7 +22,7 @@ from warpdrive_min.kernels import maths_numpy
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.losses import EPSILON
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
-from warpdrive_min.training.fused.loss import GivenGradients
+from warpdrive_min.training.fused.loss import GivenGradients, LossRule, Minibatch
 from warpdrive_min.training.models import PolicyHead, Trunk
 from warpdrive_min.training.policies import PolicyGroup
 
@@ -185,37 +185,31 @@ class Exact:
         space: ActionSpace,
         head: Tensor,
         values: Tensor,
-        *,
-        actions: Tensor,
-        log_probs: Tensor,
-        returns: Tensor,
-        advantages: Tensor,
+        rows: Minibatch,
+        rule: LossRule,
         total: Tensor,
-        vf_loss_coeff: Tensor,
-        entropy_coeff: Tensor,
-        masks: Tensor | None,
-        old_values: Tensor,
         log_std: Tensor | None,
-        clip_param: float,
-        is_clipped: bool,
-        value_clip: float | None,
     ) -> tuple[Tensor, Tensor]:
         """Return a minibatch's loss, 0-d, and its terms, ``(5,)``, as `warpdrive_min.training.fused.loss.loss` does.
 
-        The loss itself is what will be differentiated, by head, values and log_std.
+        The loss itself is what will be differentiated, by head, values and log_std; all rows count.
         """
-        rows = [each.contiguous() for each in (actions, log_probs, old_values, returns, advantages)]
-        actions, log_probs, old_values, returns, advantages = rows
+        assert rows.old_values is not None
+        assert rows.advantages is not None
+        actions, log_probs, returns, advantages, old_values = (
+            each.contiguous() for each in (*rows[:3], rows.advantages, rows.old_values)
+        )
+        masks = rows.masks
         constants: dict[str, Constant] = {
             "DISCRETE": not space.is_continuous,
             "N_TYPES": space.n_types,
             "N_OUTPUTS": space.n_outputs,
             "SIZES": list(space.categories) or [1],
             "MASKED": masks is not None,
-            "IS_CLIPPED": is_clipped,
-            "CLIP_PARAM": float(clip_param),
-            "VALUE_CLIPPED": value_clip is not None,
-            "VALUE_CLIP": float(value_clip or 0),
+            "IS_CLIPPED": rule.is_clipped,
+            "CLIP_PARAM": float(rule.clip_param),
+            "VALUE_CLIPPED": rule.value_clip is not None,
+            "VALUE_CLIP": float(rule.value_clip or 0),
         }
         functions = self._loss_functions(constants)
         none, no_ints = values.new_empty(1), torch.empty(1, dtype=torch.int32, device=values.device)
@@ -239,8 +233,8 @@ class Exact:
                 "mask": no_ints if masks is None else masks.contiguous(),
                 "log_std": none if log_std is None else log_std.detach().contiguous(),
                 "total": total,
-                "value_weight": vf_loss_coeff,
-                "entropy_weight": entropy_coeff,
+                "value_weight": rule.vf_loss_coeff,
+                "entropy_weight": rule.entropy_coeff,
                 "d_head": d_head,
                 "d_values": d_values,
                 "terms": terms,
@@ -248,7 +242,7 @@ class Exact:
             }
             self._run(functions, "loss", n, given)
             means = self.total(terms) / total
-            loss = means[0] + vf_loss_coeff * means[1] - entropy_coeff * means[2]
+            loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
             return loss, means, d_head, d_values, None if d_log_std is None else self.total(d_log_std)
 
         outputs: tuple[Tensor, Tensor] = GivenGradients.apply(  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from warpdrive_min.backends.base import Argument, Kernel, Launch
 from warpdrive_min.function_manager import LaunchShape
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Precision
+from warpdrive_min.training.fused.loss import LossRule
 
 Tensor = torch.Tensor
 
@@ -133,10 +134,7 @@ class Learning:
         rollout: ``observations``, ``actions``, ``log_probs``, ``returns``, ``old_values``, ``masks`` and ``advantages``
             of its rows (step, environment), with an axis for agents; contiguous, and where they will stay. There may be
             no masks, and no advantages, which are then what values are short of returns by, as a constant.
-        scalars: ``vf_loss_coeff`` and ``entropy_coeff``, 0-d; read when it runs.
-        clip_param: Distance of the ratio from 1 that counts as clipped.
-        is_clipped: The policy's term is PPO's clipped surrogate; else A2C's.
-        value_clip: Distance from its old value beyond which a value gains nothing; None: values are not clipped.
+        rule: Terms and weights of the loss.
         normalises: Advantages of a minibatch are shifted and scaled to mean 0 and standard deviation 1.
         n_rows: Rows of a minibatch.
     """
@@ -148,11 +146,8 @@ class Learning:
         gradient: Tensor,
         space: ActionSpace,
         rollout: Mapping[str, Tensor | None],
-        scalars: Mapping[str, Tensor],
+        rule: LossRule,
         *,
-        clip_param: float,
-        is_clipped: bool,
-        value_clip: float | None,
         normalises: bool,
         n_rows: int,
     ) -> None:
@@ -179,7 +174,7 @@ class Learning:
         self._given: dict[str, Argument | None] = {
             **sizes,
             **rollout,
-            **scalars,
+            **rule._asdict(),
             "total": self._total,
             "taken": self._taken,
             "normalises": normalises,
@@ -190,10 +185,8 @@ class Learning:
             "partial": torch.zeros(MOST_BLOCKS, n_sums),
             "gradient": gradient,
             "means": self.terms,
-            "old_values": None if value_clip is None else rollout["old_values"],
-            "value_clip": value_clip or 0.0,
-            "clip_param": clip_param,
-            "is_clipped": is_clipped,
+            "old_values": None if rule.value_clip is None else rollout["old_values"],
+            "value_clip": rule.value_clip or 0.0,
             "is_shared": is_shared,
             "is_tanh": network.is_tanh,
             "scale": network.scale,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -27,26 +27,49 @@ MOST_PROGRAMS: Final = 2_048
 WARPS: Final = 4
 
 
+class Minibatch(NamedTuple):
+    """Some rows of a rollout, or all of it where their numbers are given besides; (rows, n_agents) each."""
+
+    actions: Tensor
+    """``(rows, n_agents, n_types)``; int32, or float32 of continuous ones."""
+    log_probs: Tensor
+    """Log-probabilities of the actions when they were drawn."""
+    returns: Tensor
+    advantages: Tensor | None
+    """Advantages of the minibatch; None: what the values are short of the returns by, as a constant."""
+    weights: Tensor | None = None
+    """``(rows,)`` or ``(rows, 1)`` of the minibatch, 0 where a row does not count; None: every row counts once."""
+    masks: Tensor | None = None
+    """``(rows, n_agents, n_outputs)`` int32; 0 forbids a choice."""
+    old_values: Tensor | None = None
+    """Values when the actions were drawn, of use with ``value_clip`` only."""
+
+
+class LossRule(NamedTuple):
+    """Terms of the loss of A2C and PPO, and their weights."""
+
+    vf_loss_coeff: Tensor
+    """Weight of the value's error, 0-d; read when a kernel runs, as is the other one."""
+    entropy_coeff: Tensor
+    """Weight of the entropy, 0-d."""
+    clip_param: float | Tensor
+    """Distance of the ratio from 1 that counts as clipped; a tensor, which broadcasts to the batch, in torch alone."""
+    is_clipped: bool
+    """The policy's term is PPO's clipped surrogate; else A2C's."""
+    value_clip: float | None
+    """Distance from its old value beyond which a value gains nothing; None: values are not clipped."""
+
+
 def loss(
     space: ActionSpace,
     head: Tensor,
     values: Tensor,
-    *,
-    actions: Tensor,
-    log_probs: Tensor,
-    returns: Tensor,
-    advantages: Tensor | None,
-    weights: Tensor | None,
+    rows: Minibatch,
+    rule: LossRule,
     total: Tensor,
-    vf_loss_coeff: Tensor,
-    entropy_coeff: Tensor,
-    masks: Tensor | None = None,
-    old_values: Tensor | None = None,
+    *,
     log_std: Tensor | None = None,
     indices: Tensor | None = None,
-    clip_param: float,
-    is_clipped: bool,
-    value_clip: float | None,
     is_root: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return a minibatch's loss, 0-d, and its terms, ``(5,)``; enqueues.
@@ -60,21 +83,11 @@ def loss(
         space: Of the actions.
         head: ``(rows, n_agents, n_outputs)`` float32.
         values: ``(rows, n_agents)`` float32. Where both are columns of one array, so are their gradients.
-        actions: ``(rows of the rollout, n_agents, n_types)``; int32, or float32 of continuous ones.
-        log_probs: ``(rows of the rollout, n_agents)``, of the actions when they were drawn.
-        returns: As ``log_probs``.
-        advantages: As ``values``; None: what the values are short of the returns by, as a constant.
-        weights: ``(rows,)`` or ``(rows, 1)``; None: every row counts once.
-        total: What sums are divided by, 0-d; read when the kernel runs, as the two coefficients.
-        vf_loss_coeff: 0-d.
-        entropy_coeff: 0-d.
-        masks: ``(rows of the rollout, n_agents, n_outputs)`` int32; 0 forbids a choice.
-        old_values: As ``log_probs``, of use with ``value_clip`` only.
+        rows: Rows that the loss is of.
+        rule: Terms and weights.
+        total: What sums are divided by, 0-d; read when the kernel runs.
         log_std: ``(n_types,)``, of continuous actions.
         indices: ``(rows,)`` int32 or int64, which rows of the rollout these are; None: those of the same numbers.
-        clip_param: Distance of the ratio from 1 that counts as clipped.
-        is_clipped: The policy's term is PPO's clipped surrogate; else A2C's.
-        value_clip: Distance from its old value beyond which a value gains nothing; None: values are not clipped.
         is_root: The loss itself is what will be differentiated, no multiple of it: its gradients are returned as they
             are, without another pass over them.
 
@@ -83,20 +96,19 @@ def loss(
     """
     if space.is_continuous and log_std is None:
         raise ConfigError("loss: a Gaussian needs a scale (got log_std=None); pass the model's")
-    if value_clip is None or old_values is None:
-        value_clip = old_values = None
+    clips_values = rule.value_clip is not None and rows.old_values is not None
     constants = {
         "N_AGENTS": head.shape[1],
         "N_TYPES": space.n_types,
         "N_OUTPUTS": space.n_outputs,
         "SIZES": space.categories,
-        "CLIP_PARAM": clip_param,
-        "IS_CLIPPED": is_clipped,
-        "VALUE_CLIP": value_clip,
+        "CLIP_PARAM": rule.clip_param,
+        "IS_CLIPPED": rule.is_clipped,
+        "VALUE_CLIP": rule.value_clip if clips_values else None,
     }
-    rows = [actions, log_probs, returns, advantages, weights, masks, old_values]
-    scalars = [total, vf_loss_coeff, entropy_coeff]
-    evaluate = functools.partial(_evaluate, constants, [_packed(each) for each in rows], _packed(indices), scalars)
+    arrays = [_packed(each) for each in (rows if clips_values else rows._replace(old_values=None))]
+    scalars = [total, rule.vf_loss_coeff, rule.entropy_coeff]
+    evaluate = functools.partial(_evaluate, constants, arrays, _packed(indices), scalars)
     outputs: tuple[Tensor, Tensor] = GivenGradients.apply(  # type: ignore[no-untyped-call]
         evaluate, is_root, head, values, log_std if space.is_continuous else None
     )
