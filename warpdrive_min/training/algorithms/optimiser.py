@@ -96,8 +96,10 @@ class FlatAdam(_Flat):
         self._step: Launch | None = None
         """A step in one kernel, where there is one for the CPU."""
         if flat.device.type == "cpu" and cpu.is_supported():
-            state = self._adam.state[self.vector]
-            self._step = cpu.adam(flat, self.gradient, state, self.norm, self.n_skipped, lr, self._skip, max_norm, eps)
+            numbers = {"n": flat.numel(), "max_norm": max_norm or 0.0, "eps": eps}
+            counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
+            tensors = {"parameters": flat, "gradient": self.gradient, **self._adam.state[self.vector]}
+            self._step = cpu.adam(**tensors, **counts, **numbers)
 
     def apply(self, skip: torch.Tensor | None = None) -> None:
         """Average the gradient over ranks, clip it and take the step; enqueues.

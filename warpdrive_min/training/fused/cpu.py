@@ -241,28 +241,6 @@ class Learning:
 # ------------------------------------------------------------------ Adam
 
 
-def adam(
-    parameters: Tensor,
-    gradient: Tensor,
-    state: Mapping[str, Tensor],
-    norm: Tensor,
-    n_skipped: Tensor,
-    lr: Tensor,
-    skip: Tensor,
-    max_norm: float | None,
-    eps: float,
-) -> Launch:
-    """Return what takes a step of `FlatAdam`, whose tensors these are; ``skip`` is 0-d bool."""
-    given: dict[str, Argument | None] = {
-        **state,
-        "parameters": parameters,
-        "gradient": gradient,
-        "norm": norm,
-        "n_skipped": n_skipped,
-        "lr": lr,
-        "skip": skip,
-        "n": parameters.numel(),
-        "max_norm": max_norm or 0.0,
-        "eps": eps,
-    }
-    return _prepare("adam", 1, given)
+def adam(**given: Argument) -> Launch:
+    """Return what takes a step of `FlatAdam`, whose tensors and numbers these are, by the kernel's names."""
+    return _prepare("adam", 1, dict(given))
