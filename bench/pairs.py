@@ -18,12 +18,12 @@ from typing import Final
 
 import torch
 
-from .case import Case, Job
+from .case import Job
 from .errors import NotComparable
 from .machine import ROOT, Bystanders, git
 from .measure import PLANS, Measurement, rates
 from .point import Check, Facts, Point, Preset, point_name
-from .record import Comparison, Context, Host, Record, append, read_all, read_comparisons, there
+from .record import CaseVersion, Comparison, Context, Host, Record, append, read_all, read_comparisons, there
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError
 
@@ -43,7 +43,7 @@ Start = Callable[[], AbstractContextManager[Answering]]
 class Side:
     """One side of a pair."""
 
-    case: Case
+    case: CaseVersion
     point: Point
     start: Start = Worker.copy
     """Starts the process of a round."""
@@ -207,7 +207,7 @@ def measure_revisions(
 
 
 def sides_of(
-    run_id: str, case: Case, points: tuple[Point, Point], starts: Sequence[Start] = (Worker.copy, Worker.copy)
+    run_id: str, case: CaseVersion, points: tuple[Point, Point], starts: Sequence[Start] = (Worker.copy, Worker.copy)
 ) -> tuple[Side, Side]:
     """Return two sides of a case, whose runs are named after their letters."""
     a, b = (

@@ -25,7 +25,7 @@ from ..machine import card_hash, fingerprint
 from ..measure import MeasureError, Metric, Timed
 from ..pairs import Pair, Side
 from ..point import Facts, Point, command_line, conditions
-from ..record import Comparison, Context, Host, Record, Scope, Status, parsed
+from ..record import CaseVersion, Comparison, Context, Host, Record, Scope, Status, parsed
 from ..worker import Answering, Message, Server, Worker, WorkerError
 from ..workloads.shared import steps_of
 from . import learning
@@ -70,7 +70,7 @@ def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
     started, preset, run_id = datetime.now(UTC), run.context.preset, run.context.run_id
     command = command_line("peers", preset=preset, peer=job.peer.name, where=conditions(job.axes))
     theirs = Side(
-        case=_case(job),
+        case=_version(job),
         point=job.point,
         start=partial(_serving, job, run),
         taken="in turns with ours",
@@ -159,8 +159,22 @@ def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
 @contextmanager
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
     """Lend a server whose only case has its work done in a peer's process."""
+    version = _version(job)
     with started(job, run) as peer:
-        yield Server({job.case: _case(job, peer)})
+        case = Case(
+            name=version.name,
+            scope=version.scope,
+            version=version.version,
+            title="other people's software, in turns with ours",
+            workload=Timed,
+            points=job.peer.points,
+            setup=partial(_setup, job, peer),
+        )
+        yield Server({case.name: case})
+
+
+def _version(job: PeerJob) -> CaseVersion:
+    return CaseVersion(name=job.case, scope=SCOPES[job.axes["work"]], version=VERSION)
 
 
 def started(job: PeerJob, run: Run) -> Worker:
@@ -215,8 +229,7 @@ class Watch:
         return int(said["wall_ns"]), None
 
 
-def _setup(job: PeerJob, peer: Worker | None, point: Point) -> Timed:
-    assert peer is not None, "a peer is set up in a process of its own"
+def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
     said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), Watch(job, peer)
     versions = said["versions"]
     _require_our_card(job, said["card"])
@@ -245,18 +258,6 @@ def _require_our_card(job: PeerJob, uuid: str | None) -> None:
     if ours != theirs:
         got = f"got {ours} and {theirs}"
         raise NotComparable(f"peers: {job.peer.name} must share our card ({got}); show both one: CUDA_VISIBLE_DEVICES")
-
-
-def _case(job: PeerJob, peer: Worker | None = None) -> Case:
-    return Case(
-        name=job.case,
-        title="other people's software, in turns with ours",
-        scope=SCOPES[job.axes["work"]],
-        version=VERSION,
-        workload=Timed,
-        points=job.peer.points,
-        setup=partial(_setup, job, peer),
-    )
 
 
 # ------------------------------------------------------------------ ours
