@@ -86,7 +86,7 @@ its tuned DDPG without noise. Of the Tag environments well beyond what play at r
 
 WHOLE_TASKS: Final = (
     *(task for task in TASKS if task.learner == "shared"),
-    Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=30.0),
+    Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=15.0),
     Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=30.0),
     Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=45.0),
     Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
