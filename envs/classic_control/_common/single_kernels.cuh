@@ -158,8 +158,9 @@ WD_FN void draw_next_start(Playing& at, const int env, const int* const seed, co
   at.is_drawn = true;
 }
 
-// Takes a step, and goes on at the end of an episode; returns what the step led to.
-WD_FN Seen play(Playing& at, const Action action, const int env, const int* const seed,
+// Takes a step, and at the end of an episode writes what it ended with, if there is a place for that, and goes on; returns
+// what the step led to.
+WD_FN Seen play(Playing& at, const Action action, const int env, float* const ended, const int* const seed,
                 const float (*const pool)[N_AGENTS][N_STATE]) {
   const auto after = outcome(at.state, action);
   at.state = after.state;
@@ -169,6 +170,7 @@ WD_FN Seen play(Playing& at, const Action action, const int env, const int* cons
   at.timestep += 1;
   at.out_of_time = (at.timestep >= EPISODE_LENGTH) & !at.is_terminal;
   if (at.is_terminal | at.out_of_time) {
+    if (ended) wd_store(ended, at.seen);
     draw_next_start(at, env, seed, pool);
     at.state = at.next;
     at.seen = observe(at.state);
@@ -194,11 +196,10 @@ constexpr int NEIGHBOURS = LINE / greatest_divisor(LINE, sizeof(Seen));
 // Neighbours of a thread, itself among them, as bits of lanes, of those that play.
 WD_FN unsigned neighbours(const unsigned lanes) { return __match_any_sync(lanes, WD_THREAD % 32 / NEIGHBOURS); }
 
-// Whether a thread writes what an episode ended with. Where each step has rows of its own, whatever one of its neighbours
-// has to write, all of them write: memory takes a whole line much faster than a part of one.
-template <bool HAS_ROWS>
-WD_FN bool writes_end(const bool is_done, const unsigned lanes, const unsigned near) {
-  return HAS_ROWS ? (__ballot_sync(lanes, is_done) & near) != 0u : is_done;
+// Whether an episode of a thread or of one of its neighbours ended. Where each step has rows of its own all of them then
+// write what they see: memory takes a whole line much faster than a part of one.
+WD_FN bool any_near(const bool is_done, const unsigned lanes, const unsigned near) {
+  return (__ballot_sync(lanes, is_done) & near) != 0u;
 }
 
 #endif
@@ -234,9 +235,8 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       } else {
         action = sampled_actions[row][0][0];
       }
-      const Seen led_to = play(at, action, env, start_seed, state_reset_pool);
-      const bool is_done = at.is_terminal | at.out_of_time;
-      if (writes_end<KEEP_ALL>(is_done, lanes, near)) wd_store(final_observations[KEEP_ALL ? row : env][0], led_to);
+      const Seen led_to = play(at, action, env, KEEP_ALL ? nullptr : final_observations[env][0], start_seed, state_reset_pool);
+      if (KEEP_ALL && any_near(at.is_terminal | at.out_of_time, lanes, near)) wd_store(final_observations[row][0], led_to);
       if (KEEP_ALL || k == n_steps - 1) {
         const long long kept = KEEP_ALL ? row : env;
         if (RANDOM) sampled_actions[kept][0][0] = action;
@@ -336,10 +336,10 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     policy.evaluate(at.seen, weights);
     float* const out = policy.out[WD_THREAD];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
-    const Seen led_to = play(at, drawn.action, env, start_seed, state_reset_pool);
+    float* const ended = KEEPS_ENDS || !is_own ? nullptr : final_observations[env][0];
+    const Seen led_to = play(at, drawn.action, env, ended, start_seed, state_reset_pool);
     const bool is_done = at.is_terminal | at.out_of_time;
-    const bool writes = writes_end<KEEPS_ENDS>(is_done, 0xFFFFFFFFu, near) && is_own;
-    if (writes) wd_store(final_observations[KEEPS_ENDS ? row : env][0], led_to);
+    if (KEEPS_ENDS && any_near(is_done, 0xFFFFFFFFu, near) && is_own) wd_store(final_observations[row][0], led_to);
     if (RECORDS && is_own) {
       record_step(recorder, env, at.reward, is_done, at.out_of_time, final_observations);
       successes[kept] = terminated[kept] = at.is_terminal;
