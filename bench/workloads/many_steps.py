@@ -55,15 +55,17 @@ def many_steps(point: Point) -> Timed:
         raise Skip(f"{point['env']} on {point['backend']} steps one by one: {wrapper.rollout_mode.reason}")
     launch, steps = wrapper.bound_rollout(STEPS_OF_A_LAUNCH, keep=point["kept"])
     launch()
-    least = 0  # the state stays near
+    n_bytes, n_ops = 0, wrapper.env.ops_per_step  # the state stays near
     if point["kept"] == "all":
-        least = sum(each[0][0].nbytes for name, each in steps._asdict().items() if name != FINAL_OBSERVATIONS)
+        n_bytes = sum(each[0][0].nbytes for name, each in steps._asdict().items() if name != FINAL_OBSERVATIONS)
+    elif point["n_agents"] > 1:
+        n_ops = 0  # agents need not see each other, and how much of a step that is nobody says
     return stepping(
         point,
         Repeated(launch, STEPS_OF_A_LAUNCH, "fused"),
         lambda: twin_agrees(point, steps),
-        n_bytes=least,
-        n_ops=wrapper.env.ops_per_step,
+        n_bytes=n_bytes,
+        n_ops=n_ops,
         snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
     )
 

@@ -212,7 +212,8 @@ WD_FN bool any_near(const bool is_done, const unsigned lanes, const unsigned nea
 WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
-                   bool* done_rows, bool* terminated_rows, bool* truncated_rows, int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                   bool* done_rows, bool* terminated_rows, bool* truncated_rows, int* _episode_,
+                   const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
                    int* draws, const int* seed, int stream, int n_steps, int n_envs) {
   constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
 #if defined(__CUDACC__)
@@ -235,8 +236,10 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       } else {
         action = sampled_actions[row][0][0];
       }
-      const Seen led_to = play(at, action, env, KEEP_ALL ? nullptr : final_observations[env][0], start_seed, state_reset_pool);
-      if (KEEP_ALL && any_near(at.is_terminal | at.out_of_time, lanes, near)) wd_store(final_observations[row][0], led_to);
+      float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
+      const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
+      if (KEEP_ALL && any_near(at.is_terminal | at.out_of_time, lanes, near))
+        wd_store(final_observations[row][0], led_to);
       if (KEEP_ALL || k == n_steps - 1) {
         const long long kept = KEEP_ALL ? row : env;
         if (RANDOM) sampled_actions[kept][0][0] = action;
@@ -305,7 +308,8 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
                                float (*observations)[N_AGENTS][N_FEATURES],
                                float (*final_observations)[N_AGENTS][N_FEATURES], float (*rewards)[N_AGENTS],
                                int* _timestep_, int* _done_, int* terminated, int* truncated, bool* done_rows,
-                               bool* terminated_rows, bool* truncated_rows, int* _episode_, const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
+                               bool* terminated_rows, bool* truncated_rows, int* _episode_, const int* _reset_seed_,
+                               const float (*state_reset_pool)[N_AGENTS][N_STATE],
                                const float* weights, float (*log_probs)[N_AGENTS], float (*values)[N_AGENTS],
                                int* successes, float (*running_return)[N_AGENTS], int* running_steps,
                                float (*finished_return)[N_AGENTS], int* finished_steps, int* finished_episodes,
