@@ -75,7 +75,7 @@ def test_noise_follows_its_schedule(tmp_path):
         distances.append((batch.actions - own).abs().max().item())
         trainer.env_steps += 24
     assert distances[0] > 0.1
-    assert distances[1] == 0
+    assert distances[1] < 1e-6, "but for how products of one step and of all are rounded"
 
 
 # ------------------------------------------------------------------ the same seed
