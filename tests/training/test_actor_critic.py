@@ -14,9 +14,11 @@ from tests.training.builders import learn, make_buffer, make_group
 from warpdrive_min import BACKENDS
 from warpdrive_min.dialect.learning import WarpDriveA2C, WarpDrivePPO
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import ModelConfig, PolicyConfig, TrainerConfig
+from warpdrive_min.training.fused import cpu
 from warpdrive_min.training.models import create_actor_critic
 from warpdrive_min.training.rollout import RolloutBuffer
 
@@ -246,24 +248,30 @@ WAYS = {
     "in one kernel": ({"fc_dims": (8, 20)}, None),
     "in one kernel, separate": ({"fc_dims": (19, 8), "shared": False, "output_w": 0.7, "output_b": 0.1}, None),
     "in one kernel, relu": ({"fc_dims": (16, 8), "activation": "relu"}, None),
+    "in one pass": ({"fc_dims": (8, 20)}, None),
+    "in one pass, separate": ({"fc_dims": (19, 8), "shared": False}, None),
 }
-"""Networks, and how many rows go through them at a time; with two hidden layers a CPU has a kernel for them."""
+"""Networks, and how many rows go through them at a time; with two hidden layers a CPU has a kernel, and a GPU a pass."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
-def test_update_equals_plain_float64(case, way):
+def test_update_equals_plain_float64(case, way, monkeypatch):
     """Metrics, the last gradient and all weights after an update are those of the formulas, whole or in parts."""
     network, max_rows = WAYS[way]
     kind, space, given = CASES[case]
-    given = dict(given)
+    given, in_one_pass = dict(given), "pass" in way
+    if in_one_pass:
+        pytest.importorskip("triton")
+        monkeypatch.setattr(cpu, "is_supported", lambda: False)
+        monkeypatch.setattr(actor_critic, "is_supported", lambda device: True)
     compat, is_masked, drift = given.pop("compat", False), given.pop("is_masked", False), given.pop("drift", 0.3)
     model = make_model(space, **network)
     batch = make_batch(space, model, is_masked=is_masked, drift=drift)
     want_model = copy.deepcopy(model).double()
     trainer = {"compat": "warpdrive" if compat else None, "max_rows": max_rows}
     algorithm = make_algorithm(kind, batch, model, space, trainer=trainer, **given)
-    assert (algorithm._learning is not None) == ("kernel" in way)
+    assert (algorithm._learning is not None) == ("kernel" in way or (in_one_pass and not space.is_continuous))
     want, gradient, n_taken = plain_update(kind, algorithm.config, want_model, batch, space, compat=compat)
     algorithm.iterate()
     got = numbers(algorithm)

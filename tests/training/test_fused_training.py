@@ -10,7 +10,7 @@ from tests.training.fused_support import DEVICE
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
 from warpdrive_min.training.algorithms import actor_critic
-from warpdrive_min.training.fused import columns, cpu
+from warpdrive_min.training.fused import columns, cpu, learning
 from warpdrive_min.training.fused.rows import take
 
 CENTRALISED = ("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}})
@@ -34,6 +34,8 @@ NETWORKS = [
     *((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "DDPG", "two policies", "centralised critic")),
     ("PPO", {"type": "gru", "hidden_size": 4, "sequence_length": 3}),
     ("A2C", {"normalize_observations": True}),
+    ("A2C", {"shared": False}),
+    ("PPO", {"shared": False, "activation": "relu"}),
 ]
 """Names of runs, and what differs in their networks."""
 
@@ -49,6 +51,25 @@ def test_fused_training_is_that_of_torch(name, model, tmp_path, monkeypatch):
     assert got.keys() == want.keys()
     assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-6
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+
+
+def test_small_networks_learn_in_one_pass(tmp_path, monkeypatch):
+    """No output of a network is written on the way to the gradients, and others go another way."""
+    found = []
+    find = learning.Learning.find
+    monkeypatch.setattr(
+        learning.Learning, "find", lambda self, *rows, **given: (found.append(1), find(self, *rows, **given))
+    )
+    monkeypatch.setattr(cpu, "is_supported", lambda: False)
+    monkeypatch.setattr(fused, "is_supported", lambda device: True)
+    monkeypatch.setattr(actor_critic, "is_supported", lambda device: True)
+    for name in ("A2C", "PPO", "two policies"):
+        trained(name, "host", tmp_path / name)
+    n_found = len(found)
+    assert n_found
+    trained("PPO, continuous", "host", tmp_path / "box")
+    trained("PPO", "host", tmp_path / "wide", fc_dims=[8, 65])
+    assert len(found) == n_found
 
 
 ON_CPU = [*((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "two policies", "centralised critic"))]

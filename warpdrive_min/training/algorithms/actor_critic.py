@@ -17,7 +17,7 @@ from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
-from warpdrive_min.training.fused import cpu, is_supported
+from warpdrive_min.training.fused import cpu, is_supported, learning
 from warpdrive_min.training.fused import loss as fused_loss
 from warpdrive_min.training.fused.loss import LossRule, Minibatch
 from warpdrive_min.training.fused.rows import take
@@ -128,27 +128,33 @@ class ActorCriticAlgorithm:
         """Advantages need all values before the first step; else the pass that learns gives them too."""
         is_alone = self.critic is None and not self.shape
         network = cpu.network_of(self.model, trainer.precision, device) if is_alone else None
-        self._learning = None if network is None else self._on_cpu(network, buffer)
-        """The loss and its gradients in one kernel of a CPU; None: torch goes through the model."""
         self._evaluation = None if network is None else cpu.Evaluation(network, of_value=True)
+        self._learning = self._in_one_pass(buffer) if is_alone else None
+        """The loss and its gradients in one kernel; None: torch goes through the model."""
 
-    def _on_cpu(self, network: cpu.Network, buffer: RolloutBuffer) -> cpu.Learning:
+    def _in_one_pass(self, buffer: RolloutBuffer) -> cpu.Learning | learning.Learning | None:
+        device, config = self.returns.device, self.config
         comes_first, is_plain = self._values_come_first, type(self).normalise is ActorCriticAlgorithm.normalise
         arrays = {"observations": buffer.observations, "actions": buffer.actions, "log_probs": buffer.log_probs}
         arrays |= {"returns": self.returns, "old_values": self.values}
+        arrays |= {"masks": buffer.masks, "advantages": self.advantages if comes_first else None}
         self._values_of_rows = None if comes_first else self.values[:-1]
         """Values of the rollout's rows, which the pass that learns gives."""
-        self._normalises_otherwise = self.config.normalize_advantage and not is_plain
-        return cpu.Learning(
-            network,
+        n_rows = self._n_rows // self.n_minibatches
+        found: tuple[Any, ...] = (
             self.optimiser.vector.detach(),
             self.optimiser.gradient,
             self._space,
-            {**arrays, "masks": buffer.masks, "advantages": self.advantages if comes_first else None},
+            arrays,
             self._rule,
-            normalises=self.config.normalize_advantage,
-            n_rows=self._n_rows // self.n_minibatches,
         )
+        if network := cpu.network_of(self.model, self._precision, device):
+            self._normalises_otherwise = config.normalize_advantage and not is_plain
+            return cpu.Learning(network, *found, normalises=config.normalize_advantage, n_rows=n_rows)
+        if network := learning.network_of(self.model) if self._is_fused else None:
+            self._normalises_otherwise = config.normalize_advantage
+            return learning.Learning(network, *found, precision=self._precision, n_rows=n_rows)
+        return None
 
     # -------------------------------------------------------------- what a rule of learning says
 

@@ -17,6 +17,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.perceptron import ACTIVATIONS
 from warpdrive_min.training.config import present
 from warpdrive_min.training.fused import narrow, wide
+from warpdrive_min.training.fused.activations import in_kernels
 
 
 def perceptron(
@@ -41,7 +42,9 @@ def perceptron(
     evaluate = narrow.narrow if narrow.fits(*_sizes(inputs, weights)) else wide.wide
     rows = inputs.reshape(-1, inputs.shape[-1]).float()
     w1, b1, w2, b2, w3, b3 = weights
-    outputs = evaluate(rows, (w1, b1, w2, b2, w3, b3), activation, present(inputs.device))
+    precision = present(inputs.device)
+    name = in_kernels(activation, precision, inputs.device)
+    outputs = evaluate(rows, (w1, b1, w2, b2, w3, b3), name, precision)
     return outputs.view(*inputs.shape[:-1], len(w3))
 
 

@@ -1,4 +1,4 @@
-"""Activations in Triton, and their derivatives."""
+"""Activations in Triton, and their derivatives; ACTIVATION is a name as `activations.in_kernels` gives it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import triton.language as tl
 
 
 @triton.jit
-def activate(z, IS_TANH: tl.constexpr):
-    """Return relu(z) or tanh(z), the latter within a few ulp; what is not a number stays so, as in torch."""
-    if IS_TANH:
+def activate(z, ACTIVATION: tl.constexpr):
+    """Return the activation of z, "tanh" within a few ulp; what is not a number stays so, as in torch."""
+    if ACTIVATION == "tanh.approx":
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [z], tl.float32, is_pure=True, pack=1)
+    if ACTIVATION == "tanh":
         shrunk = tl.exp(-2.0 * tl.abs(z))
         far = (1.0 - shrunk) / (1.0 + shrunk)
         square = z * z
@@ -19,8 +21,8 @@ def activate(z, IS_TANH: tl.constexpr):
 
 
 @triton.jit
-def derivative(hidden, IS_TANH: tl.constexpr):
+def derivative(hidden, ACTIVATION: tl.constexpr):
     """Return the derivative of the activation by what came out of it."""
-    if IS_TANH:
-        return 1.0 - hidden * hidden
-    return tl.where(hidden > 0, 1.0, 0.0)
+    if ACTIVATION == "relu":
+        return tl.where(hidden > 0, 1.0, 0.0)
+    return 1.0 - hidden * hidden

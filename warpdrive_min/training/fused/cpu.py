@@ -91,6 +91,11 @@ def _padded(size: int) -> int:
     return -(-size // WIDTH) * WIDTH
 
 
+def offset_of(part: Tensor, parameters: Tensor) -> int:
+    """Return where among all parameters a view of some begins."""
+    return (part.data_ptr() - parameters.data_ptr()) // parameters.element_size()
+
+
 # ------------------------------------------------------------------ evaluate
 
 
@@ -162,7 +167,7 @@ class Learning:
         is_learned = network.log_std is not None and network.log_std.requires_grad
         own = () if network.log_std is None or not is_learned else (network.log_std,)
         parts = [*network.policy, *network.value, *own]
-        offsets = [(part.data_ptr() - parameters.data_ptr()) // parameters.element_size() for part in parts]
+        offsets = [offset_of(part, parameters) for part in parts]
         sizes, n_types = network.sizes, space.n_types
         n_features, n_first, n_second, n_outputs = (sizes[name] for name in SIZES)
         n_sums = ((n_features + 1 + n_second) * _padded(n_first) + _padded(n_second)) * (2 - is_shared)

@@ -98,7 +98,7 @@ def evaluate(
                     local,
                     source,
                     is_row,
-                    _start(SIZES, j),
+                    first_choice(SIZES, j),
                     SIZES[j],
                     N_OUTPUTS,
                     HEAD_STRIDE,
@@ -108,16 +108,16 @@ def evaluate(
                 types = types + (kind,)
 
         log_ratio = log_prob - tl.load(log_probs + source, is_row, 0.0)
-        kl = _excess(log_ratio)
+        kl = excess(log_ratio)
         if IS_CLIPPED:
-            policy, d_log_prob = _surrogate(log_ratio, advantage, CLIP_PARAM)
+            policy, d_log_prob = surrogate(log_ratio, advantage, CLIP_PARAM)
         else:
             policy, d_log_prob = -log_prob * advantage, -advantage
         if old_values is None:
             error = value - target
             value_term, d_value = error * error, 2.0 * error
         else:
-            value_term, d_value = _clipped_error(value, target, tl.load(old_values + source, is_row, 0.0), VALUE_CLIP)
+            value_term, d_value = clipped_error(value, target, tl.load(old_values + source, is_row, 0.0), VALUE_CLIP)
         tl.store(d_values + row * VALUE_STRIDE, d_value * weight * value_scale, is_row)
 
         policy_sum += policy * weight
@@ -136,7 +136,7 @@ def evaluate(
         else:
             for j in tl.static_range(N_TYPES):
                 _, entropy_of_type, chance, product, is_chosen, is_allowed = types[j]
-                choices, start = tl.arange(0, triton.next_power_of_2(SIZES[j])), _start(SIZES, j)
+                choices, start = tl.arange(0, triton.next_power_of_2(SIZES[j])), first_choice(SIZES, j)
                 d_logits = (d_log_prob * scale)[:, None] * (is_chosen.to(tl.float32) - chance)
                 d_logits -= (d_entropy * scale)[:, None] * (product + chance * entropy_of_type[:, None])
                 place = d_head + (first + local)[:, None] * HEAD_STRIDE + start + choices[None, :]
@@ -186,7 +186,7 @@ def add_up(
 
 
 @triton.constexpr_function
-def _start(sizes, j):
+def first_choice(sizes, j):
     """Return where the choices of a type start among those of all."""
     return sum(sizes[:j])
 
@@ -211,6 +211,13 @@ def _categorical(
     if masks is not None:
         at = masks + source[:, None] * N_OUTPUTS + START + choices[None, :]
         is_allowed = tl.load(at, is_allowed, 0) != 0
+    is_chosen = choices[None, :] == action[:, None]
+    return *categorical(logits, is_allowed, is_chosen), is_chosen, is_allowed
+
+
+@triton.jit
+def categorical(logits, is_allowed, is_chosen):
+    """Return the log-probabilities of the choices of rows, entropies, and tiles: probabilities p, and p log p."""
     logits = tl.where(is_allowed, logits, LEAST)
     shifted = logits - tl.max(logits, 1)[:, None]
     powers = tl.exp(shifted)
@@ -218,14 +225,11 @@ def _categorical(
     chance = powers * (1.0 / norm)[:, None]
     log_chance = shifted - tl.log(norm)[:, None]
     product = chance * log_chance
-    is_chosen = choices[None, :] == action[:, None]
-    log_prob = tl.sum(tl.where(is_chosen, log_chance, 0.0), 1)
-    entropy = -tl.sum(product, 1)
-    if masks is not None:  # a type whose every choice is forbidden has no say
-        is_free = tl.max(is_allowed.to(tl.int32), 1) > 0
-        log_prob = tl.where(is_free, log_prob, 0.0)
-        entropy = tl.where(is_free, entropy, 0.0)
-    return log_prob, entropy, chance, product, is_chosen, is_allowed
+    # A type whose every choice is forbidden has no say
+    is_free = tl.max(is_allowed.to(tl.int32), 1) > 0
+    log_prob = tl.where(is_free, tl.sum(tl.where(is_chosen, log_chance, 0.0), 1), 0.0)
+    entropy = tl.where(is_free, -tl.sum(product, 1), 0.0)
+    return log_prob, entropy, chance, product
 
 
 @triton.jit
@@ -243,7 +247,7 @@ def _gaussian(head, actions, scales, local, source, is_row, N_TYPES: tl.constexp
 
 
 @triton.jit
-def _surrogate(log_ratio, advantage, CLIP_PARAM: tl.constexpr):
+def surrogate(log_ratio, advantage, CLIP_PARAM: tl.constexpr):
     """Return PPO's terms and their derivative by the log-probability; ties go half and half, as in torch."""
     low: tl.constexpr = 1.0 - CLIP_PARAM
     high: tl.constexpr = 1.0 + CLIP_PARAM
@@ -257,7 +261,7 @@ def _surrogate(log_ratio, advantage, CLIP_PARAM: tl.constexpr):
 
 
 @triton.jit
-def _clipped_error(value, target, old_value, CLIP: tl.constexpr):
+def clipped_error(value, target, old_value, CLIP: tl.constexpr):
     """Return the larger squared error, of a value and of it clipped around the old one, and its derivative."""
     moved = value - old_value
     is_within = tl.abs(moved) <= CLIP
@@ -276,7 +280,7 @@ def _share(first, second):
 
 
 @triton.jit
-def _excess(x):
+def excess(x):
     """Return exp(x) - 1 - x, without cancellation near 0."""
     series = 1.0 + x * (1.0 / 5) * (1.0 + x * (1.0 / 6) * (1.0 + x * (1.0 / 7) * (1.0 + x * (1.0 / 8))))
     near = 0.5 * x * x * (1.0 + x * (1.0 / 3) * (1.0 + x * (1.0 / 4) * series))

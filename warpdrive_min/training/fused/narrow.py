@@ -80,7 +80,7 @@ def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precis
     Args:
         x: ``(rows, n_features)`` float32.
         weights: Of a network that `fits`, float32.
-        activation: "relu" or "tanh", after each hidden layer.
+        activation: After each hidden layer, as `activations.in_kernels` names it.
         precision: Of products, as in PRODUCTS.
     """
     keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights))
@@ -184,7 +184,7 @@ def _first_layer(
         x.shape[-2],
         F=n_features,
         H1=n_units,
-        BLOCK_H1=_block(n_units),
+        BLOCK_H1=block_of(n_units),
         IS_MANY=bool(networks),
         **_cut(tile),
     )
@@ -195,9 +195,9 @@ def _constants(
     x: torch.Tensor, weights: Sequence[torch.Tensor], activation: str, precision: Precision
 ) -> dict[str, Any]:
     sizes = {"F": x.shape[-1]} | {name: weights[i].shape[-2] for name, i in (("H1", 0), ("H2", 2), ("O", 4))}
-    blocks = {f"BLOCK_{name}": _block(size) for name, size in sizes.items()}
+    blocks = {f"BLOCK_{name}": block_of(size) for name, size in sizes.items()}
     is_streamed = _is_streamed(weights)
-    chosen = {"ROWS": _rows(weights), "IS_TANH": activation == "tanh", "PRODUCT": PRODUCTS[precision]}
+    chosen = {"ROWS": _rows(weights), "ACTIVATION": activation, "PRODUCT": PRODUCTS[precision]}
     return {**sizes, **blocks, **chosen, "IS_STREAMED": is_streamed, "IS_MANY": x.dim() == 3, "num_warps": WARPS}
 
 
@@ -222,20 +222,24 @@ def _rows(weights: Sequence[torch.Tensor]) -> int:
 
 def _n_padded(weight: torch.Tensor) -> int:
     """Return the entries of the block that holds a layer's weights."""
-    return _block(weight.shape[-2]) * _block(weight.shape[-1])
+    return block_of(weight.shape[-2]) * block_of(weight.shape[-1])
 
 
 def _n_networks(x: torch.Tensor) -> int:
     return len(x) if x.dim() == 3 else 1
 
 
-def _n_programs(x: torch.Tensor, n_rows: int, per_processor: float) -> int:
-    """Return how many programs share the blocks of ``n_rows`` rows of a network."""
-    n_blocks, at_once = -(-x.shape[-2] // n_rows), int(per_processor * _processors(x.device))
-    return max(1, min(n_blocks, -(-at_once // _n_networks(x))))
+def _n_programs(x: torch.Tensor, rows_of_block: int, per_processor: float) -> int:
+    return n_programs(x.shape[-2], rows_of_block, per_processor, x.device, _n_networks(x))
 
 
-def _block(size: int) -> int:
+def n_programs(n_rows: int, rows_of_block: int, per_processor: float, device: torch.device, n_networks: int = 1) -> int:
+    """Return how many programs share the blocks of the rows of a network."""
+    at_once = int(per_processor * _processors(device))
+    return max(1, min(-(-n_rows // rows_of_block), -(-at_once // n_networks)))
+
+
+def block_of(size: int) -> int:
     """Return the size of a block that holds a size; matrix units take 16 at least."""
     return power_of_two(size, 16)
 

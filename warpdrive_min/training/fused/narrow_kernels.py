@@ -19,7 +19,7 @@ from warpdrive_min.training.fused.activation_kernels import activate, derivative
 
 
 @triton.jit
-def _times(a, b, PRODUCT: tl.constexpr):
+def times(a, b, PRODUCT: tl.constexpr):
     """Multiply matrices: of bfloat16 operands, or as `tl.dot` knows it."""
     if PRODUCT == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
@@ -28,14 +28,14 @@ def _times(a, b, PRODUCT: tl.constexpr):
 
 
 @triton.jit
-def _matrix(at, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def matrix(at, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Load a matrix (n_rows, n_columns) that lies row by row into a block."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     return tl.load(at + row * n_columns + column, mask=(row < n_rows) & (column < n_columns), other=0.0)
 
 
 @triton.jit
-def _vector(at, n: tl.constexpr, BLOCK: tl.constexpr):
+def vector(at, n: tl.constexpr, BLOCK: tl.constexpr):
     """Load a vector into a block."""
     index = tl.arange(0, BLOCK)
     return tl.load(at + index, mask=index < n, other=0.0)
@@ -64,12 +64,50 @@ def _store_rows(at, block, first, n_rows, n_columns: tl.constexpr, ROWS: tl.cons
 
 
 @triton.jit
-def _store_transposed(
+def store_transposed(
     at, block, start, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """Store a block that holds rows ``start`` and following of the transpose of a matrix (n_columns, n_rows)."""
     row, column = start + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.store(at + column * n_rows + row, block, mask=(row < n_rows) & (column < n_columns))
+
+
+@triton.jit
+def pull_back(d_out, hidden, weights, d_weights, d_bias, ACTIVATION: tl.constexpr, PRODUCT: tl.constexpr):
+    """Return the gradient of what ``hidden`` is the activation of, and those of a layer with these rows added.
+
+    ``d_out`` (rows, outputs) is the gradient of what the layer makes of ``hidden``; ``d_weights`` is transposed.
+    """
+    d_weights += times(tl.trans(hidden), d_out, PRODUCT)
+    d_bias += tl.sum(d_out, 0)
+    return times(d_out, weights, PRODUCT) * derivative(hidden, ACTIVATION), d_weights, d_bias
+
+
+@triton.jit
+def store_behind_first(
+    at,
+    d_b1,
+    d_w2,
+    d_b2,
+    d_w3,
+    d_b3,
+    H1: tl.constexpr,
+    H2: tl.constexpr,
+    O: tl.constexpr,
+    BLOCK_H1: tl.constexpr,
+    BLOCK_H2: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+):
+    """Store the gradients of all but the first weights, one after the other."""
+    tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
+    at += H1
+    store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)
+    at += H1 * H2
+    tl.store(at + tl.arange(0, BLOCK_H2), d_b2, mask=tl.arange(0, BLOCK_H2) < H2)
+    at += H2
+    store_transposed(at, d_w3, 0, H2, O, BLOCK_H2, BLOCK_O)
+    at += H2 * O
+    tl.store(at + tl.arange(0, BLOCK_O), d_b3, mask=tl.arange(0, BLOCK_O) < O)
 
 
 @triton.jit
@@ -93,7 +131,7 @@ def forward(
     BLOCK_H2: tl.constexpr,
     BLOCK_O: tl.constexpr,
     ROWS: tl.constexpr,
-    IS_TANH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     PRODUCT: tl.constexpr,
     IS_STREAMED: tl.constexpr,
     IS_SHORT: tl.constexpr,
@@ -113,11 +151,11 @@ def forward(
         w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
         w3, b3 = w3 + network * (O * H2), b3 + network * O
     if not IS_STREAMED:
-        first_weights = tl.trans(_matrix(w1, H1, F, BLOCK_H1, BLOCK_F))
-    second_weights = tl.trans(_matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1))
-    third_weights = tl.trans(_matrix(w3, O, H2, BLOCK_O, BLOCK_H2))
-    first_bias, second_bias = _vector(b1, H1, BLOCK_H1)[None, :], _vector(b2, H2, BLOCK_H2)[None, :]
-    third_bias = _vector(b3, O, BLOCK_O)[None, :]
+        first_weights = tl.trans(matrix(w1, H1, F, BLOCK_H1, BLOCK_F))
+    second_weights = tl.trans(matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1))
+    third_weights = tl.trans(matrix(w3, O, H2, BLOCK_O, BLOCK_H2))
+    first_bias, second_bias = vector(b1, H1, BLOCK_H1)[None, :], vector(b2, H2, BLOCK_H2)[None, :]
+    third_bias = vector(b3, O, BLOCK_O)[None, :]
     block = tl.program_id(0).to(tl.int64) * ROWS
     while block < n_rows:
         first = block
@@ -127,14 +165,14 @@ def forward(
             total = tl.zeros((ROWS, BLOCK_H1), tl.float32)
             for start in tl.range(0, F, BLOCK_F, num_stages=STAGES):
                 seen = _chunk(x, first, n_rows if IS_SHORT else ROWS, start, F, ROWS, BLOCK_F)
-                total += _times(seen, tl.trans(_chunk(w1, 0, H1, start, F, BLOCK_H1, BLOCK_F)), PRODUCT)
+                total += times(seen, tl.trans(_chunk(w1, 0, H1, start, F, BLOCK_H1, BLOCK_F)), PRODUCT)
         else:
-            total = _times(_rows(x, first, n_rows, F, F, ROWS, BLOCK_F), first_weights, PRODUCT)
-        hidden = activate(total + first_bias, IS_TANH)
+            total = times(_rows(x, first, n_rows, F, F, ROWS, BLOCK_F), first_weights, PRODUCT)
+        hidden = activate(total + first_bias, ACTIVATION)
         if KEEPS:
             _store_rows(kept, hidden, first, n_rows, H1, ROWS, BLOCK_H1)
-        hidden = activate(_times(hidden, second_weights, PRODUCT) + second_bias, IS_TANH)
-        outputs = _times(hidden, third_weights, PRODUCT) + third_bias
+        hidden = activate(times(hidden, second_weights, PRODUCT) + second_bias, ACTIVATION)
+        outputs = times(hidden, third_weights, PRODUCT) + third_bias
         _store_rows(out, outputs, first, n_rows, O, ROWS, BLOCK_O)
         block += tl.num_programs(0) * ROWS
 
@@ -161,7 +199,7 @@ def backward(
     BLOCK_H2: tl.constexpr,
     BLOCK_O: tl.constexpr,
     ROWS: tl.constexpr,
-    IS_TANH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     PRODUCT: tl.constexpr,
     IS_STREAMED: tl.constexpr,
     NEEDS_X: tl.constexpr,
@@ -189,10 +227,10 @@ def backward(
     # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
     is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 64
     if not IS_STREAMED:
-        first_weights = _matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
+        first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
         d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
-    second_weights = _matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
-    third_weights = _matrix(w3, O, H2, BLOCK_O, BLOCK_H2)
+    second_weights = matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
+    third_weights = matrix(w3, O, H2, BLOCK_O, BLOCK_H2)
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
     d_b1, d_b2 = tl.zeros((BLOCK_H1,), tl.float32), tl.zeros((BLOCK_H2,), tl.float32)
@@ -204,41 +242,29 @@ def backward(
             hidden1 = _rows(x, first, n_rows, H1, H1, ROWS, BLOCK_H1)
         else:
             seen = _rows(x, first, n_rows, F, F, ROWS, BLOCK_F)
-            first_sum = _times(seen, tl.trans(first_weights), PRODUCT)
-            hidden1 = activate(first_sum + _vector(b1, H1, BLOCK_H1)[None, :], IS_TANH)
-        second_sum = _times(hidden1, tl.trans(second_weights), PRODUCT)
-        hidden2 = activate(second_sum + _vector(b2, H2, BLOCK_H2)[None, :], IS_TANH)
-        d_w3 += _times(tl.trans(hidden2), d_outputs, PRODUCT)
-        d_b3 += tl.sum(d_outputs, 0)
-        d_z2 = _times(d_outputs, third_weights, PRODUCT) * derivative(hidden2, IS_TANH)
-        d_w2 += _times(tl.trans(hidden1), d_z2, PRODUCT)
-        d_b2 += tl.sum(d_z2, 0)
-        d_z1 = _times(d_z2, second_weights, PRODUCT) * derivative(hidden1, IS_TANH)
+            first_sum = times(seen, tl.trans(first_weights), PRODUCT)
+            hidden1 = activate(first_sum + vector(b1, H1, BLOCK_H1)[None, :], ACTIVATION)
+        second_sum = times(hidden1, tl.trans(second_weights), PRODUCT)
+        hidden2 = activate(second_sum + vector(b2, H2, BLOCK_H2)[None, :], ACTIVATION)
+        d_z2, d_w3, d_b3 = pull_back(d_outputs, hidden2, third_weights, d_w3, d_b3, ACTIVATION, PRODUCT)
+        d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)
         d_b1 += tl.sum(d_z1, 0)
         if IS_STREAMED:
             _store_rows(d_x, d_z1, first, n_rows, H1, ROWS, BLOCK_H1)
         else:
             if is_upright:
-                d_w1 += _times(tl.trans(d_z1), seen, PRODUCT)
+                d_w1 += times(tl.trans(d_z1), seen, PRODUCT)
             else:
-                d_w1 += _times(tl.trans(seen), d_z1, PRODUCT)
+                d_w1 += times(tl.trans(seen), d_z1, PRODUCT)
             if NEEDS_X:
-                _store_rows(d_x, _times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
+                _store_rows(d_x, times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
         first += tl.num_programs(0) * ROWS
     n_first: tl.constexpr = 0 if IS_STREAMED else F * H1
     at = partial + program * (n_first + H1 + H1 * H2 + H2 + H2 * O + O)
     if not IS_STREAMED:
-        _store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
+        store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
         at += n_first
-    tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
-    at += H1
-    _store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)
-    at += H1 * H2
-    tl.store(at + tl.arange(0, BLOCK_H2), d_b2, mask=tl.arange(0, BLOCK_H2) < H2)
-    at += H2
-    _store_transposed(at, d_w3, 0, H2, O, BLOCK_H2, BLOCK_O)
-    at += H2 * O
-    tl.store(at + tl.arange(0, BLOCK_O), d_b3, mask=tl.arange(0, BLOCK_O) < O)
+    store_behind_first(at, d_b1, d_w2, d_b2, d_w3, d_b3, H1, H2, O, BLOCK_H1, BLOCK_H2, BLOCK_O)
 
 
 @triton.jit
@@ -272,10 +298,10 @@ def first_layer(
     first_of_program = tl.program_id(1).to(tl.int64) * ROWS
     for first in tl.range(first_of_program, n_whole, tl.num_programs(1) * ROWS, num_stages=STAGES):
         seen = _chunk(x, first, ROWS, start, F, ROWS, BLOCK_F)
-        d_w1 += _times(tl.trans(seen), _chunk(slopes, first, ROWS, 0, H1, ROWS, BLOCK_H1), PRODUCT)
+        d_w1 += times(tl.trans(seen), _chunk(slopes, first, ROWS, 0, H1, ROWS, BLOCK_H1), PRODUCT)
     if tl.program_id(1) == 0:
         first = tl.cast(n_whole, tl.int64)
         seen = _chunk(x, first, n_rows - n_whole, start, F, ROWS, BLOCK_F)
-        d_w1 += _times(tl.trans(seen), _chunk(slopes, first, n_rows - n_whole, 0, H1, ROWS, BLOCK_H1), PRODUCT)
+        d_w1 += times(tl.trans(seen), _chunk(slopes, first, n_rows - n_whole, 0, H1, ROWS, BLOCK_H1), PRODUCT)
     at = partial + program * (F * H1)
-    _store_transposed(at, d_w1, start, F, H1, BLOCK_F, BLOCK_H1)
+    store_transposed(at, d_w1, start, F, H1, BLOCK_F, BLOCK_H1)

@@ -75,7 +75,7 @@ def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precisio
     Args:
         x: ``(rows, n_features)`` float32.
         weights: Of a network that `fits`, float32.
-        activation: "relu" or "tanh", after each hidden layer.
+        activation: After each hidden layer, as `activations.in_kernels` names it.
         precision: Of products, tf32 or bf16. Sums over rows, in the gradients, are torch's products: in tf32 they
             follow torch's present setting.
     """
@@ -205,7 +205,7 @@ def _constants(activation: str, plan: TileSizes, tile: Tile, width_1: int, width
         "WIDTH_2": width_2,
         "BLOCK_ROWS": tile.rows,
         "BLOCK_COLUMNS": tile.columns,
-        "IS_TANH": activation == "tanh",
+        "ACTIVATION": activation,
         "BY_COLUMN": plan.by_column,
         "num_warps": tile.n_warps,
         "num_stages": tile.n_stages,

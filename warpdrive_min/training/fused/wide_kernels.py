@@ -40,7 +40,7 @@ def forward(
     BLOCK_OUTPUTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
-    IS_TANH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     KEEPS: tl.constexpr,
     BY_COLUMN: tl.constexpr,
 ):
@@ -66,7 +66,7 @@ def forward(
             features = chunk * BLOCK_INPUTS + tl.arange(0, BLOCK_INPUTS)
             weights = tl.load(w1 + columns[:, None] * (N_CHUNKS * BLOCK_INPUTS) + features[None, :])
             first = tl.dot(inputs[chunk], weights.T, first, input_precision="tf32")
-        hidden = activate(first + tl.load(b1 + columns)[None, :], IS_TANH).to(w2.dtype.element_ty)
+        hidden = activate(first + tl.load(b1 + columns)[None, :], ACTIVATION).to(w2.dtype.element_ty)
         if KEEPS:
             tl.store(kept_1 + _place(rows, columns, n_padded, WIDTH_1, BY_COLUMN), hidden)
         weights = tl.load(w2 + units[:, None] * WIDTH_1 + columns[None, :])
@@ -77,7 +77,7 @@ def forward(
     quarters = _quarters(total)
     for quarter in tl.static_range(4):
         units = _units(quarter, WIDTH_2)
-        hidden = activate(quarters[quarter] + tl.load(b2 + units)[None, :], IS_TANH).to(w3.dtype.element_ty)
+        hidden = activate(quarters[quarter] + tl.load(b2 + units)[None, :], ACTIVATION).to(w3.dtype.element_ty)
         if KEEPS:
             tl.store(kept_2 + _place(rows, units, n_padded, WIDTH_2, BY_COLUMN), hidden)
         weights = tl.load(w3 + outputs[:, None] * WIDTH_2 + units[None, :])
@@ -106,7 +106,7 @@ def backward(
     WIDTH_2: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
-    IS_TANH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     BY_COLUMN: tl.constexpr,
 ):
     """Carry the gradient of the outputs back to both hidden layers of a tile."""
@@ -127,7 +127,7 @@ def backward(
         weights = tl.load(w3 + columns[:, None] * BLOCK_OUTPUTS + outputs[None, :])
         places = _place(rows, columns, n_padded, WIDTH_2, BY_COLUMN)
         second = tl.dot(third, weights.T, input_precision="tf32")
-        second *= derivative(tl.load(kept_2 + places).to(tl.float32), IS_TANH)
+        second *= derivative(tl.load(kept_2 + places).to(tl.float32), ACTIVATION)
         tl.store(sums + WIDTH_1 + columns, tl.sum(second, 0))
         second = second.to(w2.dtype.element_ty)
         tl.store(slope_2 + places, second)
@@ -138,7 +138,7 @@ def backward(
     for quarter in tl.static_range(4):
         units = _units(quarter, WIDTH_1)
         places = _place(rows, units, n_padded, WIDTH_1, BY_COLUMN)
-        first = quarters[quarter] * derivative(tl.load(kept_1 + places).to(tl.float32), IS_TANH)
+        first = quarters[quarter] * derivative(tl.load(kept_1 + places).to(tl.float32), ACTIVATION)
         tl.store(sums + units, tl.sum(first, 0))
         tl.store(slope_1 + places, first.to(w2.dtype.element_ty))
 
