@@ -206,6 +206,17 @@ WD_FN bool any_near(const bool is_done, const unsigned lanes, const unsigned nea
 
 #if defined(WD_ROLLOUT)
 
+#if defined(__CUDACC__)
+
+// Writes what a step left, and its action where that was drawn here.
+WD_FN void keep_step(const Playing& at, const Action action, Action* const actions, float* const seen, float* const reward) {
+  if (RANDOM) *actions = action;
+  wd_store(seen, at.seen);
+  *reward = at.reward;
+}
+
+#endif
+
 // Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, four draws
 // share a block of random words, and a warp's next starts are drawn at once, before its episodes end one by one; on the
 // CPU environments are lanes of SIMD in each step, as in `step`.
@@ -226,28 +237,28 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
     const unsigned first_word = RANDOM ? draws[env] : 0;
     wd_words words = {0u, 0u, 0u, 0u};
     Action action = 0;
-    for (int k = 0; k < n_steps; ++k) {
-      const long long row = static_cast<long long>(k) * n_envs + env;
-      if (k % STEPS_AHEAD == 0) draw_next_start(at, env, start_seed, state_reset_pool);
-      if (RANDOM) {
-        const unsigned word = first_word + k;
-        if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
-        action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
-      } else {
-        action = sampled_actions[row][0][0];
+    for (int k = 0; k < n_steps;) {
+      draw_next_start(at, env, start_seed, state_reset_pool);
+      for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
+        const long long row = static_cast<long long>(k) * n_envs + env;
+        if (RANDOM) {
+          const unsigned word = first_word + k;
+          if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
+          action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
+        } else {
+          action = sampled_actions[row][0][0];
+        }
+        float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
+        const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
+        if (KEEP_ALL && any_near(at.is_terminal | at.out_of_time, lanes, near))
+          wd_store(final_observations[row][0], led_to);
+        if (KEEP_ALL) {
+          keep_step(at, action, sampled_actions[row][0], observations[row][0], rewards[row]);
+          keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
+        }
       }
-      float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
-      const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
-      if (KEEP_ALL && any_near(at.is_terminal | at.out_of_time, lanes, near))
-        wd_store(final_observations[row][0], led_to);
-      if (KEEP_ALL || k == n_steps - 1) {
-        const long long kept = KEEP_ALL ? row : env;
-        if (RANDOM) sampled_actions[kept][0][0] = action;
-        wd_store(observations[kept][0], at.seen);
-        rewards[kept][0] = at.reward;
-      }
-      if (KEEP_ALL) keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
     }
+    if (!KEEP_ALL) keep_step(at, action, sampled_actions[env][0], observations[env][0], rewards[env]);
     keep_flags(at, _done_ + env, terminated + env, truncated + env);
     wd_store(state[env][0], at.state);
     _timestep_[env] = at.timestep;
