@@ -7,6 +7,10 @@ import functools
 import pytest
 
 from bench import machine
+from bench.workloads import memory
+
+A_LITTLE = 1 << 30
+"""Bytes of a GPU's memory that a test may fill: others share the card."""
 
 dependencies_hash = functools.cache(machine.dependencies_hash)
 
@@ -21,3 +25,10 @@ def _no_simulator(monkeypatch):
 def _packages_stay(monkeypatch):
     """Read what is installed once: it takes a third of a second, and each record asks."""
     monkeypatch.setattr(machine, "dependencies_hash", dependencies_hash)
+
+
+@pytest.fixture(autouse=True)
+def _memory_is_short(monkeypatch):
+    """Let no test fill a card."""
+    of_card = memory.free_bytes
+    monkeypatch.setattr(memory, "free_bytes", lambda point, backend: min(of_card(point, backend), A_LITTLE))

@@ -21,12 +21,10 @@ from tests.bench.checked import declared
 from warpdrive_min import BACKENDS
 from warpdrive_min.backends.host import HostKernel
 from warpdrive_min.errors import WarpDriveError
-from warpdrive_min.files import lock_of
 from warpdrive_min.policies import random_policy
 
 DECLARED = declared()
 TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_starts=1, watch_s=0.0)
-FILLS = {("memory", backend) for backend in ON_GPU}
 PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
 
 
@@ -43,17 +41,7 @@ def smoke_points():
             yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
 
 
-@pytest.fixture
-def alone_if_it_fills_memory(case, point, tmp_path_factory):
-    """Let one process at a time fill a card, which those beside it share."""
-    lock = lock_of(tmp_path_factory.getbasetemp().parent, wait=True) if (case.name, point["backend"]) in FILLS else None
-    yield
-    if lock is not None:
-        os.close(lock)
-
-
 @pytest.mark.parametrize(("case", "point"), list(smoke_points()))
-@pytest.mark.usefixtures("alone_if_it_fills_memory")
 def test_smoke_point_is_measured_and_right(case, point):
     """A point is right before and after it is measured, by the kind of workload that its case declares."""
     workload = case.setup(point)

@@ -79,7 +79,7 @@ def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "warpdrive_min.compat", str(SCRIPT), str(tmp_path), backend],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
