@@ -251,7 +251,7 @@ WAYS = {
     "in one pass": ({"fc_dims": (8, 20)}, None),
     "in one pass, separate": ({"fc_dims": (19, 8), "shared": False}, None),
 }
-"""Networks, and how many rows go through them at a time; with two hidden layers a CPU has a kernel, and a GPU a pass."""
+"""Networks, and how many rows go through them at a time; of two hidden layers a CPU has a kernel, a GPU a pass."""
 
 
 @pytest.mark.parametrize("way", WAYS)

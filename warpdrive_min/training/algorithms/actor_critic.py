@@ -135,9 +135,15 @@ class ActorCriticAlgorithm:
     def _in_one_pass(self, buffer: RolloutBuffer) -> cpu.Learning | learning.Learning | None:
         device, config = self.returns.device, self.config
         comes_first, is_plain = self._values_come_first, type(self).normalise is ActorCriticAlgorithm.normalise
-        arrays = {"observations": buffer.observations, "actions": buffer.actions, "log_probs": buffer.log_probs}
-        arrays |= {"returns": self.returns, "old_values": self.values}
-        arrays |= {"masks": buffer.masks, "advantages": self.advantages if comes_first else None}
+        arrays: dict[str, Tensor | None] = {
+            "observations": buffer.observations,
+            "actions": buffer.actions,
+            "log_probs": buffer.log_probs,
+            "returns": self.returns,
+            "old_values": self.values,
+            "masks": buffer.masks,
+            "advantages": self.advantages if comes_first else None,
+        }
         self._values_of_rows = None if comes_first else self.values[:-1]
         """Values of the rollout's rows, which the pass that learns gives."""
         n_rows = self._n_rows // self.n_minibatches

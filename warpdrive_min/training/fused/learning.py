@@ -49,7 +49,7 @@ class Learning:
     """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows.
 
     Args:
-        network: Whose parameters have become views of ``parameters``, as `network_of` gives it.
+        network: Its parameters have become views of ``parameters``, as `network_of` gives it.
         parameters: All of them, (n,) float32.
         gradient: Gets the gradient, (n,).
         space: Of the actions.
@@ -170,7 +170,7 @@ class Learning:
 
 
 class _Pass:
-    """A network that is passed through at once, with the loss on its outputs."""
+    """Arguments of one launch: a network, and the loss on its outputs."""
 
     def __init__(self, layers: Sequence[Tensor | None], space: ActionSpace, parameters: Tensor) -> None:
         names = ("w1", "b1", "w2", "b2", "w3", "b3", "v3", "c3")
@@ -183,4 +183,4 @@ class _Pass:
         ranges = [torch.arange(part.numel()) + offset_of(part, parameters) for part in parts]
         terms = [parameters.numel() + k if (self.has_value if k == 1 else has_policy) else -1 for k in range(N_TERMS)]
         self.places = torch.cat([*ranges, torch.tensor(terms)]).int()
-        """Where the numbers go that a program leaves, (n,) int32: the gradient, behind it the terms; -1: nowhere."""
+        """Places of a program's numbers, (n,) int32: in the gradient, behind it in the terms; -1: in neither."""

@@ -12,6 +12,7 @@ import triton.language as tl
 from warpdrive_min.training.fused.activation_kernels import activate
 from warpdrive_min.training.fused.loss_kernels import categorical, clipped_error, excess, first_choice, surrogate
 from warpdrive_min.training.fused.narrow_kernels import (
+    fold,
     matrix,
     pull_back,
     store_behind_first,
@@ -80,8 +81,9 @@ def learn(
     d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
-    d_b1, d_b2 = tl.zeros((BLOCK_H1,), tl.float32), tl.zeros((BLOCK_H2,), tl.float32)
-    d_b3 = tl.zeros((BLOCK_O,), tl.float32)
+    d_b1 = tl.zeros((ROWS // 16, 8, BLOCK_H1), tl.float32)
+    d_b2 = tl.zeros((ROWS // 16, 8, BLOCK_H2), tl.float32)
+    d_b3 = tl.zeros((ROWS // 16, 8, BLOCK_O), tl.float32)
     sums = tl.zeros((ROWS,), tl.float32)
     policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum = sums, sums, sums, sums, sums
     features, column = tl.arange(0, BLOCK_F), tl.arange(0, BLOCK_O)[None, :]
@@ -155,7 +157,7 @@ def learn(
 
         d_z2, d_w3, d_b3 = pull_back(d_outputs, hidden2, last_weights, d_w3, d_b3, ACTIVATION, PRODUCT)
         d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)
-        d_b1 += tl.sum(d_z1, 0)
+        d_b1 += fold(d_z1)
         if is_upright:
             d_w1 += times(tl.trans(d_z1), seen, PRODUCT)
         else:
@@ -228,4 +230,5 @@ def _categorical(
     start: tl.constexpr = first_choice(SIZES, j)
     is_free = is_allowed & (column >= start) & (column < start + SIZES[j])
     is_chosen = column - start == tl.load(actions + source * N_TYPES + j, is_row, 0)[:, None]
-    return *categorical(outputs, is_free, is_chosen), is_chosen, is_free
+    log_prob, entropy, chance, product = categorical(outputs, is_free, is_chosen)
+    return log_prob, entropy, chance, product, is_chosen, is_free

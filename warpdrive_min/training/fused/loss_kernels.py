@@ -212,7 +212,8 @@ def _categorical(
         at = masks + source[:, None] * N_OUTPUTS + START + choices[None, :]
         is_allowed = tl.load(at, is_allowed, 0) != 0
     is_chosen = choices[None, :] == action[:, None]
-    return *categorical(logits, is_allowed, is_chosen), is_chosen, is_allowed
+    log_prob, entropy, chance, product = categorical(logits, is_allowed, is_chosen)
+    return log_prob, entropy, chance, product, is_chosen, is_allowed
 
 
 @triton.jit

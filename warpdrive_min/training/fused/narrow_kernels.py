@@ -73,13 +73,25 @@ def store_transposed(
 
 
 @triton.jit
+def fold(tile):
+    """Return a tile (rows, n) as sums of two rows each, (rows / 16, 8, n): matrix units leave both in one thread."""
+    return tl.sum(tl.reshape(tile, (tile.shape[0] // 16, 2, 8, tile.shape[1])), 1)
+
+
+@triton.jit
+def unfold(folded):
+    """Return the sums over all rows of a folded tile, (n,)."""
+    return tl.sum(tl.sum(folded, 1), 0)
+
+
+@triton.jit
 def pull_back(d_out, hidden, weights, d_weights, d_bias, ACTIVATION: tl.constexpr, PRODUCT: tl.constexpr):
     """Return the gradient of what ``hidden`` is the activation of, and those of a layer with these rows added.
 
     ``d_out`` (rows, outputs) is the gradient of what the layer makes of ``hidden``; ``d_weights`` is transposed.
     """
     d_weights += times(tl.trans(hidden), d_out, PRODUCT)
-    d_bias += tl.sum(d_out, 0)
+    d_bias += fold(d_out)
     return times(d_out, weights, PRODUCT) * derivative(hidden, ACTIVATION), d_weights, d_bias
 
 
@@ -99,15 +111,15 @@ def store_behind_first(
     BLOCK_O: tl.constexpr,
 ):
     """Store the gradients of all but the first weights, one after the other."""
-    tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
+    tl.store(at + tl.arange(0, BLOCK_H1), unfold(d_b1), mask=tl.arange(0, BLOCK_H1) < H1)
     at += H1
     store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)
     at += H1 * H2
-    tl.store(at + tl.arange(0, BLOCK_H2), d_b2, mask=tl.arange(0, BLOCK_H2) < H2)
+    tl.store(at + tl.arange(0, BLOCK_H2), unfold(d_b2), mask=tl.arange(0, BLOCK_H2) < H2)
     at += H2
     store_transposed(at, d_w3, 0, H2, O, BLOCK_H2, BLOCK_O)
     at += H2 * O
-    tl.store(at + tl.arange(0, BLOCK_O), d_b3, mask=tl.arange(0, BLOCK_O) < O)
+    tl.store(at + tl.arange(0, BLOCK_O), unfold(d_b3), mask=tl.arange(0, BLOCK_O) < O)
 
 
 @triton.jit
@@ -233,8 +245,9 @@ def backward(
     third_weights = matrix(w3, O, H2, BLOCK_O, BLOCK_H2)
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
-    d_b1, d_b2 = tl.zeros((BLOCK_H1,), tl.float32), tl.zeros((BLOCK_H2,), tl.float32)
-    d_b3 = tl.zeros((BLOCK_O,), tl.float32)
+    d_b1 = tl.zeros((ROWS // 16, 8, BLOCK_H1), tl.float32)
+    d_b2 = tl.zeros((ROWS // 16, 8, BLOCK_H2), tl.float32)
+    d_b3 = tl.zeros((ROWS // 16, 8, BLOCK_O), tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     while first < n_rows:  # registers are short: biases are read anew
         d_outputs = _rows(d_out, first, n_rows, O, d_out_stride, ROWS, BLOCK_O)
@@ -248,7 +261,7 @@ def backward(
         hidden2 = activate(second_sum + vector(b2, H2, BLOCK_H2)[None, :], ACTIVATION)
         d_z2, d_w3, d_b3 = pull_back(d_outputs, hidden2, third_weights, d_w3, d_b3, ACTIVATION, PRODUCT)
         d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)
-        d_b1 += tl.sum(d_z1, 0)
+        d_b1 += fold(d_z1)
         if IS_STREAMED:
             _store_rows(d_x, d_z1, first, n_rows, H1, ROWS, BLOCK_H1)
         else:
