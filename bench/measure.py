@@ -15,6 +15,7 @@ import torch
 from . import machine
 from .nvml import Sampler, pcie_bytes_per
 from .point import Check, Facts, Preset
+from .quiet import quiet
 from .schema import Model
 from .stats import median, median_interval, spread
 
@@ -185,7 +186,9 @@ class Checked:
         before = self.check()
         if not before.passed:
             return Measurement(before=before)
-        return replace(self.taken(plan), before=before, after=self.check())
+        with quiet():
+            seen = self.taken(plan)
+        return replace(seen, before=before, after=self.check())
 
     def taken(self, plan: Plan) -> Measurement:
         """Do the work, and return what was measured."""

@@ -15,6 +15,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from .quiet import SIBLINGS
+
 ENERGY_WINDOW_S: Final = 5.0
 """The energy counter moves every 100 ms: over shorter windows joules mean little."""
 GPM_WINDOW_S: Final = 0.1
@@ -222,7 +224,7 @@ def _series(values: Sequence[float] | None) -> Series | None:
 
 
 def _count_others(processes: Sequence[Any]) -> int:
-    """Count the processes on a GPU beside this one, which is on it too.
+    """Count the processes on a GPU beside this one and its siblings, which are on it too.
 
     Raises:
         RuntimeError: NVML shows not even this one.
@@ -230,7 +232,7 @@ def _count_others(processes: Sequence[Any]) -> int:
     if not processes:
         raise RuntimeError("NVML shows no process, not even this one; containers hide them")
     # In a container this one may be listed under the number that it has outside: then one of the others is it.
-    return len(processes) - 1
+    return max(0, len(processes) - 1 - SIBLINGS.n)
 
 
 # ------------------------------------------------------------------ parts, for others who ask NVML

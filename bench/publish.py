@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -17,6 +18,7 @@ import typer
 from warpdrive_min.files import write_atomically
 
 from . import doctor, documents, machine, plots, sets, sweep
+from .at_once import run_points
 from .cases import CASES
 from .judge import Key, key, machine_mismatches, name_of, point_key
 from .ledger import is_claimed
@@ -29,7 +31,6 @@ from .record import Comparison, Context, Record, append, read_all, read_comparis
 from .sets import COMPARISONS, RECORDS, Manifest
 from .stopping import keeps
 from .sweep import say
-from .worker import run_points
 from .workloads.shared import availability
 
 _T = TypeVar("_T")
@@ -73,6 +74,8 @@ class Publication:
     pythons: Sequence[str]
     shard: tuple[int, int] = (1, 1)
     """Number, from 1, and count of the shards."""
+    at_once: int = 1
+    """Most points that are set up and checked at the same time."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Pairs and steps that do not run, each with the reason."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -114,6 +117,7 @@ def publish(
     until_s: Annotated[float | None, typer.Option(help="Stop cleanly before so many seconds; go on later.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Step to leave out, which the manifest says.")] = None,
     shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
+    at_once: sweep.AtOnce = 1,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
@@ -127,7 +131,7 @@ def publish(
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
     command = command_line("publish", preset=preset.value, skip=left_out)
     try:
-        publication, manifest = begin(preset, command, pythons, out, _shard(shard))
+        publication, manifest = begin(preset, command, pythons, out, _shard(shard), at_once)
         if manifest.is_whole:
             say(f"{publication.folder} is finished, since {manifest.finished_at}")
             return
@@ -159,7 +163,7 @@ def publish(
 
 
 def begin(
-    preset: PresetName, command: str, pythons: Sequence[str], out: Path, shard: tuple[int, int]
+    preset: PresetName, command: str, pythons: Sequence[str], out: Path, shard: tuple[int, int], at_once: int
 ) -> tuple[Publication, Manifest]:
     """Return the set that is to be made or gone on with, and its manifest so far.
 
@@ -194,7 +198,7 @@ def begin(
         raise RefusedError(f"publish: {folder} has preset {manifest.preset} (got {preset.value}); `{manifest.command}`")
     if differ := machine_mismatches(manifest.machine, context.machine):
         raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
-    return Publication(folder, Context.here(preset.value, manifest.run_id), pythons, shard), manifest
+    return Publication(folder, Context.here(preset.value, manifest.run_id), pythons, shard, at_once), manifest
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -233,13 +237,10 @@ def run_sweep(publication: Publication) -> Iterator[str]:
     """Measure each point that has no evidence yet and whose backend is here."""
     states = availability()
     jobs = [job for job in sweep.jobs(publication.context.preset) if states[str(job.point["backend"])].available]
-    todo = sweep.missing(publication.of_shard(jobs), publication.folder / RECORDS)
-    for index, record in enumerate(sweep.run(todo, publication.context, publication.folder / RECORDS, RUNNER), start=1):
+    file, runner = publication.folder / RECORDS, partial(run_points, at_once=publication.at_once)
+    todo = sweep.missing(publication.of_shard(jobs), file)
+    for index, record in enumerate(sweep.run(todo, publication.context, file, runner), start=1):
         yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
-
-
-RUNNER: sweep.Runner = run_points
-"""Way in which points are run."""
 
 
 def run_pairs(publication: Publication) -> Iterator[str]:

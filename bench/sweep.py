@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from warpdrive_min.backends import Availability
 
 from . import documents, plots, ray_sweep
+from .at_once import run_points
 from .case import Case, Job
 from .cases import CASES
 from .judge import key, name_of, point_key
@@ -24,7 +26,6 @@ from .record import RESULTS, SWEEPS, Context, Record, append, read_all, there
 from .show import render
 from .show.records import by_machine
 from .stopping import keeps
-from .worker import run_points
 from .workloads.shared import availability
 
 
@@ -80,6 +81,7 @@ console = render.console()
 Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
 Counts = Annotated[list[int] | None, typer.Option(help="Keep only these; may be given several times.")]
 Where = Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")]
+AtOnce = Annotated[int, typer.Option(min=1, help="Most points of a GPU that are set up at once; each is timed alone.")]
 Resume = Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")]
 
 
@@ -97,6 +99,7 @@ def command(
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
     note: Annotated[str | None, typer.Option(help="Kept in every record, say what else ran meanwhile.")] = None,
     ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
+    at_once: AtOnce = 1,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
     _require_known(where or [])
@@ -109,7 +112,7 @@ def command(
     context = Context.here(preset.value, resume, note)
     file = out / f"{context.run_id}.jsonl"
     keeps(file, words=("--resume", context.run_id), folders=[figures])
-    with _place(ray) as (states, runner):
+    with _place(ray, at_once) as (states, runner):
         todo = missing(runnable(todo, states), file)
         records = _with_progress(todo, context, file, runner)
     if resume:
@@ -150,11 +153,13 @@ def _show(records: list[Record]) -> None:
 
 
 @contextlib.contextmanager
-def _place(ray: str | None) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
+def _place(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
     """Lend what runs points, here or on a cluster, with the backends there."""
     if ray is None:
-        yield availability(), run_points
+        yield availability(), partial(run_points, at_once=at_once)
         return
+    if at_once > 1:
+        raise typer.BadParameter(f"--at-once {at_once}: is for points of this machine; --ray spreads them over GPUs")
     try:
         with ray_sweep.connected(ray) as cluster:
             yield cluster.availability(), cluster.measure

@@ -262,7 +262,16 @@ def serve(connection: Connection, server: Answering | None = None) -> None:
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
     server = server or Server()
+
+    def ask_for_quiet(wants_quiet: bool) -> int:
+        connection.send_bytes(json.dumps({"wants_quiet": wants_quiet}).encode())
+        return int(json.loads(requests.get())["n_siblings"])
+
     while request := json.loads(requests.get()):
+        if request.get("has_siblings"):
+            from .quiet import SIBLINGS  # noqa: PLC0415  (the code of a side may lack it)
+
+            SIBLINGS.ask_for_quiet = ask_for_quiet
         try:
             reply = server.ask(request["method"], **request["arguments"])
         except WorkerError as error:
@@ -303,7 +312,7 @@ class Worker:
         timeout_s: float | None = None,
         noise: IO[bytes] | None = None,
     ) -> None:
-        self._name, self._connection, self._wait, self._kill = name, connection, wait, kill
+        self._name, self._connection, self._wait, self.kill = name, connection, wait, kill
         self._timeout_s, self._noise = timeout_s, noise
 
     @classmethod
@@ -399,9 +408,9 @@ class Worker:
             with contextlib.suppress(OSError):
                 self._connection.send_bytes(b"null")
         else:  # who asked is stopped, and waits for no point to end
-            self._kill()
+            self.kill()
         if self._wait(ENDING_S) is None:
-            self._kill()
+            self.kill()
             self._wait(ENDING_S)
         self._connection.close()
         if self._noise:
@@ -413,8 +422,21 @@ class Worker:
         Raises:
             WorkerError: It raised, died, was too slow, or did not answer with a JSON object.
         """
+        self.send(method=method, arguments=arguments)
+        return self.receive(method)
+
+    def send(self, **message: Any) -> None:
+        """Send a request, or leave to go on; whether it arrives, `receive` tells."""
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(json.dumps(message).encode())
+
+    def receive(self, method: str) -> Message:
+        """Return the answer to a request, or a question on the way to it; waits.
+
+        Raises:
+            WorkerError: As `ask`.
+        """
         try:
-            self._connection.send_bytes(json.dumps({"method": method, "arguments": arguments}).encode())
             if not self._connection.poll(self._timeout_s):
                 raise self._ended(f"did not answer {method} within {self._timeout_s:g} s; raise --timeout")
             answer = self._connection.recv_bytes(LONGEST)
@@ -432,6 +454,10 @@ class Worker:
             raise WorkerError(reply["error"], reply["message"])
         return reply
 
+    def fileno(self) -> int:
+        """Return the number of the socket, which can be waited for."""
+        return self._connection.fileno()
+
     def require_code(self, root: Path) -> None:
         """Make sure that the process has taken the code under a folder; raises WorkerError."""
         found = self.ask("describe")["root"]
@@ -441,7 +467,7 @@ class Worker:
     def _ended(self, why: str) -> WorkerError:
         """End the process and return the error that says why, with how it ended if it did so itself."""
         code = self._wait(ENDING_S) if why.startswith("died") else None
-        self._kill()
+        self.kill()
         self._wait(ENDING_S)
         if code is not None:
             why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
@@ -478,12 +504,6 @@ def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------ points of a sweep
-
-
-def run_points(todo: Sequence[Job], context: Context) -> Iterator[Record]:
-    """Measure points, each of a GPU in a process of its own; the `Runner` of a sweep on this machine."""
-    for job in todo:
-        yield run_point(job, context)
 
 
 def run_point(job: Job, context: Context) -> Record:

@@ -27,6 +27,7 @@ from ..anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
 from ..case import Case
 from ..measure import Metric, Timed
 from ..point import ON_CPU, Check, Point, Preset
+from ..quiet import quiet
 from ..record import Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
 from ..show.columns import NOTHING, Column, Table, value_column
@@ -175,9 +176,10 @@ class WatchedTrainer(Trainer):
     def split(self) -> dict[str, float]:
         """Iterate until both phases are captured, and measure how long each takes: ``rollout_s``, ``update_s``."""
         self.iterate_times(2)  # both phases have run eagerly, and are captured
-        self.log_metrics()
-        self.iterate_times(SPLIT_OVER)
-        row = self.log_metrics()
+        with quiet():
+            self.log_metrics()
+            self.iterate_times(SPLIT_OVER)
+            row = self.log_metrics()
         shares = {name: row[name] / SPLIT_OVER for name in ("rollout_s", "update_s")}
         return shares | {"capture_s": self.capture_s}
 

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--preset", "smoke", "--case", "env_step", "--where", "env=cartpole")
 COMMANDS = {
     "run": ["run", *CARTPOLE, "--out", "{out}", "--figures", "{out}/figures"],
+    "run-at-once": ["run", *CARTPOLE, "--at-once", "2", "--out", "{out}", "--figures", "{out}/figures"],
     "publish": ["publish", "--preset", "smoke", "--out", "{out}"],
     "publish-points": ["publish", "--preset", "smoke", "--skip", "pairs", "--out", "{out}"],
     "compare": ["compare", "--axis", "backend=cpu,host", *CARTPOLE, "--out", "{out}"],
@@ -49,16 +50,21 @@ GONE_S = 10.0
 
 
 def bench(words: Sequence[str]) -> None:
-    """Be ``python -m bench WORDS``, where the doctor is content and a set has few points and no peers."""
+    """Be ``python -m bench WORDS``, where the doctor is content and a set has few points and no peers.
+
+    Of points at once the CPU passes for a GPU, so that they get processes of their own.
+    """
     sys.argv = ["bench", *words]
     with stoppable():
-        from bench import cli, doctor, publish, sweep
+        from bench import cli, doctor, publish, sweep, worker
 
         doctor.examine = list
         publish.chosen = lambda *_: []
         publish.is_claimed = lambda *_: True
         jobs = sweep.jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
         case, pairs = jobs[0].case, [(jobs[0].point, jobs[-1].point), (jobs[1].point, jobs[-1].point)]
+        if "--at-once" in words:
+            worker.is_on_gpu = lambda job: True
         if words[0] == "publish":
             sweep.jobs = lambda *_: jobs
             publish.CASES = {case.name: replace(case, pairs=lambda preset: pairs)}
@@ -98,7 +104,8 @@ class Attack:
         own = {MARK: str(self.folder), "TMPDIR": str(self.temporary), "BENCH_GIT_SHA": "0" * 40}
         with (self.folder / "said").open("w") as said, (self.folder / "errors").open("w") as errors:
             if not self.forked:
-                start = ["-m", "tests.bench.attack", "bench"] if self.words[0] == "publish" else ["-m", "bench"]
+                is_changed = self.words[0] == "publish" or "--at-once" in self.words
+                start = ["-m", "tests.bench.attack", "bench"] if is_changed else ["-m", "bench"]
                 self.process = subprocess.Popen(
                     [sys.executable, *start, *words],
                     cwd=ROOT,

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from bench import gate, machine, pairs, sweep
+from bench.at_once import run_points
 from bench.calibrate import Calibration, NoiseFloor
 from bench.case import Job
 from bench.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
 from bench.judge import Evidence, name_of
 from bench.point import passes
 from bench.record import Comparison, Context, Record, append, read_all
-from bench.worker import Server, run_points
+from bench.worker import Server
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
 
 STORED = machine.ROOT / "results" / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"

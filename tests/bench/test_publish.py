@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench import machine, publish, sets, sweep
+from bench import machine, publish, sets, sweep, worker
 from bench.doctor import Finding
+from bench.judge import name_of
+from bench.point import point_name
 from bench.record import ALONE, read_all, read_comparisons
 from bench.sets import (
     COMPARISONS,
@@ -75,6 +77,18 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     (tmp_path / "sweeps").mkdir()
     assert (published_records(tmp_path), past_records(tmp_path)) == ([folder], [tmp_path / "sweeps"])
     assert "is finished, since" in here()
+
+
+def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tmp_path):
+    """What came before the time was up stays; the next call measures the rest, each point once."""
+    monkeypatch.setattr(worker, "is_on_gpu", lambda job: True)
+    here("--at-once", "2", "--until-s", "0", exits=publish.UNFINISHED)
+    (first,) = read_all([folder_in(tmp_path) / RECORDS])
+    here("--at-once", "2", "--skip", "pairs", "--skip", "figures")
+    records = read_all([folder_in(tmp_path) / RECORDS])
+    assert records[0] == first
+    assert [record.notes["at_once"] for record in records] == [2] * len(sweep.jobs("smoke"))
+    assert sorted(map(name_of, records)) == sorted(point_name(job.case.name, job.point) for job in sweep.jobs("smoke"))
 
 
 def test_shards_of_a_set_share_its_points(here, tmp_path):

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from bench import documents, machine, plots, sweep
 from bench.anchors import ANCHORS
+from bench.at_once import run_points
 from bench.case import Skip
 from bench.point import Check
 from bench.record import Context, read_all
-from bench.worker import run_points
 from bench.workloads.train import training_chart, training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
 

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from bench import worker
+from bench.at_once import run_points
 from bench.case import Job
 from bench.cases import CASES
 from bench.record import Context
-from bench.worker import Worker, WorkerError, run_point, run_points
+from bench.worker import Worker, WorkerError, run_point
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,97 @@
+"""Fake points that log what they do, and when; their processes import no more than those of real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.case import Case, Skip
+from bench.measure import Measurement, Metric, Once, Timed
+from bench.point import Check, Facts
+from bench.worker import Connection, Server, serve
+
+
+class Log:
+    """A JSON object a line: what was done, by which process, and when it began and ended."""
+
+    def __init__(self, point: Mapping[str, Any]) -> None:
+        self._file, self._index = Path(point["folder"], "log"), point["index"]
+
+    def add(self, what: str, began: float) -> None:
+        """Add what ends now."""
+        entry = {"what": what, "index": self._index, "pid": os.getpid(), "span": [began, time.monotonic()]}
+        with self._file.open("a") as file:
+            file.write(f"{json.dumps(entry)}\n")
+
+    def count(self, what: str) -> int:
+        """Return how often something was done."""
+        return sum(f'"{what}"' in line for line in self._file.read_text().splitlines())
+
+    def do(self, what: str, seconds: float) -> None:
+        """Take some time, and add that."""
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.add(what, began)
+
+
+def set_up(point: Mapping[str, Any]) -> Timed | Once:
+    """Make a point ready; ``how`` says at what it fails or dies, and ``together`` how many must have begun."""
+    log, how, began = Log(point), point["how"], time.monotonic()
+
+    def happens(what: str) -> bool:
+        trace = Path(point["folder"], f"{what} {point['index']}")
+        if how == f"{what} always" or (how == f"{what} once" and not trace.exists()):
+            trace.touch()
+            return True
+        return False
+
+    log.add("start", began)
+    while log.count("start") < point["together"]:
+        assert time.monotonic() < began + 60, "the others do not come"
+        time.sleep(0.01)
+    time.sleep(0.05 * point["index"])
+    log.add("set-up", began)
+    if how == "skips":
+        util.Finalize(None, log.do, ("end", 0.5), exitpriority=0)
+        raise Skip("no such device; buy one")
+    if happens("fails"):
+        raise MemoryError("too many at once")
+
+    def run() -> None:
+        if happens("dies"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        log.do("run", 0.001)
+
+    def check() -> Check:
+        log.do("check", 0.1)
+        return Check(passed=True, max_error=0.0)
+
+    def run_once() -> Measurement:
+        run()
+        return Measurement(metrics={"return": Metric.exactly(1.0, "", "higher")})
+
+    facts = Facts(mode="eager", device=torch.device("cpu"), threads=1, work={"env_steps": 1000})
+    if point["env"] == "once":
+        return Once(run=run_once, check=check, facts=facts)
+    return Timed(run=run, synchronize=lambda: None, check=check, facts=facts)
+
+
+CASES = {
+    kind.__name__: Case(
+        name=kind.__name__, title="a fake", scope="env", workload=kind, points=lambda preset: [], setup=set_up
+    )
+    for kind in (Timed, Once)
+}
+
+
+def serve_fakes(connection: Connection) -> None:
+    """Answer requests about these cases."""
+    serve(connection, Server(CASES))
