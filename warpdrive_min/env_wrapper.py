@@ -12,7 +12,7 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Language, Launch, Source
-from warpdrive_min.backends.cuda_c import warp_drive_sizes, whole_text
+from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import (

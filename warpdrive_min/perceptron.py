@@ -58,8 +58,9 @@ class Perceptron:
 
     def constants(self) -> dict[str, int]:
         """Return what is compiled in."""
-        _, first, *second, n_outputs = self.sizes
+        n_features, first, *second, n_outputs = self.sizes
         return {
+            "N_SEEN": n_features,
             "HIDDEN1": first,
             "HIDDEN2": second[0] if second else 0,
             "IS_TANH": self.activation == "tanh",

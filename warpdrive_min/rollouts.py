@@ -20,7 +20,7 @@ from warpdrive_min.backends.base import (
     Source,
     rows_of,
 )
-from warpdrive_min.backends.cuda_c import ROLLOUT, ROLLOUT_WITH_POLICY, entries_of
+from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_of
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
@@ -289,8 +289,8 @@ class Rollouts:
             return self._obstacle
         if subject.backend.language != "cuda_c":
             return f"backend {subject.backend.name!r} has no kernel with a policy; those of CUDA C have"
-        if subject.n_agents != 1 or len(category_counts(subject.spaces[0])) != 1:
-            return "a kernel with a policy is of one agent with one choice"
+        if len(category_counts(subject.spaces[0])) != 1:
+            return "a kernel with a policy is of agents with one choice each"
         if getattr(subject.env, "masks_actions", False):
             return "it forbids choices"
         if isinstance(perceptron, str):
@@ -303,7 +303,7 @@ class Rollouts:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
             flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **CHOICE}
             try:
-                manager.load(subject.sources, {**subject.constants, **flags, **sizes})
+                manager.load(subject.sources, {**subject.constants, **flags, **sizes, **self._entries()})
             except CompileError as error:
                 return f"it has no kernel with a policy: {error}"
             self._of_policies[key] = manager
@@ -335,14 +335,15 @@ class Rollouts:
         rows = self._flat_rows(given)
         if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)
-        n_features = data.tensor(Constants.OBSERVATIONS).shape[2]
-        counts, of_agents = (torch.zeros(1, device=data.device, dtype=kind) for kind in (torch.int32, torch.float32))
+        n_features, n_agents = data.tensor(Constants.OBSERVATIONS).shape[2], self._subject.n_agents
+        counts = torch.zeros(1, device=data.device, dtype=torch.int32)
+        of_agents = torch.zeros(1, n_agents, device=data.device)
         untouched = dict.fromkeys(
             ("successes", "running_steps", "finished_steps", "finished_episodes", "n_cut"), counts
         )
         arguments: dict[str, Argument] = {
             **untouched,
-            **dict.fromkeys(("running_return", "finished_return", "values"), of_agents[:, None]),
+            **dict.fromkeys(("running_return", "finished_return", "values"), of_agents),
             "cuts": torch.zeros(1, n_features, device=data.device),
             "n_cuts": 0,
             **rows,

@@ -36,7 +36,7 @@ from warpdrive_min import (
     Environment,
     EnvWrapper,
 )
-from warpdrive_min.backends import cuda_c, numba_cuda
+from warpdrive_min.backends import cuda_c, cuda_source, numba_cuda
 from warpdrive_min.backends.base import (
     Argument,
     Availability,
@@ -161,11 +161,11 @@ class CudaC(Here, PyCudaBackend):
         return {name: CountingKernel(each, lambda *_: compiled, self._trace) for name, each in declared.items()}
 
 
-def _declared(path: Path, constants: Mapping[str, Constant]) -> Mapping[str, cuda_c.Signature]:
+def _declared(path: Path, constants: Mapping[str, Constant]) -> Mapping[str, cuda_source.Signature]:
     if hasattr(cuda_c, "declared"):
         return cuda_c.declared(path, constants)
     whole_text = getattr(cuda_c, "whole_text", Path.read_text)  # earlier code has kernels in no header
-    return cuda_c.signatures(whole_text(path), constants, str(path))
+    return cuda_source.signatures(whole_text(path), constants, str(path))
 
 
 def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str) -> str:

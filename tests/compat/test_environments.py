@@ -26,7 +26,7 @@ from tests.compat.builders import FOLDER, FOUR, SMALL, THREADED, push_placeholde
 from tests.compat.environments.climate.climate import ACCEPTANCE, MITIGATION, PROPOSAL, Climate, CUDAClimate
 from tests.compat.environments.epidemic.epidemic import Epidemic
 from tests.support import TAG_CONFIGS
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.function_manager import LaunchShape
 
 
@@ -344,9 +344,9 @@ def test_cuda_sources_compile_for_the_gpu(name, n_agents, kernels, blocks):
     """Each source gives machine code as it is, with the parameters of every kernel read."""
     source = FOLDER / name / f"{name}_step.cu"
     text = source.read_text()
-    declared = cuda_c.signatures(text, {}, source.name)
+    declared = cuda_source.signatures(text, {}, source.name)
     assert {each.name: len(each.parameters) for each in declared.values()} == kernels
-    sizes = cuda_c.warp_drive_sizes(text, n_envs=3, n_agents=n_agents, blocks_per_env=blocks)
+    sizes = cuda_source.warp_drive_sizes(text, n_envs=3, n_agents=n_agents, blocks_per_env=blocks)
     constants = {"N_AGENTS": n_agents, "EXACT": False, **LaunchShape.of(n_agents).constants(), **sizes}
     cubin = cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()
     assert cubin[:4] == b"\x7fELF"

@@ -23,7 +23,7 @@ from warp_drive.utils.pycuda_utils.misc import check_env_header, update_env_head
 from tests.compat.builders import BLOCKS, name_of, needs_numba
 from tests.compat.walkers import CUDA_SOURCE, Walkers
 from warpdrive_min import BACKENDS, EnvironmentRegistrar
-from warpdrive_min.backends import cuda_c, pycuda_driver
+from warpdrive_min.backends import cuda_c, cuda_source, pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
 from warpdrive_min.compat import managers
@@ -113,7 +113,7 @@ def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_kernel_of_the_sequence_compiles_for_the_gpu(blocks):
     """On one block for a copy and on a cluster of two."""
-    sizes = cuda_c.warp_drive_sizes(DOUBLE.read_text(), n_envs=2, n_agents=5, blocks_per_env=blocks)
+    sizes = cuda_source.warp_drive_sizes(DOUBLE.read_text(), n_envs=2, n_agents=5, blocks_per_env=blocks)
     shape = {"N_AGENTS": 5, "THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
     assert cuda_c.compile_cubin(DOUBLE, {**shape, **sizes}, "sm_90").read_bytes()[:4] == b"\x7fELF"
 

@@ -22,7 +22,7 @@ from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFu
 
 from tests.compat.builders import FOLDER, IN_CUDA_C, THREADED, name_of, start
 from tests.compat.environments.orchard.orchard import GROWTH, Orchard
-from warpdrive_min.backends import cuda_c, pycuda_driver
+from warpdrive_min.backends import cuda_c, cuda_source, pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Parameter
 from warpdrive_min.errors import BindingError, CompileError, TypeMismatch
 from warpdrive_min.function_manager import CUDAFunctionManager, LaunchShape
@@ -36,7 +36,7 @@ needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="
 
 def compiled(source: Path, blocks: int = 1) -> bytes:
     """Compile a source for 2 copies of 3 agents."""
-    sizes = cuda_c.warp_drive_sizes(cuda_c.whole_text(source), n_envs=2, n_agents=3, blocks_per_env=blocks)
+    sizes = cuda_source.warp_drive_sizes(cuda_source.whole_text(source), n_envs=2, n_agents=3, blocks_per_env=blocks)
     return cuda_c.compile_cubin(source, {**SHAPE, **sizes}, "sm_90").read_bytes()
 
 
@@ -59,9 +59,9 @@ def kernel(body: str = "", parameters: str = "float* x") -> str:
 
 def test_kernels_words_and_types_are_found_through_includes():
     """The file that is registered has none of them; a template or a mere declaration is no kernel to launch."""
-    whole = cuda_c.whole_text(ORCHARD)
-    assert cuda_c.warp_drive_sizes(whole, 2, 3, 1) == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1, "wkNumberEnvs": 2}
-    declared = cuda_c.signatures(whole, {}, ORCHARD.name)
+    whole = cuda_source.whole_text(ORCHARD)
+    assert cuda_source.warp_drive_sizes(whole, 2, 3, 1) == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1, "wkNumberEnvs": 2}
+    declared = cuda_source.signatures(whole, {}, ORCHARD.name)
     assert list(declared) == ["CudaOrchardStep"]
     assert [(each.dtype, each.rank) for each in declared["CudaOrchardStep"].parameters] == [
         ("float32", ANY_RANK),
@@ -102,8 +102,8 @@ def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
         a__part='#include "near.cu"\n  #  include "far.cu"\n#include <stdio.h>\n',
         a__near='from_near\n#include "part.cu"\n',
     )
-    assert cuda_c.whole_text(source).split() == ["from_near", "from_far", "wrong", "always", "#endif"]
-    read = [path.name for path in cuda_c.headers(source.read_text(), tmp_path)]
+    assert cuda_source.whole_text(source).split() == ["from_near", "from_far", "wrong", "always", "#endif"]
+    read = [path.name for path in cuda_source.headers(source.read_text(), tmp_path)]
     assert read == ["near.cu", "part.cu", "far.cu", "near.cu"]
 
 
@@ -144,7 +144,7 @@ def test_what_nvcc_accepts_compiles(tmp_path):
 def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
     """Where a file that is included names one, the source is not for NVRTC, which would not find it."""
     source = write(tmp_path, step='#include "a/part.cu"\n', a__part=f"#include <{header}>\n", near="")
-    assert cuda_c.needs_nvcc(source) == wants_nvcc
+    assert cuda_source.needs_nvcc(source) == wants_nvcc
 
 
 @needs_cuda_compiler
@@ -195,7 +195,7 @@ def test_states_draw_from_streams_of_their_own(backend, monkeypatch):
 def test_parameter_of_an_agent_kernel(declaration, want):
     """Names of types are looked up in the source; a pointer to an unknown one takes any array."""
     text = "typedef\n  float number;\nusing real = number;\n#define MASK const int*\n#define RESTRICT __restrict__\n"
-    got = cuda_c.signatures(text + kernel(parameters=declaration), {}, "f.cu")
+    got = cuda_source.signatures(text + kernel(parameters=declaration), {}, "f.cu")
     assert got["f"].parameters == (want,)
 
 

@@ -18,7 +18,7 @@ from warp_drive.managers.numba_managers.numba_function_manager import NumbaFunct
 
 from tests.compat.builders import BLOCKS, needs_numba, start
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE, CUDAWalkers, Walkers
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.compat.numba_modules import CONFIG
 from warpdrive_min.errors import CompileError, ConfigError
 
@@ -191,7 +191,7 @@ def test_numba_environment_has_one_block():
 def _constants(blocks: int) -> dict[str, int]:
     text = CUDA_SOURCE.read_text()
     shape = {"N_AGENTS": 5, "THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
-    return {**shape, **cuda_c.warp_drive_sizes(text, n_envs=2, n_agents=5, blocks_per_env=blocks)}
+    return {**shape, **cuda_source.warp_drive_sizes(text, n_envs=2, n_agents=5, blocks_per_env=blocks)}
 
 
 @needs_cuda_compiler
@@ -200,7 +200,7 @@ def test_cuda_source_compiles_for_the_gpu(blocks):
     """The source gives machine code for every number of blocks that a cluster can have, with its signatures read."""
     cubin = cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), "sm_90")
     assert cubin.read_bytes()[:4] == b"\x7fELF"
-    declared = cuda_c.signatures(CUDA_SOURCE.read_text(), {}, "walkers_step.cu")
+    declared = cuda_source.signatures(CUDA_SOURCE.read_text(), {}, "walkers_step.cu")
     assert list(declared) == ["CudaWalkersStep", "CudaWalkersReset"]
     step = declared["CudaWalkersStep"]
     assert not step.owns_environments
@@ -223,7 +223,7 @@ def test_source_may_use_what_nvcc_includes(tmp_path):
         "  x[0] = M_PI * shape[0] + INFINITY;\n"
         "}\n"
     )
-    constants = {**_constants(1), **cuda_c.warp_drive_sizes(source.read_text(), 2, 5, 1)}
+    constants = {**_constants(1), **cuda_source.warp_drive_sizes(source.read_text(), 2, 5, 1)}
     assert cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
@@ -239,7 +239,7 @@ def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
     """One block has the block's barrier; several are launched as one cluster, with the cluster's barrier."""
     unit, ptx = tmp_path / "unit.cu", tmp_path / "unit.ptx"
     unit.write_text(cuda_c.unit(CUDA_SOURCE, _constants(blocks)))
-    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_c.HEADERS}", "-o", str(ptx), str(unit)]
+    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_source.HEADERS}", "-o", str(ptx), str(unit)]
     subprocess.run(command, check=True, capture_output=True)
     text = ptx.read_text()
     assert all(want in text for want in wants)
@@ -263,10 +263,10 @@ def test_only_sources_that_speak_warp_drive_get_its_vocabulary(tmp_path):
     """Other sources are compiled as before, so that their cached code stays valid."""
     own = tmp_path / "own.cu"
     own.write_text("WD_KERNEL(own)(int* x, int n_envs) {}\n")
-    assert cuda_c.warp_drive_sizes(own.read_text(), 2, 3, 1) == {}
+    assert cuda_source.warp_drive_sizes(own.read_text(), 2, 3, 1) == {}
     assert "warp_drive.cuh" not in cuda_c.unit(own, {})
     assert "warp_drive.cuh" in cuda_c.unit(CUDA_SOURCE, _constants(1))
-    without_envs = cuda_c.warp_drive_sizes("getEnvID(blockIdx.x)", 2, 3, 1)
+    without_envs = cuda_source.warp_drive_sizes("getEnvID(blockIdx.x)", 2, 3, 1)
     assert without_envs == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.environments import FILL
 from warpdrive_min import BACKENDS
-from warpdrive_min.backends import cache, cuda_c
+from warpdrive_min.backends import cache, cuda_c, cuda_source
 from warpdrive_min.backends.base import ANY_RANK, Parameter
 from warpdrive_min.errors import CompileError, ConfigError
 
@@ -37,12 +37,12 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The sources that the C++ compiler was called for."""
+    """The sources that the C++ compiler was called for, but for those that try whether it knows a flag."""
     calls: list[str] = []
     compile_shared_library = cuda_c.compile_shared_library
 
     def counted(text, path, compiler, flags, where, *more):
-        calls.append(where)
+        calls.extend([where] if where != "probe" else [])
         compile_shared_library(text, path, compiler, flags, where, *more)
 
     monkeypatch.setattr(cuda_c, "compile_shared_library", counted)
@@ -69,7 +69,7 @@ def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after
         "constexpr float HALF = 0.5f;",
         "constexpr int N = 3;",
         "constexpr float RATE = 0.10000000149011612f;",
-        f'#include "{cuda_c.HEADERS}/core.cuh"',
+        f'#include "{cuda_source.HEADERS}/core.cuh"',
         "WD_TABLE float ANGLES[2] = {0.5f, 2.0f};",
         "WD_TABLE int TABLE[2] = {1, 2};",
     ]
@@ -115,7 +115,7 @@ def test_prelude_refuses_what_is_not_finite(value):
 )
 def test_signature_of_one_parameter(declaration, want):
     """Type, rank and sizes are read from the declaration; sizes that are no constant are left open."""
-    got = cuda_c.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")["k"]
+    got = cuda_source.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")["k"]
     assert got.parameters == (want,)
 
 
@@ -130,7 +130,7 @@ def test_signatures_of_a_source_in_order():
     extern "C" __global__ void __launch_bounds__(128) second(float* y, int n) {}
     __global__ void third() {}
     """
-    got = cuda_c.signatures(text, CONSTANTS, "k.cu")
+    got = cuda_source.signatures(text, CONSTANTS, "k.cu")
     assert {name: [parameter.name for parameter in kernel.parameters] for name, kernel in got.items()} == {
         "first": ["x", "scale"],
         "second": ["y", "n"],
@@ -145,7 +145,7 @@ def test_signature_with_a_type_that_cannot_be_bound_raises(declaration):
     with pytest.raises(
         CompileError, match=r"k.cu: kernel 'k': cannot bind the parameter .*element types are float, int"
     ):
-        cuda_c.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")
+        cuda_source.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")
 
 
 # ------------------------------------------------------------------ compile errors

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager
-from warpdrive_min.backends import cuda_c, host
+from warpdrive_min.backends import cuda_source, host
 from warpdrive_min.errors import BindingError, CompileError, DataError, KernelError
 
 if not BACKENDS["host"].availability().available:
@@ -30,7 +30,9 @@ def _quickly_built():
 def functions_of(source: Path = SOURCE, n_agents: int = N_AGENTS, blocks: int = 1) -> CUDAFunctionManager:
     """Return a function manager with the kernels of a source."""
     made = CUDAFunctionManager(n_agents, N_ENVS, blocks, backend="host")
-    made.load({"cuda_c": source}, cuda_c.warp_drive_sizes(cuda_c.whole_text(source), N_ENVS, n_agents, blocks))
+    made.load(
+        {"cuda_c": source}, cuda_source.warp_drive_sizes(cuda_source.whole_text(source), N_ENVS, n_agents, blocks)
+    )
     return made
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from envs import ENVS
 from tests.core.test_rollouts import assert_same, made
 from tests.support import BACKENDS_HERE, is_simulated, on_every_backend
 from warpdrive_min import BACKENDS, CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.base import FLAGS
+from warpdrive_min.backends.cuda_rollouts import entries_of
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import LaunchShape
@@ -32,6 +33,8 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("cartpole", {"fc_dims": (64, 64), "activation": "tanh", "shared": False}),
     ("cartpole, pool", {"fc_dims": (20,), "activation": "relu"}),
     ("acrobot", {"fc_dims": (33, 128), "activation": "tanh"}),
+    ("tag_gridworld", {"fc_dims": (32, 32), "activation": "relu", "shared": False}),
+    ("tag_gridworld, partial, pool", {"fc_dims": (16,), "activation": "tanh"}),
 ]
 TOLERANCE = 1e-5
 """Rounding of sums of up to 128 products of float32."""
@@ -48,15 +51,16 @@ def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
 
 
 def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -> None:
-    """Assert that actions (n_steps, n_envs, 1, 1) are the sampler's of these logits, but where rounding decides."""
-    n_steps, n_envs = actions.shape[:2]
-    ends = torch.softmax(logits[:, :, 0].double(), -1).cumsum(-1).cpu().numpy()
-    got = actions[:, :, 0, 0].cpu().numpy()
+    """Assert that actions (steps, environments, agents, 1) are the sampler's of these logits, unless rounding does."""
+    n_steps, n_envs, n_agents = actions.shape[:3]
+    ends = torch.softmax(logits.double(), -1).cumsum(-1).cpu().numpy()
+    got = actions[..., 0].cpu().numpy()
+    env, agent = np.indices((n_envs, n_agents))
     n_in_doubt = 0
     for step in range(n_steps):
-        draw, envs = first_draw + step, np.arange(n_envs)
-        words = philox(draw // 4, envs, 0, STREAM_ACTIONS, SEED, 0)
-        threshold = uniform(words[draw % 4])[:, None]
+        draw = first_draw + step
+        words = philox(draw // 4, env, agent, STREAM_ACTIONS, SEED, 0)
+        threshold = uniform(words[draw % 4])[..., None]
         want = (ends[step] > threshold).argmax(-1)
         is_clear = (np.abs(ends[step] - threshold) > TOLERANCE).all(-1)
         n_in_doubt += (~is_clear).sum()
@@ -96,7 +100,7 @@ def test_policy_acts_as_its_network_says(backend, network):
         ended = steps.done != 0
         assert torch.equal(steps.final_observations[ended], want.final_observations[ended])
     assert is_simulated(backend) or (ended.any() and steps.sampled_actions.float().std() > 0.1)
-    for name in ("state", "_timestep_", "_episode_", "observations"):
+    for name in set(told.cuda_data_manager.array_names()) - {"final_observations"}:
         assert torch.equal(acted.cuda_data_manager.tensor(name), told.cuda_data_manager.tensor(name)), name
 
 
@@ -176,8 +180,8 @@ def test_mode_says_why_a_policy_steps_one_by_one():
     assert "as_perceptron" in wrapper.rollout_mode_of(lambda seen: (seen[..., :2], seen[..., 0])).reason
     for form, backend, why in (
         ("cartpole", "cpu", "has no launches"),
-        ("tag_continuous", "host", "one agent with one choice"),
-        ("rice, negotiation", "host", "one agent with one choice"),
+        ("tag_continuous", "host", "one choice each"),
+        ("rice, negotiation", "host", "one choice each"),
     ):
         other = made(form, backend, 2)
         assert why in other.rollout_mode_of(model_of(other)).reason
@@ -238,7 +242,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     perceptron, row = Perceptron(policy, (), "tanh"), 18
     weights = Weights(perceptron, in_tiles=True)
     weights.pack()
-    sizes = {"N_FEATURES": n_features, "N_OUTPUTS": n_outputs, "ROW": row}
+    sizes = {"N_OUTPUTS": n_outputs, "ROW": row}
     constants = {**perceptron.constants(), **sizes, "TF32": is_tf32}
     source = Path(__file__).with_name("perceptron_warp.cu")
     shape = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(32).constants()}
@@ -256,28 +260,40 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
 
 def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     """Compile the rollout of an environment with a policy for a GPU."""
-    env = ENVS[form]()
-    constants = environment_constants(env, auto_reset=True) | LaunchShape.of(1).constants() | CHOICE | flags
-    return cuda_c.compile_cubin(Path(env.kernel_sources["cuda_c"]), constants | perceptron.constants(), "sm_90")
+    wrapper = made(form, "host", 70)
+    env, entries = wrapper.env, {entries_of(name): 1 for name in ("draws", *FLAGS)}
+    n_agents = len(env.action_space)
+    shape = LaunchShape.of(n_agents, n_envs=2_000).constants()
+    constants = environment_constants(env, auto_reset=True) | shape | CHOICE | flags | {"N_AGENTS": n_agents}
+    n_words = wrapper.cuda_data_manager.tensor("final_observations")[0].numel()
+    entries[entries_of("final_observations")] = n_words
+    source = Path(env.kernel_sources["cuda_c"])
+    return cuda_c.compile_cubin(source, constants | entries | perceptron.constants(), "sm_90")
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-@pytest.mark.parametrize(("form", "hidden", "is_shared"), [("cartpole", (64, 64), True), ("acrobot", (40,), False)])
+@pytest.mark.parametrize(
+    ("form", "hidden", "is_shared"),
+    [
+        ("cartpole", (64, 64), True),
+        ("acrobot", (40,), False),
+        ("tag_gridworld", (32, 32), True),
+        ("tag_gridworld", (9,), False),
+    ],
+)
 def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared):
     """One and two hidden layers give machine code, with the value on them, or on its own."""
-    n_features, n_choices = {"cartpole": (4, 2), "acrobot": (6, 3)}[form]
+    n_features, n_choices = {"cartpole": (4, 2), "acrobot": (6, 3), "tag_gridworld": (21, 5)}[form]
     policy = layers(n_features, *hidden, n_choices)
     below = policy[:-2] if is_shared else layers(n_features, *hidden)
     perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh")
-    assert (
-        b"rollout_with_policy"
-        in compiled(form, perceptron, KEEP_ALL=is_shared, RECORDS=is_shared, TF32=is_shared).read_bytes()
-    )
+    flags = {"KEEP_ALL": is_shared, "RECORDS": is_shared, "TF32": is_shared}
+    assert b"rollout_with_policy" in compiled(form, perceptron, **flags).read_bytes()
 
 
-def test_source_without_a_kernel_of_policies_says_so(tmp_path):
+def test_step_that_no_policy_can_act_between_says_so(tmp_path):
     """The error names what is missing."""
     source = tmp_path / "env.cu"
-    source.write_text("WD_KERNEL(step)(int* sampled_actions, int n_envs) {}\n")
-    with pytest.raises(CompileError, match=r"has no kernel 'rollout_with_policy'.*take the steps one by one"):
+    source.write_text("WD_KERNEL(step)(int* sampled_actions, float* rewards, int n_envs) {}\n")
+    with pytest.raises(CompileError, match=r"the step: must take .*none of .*observations.*one by one"):
         cuda_c.declared(source, {"HIDDEN1": 8, "KEEP_ALL": True, "N_AGENTS": 1})

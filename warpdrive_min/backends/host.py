@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.backends.base import (
     Argument,
     Availability,
@@ -114,16 +114,21 @@ class HostBackend(Backend):
         compiler = cuda_c.cpu_compiler()
         assert compiler is not None
         path = Path(source)
-        whole = cuda_c.whole_text(path)
+        whole = cuda_source.whole_text(path)
         declared = cuda_c.declared(path, constants)
         rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
         require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, TARGET, f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
-        flags += [*accepted(compiler, BRANCHLESS), *openmp_flags(compiler), f"-I{path.parent}", f"-I{cuda_c.HEADERS}"]
-        is_for_nvcc = cuda_c.is_for_nvcc(whole)
+        flags += [
+            *accepted(compiler, BRANCHLESS),
+            *openmp_flags(compiler),
+            f"-I{path.parent}",
+            f"-I{cuda_source.HEADERS}",
+        ]
+        is_for_nvcc = cuda_source.is_for_nvcc(whole)
         if is_for_nvcc:
-            flags += [*AS_NVCC, f"-I{cuda_c.CURAND}"]
+            flags += [*AS_NVCC, f"-I{cuda_source.CURAND}"]
             if _CONDITION.search(whole):
                 left = cuda_c.preprocessed(cuda_c.unit(path, constants), path, compiler, flags)
                 declared = {name: each for name, each in declared.items() if re.search(rf"\b{name}\s*\(", left)}
@@ -134,7 +139,7 @@ class HostBackend(Backend):
         )
 
         def make(target: Path) -> None:
-            with cuda_c.empty_headers(cuda_c.CUDA_HEADERS) as folder:
+            with cuda_c.empty_headers(cuda_source.CUDA_HEADERS) as folder:
                 more = [f"-I{folder}", SHOW_WRITES, *accepted(compiler, FEWER_CALLS)] if is_for_nvcc else []
                 cuda_c.compile_shared_library(text, target, compiler, flags, str(path), more)
 
@@ -142,7 +147,9 @@ class HostBackend(Backend):
         if not is_for_nvcc:
             loaded = ctypes.CDLL(str(library))
             return {name: HostKernel(signature, loaded, self, library) for name, signature in declared.items()}
-        module = HostModule(library, cuda_c.blocks_per_env(constants) if cuda_c.speaks_warp_drive(whole) else 1)
+        module = HostModule(
+            library, cuda_source.blocks_per_env(constants) if cuda_source.speaks_warp_drive(whole) else 1
+        )
         return {
             name: HostKernel(signature, module.library, self, library)
             if signature.owns_environments
@@ -156,7 +163,9 @@ class HostKernel:
 
     owns_environments = True
 
-    def __init__(self, signature: cuda_c.Signature, library: ctypes.CDLL, backend: HostBackend, binary: Path) -> None:
+    def __init__(
+        self, signature: cuda_source.Signature, library: ctypes.CDLL, backend: HostBackend, binary: Path
+    ) -> None:
         self.name = signature.name
         self.parameters = signature.parameters
         self.binary = binary
@@ -211,7 +220,7 @@ class AgentKernel:
 
     owns_environments = False
 
-    def __init__(self, signature: cuda_c.Signature, module: HostModule, backend: HostBackend) -> None:
+    def __init__(self, signature: cuda_source.Signature, module: HostModule, backend: HostBackend) -> None:
         self.name = signature.name
         self.parameters = signature.parameters
         self.module, self.binary = module, module.binary
@@ -281,7 +290,7 @@ template <class T> static T wd_argument(void* address) { return *static_cast<T*>
 """
 
 
-def _launcher(signature: cuda_c.Signature) -> str:
+def _launcher(signature: cuda_source.Signature) -> str:
     """Return the C++ function that runs a kernel's blocks; it takes the addresses of the arguments, as CUDA does."""
     arguments = ", ".join(
         f"wd_argument<wd_parameter<{index}, decltype({signature.name})>::type>(arguments[{index}])"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel, Language, Launch, Source, Symbol
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import BackendUnavailable, BindingError
@@ -100,7 +100,7 @@ class LoadedModule:
 class PyCudaKernel:
     """One kernel of a loaded module."""
 
-    def __init__(self, signature: cuda_c.Signature, loaded: LoadedModule) -> None:
+    def __init__(self, signature: cuda_source.Signature, loaded: LoadedModule) -> None:
         self.name = signature.name
         self.parameters = signature.parameters
         self.owns_environments = signature.owns_environments

@@ -13,7 +13,8 @@ import torch
 from warpdrive_min import backends, data_manager, resetter
 from warpdrive_min.backends.base import ANY_RANK, Parameter, dtype_name
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.backends.cuda_c import Signature, compile_cubin, warp_drive_sizes, whole_text
+from warpdrive_min.backends.cuda_c import compile_cubin
+from warpdrive_min.backends.cuda_source import Signature, warp_drive_sizes, whole_text
 from warpdrive_min.backends.pycuda_driver import LoadedModule, PyCudaKernel, loaded_driver
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.compat.functions import header_sizes

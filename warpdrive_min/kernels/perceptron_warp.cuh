@@ -10,7 +10,7 @@
 // lays down the weights accordingly: for each 8 outputs and 8 inputs, of each lane the weights of output g and inputs 2 t
 // and 2 t + 1; after those of a layer its biases. Sizes are rounded up to multiples of 8, with zeros.
 //
-// Constants that come before this header: N_FEATURES; HIDDEN1, HIDDEN2, units of the hidden layers, the latter 0 if there
+// Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2, units of the hidden layers, the latter 0 if there
 // is one; IS_TANH; TF32.
 #pragma once
 
@@ -26,9 +26,9 @@ WD_FN constexpr int wd_layer_floats(const int n_inputs, const int n_outputs) {
 }
 
 constexpr int WD_LAST_HIDDEN = HIDDEN2 ? HIDDEN2 : HIDDEN1;
-constexpr int WD_TILES_IN = wd_tiles(N_FEATURES), WD_TILES1 = wd_tiles(HIDDEN1), WD_TILES2 = wd_tiles(HIDDEN2);
+constexpr int WD_TILES_IN = wd_tiles(N_SEEN), WD_TILES1 = wd_tiles(HIDDEN1), WD_TILES2 = wd_tiles(HIDDEN2);
 constexpr int WD_TILES_LAST = wd_tiles(WD_LAST_HIDDEN);
-constexpr int WD_FIRST_FLOATS = wd_layer_floats(N_FEATURES, HIDDEN1);
+constexpr int WD_FIRST_FLOATS = wd_layer_floats(N_SEEN, HIDDEN1);
 constexpr int WD_SECOND_FLOATS = HIDDEN2 ? wd_layer_floats(HIDDEN1, HIDDEN2) : 0;
 constexpr int WD_AT_ONCE = HIDDEN1 <= 64 ? 2 : 1;  // tiles of 16 rows whose first layer fits into the registers
 
@@ -112,12 +112,13 @@ WD_FN wd_sum wd_begin(const float* const biases) {
   return {{of.x, of.y, of.x, of.y}, {0.f, 0.f, 0.f, 0.f}};
 }
 
-// Writes what the last layer puts out of the rows of `in` (32, WD_IN_ROW), to `out` (32, OUT_ROW), with what rounds its
-// sizes up to multiples of 8. All lanes of a warp call it, with rows that all have written; they meet before and after.
-template <int N_OUTPUTS, int IN_ROW, int OUT_ROW>
+// Writes what the last layer puts out of the rows of `in` (ROWS, IN_ROW), 16 or 32, to `out` (ROWS, OUT_ROW), with what
+// rounds its sizes up to multiples of 8. All lanes of a warp call it, with rows that all have written; they meet before and
+// after.
+template <int N_OUTPUTS, int IN_ROW, int OUT_ROW, int ROWS = 32>
 WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_ROW], float (*const out)[OUT_ROW],
                        const int lane) {
-  constexpr int TILES_OUT = wd_tiles(N_OUTPUTS);
+  constexpr int TILES_OUT = wd_tiles(N_OUTPUTS), AT_ONCE = wd_min(WD_AT_ONCE, ROWS / 16);
   const int g = lane / 4, t = lane % 4;
   const float* const first = weights;
   const float* const second = first + WD_FIRST_FLOATS;
@@ -126,11 +127,11 @@ WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_RO
   const float* const second_biases = second + WD_TILES2 * WD_TILES1 * 64 + 2 * t;
   const float* const last_biases = last + TILES_OUT * WD_TILES_LAST * 64 + 2 * t;
 #pragma unroll 1
-  for (int above = 0; above < 32; above += 16 * WD_AT_ONCE) {
-    float seen[WD_AT_ONCE][WD_TILES_IN][4], hidden[WD_AT_ONCE][WD_TILES1][4];
-    wd_sum sums[WD_AT_ONCE][TILES_OUT];
+  for (int above = 0; above < ROWS; above += 16 * AT_ONCE) {
+    float seen[AT_ONCE][WD_TILES_IN][4], hidden[AT_ONCE][WD_TILES1][4];
+    wd_sum sums[AT_ONCE][TILES_OUT];
 #pragma unroll
-    for (int m = 0; m < WD_AT_ONCE; ++m) {
+    for (int m = 0; m < AT_ONCE; ++m) {
 #pragma unroll
       for (int k = 0; k < WD_TILES_IN; ++k) {
         const int row = above + 16 * m + g, column = 8 * k + 2 * t;
@@ -142,17 +143,17 @@ WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_RO
     }
 #pragma unroll
     for (int n = 0; n < WD_TILES1; ++n) {
-      wd_sum units[WD_AT_ONCE];
+      wd_sum units[AT_ONCE];
 #pragma unroll
-      for (int m = 0; m < WD_AT_ONCE; ++m) units[m] = wd_begin(first_biases + 8 * n);
+      for (int m = 0; m < AT_ONCE; ++m) units[m] = wd_begin(first_biases + 8 * n);
 #pragma unroll
       for (int k = 0; k < WD_TILES_IN; ++k) {
         const wd_pair right = wd_load<wd_pair>(first + (n * WD_TILES_IN + k) * 64 + 2 * lane);
 #pragma unroll
-        for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(units[m], seen[m][k], right);
+        for (int m = 0; m < AT_ONCE; ++m) wd_multiply(units[m], seen[m][k], right);
       }
 #pragma unroll
-      for (int m = 0; m < WD_AT_ONCE; ++m) wd_activate(hidden[m][n], units[m]);
+      for (int m = 0; m < AT_ONCE; ++m) wd_activate(hidden[m][n], units[m]);
     }
     if constexpr (HIDDEN2 == 0) {
 #pragma unroll
@@ -161,33 +162,33 @@ WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_RO
         for (int o = 0; o < TILES_OUT; ++o) {
           const wd_pair right = wd_load<wd_pair>(last + (o * WD_TILES1 + n) * 64 + 2 * lane);
 #pragma unroll
-          for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(sums[m][o], hidden[m][n], right);
+          for (int m = 0; m < AT_ONCE; ++m) wd_multiply(sums[m][o], hidden[m][n], right);
         }
     } else {  // eight units of the second layer at a time, which go on to the last one at once
 #pragma unroll 1
       for (int n = 0; n < WD_TILES2; ++n) {
-        float tile[WD_AT_ONCE][4];
-        wd_sum units[WD_AT_ONCE];
+        float tile[AT_ONCE][4];
+        wd_sum units[AT_ONCE];
 #pragma unroll
-        for (int m = 0; m < WD_AT_ONCE; ++m) units[m] = wd_begin(second_biases + 8 * n);
+        for (int m = 0; m < AT_ONCE; ++m) units[m] = wd_begin(second_biases + 8 * n);
 #pragma unroll
         for (int k = 0; k < WD_TILES1; ++k) {
           const wd_pair right = wd_load<wd_pair>(second + (n * WD_TILES1 + k) * 64 + 2 * lane);
 #pragma unroll
-          for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(units[m], hidden[m][k], right);
+          for (int m = 0; m < AT_ONCE; ++m) wd_multiply(units[m], hidden[m][k], right);
         }
 #pragma unroll
-        for (int m = 0; m < WD_AT_ONCE; ++m) wd_activate(tile[m], units[m]);
+        for (int m = 0; m < AT_ONCE; ++m) wd_activate(tile[m], units[m]);
 #pragma unroll
         for (int o = 0; o < TILES_OUT; ++o) {
           const wd_pair right = wd_load<wd_pair>(last + (o * WD_TILES2 + n) * 64 + 2 * lane);
 #pragma unroll
-          for (int m = 0; m < WD_AT_ONCE; ++m) wd_multiply(sums[m][o], tile[m], right);
+          for (int m = 0; m < AT_ONCE; ++m) wd_multiply(sums[m][o], tile[m], right);
         }
       }
     }
 #pragma unroll
-    for (int m = 0; m < WD_AT_ONCE; ++m)
+    for (int m = 0; m < AT_ONCE; ++m)
 #pragma unroll
       for (int o = 0; o < TILES_OUT; ++o) {
         const int row = above + 16 * m + g, column = 8 * o + 2 * t;

@@ -1,6 +1,6 @@
 // A policy within a kernel: a perceptron of one or two hidden layers, and a choice that is drawn from what it puts out.
 //
-// Constants that come before this header: those of `choice.cuh`, of one type; N_FEATURES; HIDDEN1, HIDDEN2, units of the
+// Constants that come before this header: those of `choice.cuh`, of one type; N_SEEN; HIDDEN1, HIDDEN2, units of the
 // hidden layers, the latter 0 if there is one; IS_TANH, else relu; TF32, which matrix units then take products in; HAS_VALUE; IS_SHARED, if the value is a further output on
 // the same hidden layers; N_WEIGHTS, floats of the weights, whose order is that of `warpdrive_min.perceptron`.
 #pragma once
@@ -14,44 +14,87 @@ constexpr bool HAS_CRITIC = HAS_VALUE && !IS_SHARED;                      // a n
 
 #include "perceptron_warp.cuh"
 
-// Three blocks on a multiprocessor: fewer warps would wait for the matrix units' results.
-#undef WD_KERNEL
-#define WD_KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS, 3) name
+// Three small blocks on a multiprocessor: fewer warps would wait for the matrix units' results.
+#undef WD_ENTRY
+#define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 128 ? 3 : 1) name
 
 constexpr int VALUE_COLUMN = IS_SHARED ? N_CATEGORIES : 8 * wd_tiles(N_HEAD);
 // Rows are a pair longer than they must be: neighbours begin in other banks.
 constexpr int SEEN_ROW = 8 * WD_TILES_IN + 2, OUT_ROW = 8 * (wd_tiles(N_HEAD) + (HAS_CRITIC ? 1 : 0)) + 2;
-constexpr int ROOM_FLOATS = THREADS * (SEEN_ROW + OUT_ROW);
-constexpr bool ARE_STAGED = 4 * (N_WEIGHTS + ROOM_FLOATS) <= 48 * 1024;  // else they come from the first cache
+constexpr int WD_ROW_BYTES = 4 * (SEEN_ROW + OUT_ROW), WD_SHARED_BYTES = 48 * 1024;
+// Rows that a warp passes through the network where a block has several agents of each of its environments: fewer, and
+// sooner, if there are warps enough. And those of a block: all that it has, and that fit into a quarter of what it may
+// share; the rest is for what else it keeps there.
+constexpr int WD_AGENT_ROWS = ENVS_PER_BLOCK * N_AGENTS, WD_WARP_ROWS = WD_AGENT_ROWS <= THREADS / 2 ? 16 : 32;
+constexpr int WD_ACTING_WARPS = wd_min(wd_min(THREADS / 32, (WD_AGENT_ROWS + WD_WARP_ROWS - 1) / WD_WARP_ROWS),
+                                       1 + WD_SHARED_BYTES / 4 / (WD_WARP_ROWS * WD_ROW_BYTES));
 
-// What a block works on: a row for each thread, and the weights.
-struct WD_ALIGN(16) wd_policy {
+// What a block works on: the weights, if they fit, and the rows of its first warps.
+template <int WARPS, int WARP_ROWS, int BYTES>
+struct WD_ALIGN(16) wd_policy_of {
+  static constexpr int ROWS = WARPS * WARP_ROWS;
+  static constexpr bool ARE_STAGED = 4 * N_WEIGHTS + ROWS * WD_ROW_BYTES <= BYTES;  // else they come from the first cache
   float weights[ARE_STAGED ? N_WEIGHTS : 4];
-  float seen[THREADS][SEEN_ROW];
-  float out[THREADS][OUT_ROW];
+  float seen[ROWS][SEEN_ROW];
+  float out[ROWS][OUT_ROW];
 
   // All threads of a block call it first, and then wait.
   __device__ __forceinline__ void begin(const float* const given) {
     for (int i = 4 * WD_THREAD; ARE_STAGED && i < N_WEIGHTS; i += 4 * THREADS)
       *reinterpret_cast<float4*>(weights + i) = *reinterpret_cast<const float4*>(given + i);
-    for (int i = N_FEATURES; i < SEEN_ROW; ++i) seen[WD_THREAD][i] = 0.f;
+    for (int i = N_SEEN; i < SEEN_ROW && WD_THREAD < ROWS; ++i) seen[WD_THREAD][i] = 0.f;
   }
 
-  // Fills this thread's row of `out`; all threads of a warp call it.
-  template <class Seen>
-  __device__ __forceinline__ void evaluate(const Seen& s, const float* const given) {
-    const int lane = WD_THREAD % 32, first = WD_THREAD - lane;
+  // Fills a warp's rows of `out` from those of `seen`; all its threads call it.
+  __device__ __forceinline__ void evaluate(const float* const given) {
+    const int lane = WD_THREAD % 32, first = WD_THREAD / 32 * WARP_ROWS;
     const float* const from = ARE_STAGED ? weights : given;
-    for (int i = 0; i < N_FEATURES; ++i) seen[WD_THREAD][i] = reinterpret_cast<const float*>(&s)[i];
     __syncwarp();
-    wd_evaluate<N_HEAD, SEEN_ROW, OUT_ROW>(from, seen + first, out + first, lane);
+    wd_evaluate<N_HEAD, SEEN_ROW, OUT_ROW, WARP_ROWS>(from, seen + first, out + first, lane);
     if constexpr (HAS_CRITIC) {
       constexpr int N_ACTOR = WD_FIRST_FLOATS + WD_SECOND_FLOATS + wd_layer_floats(WD_LAST_HIDDEN, N_HEAD);
-      wd_evaluate<1, SEEN_ROW, OUT_ROW>(from + N_ACTOR, seen + first, reinterpret_cast<float (*)[OUT_ROW]>(&out[first][VALUE_COLUMN]), lane);
+      auto* const values = reinterpret_cast<float (*)[OUT_ROW]>(&out[first][VALUE_COLUMN]);
+      wd_evaluate<1, SEEN_ROW, OUT_ROW, WARP_ROWS>(from + N_ACTOR, seen + first, values, lane);
     }
     __syncwarp();
   }
+
+  // The same of warps whose threads have a row each, from what this one sees.
+  template <class Seen>
+  __device__ __forceinline__ void evaluate(const Seen& s, const float* const given) {
+    for (int i = 0; i < N_SEEN; ++i) seen[WD_THREAD][i] = reinterpret_cast<const float*>(&s)[i];
+    evaluate(given);
+  }
 };
+
+using wd_policy = wd_policy_of<THREADS / 32, 32, WD_SHARED_BYTES>;                         // a thread acts for its environment
+using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
+
+// Draws the actions of this block's agents from what they see, (n_envs, N_AGENTS, N_SEEN). Afterwards the block waits, and
+// then counts the draw.
+WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const float* const weights, const int* const draws,
+                  const int* const seed, const int stream, int* const actions, float (*const log_probs)[N_AGENTS],
+                  float (*const values)[N_AGENTS], const int n_envs) {
+  const int warp = WD_THREAD / 32, lane = WD_THREAD % 32;
+  const int n_rows = wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV) * N_AGENTS;
+  const long long first_row = static_cast<long long>(WD_FIRST_ENV) * N_AGENTS;
+  if (warp >= WD_ACTING_WARPS) return;
+  for (int first = warp * WD_WARP_ROWS; first < n_rows; first += WD_ACTING_WARPS * WD_WARP_ROWS) {
+    const float* const from = seen + (first_row + first) * N_SEEN;
+    for (int i = lane; i < wd_min(WD_WARP_ROWS, n_rows - first) * N_SEEN; i += 32)
+      policy.seen[warp * WD_WARP_ROWS + i / N_SEEN][i % N_SEEN] = from[i];
+    policy.evaluate(weights);
+    const int row = first + lane, env = WD_FIRST_ENV + row / N_AGENTS, agent = row % N_AGENTS;
+    if (lane >= WD_WARP_ROWS || row >= n_rows) continue;
+    const unsigned word = draws[env];
+    const wd_words words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
+    float* const out = policy.out[warp * WD_WARP_ROWS + lane];
+    if (HAS_VALUE) values[env][agent] = out[VALUE_COLUMN];
+    const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
+    actions[first_row + row] = drawn.action;
+    log_probs[env][agent] = drawn.log_prob;
+  }
+}
 
 #else
 
@@ -98,12 +141,14 @@ static void wd_activate(float* const numbers, const int n) {
 
 // What a thread works on: a row for each feature, unit and output.
 struct wd_policy {
-  float seen[N_FEATURES][WD_ROWS], hidden1[HIDDEN1][WD_ROWS], hidden2[HIDDEN2 + 1][WD_ROWS];
+  float seen[N_SEEN][WD_ROWS], hidden1[HIDDEN1][WD_ROWS], hidden2[HIDDEN2 + 1][WD_ROWS];
   float out[N_HEAD][WD_ROWS], value[1][WD_ROWS];
+
+  void begin(const float*) {}
 
   template <int N_OUTPUTS>
   const float* pass(float (*const to)[WD_ROWS], const float* weights) {
-    weights = wd_layer<N_FEATURES, HIDDEN1>(hidden1, seen, weights);
+    weights = wd_layer<N_SEEN, HIDDEN1>(hidden1, seen, weights);
     wd_activate(hidden1[0], HIDDEN1 * WD_ROWS);
     if constexpr (HIDDEN2 == 0) return wd_layer<HIDDEN1, N_OUTPUTS>(to, hidden1, weights);
     weights = wd_layer<HIDDEN1, HIDDEN2>(hidden2, hidden1, weights);
@@ -111,11 +156,11 @@ struct wd_policy {
     return wd_layer<HIDDEN2, N_OUTPUTS>(to, hidden2, weights);
   }
 
-  // Draws the actions of up to WD_ROWS environments of one agent from what they observe, by a uniform word of each.
-  void act(const float (*const observations)[N_FEATURES], const float* const weights, const unsigned* const words,
+  // Draws the actions of up to WD_ROWS agents from what they observe, by a uniform word of each.
+  void act(const float (*const observations)[N_SEEN], const float* const weights, const unsigned* const words,
            int* const actions, float* const log_probs, float* const values, const int n) {
     for (int row = 0; row < WD_ROWS; ++row)
-      for (int i = 0; i < N_FEATURES; ++i) seen[i][row] = observations[wd_min(row, n - 1)][i];
+      for (int i = 0; i < N_SEEN; ++i) seen[i][row] = observations[wd_min(row, n - 1)][i];
     const float* const of_critic = pass<N_HEAD>(out, weights);
     if constexpr (HAS_CRITIC) pass<1>(value, of_critic);
     const float* const valued = HAS_CRITIC ? value[0] : out[N_HEAD - 1];
@@ -128,5 +173,20 @@ struct wd_policy {
     }
   }
 };
+
+typedef wd_policy wd_policy_of_block;
+
+WD_FN void wd_act(wd_policy& policy, const float* const seen, const float* const weights, const int* const draws,
+                  const int* const seed, const int stream, int* const actions, float (*const log_probs)[N_AGENTS],
+                  float (*const values)[N_AGENTS], const int n_envs) {
+  const int end_row = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs) * N_AGENTS;
+  for (int row = WD_FIRST_ENV * N_AGENTS; row < end_row; row += WD_ROWS) {
+    const int n = wd_min(WD_ROWS, end_row - row);
+    wd_drawn_words<1> words;
+    words.draw(row / WD_ROWS, row, n, draws, stream, seed);
+    policy.act(reinterpret_cast<const float (*)[N_SEEN]>(seen) + row, weights, words.of[0], actions + row,
+               &log_probs[0][0] + row, &values[0][0] + (HAS_VALUE ? row : 0), n);
+  }
+}
 
 #endif

@@ -117,7 +117,7 @@ class RolloutRecorder:
         self._launches[step]()
 
     def of_all_steps(self) -> dict[str, Argument] | None:
-        """Return what a kernel writes that records all steps of environments of one agent; None: they need `record`.
+        """Return what a kernel writes that records all steps; None: they need `record`.
 
         Rows of rewards, of flags and of ``successes`` have no axis of steps.
         """

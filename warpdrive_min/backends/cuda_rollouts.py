@@ -1,0 +1,258 @@
+"""Kernels of many steps a launch that are made of a source's ``step``, as CUDA C text.
+
+A block owns its environments, so it waits between the steps for nobody else. `step` has become a device function of the
+name `BODY`, which is told whether it is observed. Constants say how many entries arrays with rows of environments have
+in each (`entries_of`); on a GPU those that are written stay in shared memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from warpdrive_min.backends.base import ACTIONS, ANY_RANK, FLAGS, KEPT, Constant, Parameter, rows_of, rows_of_steps
+from warpdrive_min.backends.cuda_source import DTYPES, Signature, signatures
+from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED, Constants
+from warpdrive_min.errors import CompileError, known, require
+
+ROLLOUT: Final = "rollout"
+"""Name of the kernel of many steps, whose actions are random or given."""
+ROLLOUT_WITH_POLICY: Final = "rollout_with_policy"
+"""Name of that whose actions a network draws."""
+BODY: Final = "wd_one_{}"
+"""Name of the function that a kernel becomes."""
+SAID: Final = ("log_probs", "values")
+"""Numbers that a policy gives of each step beside its actions."""
+NEAR_BYTES: Final = 16_384
+"""Bytes of a block's arrays that a rollout keeps in shared memory: with more, fewer blocks would run at once."""
+
+
+def kernel_of(constants: Mapping[str, Constant]) -> str | None:
+    """Return the name of the one kernel of many steps that constants are of; None: they are of single steps."""
+    if constants.keys() >= {"KEEP_ALL", "HIDDEN1"}:
+        return ROLLOUT_WITH_POLICY
+    return ROLLOUT if "RANDOM" in constants else None
+
+
+def entries_of(name: str) -> str:
+    """Return the name of the constant that says how many entries an array has in each environment."""
+    return f"ENTRIES_{name}"
+
+
+def made(whole: str, constants: Mapping[str, Constant], where: str) -> str:
+    """Return the kernel of many steps that constants are of, made of the ``step`` of a source.
+
+    It has the parameters of ``step``, with a row for each step of what is kept of each, and more of its own.
+
+    Raises:
+        CompileError: There is no step in one kernel whose blocks own environments.
+    """
+    found = signatures(whole, constants, where).values()
+    steps = [each for each in found if each.owns_environments and _is_step(each.name)]
+    rule, do = "must be a WD_KERNEL named 'step', to be taken many times in a launch", "take the steps one by one"
+    require(bool(steps), f"{where}: the step", rule, do=do, error=CompileError)
+    if kernel_of(constants) == ROLLOUT:
+        return _Rollout(steps[0], constants).text()
+    missing = [name for name in (ACTIONS, *KEPT) if name not in {each.name for each in steps[0].parameters}]
+    rule = f"must take {known([ACTIONS, *KEPT])}, for a policy to act between its steps"
+    require(not missing, f"{where}: the step", rule, f"none of {known(missing)}", do, CompileError)
+    return _WithPolicy(steps[0], constants).text()
+
+
+def _is_step(name: str) -> bool:
+    return name == "step" or (name.startswith("Cuda") and name.endswith("Step"))
+
+
+class _Rollout:
+    """Kernel whose actions are random, by ``draws``, ``seed`` and ``stream``, or given."""
+
+    name = ROLLOUT
+
+    def __init__(self, step: Signature, constants: Mapping[str, Constant]) -> None:
+        self._step, self._constants = step, constants
+        self._names = [each.name for each in step.parameters]
+        self._by_step = self._rows_of_steps()
+        self._flags = [name for name in FLAGS if name in self._names and self._keeps_flags()]
+        self._declared = dict(zip(self._names, step.texts, strict=True))
+        if self._draws():
+            self._declared[ACTIONS] = re.sub(r"\bconst\b", "", self._declared[ACTIONS])
+        rows = {rows_of(name): f"bool* {rows_of(name)}" for name in self._flags}
+        more = {**self._more(), **rows, "n_steps": "int n_steps", "n_envs": "int n_envs"}
+        self._declared |= {name: text for name, text in more.items() if name not in self._declared}
+        self._near = self._kept_near()
+
+    def text(self) -> str:
+        """Return the text of the kernel."""
+        near = self._near.values()
+        lines = [
+            *(f"WD_BRING({', '.join(each)});" for each in near),
+            *self._begin(),
+            *(["WD_SYNC();"] if near else []),
+            "for (int wd_step = 0; wd_step < n_steps; ++wd_step) {",
+            *(f"  {line}" for line in self._body()),
+            "}",
+            *(f"WD_TAKE_BACK({', '.join(each[:3])});" for each in near),
+        ]
+        return f"WD_KERNEL({self.name})({', '.join(self._declared.values())}) {{\n  " + "\n  ".join(lines) + "\n}\n"
+
+    # -------------------------------------------------------------- what differs between kernels
+
+    def _rows_of_steps(self) -> dict[str, str]:
+        """Return the arrays of which a step gets a row of its own, by name, each with the number of that row."""
+        return {name: "wd_step" for name in rows_of_steps(self._constants) if name not in FLAGS}
+
+    def _draws(self) -> bool:
+        """Tell whether the kernel writes the actions."""
+        return bool(self._constants["RANDOM"])
+
+    def _keeps_flags(self) -> bool:
+        """Tell whether the flags of each step are copied to rows of one byte each."""
+        return bool(self._constants["KEEP_ALL"])
+
+    def _more(self) -> dict[str, str]:
+        """Return declarations of parameters that a step has not, by name."""
+        return {"draws": "int* draws", "seed": "const int* seed", "stream": "int stream"} if self._draws() else {}
+
+    def _of_environments(self) -> dict[str, tuple[Parameter, str]]:
+        """Return what has rows of environments, by name, with the constant that says how many entries in each."""
+        arrays = (*self._step.parameters, Parameter("draws", "int32", ANY_RANK))
+        named = {each.name: (each, entries_of(each.name)) for each in arrays}
+        return {name: each for name, each in named.items() if each[1] in self._constants}
+
+    def _begin(self) -> list[str]:
+        """Return what comes before the first step, but for the barrier behind it."""
+        return []
+
+    def _body(self) -> list[str]:
+        """Return what each step does."""
+        is_observed = "true" if self._constants["KEEP_ALL"] else "wd_step == n_steps - 1"
+        keep = self._copy_flags()
+        if not self._draws():
+            return [*self._take_step(is_observed), *keep, *(["WD_SYNC();"] if keep else [])]
+        actions = f"reinterpret_cast<wd_action*>({self._at(ACTIONS)})"
+        draw = f"wd_draw_actions({actions}, {self._at('draws')}, seed, stream, n_envs);"
+        return [draw, *self._count_draw(), *self._take_step(is_observed), *keep]
+
+    # -------------------------------------------------------------- what they share
+
+    def _count_draw(self) -> list[str]:
+        return ["WD_SYNC();", f"wd_count_draw({self._at('draws')}, n_envs);"]
+
+    def _take_step(self, is_observed: str) -> list[str]:
+        given = ", ".join([is_observed, *map(self._at, self._names)])
+        return [f"{BODY.format(self._step.name)}({given});", "WD_SYNC();"]
+
+    def _copy_flags(self) -> list[str]:
+        keep = [f"{rows_of(name)}[wd_row + env] = {self._at(name)}[env] != 0;" for name in self._flags]
+        row = "const long long wd_row = static_cast<long long>(wd_step) * n_envs;"
+        return [row, f"WD_EACH_ENV(local, env) {{ {' '.join(keep)} }}"] if keep else []
+
+    def _at(self, name: str) -> str:
+        """Return the argument that an array is, with rows of environments, in a step."""
+        if name not in self._by_step:
+            return f"{name}_near" if name in self._near else name
+        entries = "" if "[" in self._declared[name] or name == "successes" else f" * {entries_of(name)}"
+        return f"{name} + static_cast<long long>({self._by_step[name]}) * n_envs{entries}"
+
+    def _kept_near(self) -> dict[str, tuple[str, ...]]:
+        """Return the arrays that are kept in shared memory meanwhile, the small ones first.
+
+        Those are written, have rows of environments, and no row of each step. By name: the C type of an entry, the
+        array, its entries in each environment, and by how many its pointer steps from one environment to the next.
+        """
+        found, n_bytes = dict[str, tuple[str, ...]](), 0
+        arrays = self._of_environments()
+        n_envs, c_types = (
+            self._constants["ENVS_PER_BLOCK"],
+            {dtype: c_type for c_type, dtype in reversed(DTYPES.items())},
+        )
+        sizes = {
+            name: int(np.prod([self._constants[entries], n_envs, np.dtype(each.dtype).itemsize]))
+            for name, (each, entries) in arrays.items()
+            if name in self._declared and name not in self._by_step and "const " not in self._declared[name]
+        }
+        for name in sorted(sizes, key=lambda name: sizes[name]):
+            n_bytes += sizes[name]
+            if n_bytes <= NEAR_BYTES:
+                array, entries = arrays[name]
+                found[name] = (c_types[str(array.dtype)], name, entries, entries if array.rank == ANY_RANK else "1")
+        return found
+
+
+RECORDED: Final = {
+    "successes": "int* successes",
+    "running_return": "float (*running_return)[N_AGENTS]",
+    "running_steps": "int* running_steps",
+    "finished_return": "float (*finished_return)[N_AGENTS]",
+    "finished_steps": "int* finished_steps",
+    "finished_episodes": "int* finished_episodes",
+    "cuts": "float* cuts",
+    "n_cut": "int* n_cut",
+    "n_cuts": "int n_cuts",
+}
+"""Declarations of what ``record`` takes beside what a step writes; the first has a row of each step."""
+RECORD: Final = (
+    (Constants.REWARDS, "float (*)[N_AGENTS]"),
+    (DONE, "int*"),
+    (TERMINATED, "int*"),
+    (TRUNCATED, "int*"),
+    (FINAL_OBSERVATIONS, "float*"),
+    (Constants.REWARDS, "float (*)[N_AGENTS]"),  # which lie where they are kept
+    (TERMINATED, "int*"),
+    (TRUNCATED, "int*"),
+)
+"""Arrays of a step in the order of ``record``, with the types that it takes them as."""
+
+
+class _WithPolicy(_Rollout):
+    """Kernel whose actions a network draws from ``observations``, which have a row of those before the first step.
+
+    With RECORDS it keeps what training does of each step, by the function that the kernel ``record`` has become.
+    """
+
+    name = ROLLOUT_WITH_POLICY
+
+    def _rows_of_steps(self) -> dict[str, str]:
+        if not self._constants["KEEP_ALL"]:
+            return {}
+        kept = (TERMINATED, TRUNCATED, "successes") if self._constants["RECORDS"] else (FINAL_OBSERVATIONS,)
+        here = dict.fromkeys((ACTIONS, Constants.REWARDS, *SAID, *kept), "wd_step")
+        return {**here, Constants.OBSERVATIONS: "wd_step + 1"}
+
+    def _draws(self) -> bool:
+        return True
+
+    def _keeps_flags(self) -> bool:
+        return bool(self._constants["KEEP_ALL"]) and not self._constants["RECORDS"]
+
+    def _more(self) -> dict[str, str]:
+        said = {name: f"float (*{name})[N_AGENTS]" for name in SAID}
+        rows = {rows_of(name): f"bool* {rows_of(name)}" for name in FLAGS}
+        return {"weights": "const float* weights", **said, **super()._more(), **RECORDED, **rows}
+
+    def _of_environments(self) -> dict[str, tuple[Parameter, str]]:
+        if not self._constants["RECORDS"]:
+            return super()._of_environments()
+        running = {"running_return": (Parameter("running_return", "float32", 2), "N_AGENTS")}
+        return {**super()._of_environments(), **running}
+
+    def _begin(self) -> list[str]:
+        return ["WD_SHARED wd_policy_of_block policy;", "policy.begin(weights);"]
+
+    def _body(self) -> list[str]:
+        written = self._at(Constants.OBSERVATIONS)
+        seen = f"reinterpret_cast<const float*>({written.replace('wd_step + 1', 'wd_step')})"
+        actions = f"reinterpret_cast<int*>({self._at(ACTIONS)})"
+        given = [seen, "weights", self._at("draws"), "seed", "stream", actions, *map(self._at, SAID), "n_envs"]
+        act = f"wd_act(policy, {', '.join(given)});"
+        return [act, *self._count_draw(), *self._take_step("true"), *self._record(), *self._copy_flags()]
+
+    def _record(self) -> list[str]:
+        if not self._constants["RECORDS"]:
+            return []
+        of_step = (f"reinterpret_cast<{kind}>({self._at(name)})" for name, kind in RECORD)
+        given = ", ".join(["true", *of_step, *map(self._at, RECORDED), "n_envs"])
+        return [f"{BODY.format('record')}({given});"]

@@ -1,0 +1,256 @@
+"""CUDA C sources as text: what they include, which kernels they declare, and whose words they use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from warpdrive_min.backends.base import ANY_RANK, Constant, Parameter
+from warpdrive_min.errors import CompileError
+
+HEADERS = Path(__file__).parents[1] / "kernels"
+CURAND = HEADERS / "curand"
+"""Folder of a header that finds cuRAND's, or takes its place."""
+
+DTYPES = {
+    "float": "float32",
+    "int": "int32",
+    "unsigned": "uint32",
+    "unsigned int": "uint32",
+    "double": "float64",
+    "long long": "int64",
+    "unsigned char": "uint8",
+    "bool": "bool",
+}
+"""C element types that a parameter may have, and NumPy's names of them."""
+AGENT_DTYPES = {
+    **DTYPES,
+    "signed": "int32",
+    "signed int": "int32",
+    "char": "int8",
+    "signed char": "int8",
+    "short": "int16",
+    "unsigned short": "uint16",
+    "long": "int64",
+    "unsigned long": "uint64",
+    "unsigned long long": "uint64",
+    "size_t": "uint64",
+    **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+"""More of them, for kernels with a thread for each agent: those that other people's sources for nvcc have."""
+
+
+class Signature(NamedTuple):
+    """Name, parameters and kind of one kernel, read from its source."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    owns_environments: bool
+    texts: tuple[str, ...] = ()
+    """The parameters as a source declares them."""
+
+
+CUDA_HEADERS = ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h")
+"""Headers of the CUDA toolkit that `host` takes empty; what kernels need of them is in `builtins.cuh`."""
+HOST_HEADERS = (
+    *(f"{name}.h" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
+    *(f"c{name}" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
+    *CUDA_HEADERS,
+)
+"""Headers that nvcc finds and NVRTC takes empty; what kernels need of them is in `nvcc.cuh`."""
+
+# ------------------------------------------------------------------ what a source includes
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_DEAD = re.compile(r"^[ \t]*#[ \t]*if[ \t]+0\b.*?^[ \t]*#[ \t]*(?:else|endif)\b", re.MULTILINE | re.DOTALL)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
+
+
+def whole_text(source: Path) -> str:
+    """Return a source without comments and ``#if 0``, and in the place of each ``#include`` the file that it names.
+
+    Files are looked up where the compiler looks: beside the file that includes them, then beside the source. Those of
+    `HEADERS` and of the system stay out, and a file that is included again is there once.
+    """
+    seen: set[Path] = set()
+
+    def text_of(path: Path) -> str:
+        seen.add(path)
+
+        def included(match: re.Match[str]) -> str:
+            found = _included(match[1], path.parent, source.parent)
+            return "" if found is None or found in seen else text_of(found)
+
+        return _INCLUDE.sub(included, _DEAD.sub("", _COMMENT.sub(" ", path.read_text())))
+
+    return text_of(source.resolve())
+
+
+def headers(text: str, folder: Path) -> list[Path]:
+    """Return the files that a text includes by name, and those that they include, each once."""
+    found: set[Path] = set()
+    pending = [(name, folder) for name in _INCLUDE.findall(text)]
+    while pending:
+        name, beside = pending.pop()
+        path = _included(name, beside, folder, HEADERS, CURAND)
+        if path is not None and path not in found:  # a missing one is the compiler's to report
+            found.add(path)
+            pending += [(inner, path.parent) for inner in _INCLUDE.findall(path.read_text())]
+    return sorted(found)
+
+
+def needs_nvcc(source: Path) -> bool:
+    """Tell whether a source includes what NVRTC does not find: headers of libraries that come with nvcc."""
+    files = [source, *headers(source.read_text(), source.parent)]
+    included = [(name, path) for path in files for name in _INCLUDE.findall(_COMMENT.sub(" ", path.read_text()))]
+    folders = (source.parent, HEADERS, CURAND)
+    return any(name not in HOST_HEADERS and not _included(name, path.parent, *folders) for name, path in included)
+
+
+def _included(name: str, *folders: Path) -> Path | None:
+    return next((path for folder in folders if (path := (folder / name).resolve()).is_file()), None)
+
+
+# ------------------------------------------------------------------ signatures
+
+_KERNEL = re.compile(
+    r"(?:WD_KERNEL\s*\(\s*(?P<own>\w+)\s*\)"
+    r"|(?P<template>template\s*<[^;{}]*>\s*)?"
+    r"__global__\s+(?:__\w+__\s*\([^)]*\)\s*|\w+\s+)*?(?!__)(?P<plain>\w+))\s*\("
+)
+_QUALIFIER = re.compile(r"\b(?:const|volatile|struct|restrict|__restrict(?:__)?)\b|\bstd\s*::")
+_PARAMETER = re.compile(
+    r"(?P<type>[A-Za-z_][\w ]*?) ?"
+    r"(?:\( ?\* ?(?P<array>\w+) ?\) ?(?P<sizes>(?:\[[^\]]+\] ?)+)"
+    r"|\* ?(?P<pointer>\w+)"
+    r"|(?<= )(?P<open>\w+) ?(?:\[[^\]]*\] ?)+"
+    r"|(?<= )(?P<scalar>\w+))"
+)
+_ALIAS = re.compile(
+    r"\btypedef\s+(?P<old>\w[\w\s*]*?)(?P<new>\w+)\s*;"
+    r"|\busing\s+(?P<name>\w+)\s*=(?P<meaning>[\w\s*]+);"
+    r"|^[ \t]*#[ \t]*define[ \t]+(?P<macro>\w+)(?P<text>(?:[ \t]+[A-Za-z_][\w \t*]*)?)$",
+    re.MULTILINE,
+)
+
+
+def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict[str, Signature]:
+    """Read the kernels that a source defines, by name.
+
+    Args:
+        text: The source with what it includes (`whole_text`).
+        constants: Sizes by name, for parameters that are arrays of known size.
+        where: The source's name in messages.
+
+    Raises:
+        CompileError: A parameter has a type that cannot be bound.
+    """
+    code = _COMMENT.sub(" ", text)
+    aliases: dict[str, str] = {}
+    for alias in _ALIAS.finditer(code):
+        new, old = (each for each in alias.group("new", "old", "name", "meaning", "macro", "text") if each is not None)
+        aliases[new] = old
+    found = {}
+    for match in _KERNEL.finditer(code):
+        end = _closing(code, match.end())
+        if match["template"] or not code[end + 1 :].lstrip().startswith("{"):  # no name to launch, or no kernel yet
+            continue
+        name, is_own = match["own"] or match["plain"], match["own"] is not None
+        parts = [part for part in code[match.end() : end].split(",") if part.split() not in ([], ["void"])]
+        what = f"{where}: kernel {name!r}"
+        parameters = tuple(_parameter(part, constants, what, is_own, aliases) for part in parts)
+        texts = tuple(" ".join(part.split()) for part in parts)
+        found[name] = Signature(name, parameters, is_own, texts)
+    return found
+
+
+def _closing(code: str, start: int) -> int:
+    depth = 1
+    for index in range(start, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[index], 0)
+        if depth == 0:
+            return index
+    return len(code)
+
+
+def _parameter(
+    declaration: str, constants: Mapping[str, Constant], where: str, is_own: bool, aliases: Mapping[str, str]
+) -> Parameter:
+    """Read a parameter; a pointer to what NumPy has no name of is an array of any dtype, but not in a `WD_KERNEL`."""
+    declared = " ".join(declaration.split())
+    match = _PARAMETER.fullmatch(" ".join(_QUALIFIER.sub(" ", _expanded(declared, aliases)).split()))
+    dtypes = DTYPES if is_own else AGENT_DTYPES
+    dtype = match and (dtypes.get(match["type"]) or dtypes.get(match["type"].removesuffix(" int")))
+    if match is None or (dtype is None and (is_own or match["scalar"])):
+        raise CompileError(f"{where}: cannot bind the parameter {declared!r}; element types are {', '.join(dtypes)}")
+    if match["array"]:
+        sizes = tuple(_size(size, constants) for size in re.findall(r"\[([^\]]+)\]", match["sizes"]))
+        return Parameter(match["array"], dtype, 1 + len(sizes), (None, *sizes))
+    if match["scalar"]:
+        return Parameter(match["scalar"], dtype, 0)
+    return Parameter(match["pointer"] or match["open"], dtype, ANY_RANK)
+
+
+def _expanded(declaration: str, aliases: Mapping[str, str], depth: int = 8) -> str:
+    """Put what names of types and macros stand for in their places."""
+    expanded = re.sub(r"\w+", lambda word: aliases.get(word[0], word[0]), declaration)
+    return expanded if expanded == declaration or depth == 0 else _expanded(expanded, aliases, depth - 1)
+
+
+def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
+    value = constants.get(text.strip(), text.strip())
+    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
+
+
+# ------------------------------------------------------------------ WarpDrive's vocabulary
+
+WORDS = ("getEnvID", "getAgentID", "get_flattened_array_index", "__sync_env_threads")
+"""Functions of `warp_drive.cuh`."""
+_WARP_DRIVE = re.compile(rf"\b(?:wk[A-Z]\w*|{'|'.join(WORDS)})\b")
+
+
+def speaks_warp_drive(text: str) -> bool:
+    """Tell whether a source uses a word that `warp_drive.cuh` explains, or WarpDrive's random states."""
+    return _WARP_DRIVE.search(text) is not None or needs_states(text)
+
+
+def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int) -> dict[str, Constant]:
+    """Return WarpDrive's constants that a source needs, by name; none where it uses no word of its vocabulary.
+
+    Args:
+        text: The source with what it includes (`whole_text`).
+        n_envs: Environments.
+        n_agents: Agents in each.
+        blocks_per_env: Blocks that share an environment.
+    """
+    if not speaks_warp_drive(text):
+        return {}
+    sizes: dict[str, Constant] = {"wkNumberAgents": n_agents, "wkBlocksPerEnv": blocks_per_env}
+    if "wkNumberEnvs" in text or needs_states(text):  # else every number of environments would compile anew
+        sizes["wkNumberEnvs"] = n_envs
+    return sizes
+
+
+def needs_states(text: str) -> bool:
+    """Tell whether a source takes random states from WarpDrive's array `states`, and has none of that name itself."""
+    return "curand" in text and "states[" in text and not re.search(r"\bcurandState\w*[\s*]*\bstates\b", text)
+
+
+def defines(text: str, name: str) -> bool:
+    """Tell whether a source defines a constant, a macro or a function of a name itself."""
+    pattern = rf"#\s*define\s+{name}\b|\b\w+\s+{name}\s*(?:=(?!=)|\{{|\([^()]*\)\s*\{{)"
+    return re.search(pattern, text) is not None
+
+
+def blocks_per_env(constants: Mapping[str, Constant]) -> int:
+    """Return the blocks that share an environment by WarpDrive's constant; 1 without it."""
+    value = constants.get("wkBlocksPerEnv", 1)
+    assert isinstance(value, int)
+    return value
+
+
+def is_for_nvcc(text: str) -> bool:
+    """Tell whether a source, with what it includes, is written for nvcc: its kernels have a thread for each agent."""
+    return "__global__" in text
