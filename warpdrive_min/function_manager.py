@@ -22,7 +22,6 @@ from warpdrive_min.backends.base import (
     Source,
     in_order,
 )
-from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require
 
@@ -31,6 +30,10 @@ KERNELS: Final = Path(__file__).parent / "kernels"
 BLOCK_FROM_AGENTS: Final = 64
 """From this number of agents on, a block owns one environment; below it, several are packed into a block."""
 PACKED_THREADS: Final = 128
+LANES: Final = 256
+"""Environments of one agent in a block on a CPU, where they are many: of fewer, few episodes end in the same step."""
+BLOCKS_PER_WORKER: Final = 4
+"""Such blocks for each thread of a CPU, at least, so that all have about as much to do."""
 FILLING_BLOCKS: Final = 256
 """Blocks that keep all multiprocessors of a large GPU busy: with fewer, each has few threads to wait with."""
 SPREAD_THREADS: Final = 256
@@ -49,6 +52,12 @@ class LaunchShape:
     envs_per_block: int
     blocks_per_env: int = 1
     """Above 1: that many blocks share each environment, which has no barrier but the end of a kernel."""
+
+    @classmethod
+    def on_cpu(cls, n_agents: int, n_envs: int, n_workers: int) -> LaunchShape:
+        """Choose the shape for blocks that ``n_workers`` threads of a CPU share out."""
+        is_wide = n_agents == 1 and n_envs >= LANES * BLOCKS_PER_WORKER * n_workers
+        return cls(threads=PACKED_THREADS, envs_per_block=LANES) if is_wide else cls.of(n_agents)
 
     @classmethod
     def of(cls, n_agents: int, blocks_per_env: int | None = None, n_envs: int | None = None) -> LaunchShape:
@@ -109,7 +118,8 @@ class CUDAFunctionManager:
         backend: Name of a backend, or the backend.
         spread: Kernels that own environments are spread over ``blocks_per_env`` blocks too: they need no barrier
             between threads of different blocks.
-        fills: On a GPU, few environments are spread over all of it: their kernels do more than a row of each agent.
+        fills: Kernels do more than a row of each agent: on a GPU few environments are spread over all of it, on a CPU
+            many of one agent are in wide blocks.
     """
 
     def __init__(
@@ -128,8 +138,11 @@ class CUDAFunctionManager:
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.n_agents, self.n_envs, self.blocks_per_env = int(num_agents), int(num_envs), int(blocks_per_env)
         self.process_id = process_id
-        few = self.n_envs if fills and isinstance(self.backend, GpuBackend) else None
-        self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None, few)
+        if fills and not spread and (n_workers := self.backend.threads):
+            self.shape = LaunchShape.on_cpu(self.n_agents, self.n_envs, n_workers)
+        else:
+            few = self.n_envs if fills else None
+            self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None, few)
         self.compiled_in: Sequence[str] = ()
         """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
         self._kernels: dict[str, Kernel] = {}

@@ -50,6 +50,15 @@ def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
 
 
 @pytest.mark.parametrize(
+    ("n_agents", "n_envs", "envs_per_block"),
+    [(1, 100, 128), (1, 2_047, 128), (1, 2_048, 256), (1, 1_000_000, 256), (5, 1_000_000, 25)],
+)
+def test_blocks_on_a_cpu_are_wide_where_each_thread_has_some(n_agents, n_envs, envs_per_block):
+    """Many environments of one agent are in wide blocks, of which each of two threads has at least four."""
+    assert LaunchShape.on_cpu(n_agents, n_envs, n_workers=2).envs_per_block == envs_per_block
+
+
+@pytest.mark.parametrize(
     ("n_agents", "threads", "envs_per_block"),
     [(1, 128, 128), (5, 128, 25), (63, 128, 2), (64, 64, 1), (100, 128, 1), (1024, 1024, 1), (5000, 1024, 1)],
 )

@@ -46,6 +46,9 @@ TARGET = "-march=native"
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
 """Flags of g++ that keep selects selects, so that loops over environments run in SIMD; no result depends on them."""
 
+COPIES: Final = ("-fno-tree-loop-distribute-patterns",)
+"""Flag of g++ that keeps loops which copy, which would become `rep movs`: that waits for all stores before it."""
+
 AS_NVCC: Final = ("-fno-reciprocal-math", "-fvisibility=hidden", "-Wno-narrowing", "-Werror=frame-larger-than=131072")
 """Flags for sources with a thread for each agent: quotients are nvcc's, names stay theirs, `{gridDim.x}` is an int, and
 a stack holds a frame."""
@@ -122,6 +125,7 @@ class HostBackend(Backend):
         flags = ["-std=c++17", OPTIMISATION, TARGET, f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [
             *accepted(compiler, BRANCHLESS),
+            *accepted(compiler, COPIES),
             *openmp_flags(compiler),
             f"-I{path.parent}",
             f"-I{cuda_source.HEADERS}",

@@ -29,10 +29,13 @@ WD_FN unsigned wd_bits(const float value) {
 #endif
 }
 
-// A quotient; on a GPU that of IEEE 754 with EXACT, else within 2 ulp, and 0 by more than 2^126: without a branch.
+// A quotient; that of IEEE 754 with EXACT, else within 2 ulp: on a GPU 0 by more than 2^126, without a branch; on the CPU by
+// the reciprocal, which takes no division where b is a constant.
 WD_FN float wd_quotient(const float a, const float b) {
 #if defined(__CUDACC__)
   if (!EXACT) return __fdividef(a, b);
+#else
+  if (!EXACT) return a * (1.f / b);
 #endif
   return a / b;
 }

@@ -157,7 +157,8 @@ struct wd_drawn_words {
         const unsigned word = first_word + i;
         if (!blocks.are(first_row + row, n_alike, word / 4u, stream, seed))
           blocks.draw(first_row + row, n_alike, word / 4u, stream, seed);
-        std::memcpy(of[i] + row, blocks.of[word % 4u], n_alike * sizeof(unsigned));
+        const unsigned* const words = blocks.of[word % 4u];
+        WD_INDEPENDENT for (int to = 0; to < n_alike; ++to) of[i][row + to] = words[to];
       }
     }
   }

@@ -28,21 +28,39 @@ constexpr bool STARTS_AT_ONCE = false;
 
 #if !defined(__CUDACC__)
 
-// The words of the starts of up to WD_LANES environments.
-WD_FN void draw_words(const int* envs, int n, const int* episodes, const int* seed, unsigned (*words)[WD_LANES]) {
-  wd_number env[WD_LANES] = {}, episode[WD_LANES] = {};
-  for (int i = 0; i < n; ++i) {
-    env[i] = envs[i];
-    episode[i] = episodes[envs[i]];
+// Calls `go_on` with each environment of this block whose episode ended, and with the start of its next one, which is
+// counted; starts are drawn WD_LANES at once.
+template <class GoOn>
+WD_FN void start_next_episodes(const int* const done, int* const episode, const int* const seed,
+                               const float (*const pool)[N_AGENTS][N_STATE], const int n_envs, const GoOn& go_on) {
+  int ended[ENVS_PER_BLOCK + WD_LISTED_MORE];
+  const int n_ended = wd_list_set(done, WD_FIRST_ENV, wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs), ended);
+  for (int i = 0; i < n_ended; i += WD_LANES) {
+    const int n = wd_min(WD_LANES, n_ended - i);
+    unsigned words[4][WD_LANES];
+    if (RESET_POOL_SIZE == 0) {
+      wd_lanes envs, episodes;
+      for (int lane = 0; lane < WD_LANES; ++lane) {
+        envs[lane] = ended[i + wd_min(lane, n - 1)];
+        episodes[lane] = episode[envs[lane]];
+      }
+      const auto drawn = wd_philox_lanes(episodes, envs, wd_number{0}, wd_number{STREAM_START}, seed[0], seed[1]);
+      wd_store_lanes(words[0], drawn.x);
+      wd_store_lanes(words[1], drawn.y);
+      wd_store_lanes(words[2], drawn.z);
+      wd_store_lanes(words[3], drawn.w);
+    }
+    State starts[WD_LANES];
+    for (int lane = 0; lane < WD_LANES; ++lane)
+      if constexpr (RESET_POOL_SIZE == 0)
+        draw_start(starts[lane], {words[0][lane], words[1][lane], words[2][lane], words[3][lane]});
+      else
+        starts[lane] = start(ended[i + wd_min(lane, n - 1)], episode[ended[i + wd_min(lane, n - 1)]], seed, pool);
+    for (int lane = 0; lane < n; ++lane) {
+      episode[ended[i + lane]] += 1;
+      go_on(ended[i + lane], starts[lane]);
+    }
   }
-  wd_lanes of_envs, of_episodes;
-  std::memcpy(&of_envs, env, sizeof env);
-  std::memcpy(&of_episodes, episode, sizeof episode);
-  const auto drawn = wd_philox_lanes(of_episodes, of_envs, wd_number{0}, wd_number{STREAM_START}, seed[0], seed[1]);
-  wd_store_lanes(words[0], drawn.x);
-  wd_store_lanes(words[1], drawn.y);
-  wd_store_lanes(words[2], drawn.z);
-  wd_store_lanes(words[3], drawn.w);
 }
 
 // Copies the flags of the environments of this block to a row of flags of one byte.
@@ -63,27 +81,12 @@ WD_FN void restart_finished(float (*state)[N_AGENTS][N_STATE], float (*observati
                             const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE], int n_envs) {
 #if !defined(__CUDACC__)
   if constexpr (AUTO_RESET) {
-    int ended[ENVS_PER_BLOCK + WD_LISTED_MORE];
-    const int n_ended = wd_list_set(_done_, WD_FIRST_ENV, wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs), ended);
-    for (int first = 0; first < n_ended; first += WD_LANES) {
-      const int* const envs = ended + first;
-      const int n = wd_min(WD_LANES, n_ended - first);
-      unsigned words[4][WD_LANES];
-      if (RESET_POOL_SIZE == 0) draw_words(envs, n, _episode_, _reset_seed_, words);
-      for (int i = 0; i < n; ++i) {
-        const int env = envs[i];
-        for (int feature = 0; feature < N_FEATURES; ++feature)
-          final_observations[env][0][feature] = observations[env][0][feature];
-        State s;
-        if constexpr (RESET_POOL_SIZE == 0)
-          draw_start(s, {words[0][i], words[1][i], words[2][i], words[3][i]});
-        else
-          s = start(env, _episode_[env], _reset_seed_, state_reset_pool);
-        _episode_[env] += 1;
-        wd_store(state[env][0], s);
-        wd_store(observations[env][0], observe(s));
-      }
-    }
+    start_next_episodes(_done_, _episode_, _reset_seed_, state_reset_pool, n_envs, [=](int env, const State& s) {
+      for (int feature = 0; feature < N_FEATURES; ++feature)
+        final_observations[env][0][feature] = observations[env][0][feature];
+      wd_store(state[env][0], s);
+      wd_store(observations[env][0], observe(s));
+    });
   }
 #endif
 }
@@ -206,7 +209,9 @@ WD_FN bool any_near(const bool is_done, const unsigned lanes, const unsigned nea
 
 #if defined(WD_ROLLOUT)
 
-#if defined(__CUDACC__)
+#if !defined(__CUDACC__)
+#include "single_lanes.cuh"
+#else
 
 // Writes what a step left, and its action where that was drawn here.
 WD_FN void keep_step(const Playing& at, const Action action, Action* const actions, float* const seen, float* const reward) {
@@ -219,14 +224,13 @@ WD_FN void keep_step(const Playing& at, const Action action, Action* const actio
 
 // Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, four draws
 // share a block of random words, and a warp's next starts are drawn at once, before its episodes end one by one; on the
-// CPU environments are lanes of SIMD in each step, as in `step`.
+// CPU environments are lanes of SIMD (`single_lanes.cuh`).
 WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
                    bool* done_rows, bool* terminated_rows, bool* truncated_rows, int* _episode_,
                    const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
                    int* draws, const int* seed, int stream, int n_steps, int n_envs) {
-  constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
 #if defined(__CUDACC__)
   WD_EACH_ENV(local, env) {
     const int n_lanes = wd_min(32, wd_min(ENVS_PER_BLOCK - local, n_envs - env) + WD_THREAD % 32);
@@ -266,6 +270,9 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
     if (RANDOM) draws[env] = first_word + n_steps;
   }
 #else
+  constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
+  Lanes at;
+  WD_EACH_ENV(lane, env) set_row(at.state, lane, wd_load<State>(state[env][0]));
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs, kept = KEEP_ALL ? row : 0;
     Action (*const actions)[N_AGENTS][1] = sampled_actions + (ACTIONS_BY_STEP ? row : 0);
@@ -273,10 +280,14 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       wd_draw_actions(&actions[0][0][0], draws, seed, stream, n_envs);
       wd_count_draw(draws, n_envs);
     }
-    take_step(state, actions, observations + kept, final_observations + kept, rewards + kept, _timestep_, _done_,
-              terminated, truncated, _episode_, _reset_seed_, state_reset_pool, n_envs);
+    step_lanes(at, actions, observations + kept, final_observations + kept, rewards + kept, _timestep_, _done_, terminated,
+               truncated, _episode_, _reset_seed_, state_reset_pool, n_envs);
     if (KEEP_ALL)
       copy_flags(_done_, terminated, truncated, done_rows + row, terminated_rows + row, truncated_rows + row, n_envs);
+  }
+  WD_EACH_ENV(lane, env) {
+    wd_store(state[env][0], row_of<State>(at.state, lane));
+    if (!KEEP_ALL) wd_store(observations[env][0], row_of<Seen>(at.seen, lane));
   }
 #endif
 }
