@@ -98,11 +98,12 @@ WD_FN void wd_store_lanes(unsigned* const to, const wd_lanes words) {
 
 constexpr int WD_TILE = 128;  // rows whose words are drawn at once
 
-// Blocks of words of up to WD_TILE rows, a row for each agent of each environment, and what they follow from.
+// Blocks of words of up to so many rows, a row for each agent of each environment, and what they follow from.
+template <int ROWS>
 struct wd_blocks {
+  alignas(64) unsigned of[4][(ROWS + 15) / 16 * 16];
   int first_row, n_rows;
   unsigned block, stream, seed_low, seed_high;
-  unsigned of[4][WD_TILE + WD_LANES];
 
   bool are(const int row, const int n, const unsigned number, const unsigned of_stream, const int* const seed) const {
     return first_row == row && n_rows == n && block == number && stream == of_stream &&
@@ -137,7 +138,7 @@ struct wd_blocks {
 
 // Blocks that serve the next draws as well, up to four: each thread keeps those of so many tiles.
 constexpr int WD_KEPT_TILES = 128;
-static thread_local wd_blocks wd_kept[WD_KEPT_TILES];
+static thread_local wd_blocks<WD_TILE> wd_kept[WD_KEPT_TILES];
 
 // The words that a draw of N_WORDS takes for each row of a tile.
 template <int N_WORDS>
@@ -152,7 +153,7 @@ struct wd_drawn_words {
     const int n_alike = difference ? 1 : n_rows;
     for (int row = 0; row < n_rows; row += n_alike) {
       const unsigned first_word = static_cast<unsigned>(draws[(first_row + row) / N_AGENTS]) * N_WORDS;
-      wd_blocks& blocks = wd_kept[tile % WD_KEPT_TILES];
+      wd_blocks<WD_TILE>& blocks = wd_kept[tile % WD_KEPT_TILES];
       for (unsigned i = 0; i < N_WORDS; ++i) {
         const unsigned word = first_word + i;
         if (!blocks.are(first_row + row, n_alike, word / 4u, stream, seed))

@@ -270,24 +270,28 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
     if (RANDOM) draws[env] = first_word + n_steps;
   }
 #else
-  constexpr bool ACTIONS_BY_STEP = KEEP_ALL || !RANDOM;
   Lanes at;
+  bool are_alike = true;
   WD_EACH_ENV(lane, env) set_row(at.state, lane, wd_load<State>(state[env][0]));
+  for (int env = WD_FIRST_ENV; RANDOM && env < wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs); ++env)
+    are_alike &= draws[env] == draws[WD_FIRST_ENV];
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs, kept = KEEP_ALL ? row : 0;
-    Action (*const actions)[N_AGENTS][1] = sampled_actions + (ACTIONS_BY_STEP ? row : 0);
-    if (RANDOM) {
-      wd_draw_actions(&actions[0][0][0], draws, seed, stream, n_envs);
-      wd_count_draw(draws, n_envs);
-    }
-    step_lanes(at, actions, observations + kept, final_observations + kept, rewards + kept, _timestep_, _done_, terminated,
-               truncated, _episode_, _reset_seed_, state_reset_pool, n_envs);
+    const unsigned* const words = RANDOM ? words_of(at, draws, k, are_alike, seed, stream, n_envs) : nullptr;
+    const auto take = [&](const auto step) {
+      step(at, words, sampled_actions + (KEEP_ALL || !RANDOM ? row : 0), observations + kept, final_observations + kept,
+           rewards + kept, _timestep_, _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool, n_envs);
+    };
+    if (KEEP_ALL || k == n_steps - 1)
+      take([](auto&&... given) { step_lanes<true>(given...); });
+    else
+      take([](auto&&... given) { step_lanes<false>(given...); });
     if (KEEP_ALL)
       copy_flags(_done_, terminated, truncated, done_rows + row, terminated_rows + row, truncated_rows + row, n_envs);
   }
   WD_EACH_ENV(lane, env) {
     wd_store(state[env][0], row_of<State>(at.state, lane));
-    if (!KEEP_ALL) wd_store(observations[env][0], row_of<Seen>(at.seen, lane));
+    if (RANDOM) draws[env] += n_steps;
   }
 #endif
 }

@@ -3,9 +3,10 @@
 #pragma once
 
 // The environments of this block: a column has a number of each.
-struct Lanes {
+struct alignas(64) Lanes {
   float state[N_STATE][ENVS_PER_BLOCK];
-  float seen[N_FEATURES][ENVS_PER_BLOCK];  // with KEEP_ALL none: each step's goes to its row at once
+  float seen[N_FEATURES][ENVS_PER_BLOCK];  // after a step that is kept
+  wd_blocks<ENVS_PER_BLOCK> words;
 };
 
 // The row whose numbers are those of a lane in so many columns.
@@ -21,44 +22,54 @@ WD_FN void set_row(float (*const columns)[ENVS_PER_BLOCK], const int lane, const
   for (unsigned i = 0; i < sizeof(Row) / sizeof(float); ++i) columns[i][lane] = reinterpret_cast<const float*>(&row)[i];
 }
 
-WD_FN void set_seen(Lanes& at, float* const observation, const int lane, const Seen& seen) {
-  if constexpr (KEEP_ALL)
-    wd_store(observation, seen);
-  else
-    set_row(at.seen, lane, seen);
+// Returns the random word of each lane after so many draws more. A block of Philox has those of four draws; environments
+// that have drawn differently often have words one by one.
+WD_FN const unsigned* words_of(Lanes& at, const int* const draws, const int more, const bool are_alike, const int* const seed,
+                               const int stream, const int n_envs) {
+  if (are_alike) {
+    const unsigned word = static_cast<unsigned>(draws[WD_FIRST_ENV]) + more;
+    if (more == 0 || word % 4u == 0u)
+      at.words.draw(WD_FIRST_ENV, wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV), word / 4u, stream, seed);
+    return at.words.of[word % 4u];
+  }
+  WD_EACH_ENV(lane, env) {
+    const unsigned word = static_cast<unsigned>(draws[env]) + more;
+    at.words.of[0][lane] = wd_word(wd_philox(word / 4u, env, 0, stream, seed[0], seed[1]), static_cast<int>(word % 4u));
+  }
+  return at.words.of[0];
 }
 
-WD_FN Seen seen_of(const Lanes& at, const float* const observation, const int lane) {
-  if constexpr (KEEP_ALL)
-    return wd_load<Seen>(observation);
-  else
-    return row_of<Seen>(at.seen, lane);
-}
-
-// Takes a step, as `take_step` does.
-WD_FN void step_lanes(Lanes& at, const Action (*const sampled_actions)[N_AGENTS][1],
+// Takes a step, as `take_step` does, with an action from each lane's word, or else a given one. One that is not kept leaves
+// nothing but states, and what its episodes ended with.
+template <bool IS_KEPT>
+WD_FN void step_lanes(Lanes& at, const unsigned* const words, Action (*const sampled_actions)[N_AGENTS][1],
                       float (*const observations)[N_AGENTS][N_FEATURES],
                       float (*const final_observations)[N_AGENTS][N_FEATURES], float (*const rewards)[N_AGENTS],
                       int* const _timestep_, int* const _done_, int* const terminated, int* const truncated,
                       int* const _episode_, const int* const _reset_seed_,
                       const float (*const state_reset_pool)[N_AGENTS][N_STATE], const int n_envs) {
   WD_EACH_ENV(lane, env) {
-    auto after = outcome(row_of<State>(at.state, lane), sampled_actions[env][0][0]);  // g++ 12 takes no const one apart
+    const Action action = RANDOM ? wd_chosen(words[lane], 0, 0) : sampled_actions[env][0][0];
+    auto after = outcome(row_of<State>(at.state, lane), action);  // g++ 12 takes no const one apart
     const int timestep = _timestep_[env] + 1;
     const bool out_of_time = (timestep >= EPISODE_LENGTH) & !after.is_terminal;
     const bool done = after.is_terminal | out_of_time;
-    rewards[env][0] = after.reward;
-    terminated[env] = after.is_terminal;
-    truncated[env] = out_of_time;
     _done_[env] = done;
     _timestep_[env] = done ? 0 : timestep;
     set_row(at.state, lane, after.state);
-    set_seen(at, observations[env][0], lane, after.seen);
+    if constexpr (IS_KEPT) {
+      if constexpr (RANDOM) sampled_actions[env][0][0] = action;
+      rewards[env][0] = after.reward;
+      terminated[env] = after.is_terminal;
+      truncated[env] = out_of_time;
+      set_row(at.seen, lane, after.seen);
+    }
   }
   start_next_episodes(_done_, _episode_, _reset_seed_, state_reset_pool, n_envs, [&](int env, const State& s) {
     const int lane = env - WD_FIRST_ENV;
-    wd_store(final_observations[env][0], seen_of(at, observations[env][0], lane));
+    wd_store(final_observations[env][0], observe(row_of<State>(at.state, lane)));
     set_row(at.state, lane, s);
-    set_seen(at, observations[env][0], lane, observe(s));
+    if constexpr (IS_KEPT) set_row(at.seen, lane, observe(s));
   });
+  if constexpr (IS_KEPT) WD_EACH_ENV(lane, env) wd_store(observations[env][0], row_of<Seen>(at.seen, lane));
 }
