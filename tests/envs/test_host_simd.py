@@ -72,6 +72,20 @@ def test_environments_that_have_drawn_differently_often_draw_as_the_reference(na
         take_step(sides, step)
 
 
+@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@pytest.mark.parametrize("name", ["cartpole", "pendulum"])
+def test_rollouts_of_environments_that_have_drawn_differently_often_are_the_reference(name: str) -> None:
+    """Lanes whose counters differ have words of their own in each step; the counters go on."""
+    host_side, reference = started(name)
+    for wrapper in (host_side, reference):
+        wrapper.rollout(1)
+        draws = wrapper.cuda_data_manager.tensor("sampled_actions_draws")
+        draws[:] = torch.arange(len(draws)) % 7
+    got, want = (wrapper.rollout(6).sampled_actions for wrapper in (host_side, reference))
+    assert torch.equal(bits(got), bits(want))
+    assert_same(host_side, reference, ["state", "sampled_actions_draws", *COUNTERS])
+
+
 def started(name: str) -> list[EnvWrapper]:
     """Return wrappers on `host` and `cpu` of full blocks and a part of one, started."""
     sides = []
