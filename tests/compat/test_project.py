@@ -139,9 +139,12 @@ def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
     model = torch.nn.Linear(2, 1, device="cuda").cuda().to(device)
     assert model(torch.ones(3, 2, device=device)).device == torch.randint(3, (2,), device="cuda:0").device
     assert (device.type, model.weight.device.type, torch.cuda.device_count()) == ("cuda", "cpu", REAL_DEVICES)
+    assert torch.cuda.FloatTensor(8).shape == (8,)  # scripts start CUDA so
+    assert torch.cuda.LongTensor is torch.LongTensor
     monkeypatch.setenv(modules.PLAYER, "pycuda")
     modules.cast_pycuda()
     assert tensor.to("cpu") is tensor
+    assert torch.cuda.LongTensor is not torch.LongTensor
 
 
 @pytest.fixture

@@ -388,6 +388,26 @@ def test_users_environment_trains(backend, tmp_path):
         np.testing.assert_allclose(reward, 0.5 * ((cell[:, None] == cell).sum(1) - 1))
 
 
+class RowedWalkers(CUDAWalkers):
+    """Walkers that make the rows of two environments themselves, and keep their cells from episode to episode."""
+
+    def get_data_dictionary(self):
+        feed = super().get_data_dictionary()
+        rows = np.tile(self.cell, (2, 1))
+        feed["cell"] = {"data": rows, "attributes": {"log_data_across_episode": True}}
+        return feed
+
+
+@pytest.mark.parametrize("backend", THREADED)
+def test_rows_that_an_environment_made_itself_are_fetched(backend, tmp_path):
+    """An array ``(n_envs, n)`` that was pushed without a copy for resets is a state of an episode."""
+    trainer = trainer_of(wrapped(RowedWalkers(), backend), tmp_path)
+    cells, actions, _ = trainer.fetch_episode_states(["cell"], env_id=1, include_rewards_actions=True)
+    moves = np.array([0, 1, -1])[actions[:, :, 0]]
+    np.testing.assert_array_equal(cells["cell"][0], [0, 2, 4])
+    np.testing.assert_array_equal(cells["cell"][1:], (cells["cell"][:-1] + moves) % 6)
+
+
 @pytest.mark.parametrize("backend", THREADED)
 def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
     """The epidemic's two policies have observations, actions and rewards of their own; both learn."""

@@ -150,8 +150,8 @@ def test_record_errors_name_the_rule(monkeypatch):
         record(wrapper, lambda: None, 0)
     with pytest.raises(ConfigError, match=r"env_id: must be from 0 to n_envs - 1 = 0 \(got 1\)"):
         record(wrapper, lambda: None, 1, env_id=1)
-    with pytest.raises(DataError, match=r"'_episodes_' has no row for each environment; known are .*state"):
-        record(wrapper, lambda: None, arrays=["_episodes_"])
+    with pytest.raises(DataError, match=r"'speed' has no row for each environment; known are .*state"):
+        record(wrapper, lambda: None, arrays=["speed"])
     record(wrapper, lambda: None)
     with pytest.raises(ConfigError, match=r"is over; call reset\(\) first"):
         record(wrapper, lambda: None)

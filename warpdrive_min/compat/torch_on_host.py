@@ -14,7 +14,7 @@ class CudaIsHost(TorchFunctionMode):
     """Lets torch's functions take `cuda` for the CPU.
 
     `Tensor.cuda` and `Tensor.to` leave a tensor where it is, so it is the same one; `Tensor.cpu` copies, as from a GPU:
-    what was read before a step stays as it was. `torch.cuda` is left alone, and still finds no GPU.
+    what was read before a step stays as it was. `torch.cuda` finds no GPU; its types of tensors are the CPU's.
     """
 
     def __torch_function__(
@@ -44,11 +44,16 @@ def _on_host(value: Any) -> Any:
     return "cpu" if _is_on("cuda", value) else value
 
 
+_KINDS = ("Float", "Double", "Half", "BFloat16", "Bool", "Byte", "Char", "Short", "Int", "Long")
+_GPU_TENSORS = {f"{kind}Tensor": getattr(torch.cuda, f"{kind}Tensor") for kind in _KINDS}
+"""Types that scripts make one tensor of to start CUDA, as ``torch.cuda.FloatTensor(8)``, by their names."""
 _entered: list[CudaIsHost] = []
 
 
 def switch(is_on: bool) -> None:
-    """Let `cuda` be the CPU from here on, or not any more, in this thread."""
+    """Let `cuda` be the CPU from here on, or not any more: devices in this thread, types of tensors in all."""
+    for name, of_gpu in _GPU_TENSORS.items():
+        setattr(torch.cuda, name, getattr(torch, name) if is_on else of_gpu)
     if is_on and not _entered:
         _entered.append(CudaIsHost())
         _entered[0].__enter__()  # type: ignore[no-untyped-call]

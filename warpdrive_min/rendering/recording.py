@@ -77,14 +77,18 @@ def _check(wrapper: EnvWrapper, n_steps: int, env_id: int) -> None:
 
 
 def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
-    """Return what is recorded; the push marks arrays that have a row for each environment by their number of copies."""
+    """Return what is recorded; the push marks arrays that have a row for each environment by their number of copies.
+
+    An environment that users wrote may make the rows itself: an array that is asked for by name is taken by its shape.
+    """
     data = wrapper.cuda_data_manager
     per_env = [name for name in data.array_names() if data.attribute(name, "n_copies") == wrapper.n_envs]
     always = [TIMESTEP, DONE, *(name for name in per_env if name.startswith(WRITTEN_BY_STEPS[1:]))]
     if wanted is None:
         wanted = [name for name in per_env if not name.startswith(FINAL_OBSERVATIONS)]
     for name in wanted:
-        do, there = f"known are {known([*per_env, *always])}", name in (*per_env, *always)
+        there = name in always or (name in data.array_names() and data.tensor(name).shape[:1] == (wrapper.n_envs,))
+        do = f"known are {known([*per_env, *always])}"
         require(there, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)
     return list(dict.fromkeys([*always, *wanted]))
 
