@@ -56,13 +56,16 @@ static inline int wd_atomic_min(int* address, int value) {
 // Lists the numbers from `first` to before `end` whose flag is set, and returns how many; writes up to WD_LISTED_MORE more.
 constexpr int WD_LISTED_MORE = 16;
 
-static inline int wd_list_set(const int* flags, int first, int end, int* list) {
+template <class Flag>
+static inline int wd_list_set(const Flag* flags, int first, int end, int* list) {
   int n = 0;
 #if defined(__AVX512F__) && !defined(__clang__)
+  typedef Flag flags_of_lanes __attribute__((vector_size(16 * sizeof(Flag))));
   typedef int lanes __attribute__((vector_size(64)));
   for (; first + 16 <= end; first += 16) {
-    lanes set;
-    std::memcpy(&set, flags + first, sizeof set);
+    flags_of_lanes read;
+    std::memcpy(&read, flags + first, sizeof read);
+    const lanes set = __builtin_convertvector(read, lanes);
     const unsigned short mask = __builtin_ia32_ptestmd512(set, set, 0xFFFF);
     const lanes numbers = lanes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + first;
     const lanes listed = __builtin_ia32_compresssi512_mask(numbers, numbers, mask);

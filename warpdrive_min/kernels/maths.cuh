@@ -43,7 +43,15 @@ WD_FN float wd_quotient(const float a, const float b) {
 // The nearest integer, ties to even, of |x| < 2^22: the sum has no bits left for a fraction.
 WD_FN float wd_round(const float x) { return (x + 12582912.f) - 12582912.f; }
 
-WD_FN float wd_clip(const float x, const float low, const float high) { return x < low ? low : x > high ? high : x; }
+// `x` between bounds, of which the lower is not above the other.
+WD_FN float wd_clip(const float x, const float low, const float high) {
+#if defined(__CUDACC__)
+  return x < low ? low : x > high ? high : x;
+#else  // the same with two comparisons, not four, in SIMD
+  const float raised = x < low ? low : x;
+  return raised > high ? high : raised;
+#endif
+}
 
 // A weighted mean, which cannot overflow, clipped, since its rounding may pass a bound. Never contracted on a GPU.
 WD_FN float wd_between(const float least, const float most, const float weight) {
@@ -134,23 +142,32 @@ WD_FN float wd_log(const float x) {
 }
 
 #if defined(__CUDACC__)
-constexpr bool OWN_SINE = EXACT;
+constexpr bool OWN_SINE = EXACT, IN_BITS = false;
 #else
-constexpr bool OWN_SINE = true;
+constexpr bool OWN_SINE = true, IN_BITS = !EXACT;
 #endif
 
 // Sine and cosine. If OWN_SINE: x = j pi/2 + r, |r| <= pi/4, pi/2 in four parts (Cody and Waite; j times each of the
-// first three is exact for |x| <= 8192), Cephes' sinf and cosf polynomials, then the quadrant by comparisons. NaN and
-// infinities give NaN; far beyond 8192 the accuracy fades: wrap angles first.
+// first three is exact for |x| <= 8192), Cephes' sinf and cosf polynomials, then the quadrant by comparisons; IN_BITS takes
+// half as many instructions, the lowest bits of the sum, which are j's where |j| < 2^22. NaN and infinities give NaN; far
+// beyond 8192 the accuracy fades: wrap angles first.
 WD_FN void wd_sincos(const float x, float* const sine, float* const cosine) {
   if constexpr (OWN_SINE) {
-    const float j = wd_round(x * 0.636619772f);
+    const float shifted = x * 0.636619772f + 12582912.f;  // as wd_round
+    const float j = shifted - 12582912.f;
     const float r =
         (((x - j * 1.5703125f) - j * 4.837512969970703e-4f) - j * 7.549533620476723e-8f) - j * 2.5633440682570896e-12f;
     const float z = r * r;
     const float s = r + (r * z) * ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f);
     const float c = (1.f - 0.5f * z) +
                     (z * z) * ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f);
+    if constexpr (IN_BITS) {
+      const unsigned n = wd_bits(shifted);
+      const bool is_odd = (n & 1u) != 0u;
+      *sine = wd_float(wd_bits(is_odd ? c : s) ^ (n << 30 & 0x80000000u));
+      *cosine = wd_float(wd_bits(is_odd ? s : c) ^ ((n + 1u) << 30 & 0x80000000u));
+      return;
+    }
     const float quadrant = j - 4.f * wd_round(j * 0.25f);  // -2, -1, 0, 1 or 2
     const bool is_odd = quadrant * quadrant == 1.f;
     const float sine_part = is_odd ? c : s;

@@ -111,19 +111,19 @@ struct wd_blocks {
   }
 
   void draw(const int row, const int n, const unsigned number, const unsigned of_stream, const int* const seed) {
-    first_row = row, n_rows = n, block = number, stream = of_stream, seed_low = seed[0], seed_high = seed[1];
+    const unsigned low = seed[0], high = seed[1];  // which no store can change
+    first_row = row, n_rows = n, block = number, stream = of_stream, seed_low = low, seed_high = high;
     wd_lanes env{}, agent{};
     for (int lane = 0; lane < WD_LANES; ++lane) {
       env[lane] = (row + lane) / N_AGENTS;
       agent[lane] = (row + lane) % N_AGENTS;
     }
     for (int to = 0; to < n; to += WD_LANES) {
-      const auto words = [&] {
-        if constexpr (N_AGENTS == 1)
-          return wd_philox_lanes(wd_number{block}, env, wd_number{0}, wd_number{stream}, seed_low, seed_high);
-        else
-          return wd_philox_lanes(wd_number{block}, env, agent, wd_number{stream}, seed_low, seed_high);
-      }();
+      wd_words_of_lanes words;
+      if constexpr (N_AGENTS == 1)
+        words = wd_philox_lanes(wd_number{number}, env, wd_number{0}, wd_number{of_stream}, low, high);
+      else
+        words = wd_philox_lanes(wd_number{number}, env, agent, wd_number{of_stream}, low, high);
       wd_store_lanes(of[0] + to, words.x);
       wd_store_lanes(of[1] + to, words.y);
       wd_store_lanes(of[2] + to, words.z);

@@ -30,8 +30,8 @@ constexpr bool STARTS_AT_ONCE = false;
 
 // Calls `go_on` with each environment of this block whose episode ended, and with the start of its next one, which is
 // counted; starts are drawn WD_LANES at once.
-template <class GoOn>
-WD_FN void start_next_episodes(const int* const done, int* const episode, const int* const seed,
+template <class Flag, class GoOn>
+WD_FN void start_next_episodes(const Flag* const done, int* const episode, const int* const seed,
                                const float (*const pool)[N_AGENTS][N_STATE], const int n_envs, const GoOn& go_on) {
   int ended[ENVS_PER_BLOCK + WD_LISTED_MORE];
   const int n_ended = wd_list_set(done, WD_FIRST_ENV, wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs), ended);
@@ -272,15 +272,19 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
 #else
   Lanes at;
   bool are_alike = true;
-  WD_EACH_ENV(lane, env) set_row(at.state, lane, wd_load<State>(state[env][0]));
+  WD_EACH_ENV(lane, env) {
+    set_row(at.state, lane, wd_load<State>(state[env][0]));
+    at.first_step[lane] = -_timestep_[env];
+  }
   for (int env = WD_FIRST_ENV; RANDOM && env < wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs); ++env)
     are_alike &= draws[env] == draws[WD_FIRST_ENV];
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs, kept = KEEP_ALL ? row : 0;
     const unsigned* const words = RANDOM ? words_of(at, draws, k, are_alike, seed, stream, n_envs) : nullptr;
     const auto take = [&](const auto step) {
-      step(at, words, sampled_actions + (KEEP_ALL || !RANDOM ? row : 0), observations + kept, final_observations + kept,
-           rewards + kept, _timestep_, _done_, terminated, truncated, _episode_, _reset_seed_, state_reset_pool, n_envs);
+      step(at, k, words, sampled_actions + (KEEP_ALL || !RANDOM ? row : 0), observations + kept,
+           final_observations + kept, rewards + kept, _done_, terminated, truncated, _episode_, _reset_seed_,
+           state_reset_pool, n_envs);
     };
     if (KEEP_ALL || k == n_steps - 1)
       take([](auto&&... given) { step_lanes<true>(given...); });
@@ -291,6 +295,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   }
   WD_EACH_ENV(lane, env) {
     wd_store(state[env][0], row_of<State>(at.state, lane));
+    _timestep_[env] = n_steps - at.first_step[lane];
     if (RANDOM) draws[env] += n_steps;
   }
 #endif

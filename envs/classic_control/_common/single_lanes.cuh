@@ -6,6 +6,8 @@
 struct alignas(64) Lanes {
   float state[N_STATE][ENVS_PER_BLOCK];
   float seen[N_FEATURES][ENVS_PER_BLOCK];  // after a step that is kept
+  int first_step[ENVS_PER_BLOCK];          // of the episode; negative if it came before this rollout
+  short done[ENVS_PER_BLOCK];              // half as wide as the rest: two vectors of that go through a loop at once
   wd_blocks<ENVS_PER_BLOCK> words;
 };
 
@@ -22,10 +24,10 @@ WD_FN void set_row(float (*const columns)[ENVS_PER_BLOCK], const int lane, const
   for (unsigned i = 0; i < sizeof(Row) / sizeof(float); ++i) columns[i][lane] = reinterpret_cast<const float*>(&row)[i];
 }
 
-// Returns the random word of each lane after so many draws more. A block of Philox has those of four draws; environments
-// that have drawn differently often have words one by one.
-WD_FN const unsigned* words_of(Lanes& at, const int* const draws, const int more, const bool are_alike, const int* const seed,
-                               const int stream, const int n_envs) {
+// Returns the random word of each lane after so many draws more. A block of Philox has those of four draws;
+// environments that have drawn differently often have words one by one.
+WD_FN const unsigned* words_of(Lanes& at, const int* const draws, const int more, const bool are_alike,
+                               const int* const seed, const int stream, const int n_envs) {
   if (are_alike) {
     const unsigned word = static_cast<unsigned>(draws[WD_FIRST_ENV]) + more;
     if (more == 0 || word % 4u == 0u)
@@ -39,37 +41,39 @@ WD_FN const unsigned* words_of(Lanes& at, const int* const draws, const int more
   return at.words.of[0];
 }
 
-// Takes a step, as `take_step` does, with an action from each lane's word, or else a given one. One that is not kept leaves
+// Takes step k, as `take_step` does, with an action from each lane's word, or else a given one. One that is not kept leaves
 // nothing but states, and what its episodes ended with.
 template <bool IS_KEPT>
-WD_FN void step_lanes(Lanes& at, const unsigned* const words, Action (*const sampled_actions)[N_AGENTS][1],
+WD_FN void step_lanes(Lanes& at, const int k, const unsigned* const words, Action (*const sampled_actions)[N_AGENTS][1],
                       float (*const observations)[N_AGENTS][N_FEATURES],
                       float (*const final_observations)[N_AGENTS][N_FEATURES], float (*const rewards)[N_AGENTS],
-                      int* const _timestep_, int* const _done_, int* const terminated, int* const truncated,
-                      int* const _episode_, const int* const _reset_seed_,
-                      const float (*const state_reset_pool)[N_AGENTS][N_STATE], const int n_envs) {
+                      int* const _done_, int* const terminated, int* const truncated, int* const _episode_,
+                      const int* const _reset_seed_, const float (*const state_reset_pool)[N_AGENTS][N_STATE],
+                      const int n_envs) {
+  const int youngest = k + 1 - EPISODE_LENGTH;  // first step of the last episodes that end by time
   WD_EACH_ENV(lane, env) {
     const Action action = RANDOM ? wd_chosen(words[lane], 0, 0) : sampled_actions[env][0][0];
     auto after = outcome(row_of<State>(at.state, lane), action);  // g++ 12 takes no const one apart
-    const int timestep = _timestep_[env] + 1;
-    const bool out_of_time = (timestep >= EPISODE_LENGTH) & !after.is_terminal;
+    const bool out_of_time = (at.first_step[lane] <= youngest) & !after.is_terminal;
     const bool done = after.is_terminal | out_of_time;
-    _done_[env] = done;
-    _timestep_[env] = done ? 0 : timestep;
+    at.done[lane] = done;
     set_row(at.state, lane, after.state);
     if constexpr (IS_KEPT) {
       if constexpr (RANDOM) sampled_actions[env][0][0] = action;
       rewards[env][0] = after.reward;
+      _done_[env] = done;
       terminated[env] = after.is_terminal;
       truncated[env] = out_of_time;
       set_row(at.seen, lane, after.seen);
     }
   }
-  start_next_episodes(_done_, _episode_, _reset_seed_, state_reset_pool, n_envs, [&](int env, const State& s) {
+  const auto go_on = [&](const int env, const State& s) {
     const int lane = env - WD_FIRST_ENV;
     wd_store(final_observations[env][0], observe(row_of<State>(at.state, lane)));
     set_row(at.state, lane, s);
+    at.first_step[lane] = k + 1;
     if constexpr (IS_KEPT) set_row(at.seen, lane, observe(s));
-  });
+  };
+  start_next_episodes(at.done - WD_FIRST_ENV, _episode_, _reset_seed_, state_reset_pool, n_envs, go_on);
   if constexpr (IS_KEPT) WD_EACH_ENV(lane, env) wd_store(observations[env][0], row_of<Seen>(at.seen, lane));
 }
