@@ -80,7 +80,7 @@ def seed_words(seed: int) -> tuple[int, int]:
     """
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed: must be in [0, 2^64) (got {seed}); take another one")
-    low, high = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
+    low, high = np.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], np.uint32).view(np.int32)
     return int(low), int(high)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,14 @@ def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
     assert (device.type, model.weight.device.type, torch.cuda.device_count()) == ("cuda", "cpu", REAL_DEVICES)
     assert torch.cuda.FloatTensor(8).shape == (8,)  # scripts start CUDA so
     assert torch.cuda.LongTensor is torch.LongTensor
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    time.sleep(0.01)
+    torch.cuda.synchronize()
+    end.record(stream=None)
+    end.synchronize()
+    assert end.query()
+    assert 10 <= start.elapsed_time(end) < 10_000
     monkeypatch.setenv(modules.PLAYER, "pycuda")
     modules.cast_pycuda()
     assert tensor.to("cpu") is tensor
@@ -157,9 +166,9 @@ def nowhere(tmp_path, monkeypatch):
 def test_run_configs_have_warp_drives_names(nowhere):
     """Without a checkout, they are ours in a folder that is filled when it is asked for."""
     folder = get_project_root() / "warp_drive" / "training" / "run_configs"
-    assert sorted(path.stem for path in folder.iterdir()) == sorted(ENVIRONMENTS)
-    for path in folder.iterdir():
-        assert yaml.safe_load(path.read_text())["name"] == path.stem
+    assert sorted(path.stem for path in folder.iterdir()) == sorted([*ENVIRONMENTS, "default_configs"])
+    for name in ENVIRONMENTS:
+        assert yaml.safe_load((folder / f"{name}.yaml").read_text())["name"] == name
     (folder / "tag_gridworld.yaml").write_text("changed")
     assert get_project_root() == cache.folder() / "project"
     assert yaml.safe_load((folder / "tag_gridworld.yaml").read_text())["env"]["num_taggers"] == 4

@@ -89,11 +89,11 @@ def test_derived_numbers_have_their_closed_form(backend: str) -> None:
     assert integers[:, 1].tolist() == [block[0] * 10 >> 32 for block in blocks]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, np.int32(2**31 - 1), np.uint8(255)])
 def test_seed_words_lose_no_bit(seed: int) -> None:
     """The two int32 words, read as uint32, make up the seed again."""
     low, high = np.array(rng.seed_words(seed), np.int32).view(np.uint32)
-    assert int(low) + (int(high) << 32) == seed
+    assert int(low) + (int(high) << 32) == int(seed)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])

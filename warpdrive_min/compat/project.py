@@ -21,6 +21,8 @@ from warpdrive_min.files import write_atomically
 PACKAGE: Final = "warp_drive"
 TEST_BUILD: Final = Path(__file__).with_name("test_build.cu")
 """Source of the compiled file that WarpDrive's tutorials load."""
+DEFAULT_CONFIGS: Final = Path(__file__).with_name("default_configs.yaml")
+"""Settings that WarpDrive fills run configs up with."""
 
 
 def get_project_root() -> Path:
@@ -44,12 +46,14 @@ def _hidden_root() -> Path | None:
 def _own_root() -> Path:
     """Write run configs under WarpDrive's names, and what else scripts load, and return the folder of all."""
     root = cache.folder() / "project"
-    _keep(root / PACKAGE / "cuda_includes" / TEST_BUILD.name, TEST_BUILD.read_text())
+    configs = root / PACKAGE / "training" / "run_configs"
+    for file, folder in ((TEST_BUILD, root / PACKAGE / "cuda_includes"), (DEFAULT_CONFIGS, configs)):
+        _keep(folder / file.name, file.read_text())
     for name, source in ENVIRONMENTS.items():
         module, _, attribute = source.partition(":")
         path = _beside(getattr(importlib.import_module(module), attribute), RUN_CONFIGS.get(name, "run_config.yaml"))
         text = re.sub(r"^name: .*$", f'name: "{name}"', path.read_text(), count=1, flags=re.MULTILINE)
-        _keep(root / PACKAGE / "training" / "run_configs" / f"{name}.yaml", text)
+        _keep(configs / f"{name}.yaml", text)
     return root
 
 

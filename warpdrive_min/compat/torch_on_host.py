@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ class CudaIsHost(TorchFunctionMode):
     """Lets torch's functions take `cuda` for the CPU.
 
     `Tensor.cuda` and `Tensor.to` leave a tensor where it is, so it is the same one; `Tensor.cpu` copies, as from a GPU:
-    what was read before a step stays as it was. `torch.cuda` finds no GPU; its types of tensors are the CPU's.
+    what was read before a step stays as it was. `torch.cuda` finds no GPU; its types of tensors, events and waits are
+    the CPU's.
     """
 
     def __torch_function__(
@@ -44,16 +46,48 @@ def _on_host(value: Any) -> Any:
     return "cpu" if _is_on("cuda", value) else value
 
 
+class Event:
+    """A moment by the CPU's clock, with the methods of `torch.cuda.Event`; its arguments are taken and do nothing."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        del enable_timing, blocking, interprocess
+        self._seconds = 0.0
+
+    def record(self, stream: object = None) -> None:
+        """Take down the moment: all that was called before has ended."""
+        del stream
+        self._seconds = time.perf_counter()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds from this moment to a later one."""
+        return 1000 * (end_event._seconds - self._seconds)
+
+    def query(self) -> bool:
+        """Say that all before it has ended."""
+        return True
+
+    def wait(self, stream: object = None) -> None:
+        """Do nothing, as there is nothing to wait for."""
+
+    synchronize = wait
+
+
+def _do_nothing(device: object = None) -> None:
+    del device
+
+
 _KINDS = ("Float", "Double", "Half", "BFloat16", "Bool", "Byte", "Char", "Short", "Int", "Long")
-_GPU_TENSORS = {f"{kind}Tensor": getattr(torch.cuda, f"{kind}Tensor") for kind in _KINDS}
-"""Types that scripts make one tensor of to start CUDA, as ``torch.cuda.FloatTensor(8)``, by their names."""
+_ON_HOST: dict[str, Any] = {f"{kind}Tensor": getattr(torch, f"{kind}Tensor") for kind in _KINDS}
+_ON_HOST |= {"Event": Event, "init": _do_nothing, "synchronize": _do_nothing}
+"""Stands in `torch.cuda`, by name; scripts start CUDA by ``torch.cuda.FloatTensor(8)``."""
+_ON_GPU = {name: getattr(torch.cuda, name) for name in _ON_HOST}
 _entered: list[CudaIsHost] = []
 
 
 def switch(is_on: bool) -> None:
-    """Let `cuda` be the CPU from here on, or not any more: devices in this thread, types of tensors in all."""
-    for name, of_gpu in _GPU_TENSORS.items():
-        setattr(torch.cuda, name, getattr(torch, name) if is_on else of_gpu)
+    """Let `cuda` be the CPU from here on, or not any more: devices in this thread, parts of `torch.cuda` in all."""
+    for name, value in (_ON_HOST if is_on else _ON_GPU).items():
+        setattr(torch.cuda, name, value)
     if is_on and not _entered:
         _entered.append(CudaIsHost())
         _entered[0].__enter__()  # type: ignore[no-untyped-call]
