@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
+from example_envs.tag_continuous.tag_continuous import TagContinuous
+from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorld
 from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.training.utils.data_loader import (
     create_and_push_data_placeholders,
@@ -16,7 +20,7 @@ from warp_drive.utils.recursive_obs_dict_to_spaces_dict import recursive_obs_dic
 
 from envs.classic_control.cartpole import CartPole
 from tests.environments.counter import Counter
-from warpdrive_min import CUDASampler
+from warpdrive_min import CUDASampler, spaces
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
 
@@ -199,3 +203,25 @@ def test_flattened_size_adds_up():
     assert get_flattened_obs_size(space["a"]) == 6
     assert get_flattened_obs_size(space) == 11
     assert get_flattened_obs_size(SimpleNamespace(spaces=dict(space))) == 11
+
+
+def test_spaces_are_gyms_where_gym_was_imported(monkeypatch):
+    """Code asks of what class a space is; without `gym` the spaces are ours. Gymnasium stands for it here."""
+    assert type(recursive_obs_dict_to_spaces_dict(np.zeros(3))) is spaces.Box
+    monkeypatch.setitem(sys.modules, "gym.spaces", gymnasium.spaces)
+    wrapper = EnvWrapper(CUDATagGridWorld(num_taggers=2), num_envs=2, env_backend="cpu")
+    assert all(isinstance(space, gymnasium.spaces.Discrete) and space.n == 5 for space in action_spaces(wrapper))
+    assert {type(space) for space in wrapper.env.observation_space.values()} == {gymnasium.spaces.Box}
+    assert get_flattened_obs_size(wrapper.env.observation_space[0]) == len(wrapper.env.reset()[0])
+    continuous = EnvWrapper(TagContinuous(num_taggers=1, num_runners=1), num_envs=2, env_backend="cpu")
+    assert all(isinstance(space, gymnasium.spaces.MultiDiscrete) for space in action_spaces(continuous))
+    nested = recursive_obs_dict_to_spaces_dict({"a": np.zeros(2, np.int32), "b": {"c": np.zeros(1, bool)}})
+    assert isinstance(nested["b"], gymnasium.spaces.Dict)
+    assert nested["a"].dtype == np.int32
+    theirs = wrapper.env.action_space
+    again = EnvWrapper(wrapper.env, num_envs=3, env_backend="cpu")
+    assert again.env.action_space is theirs
+
+
+def action_spaces(wrapper):
+    return list(wrapper.env.action_space.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -11,10 +11,10 @@ from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.compat.project import binary_path, default_source, source_of_binary
+from warpdrive_min.compat.spaces import in_gym, space_of
 from warpdrive_min.dialect import layout
 from warpdrive_min.environment import Observations
 from warpdrive_min.errors import require
-from warpdrive_min.spaces import space_of
 
 
 class EnvWrapper(env_wrapper.EnvWrapper):
@@ -22,6 +22,12 @@ class EnvWrapper(env_wrapper.EnvWrapper):
 
     first_observations: Observations
     """Observations by agent of the reset whose state every copy started from."""
+
+    def _observation_space(self) -> dict[Hashable, Any]:
+        actions = {agent: in_gym(space) for agent, space in self.env.action_space.items()}
+        if any(space is not self.env.action_space[agent] for agent, space in actions.items()):
+            self.env.action_space = actions
+        return {agent: in_gym(space) for agent, space in super()._observation_space().items()}
 
     def _sources(self) -> dict[Language, Source]:
         sources, language = super()._sources(), self.backend.language
