@@ -1,9 +1,9 @@
 """Public code that was written for WarpDrive, as shipped, under ``--host``: what docs/compat.md says of it.
 
 The environment variable PUBLIC_WARP_DRIVE_CODE names a folder with checkouts: `warp-drive` (salesforce/warp-drive at
-bac017e), `crowd` (superboySB/Awesome-Mobile-Crowdsensing), `rice` (mila-iqia/climate-cooperation-competition at
-148ed85) and `ai-economist` (salesforce/ai-economist at a84d5f3). They import `gym` 0.26 and GPUtil; RICE scikit-learn;
-the last one pandas, lz4 and pycryptodome.
+bac017e), `warp-drive-1.6` and so on (at its tags), `crowd` (superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice`
+(mila-iqia/climate-cooperation-competition at 148ed85) and `ai-economist` (salesforce/ai-economist at a84d5f3). They
+import `gym` 0.26 and GPUtil; RICE scikit-learn; the last one pandas, lz4 and pycryptodome.
 """
 
 from __future__ import annotations
@@ -22,24 +22,36 @@ from tests.compat.builders import needs_host
 ROOT = Path(__file__).parents[2]
 FOLDER = os.environ.get("PUBLIC_WARP_DRIVE_CODE")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib")
+NO_NUMBA = "--ignore-glob=*numba_tests*"
+WITHOUT_TRAINING = (*(f"tests/{part}" for part in ("warp_drive", "example_envs", "multiblocks_per_env")), NO_NUMBA)
+SCRIPT = "warp_drive/training/scripts/example_training_script_pycuda.py"
+COVID = "covid_and_economy_environment"
+TAGS = ("1.6", "2.0", "2.3", "2.4", "2.5", "2.6")
 RUNS = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
     ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "1 failed, 4 passed"),
     ("warp-drive", (*PYTEST, "tests/multiblocks_per_env"), "1 failed, 5 passed"),
     ("warp-drive", (*PYTEST, "tests/wd_training"), "3 passed"),
-    ("warp-drive", ("warp_drive/training/scripts/example_training_script_pycuda.py", "-e", "tag_gridworld"), "rc 0"),
-    ("warp-drive", ("tutorials/tutorial-2.a-warp_drive_sampler.ipynb",), "dummy base class Event"),
+    *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "2 failed, 17 passed") for tag in TAGS),
+    ("warp-drive", (SCRIPT, "-e", "tag_gridworld"), "rc 0"),
+    (
+        "warp-drive",
+        (SCRIPT, "-e", "tag_gridworld", "-a"),
+        "trainer.num_gpus: must be greater than or equal to 1",
+    ),
+    ("warp-drive", ("tutorials/tutorial-2.a-warp_drive_sampler.ipynb",), "rc 0"),
     ("warp-drive", ("tutorials/tutorial-3-warp_drive_reset_and_log.ipynb",), "rc 0"),
     ("crowd", (*PYTEST, "tests/warp_drive"), "8 passed"),
     ("crowd", (*PYTEST, "tests/example_envs"), "1 failed, 4 passed"),
     ("crowd", (*PYTEST, "tests/multiblocks_per_env"), "1 failed, 5 passed"),
-    ("crowd", ("warp_drive/run_toturial_3.py",), "rc 0"),
+    *(("crowd", (f"warp_drive/run_toturial_{n}.py",), "rc 0") for n in (2, 3, 4)),
     ("crowd", ("envs/tag_gridworld/run_cpu_gpu_env_consistency_checks.py",), "rc 0"),
     ("crowd", ("envs/tag_continuous/run_cpu_gpu_env_consistency_checks.py",), "scenario 'test2', step 1: rewards"),
     ("crowd", ("envs/crowd_sim/run_cpu_gpu_env_consistency_checks.py",), "ModuleNotFoundError"),
     ("rice", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "scenario 'no_negotiation'"),
     ("rice", ("scripts/train_with_warp_drive.py",), "Valid submission"),
     ("ai-economist", ("tests/run_covid19_cpu_gpu_consistency_checks.py",), "verify_activation_code"),
+    ("ai-economist", ("ai_economist/training/training_script.py", "-e", COVID), "verify_activation_code"),
 ]
 """Checkout, what is run in it, and what it says at its end."""
 
@@ -53,14 +65,8 @@ def script_of(notebook: Path, folder: Path) -> Path:
     return script
 
 
-@needs_host
-@pytest.mark.skipif(FOLDER is None, reason="there are no checkouts; name their folder by PUBLIC_WARP_DRIVE_CODE")
-@pytest.mark.parametrize(("project", "words", "says"), RUNS, ids=[f"{run[0]}-{run[1][-1]}" for run in RUNS])
-def test_public_code_runs_on_host(project, words, says, tmp_path):
-    """It ends well, or by an error of its own or what docs/compat.md says; ``-O`` leaves out assertions of a GPU."""
-    checkout = Path(str(FOLDER), project)
-    if words[0].endswith(".ipynb"):
-        words = (str(script_of(checkout / words[0], tmp_path)),)
+def run(checkout: Path, *words: str) -> str:
+    """Run words of a command line in a checkout by ``--host``, and return what it says, at last its exit status."""
     optimised = [] if words[0] == "-m" else ["-O"]
     path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep), str(checkout)])
     ran = subprocess.run(
@@ -72,4 +78,64 @@ def test_public_code_runs_on_host(project, words, says, tmp_path):
         text=True,
         check=False,
     )
-    assert says in f"{ran.stdout}{ran.stderr}rc {ran.returncode}"
+    return f"{ran.stdout}{ran.stderr}rc {ran.returncode}"
+
+
+needs_checkouts = pytest.mark.skipif(FOLDER is None, reason="no checkouts; name their folder by PUBLIC_WARP_DRIVE_CODE")
+
+
+@needs_host
+@needs_checkouts
+@pytest.mark.parametrize(("project", "words", "says"), RUNS, ids=[f"{each[0]}-{each[1][-1]}" for each in RUNS])
+def test_public_code_runs_on_host(project, words, says, tmp_path):
+    """It ends well, or by an error of its own or what docs/compat.md says; ``-O`` leaves out assertions of a GPU."""
+    checkout = Path(str(FOLDER), project)
+    if words[0].endswith(".ipynb"):
+        words = (str(script_of(checkout / words[0], tmp_path)),)
+    assert says in run(checkout, *words)
+
+
+OWN_TRAINER = """
+import sys
+import yaml
+from example_envs.tag_continuous.tag_continuous import TagContinuous
+from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorld
+from own_trainer import TrainerA2C
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.utils.common import get_project_root
+
+name, algorithm = sys.argv[1:]
+config = yaml.safe_load((get_project_root() / f"warp_drive/training/run_configs/{name}.yaml").read_text())
+config["env"]["episode_length"] = 10
+config["trainer"].update(num_envs=8, train_batch_size=80, num_episodes=20, seed=3)
+config["saving"]["basedir"] = "saved"
+for policy in config["policy"].values():
+    policy["algorithm"] = algorithm
+env = (TagContinuous if name == "tag_continuous" else CUDATagGridWorld)(**config["env"])
+wrapper = EnvWrapper(env, num_envs=8, env_backend="pycuda")
+groups = {"tagger": list(env.taggers), "runner": list(env.runners)}
+agents = groups if len(config["policy"]) > 1 else {"shared": list(env.action_space)}
+trainer = TrainerA2C(env_wrapper=wrapper, config=config, policy_tag_to_agent_id_map=agents)
+trainer.train()
+print(trainer.current_timestep, trainer.fetch_episode_states(["loc_x"])["loc_x"].shape)
+"""
+
+
+@needs_host
+@needs_checkouts
+@pytest.mark.parametrize(
+    ("name", "algorithm", "says"),
+    [
+        ("tag_gridworld", "A2C", "{'shared': 160} (11, 5)"),
+        ("tag_gridworld", "PPO", "{'shared': 160} (11, 5)"),
+        ("tag_continuous", "A2C", "{'runner': 160, 'tagger': 160} (11, 110)"),
+    ],
+)
+def test_warp_drives_trainer_trains_as_a_users(name, algorithm, says, tmp_path):
+    """Its own loops, on our arrays, draws, models and losses: as in the trainers that users derived from it."""
+    trainers = Path(str(FOLDER), "warp-drive/warp_drive/training/trainers")
+    text = (trainers / "trainer_a2c.py").read_text().replace("warp_drive.training.trainers.trainer_base", "own_base")
+    files = {"own_trainer": text, "own_base": (trainers / "trainer_base.py").read_text(), "script": OWN_TRAINER}
+    for stem, each in files.items():
+        (tmp_path / f"{stem}.py").write_text(each)
+    assert says in run(tmp_path, "script.py", name, algorithm)
