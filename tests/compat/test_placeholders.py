@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
+from example_envs.single_agent.classic_control.pendulum.pendulum import CUDAClassicControlPendulumEnv
 from example_envs.tag_continuous.tag_continuous import TagContinuous
 from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorld
 from warp_drive.env_wrapper import EnvWrapper
@@ -215,6 +216,9 @@ def test_spaces_are_gyms_where_gym_was_imported(monkeypatch):
     assert get_flattened_obs_size(wrapper.env.observation_space[0]) == len(wrapper.env.reset()[0])
     continuous = EnvWrapper(TagContinuous(num_taggers=1, num_runners=1), num_envs=2, env_backend="cpu")
     assert all(isinstance(space, gymnasium.spaces.MultiDiscrete) for space in action_spaces(continuous))
+    pendulum = EnvWrapper(CUDAClassicControlPendulumEnv(), num_envs=2, env_backend="cpu")
+    assert isinstance(pendulum.env.action_space[0], gymnasium.spaces.Box)
+    assert pendulum.env.action_dtype is np.float32  # its kernels read no integers
     nested = recursive_obs_dict_to_spaces_dict({"a": np.zeros(2, np.int32), "b": {"c": np.zeros(1, bool)}})
     assert isinstance(nested["b"], gymnasium.spaces.Dict)
     assert nested["a"].dtype == np.int32

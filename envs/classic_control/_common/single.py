@@ -63,7 +63,7 @@ class SingleAgent(Environment, abc.ABC):
     @property
     def action_dtype(self) -> type[np.generic]:
         """Type of ``sampled_actions``."""
-        return np.float32 if isinstance(self.action_space[0], Box) else np.int32
+        return np.float32 if hasattr(self.action_space[0], "low") else np.int32
 
     @property
     def bytes_per_step(self) -> int:
