@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import torch
 
@@ -82,6 +82,9 @@ class EnvWrapper:
         CompileError: The kernels do not compile.
     """
 
+    data_manager_class: ClassVar[type[CUDADataManager]] = CUDADataManager
+    """Class of `cuda_data_manager`, which holds the arrays."""
+
     def __init__(
         self,
         env_obj: Any = None,
@@ -138,7 +141,7 @@ class EnvWrapper:
             require(env_backend == "cpu", f"environment {self.name!r}", rule, do=do)
             return
         self._seed = seed
-        self.cuda_data_manager = CUDADataManager(
+        self.cuda_data_manager = self.data_manager_class(
             self.n_agents, num_envs, self.blocks_per_env, self.episode_length, backend=self.backend
         )
         sequences = self.env.kernel_sequences(auto_reset)

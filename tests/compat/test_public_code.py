@@ -100,7 +100,9 @@ import sys
 import yaml
 from example_envs.tag_continuous.tag_continuous import TagContinuous
 from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorld
-from own_trainer import TrainerA2C
+from example_envs.single_agent.classic_control.pendulum.pendulum import CUDAClassicControlPendulumEnv
+from own_a2c import TrainerA2C
+from own_ddpg import TrainerDDPG
 from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.utils.common import get_project_root
 
@@ -111,13 +113,17 @@ config["trainer"].update(num_envs=8, train_batch_size=80, num_episodes=20, seed=
 config["saving"]["basedir"] = "saved"
 for policy in config["policy"].values():
     policy["algorithm"] = algorithm
-env = (TagContinuous if name == "tag_continuous" else CUDATagGridWorld)(**config["env"])
+classes = {"tag_continuous": TagContinuous, "tag_gridworld": CUDATagGridWorld}
+env = classes.get(name, CUDAClassicControlPendulumEnv)(**config["env"])
 wrapper = EnvWrapper(env, num_envs=8, env_backend="pycuda")
-groups = {"tagger": list(env.taggers), "runner": list(env.runners)}
-agents = groups if len(config["policy"]) > 1 else {"shared": list(env.action_space)}
-trainer = TrainerA2C(env_wrapper=wrapper, config=config, policy_tag_to_agent_id_map=agents)
+agents = {"shared": list(env.action_space)}
+if len(config["policy"]) > 1:
+    agents = {"tagger": list(env.taggers), "runner": list(env.runners)}
+trainer_class = TrainerDDPG if algorithm == "DDPG" else TrainerA2C
+trainer = trainer_class(env_wrapper=wrapper, config=config, policy_tag_to_agent_id_map=agents)
 trainer.train()
-print(trainer.current_timestep, trainer.fetch_episode_states(["loc_x"])["loc_x"].shape)
+state = "state" if name == "single_pendulum" else "loc_x"
+print(trainer.current_timestep, trainer.fetch_episode_states([state])[state].shape)
 """
 
 
@@ -129,13 +135,15 @@ print(trainer.current_timestep, trainer.fetch_episode_states(["loc_x"])["loc_x"]
         ("tag_gridworld", "A2C", "{'shared': 160} (11, 5)"),
         ("tag_gridworld", "PPO", "{'shared': 160} (11, 5)"),
         ("tag_continuous", "A2C", "{'runner': 160, 'tagger': 160} (11, 110)"),
+        ("single_pendulum", "DDPG", "{'shared': 80} (11, 1, 2)"),
     ],
 )
 def test_warp_drives_trainer_trains_as_a_users(name, algorithm, says, tmp_path):
     """Its own loops, on our arrays, draws, models and losses: as in the trainers that users derived from it."""
     trainers = Path(str(FOLDER), "warp-drive/warp_drive/training/trainers")
-    text = (trainers / "trainer_a2c.py").read_text().replace("warp_drive.training.trainers.trainer_base", "own_base")
-    files = {"own_trainer": text, "own_base": (trainers / "trainer_base.py").read_text(), "script": OWN_TRAINER}
+    files = {f"own_{stem}": (trainers / f"trainer_{stem}.py").read_text() for stem in ("base", "a2c", "ddpg")}
+    base = "warp_drive.training.trainers.trainer_base"
+    files = {stem: text.replace(base, "own_base") for stem, text in files.items()} | {"script": OWN_TRAINER}
     for stem, each in files.items():
         (tmp_path / f"{stem}.py").write_text(each)
     assert says in run(tmp_path, "script.py", name, algorithm)

@@ -18,6 +18,7 @@ from warp_drive.training.models.fully_connected_actor_critic import (
 from warp_drive.training.models.model_base import ModelBaseFullyConnected, apply_logit_mask
 from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
+from warp_drive.training.utils.ring_buffer import RingBufferManager
 from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scaling
 
 from tests.compat.builders import policy, settings
@@ -67,9 +68,15 @@ def test_fully_connected_sees_the_policys_agents(tag):
     batch = wrapper.cuda_data_manager.tensor("processed_observations_batch_tagger")
     model.push_processed_obs_to_batch(-1, seen)
     assert not batch.any()
-    model.push_processed_obs_to_batch(1, seen)
+    buffers = RingBufferManager()
+    model.push_processed_obs_to_batch(1, seen, ring_buffer=buffers)  # none of the batch's name
     assert torch.equal(batch[1], seen)
     assert not batch[[0, 2]].any()
+    name = "processed_observations_batch_tagger"
+    assert name in wrapper.cuda_data_manager.device_data_via_torch
+    buffers.add(name, data_manager=wrapper.cuda_data_manager)
+    model.push_processed_obs_to_batch(2, seen + 1, ring_buffer=buffers)
+    assert torch.equal(buffers.get(name).unroll(), seen[None] + 1)
 
 
 def test_mask_of_the_last_step_counts(tag):

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
+from warpdrive_min.compat.managers import WrapperDataManager
 from warpdrive_min.compat.project import binary_path, default_source, source_of_binary
 from warpdrive_min.compat.spaces import in_gym, space_of
 from warpdrive_min.dialect import layout
@@ -20,6 +21,7 @@ from warpdrive_min.errors import require
 class EnvWrapper(env_wrapper.EnvWrapper):
     """The core's wrapper, which also loads WarpDrive's step modules in Numba; arguments as there."""
 
+    data_manager_class = WrapperDataManager
     first_observations: Observations
     """Observations by agent of the reset whose state every copy started from."""
 

@@ -28,7 +28,26 @@ from warpdrive_min.sampler import CUDASampler
 # ------------------------------------------------------------------ data
 
 
-class CUDADataManager(data_manager.CUDADataManager):
+class WrapperDataManager(data_manager.CUDADataManager):
+    """The core's, as a wrapper makes it, which shows its arrays under WarpDrive's names too."""
+
+    @property
+    def scalar_data_list(self) -> list[str]:
+        """Names of the scalars, which kernels get by value."""
+        return list(self._scalars)
+
+    @property
+    def host_data(self) -> Mapping[str, Any]:
+        """Arrays as they were pushed, by name."""
+        return {**self._scalars, **self._host}
+
+    @property
+    def device_data_via_torch(self) -> Mapping[str, torch.Tensor]:
+        """Tensors of the arrays that torch may read and write, by name."""
+        return {name: self.tensor(name) for name in self._tensors if self.is_data_on_device_via_torch(name)}
+
+
+class CUDADataManager(WrapperDataManager):
     """WarpDrive's data manager, on PyCUDA as in its first versions; arguments as of the core's."""
 
     of_backend: ClassVar[str] = "pycuda"
@@ -47,21 +66,6 @@ class CUDADataManager(data_manager.CUDADataManager):
         found = super().attribute(name, key, default)
         has_rows = key == "n_copies" and found is None and self.get_shape(name)[:1] == (self.n_envs,)
         return self.n_envs if has_rows else found
-
-    @property
-    def scalar_data_list(self) -> list[str]:
-        """Names of the scalars, which kernels get by value."""
-        return list(self._scalars)
-
-    @property
-    def host_data(self) -> Mapping[str, Any]:
-        """Arrays as they were pushed, by name."""
-        return {**self._scalars, **self._host}
-
-    @property
-    def device_data_via_torch(self) -> Mapping[str, torch.Tensor]:
-        """Tensors of the arrays that torch may read and write, by name."""
-        return {name: self.tensor(name) for name in self._tensors if self.is_data_on_device_via_torch(name)}
 
 
 class PyCUDADataManager(CUDADataManager):

@@ -127,14 +127,14 @@ class ModelBaseFullyConnected(nn.Module):
         Args:
             batch_index: Row; a negative one keeps nothing.
             processed_obs: (n_envs, n_agents, size).
-            ring_buffer: Where it goes instead, if there is one.
+            ring_buffer: `RingBufferManager`; where it has the batch's name, that buffer takes the row instead.
         """
         if batch_index < 0:
             return
-        if ring_buffer is not None:
-            ring_buffer.enqueue(processed_obs)
-            return
         name = f"{Constants.PROCESSED_OBSERVATIONS}_batch_{self.policy}"
+        if ring_buffer is not None and ring_buffer.has(name):
+            ring_buffer.get(name).enqueue(processed_obs)
+            return
         self.env.cuda_data_manager.tensor(name)[batch_index] = processed_obs
 
     def probabilities(self, head: Tensor) -> list[Tensor]:
