@@ -85,7 +85,7 @@ def test_shared_arrays_and_batches_have_warpdrives_shapes():
 def test_one_row_of_time_has_its_batch_too():
     """WarpDrive leaves processed observations out at T = 1, on which its models fail."""
     wrapper = start(Bare())
-    create_and_push_data_placeholders(wrapper, training_batch_size_per_env=1)
+    create_and_push_data_placeholders(wrapper, {"shared": [0, 1, 2]}, False, "first", 1)  # before 2.7: no sampler
     assert described(wrapper, "processed")["processed_observations_batch_shared"][0] == (1, 2, 3, 2)
 
 

@@ -54,6 +54,7 @@ def test_fully_connected_sees_the_policys_agents(tag):
     """Observations are the rows of the policy's agents; probabilities of each type sum to 1; batches take them."""
     wrapper, policies = tag
     model = FullyConnected(wrapper, CONFIG, "tagger", policies)
+    assert FullyConnected(wrapper, [6, 4], "tagger", policies).fc_dims == [6, 4]  # of WarpDrive 1.x
     seen = model.process_one_step_obs()
     everyone = wrapper.cuda_data_manager.tensor("observations")
     assert torch.equal(seen, everyone[:, policies["tagger"]])
@@ -72,6 +73,10 @@ def test_fully_connected_sees_the_policys_agents(tag):
     model.push_processed_obs_to_batch(1, seen, ring_buffer=buffers)  # none of the batch's name
     assert torch.equal(batch[1], seen)
     assert not batch[[0, 2]].any()
+    for before in ({"batch_index": -1}, {"batch_index": 0, "batch_size": 3}):  # calls of trainers before 2.7
+        assert not batch[0].any()
+        torch.testing.assert_close(model(**before), (probabilities, value))
+    assert torch.equal(batch[0], seen)
     name = "processed_observations_batch_tagger"
     assert name in wrapper.cuda_data_manager.device_data_via_torch
     buffers.add(name, data_manager=wrapper.cuda_data_manager)

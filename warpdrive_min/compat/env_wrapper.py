@@ -150,7 +150,12 @@ def seen_as_ours(wrapper: Any) -> env_wrapper.EnvWrapper:
 
 
 def create_and_push_data_placeholders(env_wrapper: Any = None, *arguments: Any, **named: Any) -> None:
-    """Push a trainer's arrays, as `dialect.layout.create_and_push_data_placeholders`, for users' wrappers too."""
+    """Push a trainer's arrays, as `dialect.layout.create_and_push_data_placeholders`, for users' wrappers too.
+
+    Before 2.7 WarpDrive's had no sampler among its arguments: the policies came second.
+    """
+    if arguments and isinstance(arguments[0], Mapping):
+        arguments = (None, *arguments)
     layout.create_and_push_data_placeholders(
         None if env_wrapper is None else seen_as_ours(env_wrapper), *arguments, **named
     )

@@ -44,12 +44,18 @@ def apply_logit_mask(logits: Tensor, mask: Tensor | None = None) -> Tensor:
 # ------------------------------------------------------------------ what models are made of
 
 
+def as_mapping(model_config: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
+    """Return the mapping, or the widths of layers as one."""
+    return model_config if isinstance(model_config, Mapping) else {"fc_dims": list(model_config)}
+
+
 class ModelBaseFullyConnected(nn.Module):
     """Base of WarpDrive's models: sizes, heads and observations of one policy; a subclass gives `fc` and ``forward``.
 
     Args:
         env: Started wrapper with the arrays that a trainer pushes.
-        model_config: Mapping with ``fc_dims``, and with ``output_w`` and ``output_b`` of continuous actions.
+        model_config: Mapping with ``fc_dims``, and with ``output_w`` and ``output_b`` of continuous actions; or the
+            widths alone, as WarpDrive 1.x has them.
         policy: Name of the policy.
         policy_tag_to_agent_id_map: Agents of each policy.
         create_separate_placeholders_for_each_policy: Each policy has arrays of its own.
@@ -63,7 +69,7 @@ class ModelBaseFullyConnected(nn.Module):
     def __init__(
         self,
         env: EnvWrapper,
-        model_config: Mapping[str, Any],
+        model_config: Mapping[str, Any] | Sequence[int],
         policy: str,
         policy_tag_to_agent_id_map: Policies,
         create_separate_placeholders_for_each_policy: bool = False,
@@ -77,6 +83,7 @@ class ModelBaseFullyConnected(nn.Module):
         self.policy_tag_to_agent_id_map = policy_tag_to_agent_id_map
         self.create_separate_placeholders_for_each_policy = create_separate_placeholders_for_each_policy
         self.obs_dim_corresponding_to_num_agents = obs_dim_corresponding_to_num_agents
+        model_config = as_mapping(model_config)
         self.fc_dims = list(model_config["fc_dims"])
         self.action_scale, self.action_bias = model_config.get("output_w", 1.0), model_config.get("output_b", 0.0)
         agent = policy_tag_to_agent_id_map[policy][0]
@@ -167,12 +174,17 @@ class _BuiltIn(ModelBaseFullyConnected):
     build: ClassVar[Callable[[int, ActionSpace, Any], nn.Module]]
 
     def __init__(
-        self, env: EnvWrapper, model_config: Mapping[str, Any], *others: Any, core: Any = None, **named: Any
+        self,
+        env: EnvWrapper,
+        model_config: Mapping[str, Any] | Sequence[int],
+        *others: Any,
+        core: Any = None,
+        **named: Any,
     ) -> None:
         named |= {"include_policy_head": False, "include_value_head": False}
         super().__init__(env, model_config, *others, **named)
         if core is None:
-            config = self.config_type.read(model_config)
+            config = self.config_type.read(as_mapping(model_config))
             core = type(self).build(self.flattened_obs_size, self.space, config)
         self.core = core
 
@@ -196,8 +208,22 @@ class FullyConnected(_BuiltIn):
     config_type = ModelConfig
     build = models.create_actor_critic
 
-    def forward(self, obs: Tensor, action: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
-        """Return the probabilities of each action type, (..., choices) each, and the value (...)."""
+    def forward(
+        self,
+        obs: Tensor | None = None,
+        action: Tensor | None = None,
+        *,
+        batch_index: int = -1,
+        batch_size: int | None = None,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return the probabilities of each action type, (..., choices) each, and the value (...).
+
+        Without ``obs``, as WarpDrive's trainers before 2.7 call it, the agents see what there is now, which becomes the
+        row ``batch_index`` of the policy's batch; a negative one keeps nothing.
+        """
+        if obs is None:
+            obs = self.process_one_step_obs()
+            self.push_processed_obs_to_batch(batch_index, obs)
         head, value = self.core(obs)
         return self.probabilities(head), value
 
