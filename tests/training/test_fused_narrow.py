@@ -196,6 +196,8 @@ def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
         (401, (32, 32), 6),
         (300, (16, 64), 2),
         (512, (64, 64), 64),
+        (21, (64, 64), 5),
+        (6, (64, 32), 20),
     ],
 )
 def test_narrow_is_right_on_a_gpu(sizes, name, within):

@@ -12,6 +12,7 @@ import triton.language as tl
 from warpdrive_min.training.fused.activation_kernels import activate
 from warpdrive_min.training.fused.loss_kernels import categorical, clipped_error, excess, first_choice, surrogate
 from warpdrive_min.training.fused.narrow_kernels import (
+    across,
     fold,
     matrix,
     pull_back,
@@ -75,7 +76,7 @@ def learn(
     """
     scale = 1.0 / tl.load(total)
     entropy_weight = tl.load(entropy_coeff)
-    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 64
+    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 32
     first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
     second_weights = matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
     d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
@@ -159,9 +160,9 @@ def learn(
         d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)
         d_b1 += fold(d_z1)
         if is_upright:
-            d_w1 += times(tl.trans(d_z1), seen, PRODUCT)
+            d_w1 += across(d_z1, seen, PRODUCT)
         else:
-            d_w1 += times(tl.trans(seen), d_z1, PRODUCT)
+            d_w1 += across(seen, d_z1, PRODUCT)
         first += tl.num_programs(0) * ROWS
 
     n_last: tl.constexpr = N_OUTPUTS if v3 is None else N_OUTPUTS + 1

@@ -85,12 +85,25 @@ def unfold(folded):
 
 
 @triton.jit
+def across(a, b, PRODUCT: tl.constexpr):
+    """Multiply the transpose of ``a`` (rows, n) by ``b`` (rows, m), to (n, m).
+
+    Of 32 columns of ``b`` it makes the transpose, whose 32 rows are too few for the matrix units that read shared
+    memory: on Hopper these read other numbers there, or none of theirs (ADR 0013).
+    """
+    if a.shape[1] >= 64 and b.shape[1] == 32:
+        return tl.trans(times(tl.trans(b), a, PRODUCT))
+    else:
+        return times(tl.trans(a), b, PRODUCT)
+
+
+@triton.jit
 def pull_back(d_out, hidden, weights, d_weights, d_bias, ACTIVATION: tl.constexpr, PRODUCT: tl.constexpr):
     """Return the gradient of what ``hidden`` is the activation of, and those of a layer with these rows added.
 
     ``d_out`` (rows, outputs) is the gradient of what the layer makes of ``hidden``; ``d_weights`` is transposed.
     """
-    d_weights += times(tl.trans(hidden), d_out, PRODUCT)
+    d_weights += across(hidden, d_out, PRODUCT)
     d_bias += fold(d_out)
     return times(d_out, weights, PRODUCT) * derivative(hidden, ACTIVATION), d_weights, d_bias
 
@@ -237,7 +250,7 @@ def backward(
         w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
         w3, d_out = w3 + network * (O * H2), d_out + network * n_rows * d_out_stride
     # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
-    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 64
+    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 32
     if not IS_STREAMED:
         first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
         d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
@@ -266,9 +279,9 @@ def backward(
             _store_rows(d_x, d_z1, first, n_rows, H1, ROWS, BLOCK_H1)
         else:
             if is_upright:
-                d_w1 += times(tl.trans(d_z1), seen, PRODUCT)
+                d_w1 += across(d_z1, seen, PRODUCT)
             else:
-                d_w1 += times(tl.trans(seen), d_z1, PRODUCT)
+                d_w1 += across(seen, d_z1, PRODUCT)
             if NEEDS_X:
                 _store_rows(d_x, times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
         first += tl.num_programs(0) * ROWS

@@ -1,0 +1,65 @@
+"""Gradients of small networks in one pass over the rows, on a GPU, against torch in float64."""
+
+import pytest
+import torch
+
+from tests.training.fused_support import in_torch
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.fused import learning
+from warpdrive_min.training.fused.cpu import Network
+from warpdrive_min.training.fused.loss import LossRule
+
+N_ROWS, ENTROPY = 1_600, 0.01
+SIZES = [(4, 64, 64, 2), (21, 64, 64, 5), (40, 64, 64, 5), (6, 64, 32, 5), (21, 32, 64, 20), (4, 64, 64, 20)]
+"""Features, units and choices: each size of a block comes where Triton could choose another kind of product."""
+
+
+def a2c(parts, is_shared, rollout):
+    """Return the loss of A2C on given advantages."""
+    policy = parts[:6]
+    value = parts[:4] + parts[6:] if is_shared else parts[6:]
+    chances = torch.distributions.Categorical(logits=in_torch(rollout["observations"], policy, "relu"))
+    error = in_torch(rollout["observations"], value, "relu")[..., 0] - rollout["returns"]
+    gain = chances.log_prob(rollout["actions"][..., 0]) * rollout["advantages"]
+    return (error**2 - gain - ENTROPY * chances.entropy()).mean()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "within"), [("fp32", 1e-5), ("tf32", 2e-2), ("bf16", 4e-2)])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_gradients_on_a_gpu_are_those_of_torch(sizes, precision, within):
+    """Each is within a share of the largest, with hidden layers of one network or of two."""
+    n_features, first, second, n_choices = sizes
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, device="cuda")
+
+    shape = (N_ROWS, 1, 1)
+    rollout = {name: normal(*shape) for name in ("log_probs", "returns", "old_values", "advantages")}
+    actions = torch.randint(n_choices, (*shape, 1), generator=generator, device="cuda", dtype=torch.int32)
+    rollout |= {"observations": normal(*shape, n_features), "actions": actions, "masks": None}
+    one, coefficient = torch.ones((), device="cuda"), torch.full((), ENTROPY, device="cuda")
+    for is_shared in (True, False):
+        layers = [(first, n_features), (first,), (second, first), (second,), (n_choices, second), (n_choices,)]
+        layers += [*([] if is_shared else layers[:4]), (1, second), (1,)]
+        parameters = 0.2 * normal(sum(torch.Size(each).numel() for each in layers))
+        parts = views(parameters, layers)
+        value = parts[:4] + parts[6:] if is_shared else parts[6:]
+        network = Network(parts[:6], value, is_tanh=False, is_box=False, scale=1, offset=0, log_std=None)
+        gradient = torch.zeros_like(parameters)
+        rule = LossRule(one, coefficient, 0.2, False, None)
+        space = ActionSpace((n_choices,), 1)
+        learning.Learning(network, parameters, gradient, space, rollout, rule, precision=precision, n_rows=N_ROWS).find(
+            None
+        )
+        exact = parameters.double().requires_grad_()
+        doubles = {k: v.double() if v is not None and v.is_floating_point() else v for k, v in rollout.items()}
+        a2c(views(exact, layers), is_shared, doubles).backward()
+        assert (gradient - exact.grad).abs().max() <= within * exact.grad.abs().max()
+
+
+def views(parameters, layers):
+    """Return the parameters of each layer, one after the other."""
+    parts = parameters.split([torch.Size(each).numel() for each in layers])
+    return [part.view(each) for part, each in zip(parts, layers, strict=True)]
