@@ -76,7 +76,7 @@ def learn(
     """
     scale = 1.0 / tl.load(total)
     entropy_weight = tl.load(entropy_coeff)
-    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 32
+    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_H2 >= 64 and BLOCK_F == 16 and BLOCK_O == 16
     first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
     second_weights = matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
     d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)

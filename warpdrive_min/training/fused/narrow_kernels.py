@@ -250,7 +250,7 @@ def backward(
         w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
         w3, d_out = w3 + network * (O * H2), d_out + network * n_rows * d_out_stride
     # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
-    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_F < 32
+    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_H2 >= 64 and BLOCK_F == 16 and BLOCK_O == 16
     if not IS_STREAMED:
         first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
         d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
