@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,25 @@ def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
 )
 def test_random_numbers_of_curand_compile(tmp_path, text):
     """With or without cuRAND's header, from WarpDrive's states or the source's own."""
+    assert compiled(write(tmp_path, step=text))[:4] == b"\x7fELF"
+
+
+@needs_cuda_compiler
+def test_header_of_curand_may_include_cccl(tmp_path, monkeypatch):
+    """The toolkit's cuRAND takes types and limits from there, and each is defined once; the source sees them, too."""
+    folders = [Path(site) / "nvidia/cu13/include/cccl" for site in sys.path]
+    cccl = next((folder for folder in folders if folder.is_dir()), None)
+    if cccl is None:
+        pytest.skip("no CCCL: pip install nvidia-cuda-cccl")
+    include = tmp_path / "toolkit" / "include"
+    include.mkdir(parents=True)
+    (include / "cccl").symlink_to(cccl)
+    (include / "curand_uniform.h").touch()
+    header = "#include <cuda/std/climits>\n#include <cuda/std/cstdint>\nstruct curandState { int64_t drawn; };\n"
+    (include / "curand_kernel.h").write_text(header + "#define OF_THE_TOOLKIT 1\n")
+    monkeypatch.setenv("CUDA_HOME", str(include.parent))
+    body = "curandState s = {INT_MAX}; uint8_t n = OF_THE_TOOLKIT; x[0] = s.drawn + n + UINT32_MAX + LONG_MIN;"
+    text = "#include <stdint.h>\n#include <curand_kernel.h>\n" + kernel(body)
     assert compiled(write(tmp_path, step=text))[:4] == b"\x7fELF"
 
 

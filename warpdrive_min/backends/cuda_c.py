@@ -182,7 +182,9 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
         build = _nvrtc if compiler.startswith("nvrtc") else _nvcc
         build(text, source, path, architecture, exact)
 
-    return cached(key(text, source, architecture=architecture, exact=exact, compiler=compiler), ".cubin", make)
+    toolkit = [str(folder) for folder in _toolkit_headers()]
+    more = {"architecture": architecture, "exact": exact, "compiler": compiler, "toolkit": toolkit}
+    return cached(key(text, source, **more), ".cubin", make)
 
 
 GPU_COMPILER_INSTALL = 'install NVRTC (pip install "cuda-core[cu13]") or the CUDA toolkit, so that nvcc is on the PATH'

@@ -27,17 +27,6 @@ using ::sin, ::cos, ::tan, ::asin, ::acos, ::atan, ::atan2, ::sinh, ::cosh, ::ta
 using ::floor, ::ceil, ::round, ::trunc, ::rint, ::nearbyint, ::lround, ::lrint, ::isnan, ::isinf, ::isfinite, ::signbit;
 }  // namespace std
 
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned uint32_t;
-typedef long int64_t;
-typedef unsigned long uint64_t;
-typedef long intptr_t;
-typedef unsigned long uintptr_t;
-
 #define M_E 2.7182818284590452354
 #define M_LN2 0.69314718055994530942
 #define M_LN10 2.30258509299404568402
@@ -57,6 +46,21 @@ typedef unsigned long uintptr_t;
 #define DBL_MAX 1.79769313486231570815e+308
 #define DBL_MIN 2.22507385850720138309e-308
 #define DBL_EPSILON 2.22044604925031308085e-16
+
+#if __has_include(<cuda/std/cstdint>)  // cuRAND's header includes it, and a type or a limit is defined once
+#include <cuda/std/climits>
+#include <cuda/std/cstdint>
+#else
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned uint32_t;
+typedef long int64_t;
+typedef unsigned long uint64_t;
+typedef long intptr_t;
+typedef unsigned long uintptr_t;
 #define CHAR_BIT 8
 #define SCHAR_MAX 127
 #define SCHAR_MIN (-SCHAR_MAX - 1)
@@ -76,5 +80,6 @@ typedef unsigned long uintptr_t;
 #define UINT32_MAX UINT_MAX
 #define INT64_MAX LONG_MAX
 #define INT64_MIN LONG_MIN
+#endif
 
 #endif

@@ -3,7 +3,7 @@
 // WD_OWN_STATES asks for these in any case.
 #pragma once
 
-#if defined(__CUDACC__) && !defined(WD_OWN_STATES) && __has_include_next(<curand_kernel.h>)
+#if defined(__CUDACC__) && !defined(WD_OWN_STATES) && __has_include(<curand_uniform.h>)
 #include_next <curand_kernel.h>
 #else
 
