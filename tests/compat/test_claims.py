@@ -6,17 +6,20 @@ import functools
 import logging
 import re
 import tomllib
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
-from warp_drive.env_cpu_gpu_consistency_checker import generate_random_actions
+from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU, generate_random_actions
 from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 
 from tests.compat.builders import policy, settings
+from warpdrive_min import consistency
 from warpdrive_min.compat.environments import CartPole, CUDATagGridWorldWithResetPool
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
 
 TESTS = Path(__file__).parents[1]
 CLAIMS = tomllib.loads(Path(__file__).with_name("claims.toml").read_text())
@@ -73,8 +76,42 @@ def test_seed_none_is_seed_0():
         assert any((entry["data"] != pools[2][name]["data"]).any() for name, entry in pools[0].items())
 
 
-def test_checker_draws_new_actions_and_leaves_the_root_logger_alone():
-    """One generator gives other actions at each step; the level of the root logger is Python's."""
-    env, generator = CUDATagGridWorldWithResetPool(20, 6), np.random.default_rng(3)
-    assert generate_random_actions(env, generator) != generate_random_actions(env, generator)
+def test_actions_of_a_seed_are_numpys_and_the_same_again():
+    """Of each copy its own, of each agent in turn, drawn after the seed; without one NumPy's generator goes on."""
+    spaces = {"a": Discrete(9), "b": MultiDiscrete([9, 4]), "c": Box(-2.0, 3.0, (2,))}
+    env = types.SimpleNamespace(action_space=spaces)
+    actions = generate_random_actions(env, 2, seed=7)
+    draws = np.random.RandomState(7)
+    for each in actions:
+        assert each["a"] == draws.randint(0, 9, dtype=np.int32)
+        np.testing.assert_array_equal(each["b"], draws.randint(0, [9, 4], dtype=np.int32))
+        np.testing.assert_array_equal(each["c"], draws.uniform([-2.0, -2.0], [3.0, 3.0]))
+    assert generate_random_actions(env, 2, seed=7)[1]["a"] == actions[1]["a"]
+    assert [each["a"] for each in generate_random_actions(env, 20)] != [actions[0]["a"]] * 20
+
+
+@pytest.mark.parametrize(
+    ("checker", "seed", "repeats"),
+    [(EnvironmentCPUvsGPU, 3, True), (EnvironmentCPUvsGPU, None, False), (consistency.EnvironmentCPUvsGPU, 3, False)],
+)
+def test_checker_of_warpdrive_repeats_the_actions_of_a_seed(checker, seed, repeats):
+    """Each step of a check with a seed has the same actions, and without one others; the core's has always others."""
+    played = []
+
+    class Checker(checker):
+        def draw_actions(self, *arguments):
+            played.append(super().draw_actions(*arguments))
+            return played[-1]
+
+    configs = {"short": {"episode_length": 4}}
+    checked = Checker(
+        dual_mode_env_class=CUDATagGridWorldWithResetPool, env_configs=configs, num_envs=2, gpu_env_backend="cpu"
+    )
+    checked.test_env_reset_and_step(seed=seed)
+    assert len(played) >= 4
+    assert all(each == played[0] for each in played) == repeats
+
+
+def test_importing_the_checker_leaves_the_root_logger_alone():
+    """Its level is Python's."""
     assert logging.getLogger().level in (logging.WARNING, logging.NOTSET)

@@ -29,10 +29,11 @@ COVID = "covid_and_economy_environment"
 TAGS = ("1.6", "2.0", "2.3", "2.4", "2.5", "2.6")
 RUNS = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
-    ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "1 failed, 4 passed"),
-    ("warp-drive", (*PYTEST, "tests/multiblocks_per_env"), "1 failed, 5 passed"),
+    ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "5 passed"),
+    ("warp-drive", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
     ("warp-drive", (*PYTEST, "tests/wd_training"), "3 passed"),
-    *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "2 failed, 17 passed") for tag in TAGS),
+    *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "has no attribute 'rand'") for tag in TAGS[:4]),
+    *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "19 passed") for tag in TAGS[4:]),
     ("warp-drive", (SCRIPT, "-e", "tag_gridworld"), "rc 0"),
     (
         "warp-drive",
@@ -42,8 +43,8 @@ RUNS = [
     ("warp-drive", ("tutorials/tutorial-2.a-warp_drive_sampler.ipynb",), "rc 0"),
     ("warp-drive", ("tutorials/tutorial-3-warp_drive_reset_and_log.ipynb",), "rc 0"),
     ("crowd", (*PYTEST, "tests/warp_drive"), "8 passed"),
-    ("crowd", (*PYTEST, "tests/example_envs"), "1 failed, 4 passed"),
-    ("crowd", (*PYTEST, "tests/multiblocks_per_env"), "1 failed, 5 passed"),
+    ("crowd", (*PYTEST, "tests/example_envs"), "5 passed"),
+    ("crowd", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
     *(("crowd", (f"warp_drive/run_toturial_{n}.py",), "rc 0") for n in (2, 3, 4)),
     ("crowd", ("envs/tag_gridworld/run_cpu_gpu_env_consistency_checks.py",), "rc 0"),
     ("crowd", ("envs/tag_continuous/run_cpu_gpu_env_consistency_checks.py",), "scenario 'test2', step 1: rewards"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from warpdrive_min import consistency, env_wrapper
+from warpdrive_min import env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.compat.managers import WrapperDataManager
@@ -159,61 +158,3 @@ def create_and_push_data_placeholders(env_wrapper: Any = None, *arguments: Any, 
     layout.create_and_push_data_placeholders(
         None if env_wrapper is None else seen_as_ours(env_wrapper), *arguments, **named
     )
-
-
-class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
-    """The core's checker, which pushes what WarpDrive's environments leave to the trainer; arguments as there."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        chosen = self._wrapper_class
-        arrays = {
-            "policy_tag_to_agent_id_map": self._policies,
-            "create_separate_placeholders_for_each_policy": self._separate,
-            "obs_dim_corresponding_to_num_agents": self._agents_axis,
-            "push_data_batch_placeholders": False,
-        }
-        self._wrapper_class = functools.partial(  # type: ignore[assignment]  # what makes one
-            _checked, EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen, arrays
-        )
-
-
-def _checked(
-    chosen: type[Any], arrays: Mapping[str, Any], env: Any, *, seed: int, exact: bool, **named: Any
-) -> env_wrapper.EnvWrapper:
-    """Make a wrapper; a class that a user wrote gets the arguments that WarpDrive's checker gives."""
-    if issubclass(chosen, env_wrapper.EnvWrapper) and chosen.__init__ is env_wrapper.EnvWrapper.__init__:
-        return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
-    require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
-    return _with_placeholders(GivenWrapper, arrays)(chosen(env_obj=env, **named))
-
-
-def _with_placeholders(
-    wrapper: type[env_wrapper.EnvWrapper], arrays: Mapping[str, Any]
-) -> type[env_wrapper.EnvWrapper]:
-    """Return a wrapper whose first reset pushes what a trainer would, and the table of actions if there is one.
-
-    Args:
-        wrapper: Class to derive from.
-        arrays: Keyword arguments of `create_and_push_data_placeholders`.
-    """
-
-    class Checked(wrapper):  # type: ignore[misc, valid-type]  # a class that is a variable
-        def reset_all_envs(self) -> Observations:
-            """Start a new episode in every copy."""
-            is_first = self.reset_on_host
-            observations: Observations = super().reset_all_envs()
-            if is_first and self.vectorised:
-                layout.create_and_push_data_placeholders(self, **arrays)
-                if hasattr(self.env, "step_actions") and self.backend.language == "cuda_c":
-                    self.cuda_data_manager.add_shared_constants({ACTION_TABLE: self.env.step_actions})
-                    self.cuda_function_manager.initialize_shared_constants(self.cuda_data_manager, [ACTION_TABLE])
-            return observations
-
-        reset = reset_all_envs
-
-    return Checked
-
-
-ACTION_TABLE = "kIndexToActionArr"
-"""Name under which WarpDrive's CUDA C reads the moves of the actions."""

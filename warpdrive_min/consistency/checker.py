@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,10 @@ class EnvironmentCPUvsGPU:
             seed = int(np.random.default_rng().integers(2**31))
         return max(self._check(scenario, tolerance, resynchronise) for scenario in self._scenarios(seed))
 
+    def draw_actions(self, env: Any, num_envs: int, generator: np.random.Generator) -> list[dict[Hashable, Any]]:
+        """Return the actions of a step by agent, for each environment; a subclass may draw others."""
+        return [generate_random_actions(env, generator) for _ in range(num_envs)]
+
     def _scenarios(self, seed: int) -> Iterator[_Scenario]:
         if isinstance(self._configs, Mapping):
             for name, config in self._configs.items():
@@ -166,7 +171,8 @@ class EnvironmentCPUvsGPU:
             run = self._start(scenario)
             can = not resynchronise or isinstance(run.reference, _KernelSide)
             _require(can, f"{run.wrapper.name!r} has no NumPy kernels to resynchronise")
-            for moment in run.play(scenario.generator, self._num_episodes, resynchronise):
+            draw = functools.partial(self.draw_actions, run.wrapper.env, run.wrapper.n_envs, scenario.generator)
+            for moment in run.play(draw, self._num_episodes, resynchronise):
                 yield run, moment
             is_seen = not resynchronise or run.counts.n_compared
             _require(is_seen, "rounding decides every row, so nothing was compared", do="take exact=True")
@@ -245,11 +251,21 @@ def generate_random_actions(env: Any, generator: np.random.Generator | int | Non
 
 def _draw(space: Any, generator: np.random.Generator) -> Any:
     if hasattr(space, "low"):
-        low, high = action_bounds([space])[:, 0]
-        require(np.isfinite([low, high]).all(), "random actions", "need finite bounds", space, "use a bounded Box")
+        low, high = finite_bounds(space)
         return generator.uniform(low, high).astype(np.float32).reshape(space.shape)
     choices = generator.integers(0, category_counts(space)).astype(np.int32)
     return choices if hasattr(space, "nvec") else choices[0]
+
+
+def finite_bounds(space: Any) -> Array:
+    """Return the lowest and the highest actions of a box, each flat.
+
+    Raises:
+        ConfigError: One is infinite.
+    """
+    bounds = action_bounds([space])[:, 0]
+    require(np.isfinite(bounds).all(), "random actions", "need finite bounds", space, "use a bounded Box")
+    return bounds
 
 
 # ------------------------------------------------------------------ one scenario
@@ -388,12 +404,14 @@ class _Run:
         self._outcome = [*(group.rewards for group in groups), DONE]
         self._axes = {name: (group.agents, axis) for group in groups for name, axis in group.agents_axes.items()}
 
-    def play(self, generator: np.random.Generator, n_episodes: int, resynchronise: bool) -> Iterator[StepComparison]:
-        """Step both sides with fresh random actions, and yield what must agree."""
+    def play(
+        self, draw: Callable[[], Sequence[Mapping[Hashable, Any]]], n_episodes: int, resynchronise: bool
+    ) -> Iterator[StepComparison]:
+        """Step both sides with the actions that are drawn for each step, and yield what must agree."""
         yield from self._compare("step 0", self._observations)
         for step in range(1, n_episodes * self.wrapper.episode_length + 1):
             when, after = f"step {step}", f"step {step}, after the reset"
-            actions = [generate_random_actions(self.wrapper.env, generator) for _ in range(self.wrapper.n_envs)]
+            actions = draw()
             if resynchronise:
                 yield from self._step_from_same_state(when, actions)
             else:

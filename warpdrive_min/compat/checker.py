@@ -1,0 +1,117 @@
+"""WarpDrive's consistency checker: the core's, for environments and tests that WarpDrive's users wrote."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from warpdrive_min import consistency, env_wrapper
+from warpdrive_min.compat.env_wrapper import EnvWrapper, GivenWrapper
+from warpdrive_min.consistency.checker import finite_bounds
+from warpdrive_min.dialect import layout
+from warpdrive_min.environment import Observations
+from warpdrive_min.errors import require
+
+
+class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
+    """The core's checker with WarpDrive's actions, which pushes what its environments leave to the trainer.
+
+    Arguments are the core's. With a seed the actions are the same at every step, as WarpDrive's are: a test that was
+    written for it plays the episodes that it played there. The core's own class draws new ones.
+    """
+
+    _seed: int | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        chosen = self._wrapper_class
+        arrays = {
+            "policy_tag_to_agent_id_map": self._policies,
+            "create_separate_placeholders_for_each_policy": self._separate,
+            "obs_dim_corresponding_to_num_agents": self._agents_axis,
+            "push_data_batch_placeholders": False,
+        }
+        self._wrapper_class = functools.partial(  # type: ignore[assignment]  # what makes one
+            _checked, EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen, arrays
+        )
+
+    def test_env_reset_and_step(
+        self, consistency_threshold_pct: float = 1, seed: int | None = None, **more: Any
+    ) -> float:
+        """Run every scenario as the core's does; ``seed`` is that of the actions of each step, too."""
+        self._seed = seed
+        return super().test_env_reset_and_step(consistency_threshold_pct, seed, **more)
+
+    def draw_actions(self, env: Any, num_envs: int, generator: np.random.Generator) -> list[dict[Hashable, Any]]:
+        """Return WarpDrive's actions of a step; those of a drawn config are the core's."""
+        if callable(self._configs):
+            return super().draw_actions(env, num_envs, generator)
+        return generate_random_actions(env, num_envs, self._seed)
+
+
+def generate_random_actions(env: Any, num_envs: int, seed: int | None = None) -> list[dict[Hashable, Any]]:
+    """Draw a uniform action for each agent of each environment, by NumPy's global generator, as WarpDrive does.
+
+    Args:
+        env: With an ``action_space`` by agent.
+        num_envs: Length of the result.
+        seed: Seeds the generator first, so that the same seed gives the same actions; None: it goes on.
+
+    Raises:
+        ConfigError: A box has no finite bounds.
+    """
+    if seed is not None:
+        np.random.seed(seed)  # noqa: NPY002  (WarpDrive's draws)
+    return [{agent: _draw(space) for agent, space in env.action_space.items()} for _ in range(num_envs)]
+
+
+def _draw(space: Any) -> Any:
+    if hasattr(space, "low"):
+        finite_bounds(space)
+        return np.random.uniform(space.low, space.high, space.shape)  # noqa: NPY002
+    counts = space.nvec if hasattr(space, "nvec") else int(space.n)
+    return np.random.randint(0, counts, dtype=np.int32)  # noqa: NPY002
+
+
+def _checked(
+    chosen: type[Any], arrays: Mapping[str, Any], env: Any, *, seed: int, exact: bool, **named: Any
+) -> env_wrapper.EnvWrapper:
+    """Make a wrapper; a class that a user wrote gets the arguments that WarpDrive's checker gives."""
+    if issubclass(chosen, env_wrapper.EnvWrapper) and chosen.__init__ is env_wrapper.EnvWrapper.__init__:
+        return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
+    require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
+    return _with_placeholders(GivenWrapper, arrays)(chosen(env_obj=env, **named))
+
+
+def _with_placeholders(
+    wrapper: type[env_wrapper.EnvWrapper], arrays: Mapping[str, Any]
+) -> type[env_wrapper.EnvWrapper]:
+    """Return a wrapper whose first reset pushes what a trainer would, and the table of actions if there is one.
+
+    Args:
+        wrapper: Class to derive from.
+        arrays: Keyword arguments of `create_and_push_data_placeholders`.
+    """
+
+    class Checked(wrapper):  # type: ignore[misc, valid-type]  # a class that is a variable
+        def reset_all_envs(self) -> Observations:
+            """Start a new episode in every copy."""
+            is_first = self.reset_on_host
+            observations: Observations = super().reset_all_envs()
+            if is_first and self.vectorised:
+                layout.create_and_push_data_placeholders(self, **arrays)
+                if hasattr(self.env, "step_actions") and self.backend.language == "cuda_c":
+                    self.cuda_data_manager.add_shared_constants({ACTION_TABLE: self.env.step_actions})
+                    self.cuda_function_manager.initialize_shared_constants(self.cuda_data_manager, [ACTION_TABLE])
+            return observations
+
+        reset = reset_all_envs
+
+    return Checked
+
+
+ACTION_TABLE = "kIndexToActionArr"
+"""Name under which WarpDrive's CUDA C reads the moves of the actions."""
