@@ -163,3 +163,17 @@ def test_environment_that_raises_is_told_with_its_config():
     assert re.fullmatch(
         r"scenario drawn with seed \d+, config {.*'limit': 5}; run again with num_configs=1 and .*", note
     )
+
+
+def test_array_of_a_config_is_told_by_its_type_and_shape():
+    """The numbers of a large one would hide what went wrong."""
+
+    class Fails(Counter):
+        def __init__(self, table=None):
+            super().__init__(episode_length=3)
+            raise ZeroDivisionError
+
+    tables = {"large": {"table": np.zeros((200, 7), np.float32)}}
+    with pytest.raises(ZeroDivisionError) as caught:
+        checker(dual_mode_env_class=Fails, env_configs=tables).test_env_reset_and_step(seed=0)
+    assert "config {'table': 'float32 array (200, 7)'}" in caught.value.__notes__[0]

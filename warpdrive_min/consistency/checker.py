@@ -177,7 +177,7 @@ class EnvironmentCPUvsGPU:
             is_seen = not resynchronise or run.counts.n_compared
             _require(is_seen, "rounding decides every row, so nothing was compared", do="take exact=True")
         except Exception as error:  # whatever the environment raises
-            error.add_note(f"scenario {scenario.name}, config {dict(scenario.config)}; run again with {scenario.again}")
+            error.add_note(f"scenario {scenario.name}, config {scenario.shown}; run again with {scenario.again}")
             raise
         if resynchronise:
             log.info("scenario %s: %d of %d rows in doubt", scenario.name, run.counts.n_in_doubt, run.counts.n_rows)
@@ -228,7 +228,7 @@ class EnvironmentCPUvsGPU:
                 f"  {found.n_wrong} of {found.n_elements} elements of {moment.name} differ"
                 + ("; the next:" if others else ""),
                 *(f"    {other}" for other in others),
-                f"  environment {run.wrapper.name!r} on backend {self._backend!r}, config {dict(scenario.config)}",
+                f"  environment {run.wrapper.name!r} on backend {self._backend!r}, config {scenario.shown}",
                 f"  run it again with {scenario.again}",
             ]
         )
@@ -281,6 +281,14 @@ class _Scenario:
     """Generator of the starts and the actions."""
     again: str
     """Arguments that repeat it."""
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Config for a message: arrays by type and shape."""
+        return {
+            name: f"{value.dtype} array {value.shape}" if isinstance(value, np.ndarray) else value
+            for name, value in self.config.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
