@@ -97,7 +97,8 @@ WHOLE_TASKS: Final = (
 )
 """Every run config that is to learn. Both kinds of agents learn in those of Tag, and the taggers are judged: at random
 they have 5.6 and 36.8, and what they reach falls again while the runners learn to escape. In the COVID-19 economy the
-nation's welfare is, which is the governors' doing: some 360 at random, 448 at level 7 throughout. In RICE the utility of all regions is: 191 at random, and 226 at the best rates that never change.
+nation's welfare is, which is the governors' doing: some 360 at random, 448 at level 7 throughout. In RICE the utility
+of all regions is: 191 at random, and 226 at the best rates that never change.
 """
 UNTIL_END: Final = {"until": "end"}
 """Axis of a whole run; without it a run ends at the threshold."""

@@ -1,4 +1,4 @@
-"""Public code that was written for WarpDrive, as shipped, under ``--host``: what docs/compat.md says of it.
+"""Public code that was written for WarpDrive, as shipped, on a GPU and by ``--host``: what docs/compat.md says of it.
 
 The environment variable PUBLIC_WARP_DRIVE_CODE names a folder with checkouts: `warp-drive` (salesforce/warp-drive at
 bac017e), `warp-drive-1.6` and so on (at its tags), `crowd` (superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice`
@@ -54,7 +54,39 @@ RUNS = [
     ("ai-economist", ("tests/run_covid19_cpu_gpu_consistency_checks.py",), "verify_activation_code"),
     ("ai-economist", ("ai_economist/training/training_script.py", "-e", COVID), "verify_activation_code"),
 ]
-"""Checkout, what is run in it, and what it says at its end."""
+"""Checkout, what is run in it under ``--host``, and what it says at its end."""
+NUMBA_SCRIPT = SCRIPT.replace("pycuda", "numba")
+ON_A_GPU = [
+    ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
+    ("warp-drive", (*PYTEST, "tests/warp_drive/numba_tests"), "11 passed"),
+    ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "5 passed"),
+    ("warp-drive", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
+    ("warp-drive", (*PYTEST, "tests/wd_training"), "3 passed"),
+    *(("warp-drive", (SCRIPT, "-e", name), "rc 0") for name in ("tag_gridworld", "tag_continuous")),
+    *(
+        ("warp-drive", (NUMBA_SCRIPT, "-e", name), "rc 0")
+        for name in (
+            *("tag_gridworld", "tag_gridworld_with_reset_pool", "tag_continuous", "single_cartpole"),
+            *("single_mountain_car", "single_continuous_mountain_car", "single_acrobot", "single_pendulum"),
+        )
+    ),
+    *(
+        ("warp-drive", (f"tutorials/{name}.ipynb",), "rc 0")
+        for name in (
+            *("tutorial-1.a-warp_drive_basics", "tutorial-1.b-warp_drive_basics", "tutorial-2.a-warp_drive_sampler"),
+            *("tutorial-2.b-warp_drive_sampler", "tutorial-3-warp_drive_reset_and_log", "simple-end-to-end-example"),
+        )
+    ),
+    ("crowd", (*PYTEST, "tests/warp_drive"), "8 passed"),
+    ("crowd", (*PYTEST, "tests/example_envs"), "5 passed"),
+    ("crowd", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
+    *(("crowd", (f"warp_drive/run_toturial_{n}.py",), "rc 0") for n in (1, 2, 3, 4)),
+    ("crowd", ("envs/tag_gridworld/run_cpu_gpu_env_consistency_checks.py",), "rc 0"),
+    ("crowd", ("envs/tag_continuous/run_cpu_gpu_env_consistency_checks.py",), "scenario 'test2', step 1: rewards"),
+    ("rice", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "scenario 'no_negotiation'"),
+    ("rice", ("scripts/train_with_warp_drive.py",), "Valid submission"),
+]
+"""The same on a GPU, without ``--host``."""
 
 
 def script_of(notebook: Path, folder: Path) -> Path:
@@ -66,12 +98,18 @@ def script_of(notebook: Path, folder: Path) -> Path:
     return script
 
 
-def run(checkout: Path, *words: str) -> str:
-    """Run words of a command line in a checkout by ``--host``, and return what it says, at last its exit status."""
-    optimised = [] if words[0] == "-m" else ["-O"]
+def run(checkout: Path, *words: str, host: bool = True) -> str:
+    """Run words of a command line in a checkout, and return what it says, at last its exit status.
+
+    Args:
+        checkout: Folder, the working folder of the run.
+        words: Script or ``-m module``, and its arguments.
+        host: By ``--host``, and scripts without assertions, which most make of a GPU.
+    """
+    python = [sys.executable, *(["-O"] if host and words[0] != "-m" else []), "-W", "ignore"]
     path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep), str(checkout)])
     ran = subprocess.run(
-        [sys.executable, *optimised, "-W", "ignore", "-m", "warpdrive_min.compat", "--host", *words],
+        [*python, "-m", "warpdrive_min.compat", *(["--host"] if host else []), *words],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
@@ -85,15 +123,23 @@ def run(checkout: Path, *words: str) -> str:
 needs_checkouts = pytest.mark.skipif(FOLDER is None, reason="no checkouts; name their folder by PUBLIC_WARP_DRIVE_CODE")
 
 
-@needs_host
 @needs_checkouts
-@pytest.mark.parametrize(("project", "words", "says"), RUNS, ids=[f"{each[0]}-{each[1][-1]}" for each in RUNS])
-def test_public_code_runs_on_host(project, words, says, tmp_path):
-    """It ends well, or by an error of its own or what docs/compat.md says; ``-O`` leaves out assertions of a GPU."""
+@pytest.mark.parametrize(
+    ("project", "words", "says", "host"),
+    [
+        pytest.param(
+            *each, host, id=f"{each[0]}-{'-'.join(each[1][-2:])}", marks=needs_host if host else pytest.mark.gpu
+        )
+        for runs, host in ((RUNS, True), (ON_A_GPU, False))
+        for each in runs
+    ],
+)
+def test_public_code_runs(project, words, says, host, tmp_path):
+    """It ends well, or by an error of its own or what docs/compat.md says."""
     checkout = Path(str(FOLDER), project)
     if words[0].endswith(".ipynb"):
         words = (str(script_of(checkout / words[0], tmp_path)),)
-    assert says in run(checkout, *words)
+    assert says in run(checkout, *words, host=host)
 
 
 OWN_TRAINER = """
