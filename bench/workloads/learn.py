@@ -478,10 +478,15 @@ def _n_seeds(seeds: Seeds) -> int:
 
 
 def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str]) -> Column[Seeds]:
-    """Return the column of a metric of all seeds; a seed that misses the threshold takes longer than all others."""
+    """Return the column of a metric of all seeds; a seed that misses the threshold takes longer than all others.
+
+    Runs to the end are not timed.
+    """
 
     def text(seeds: Seeds) -> str:
         reached = _values(seeds, name)
+        if name == "seconds_to_threshold" and is_to_the_end(seeds[0].point):
+            return NOTHING
         return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
 
     return Column(header, text, is_right=True)

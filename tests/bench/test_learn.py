@@ -14,6 +14,7 @@ import torch
 
 from bench.measure import Curve
 from bench.show import render
+from bench.show.columns import NOTHING
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, UNTIL_END, WHOLE_TASKS, LearningRun, Task, settings, task_point
 from bench.workloads.train import shipped, train_points
@@ -171,7 +172,9 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
         seed_record(seed, None, after, point=task_point(task, "host", seed) | UNTIL_END, curve=curve)
         for seed, after in enumerate((37.0, 25.0, 38.0))
     ]
-    assert "| 2 of 3 |" in render.markdown(learn.learning_table(records))
+    table = render.markdown(learn.learning_table(records))
+    assert "| 2 of 3 |" in table
+    assert f"| 0 of 3 | not reached | {NOTHING} |" in table, "a run to the end has steps and is not timed"
     chart = learn.LEARN.charts[0](records)
     assert [(panel.title, panel.level) for panel in chart.panels] == [
         ("Tag GridWorld (tagger), PPO, to the end, 100 x, 3 seeds", 30.0),
