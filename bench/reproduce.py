@@ -288,9 +288,7 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
     old, new = fields(then), fields(here)
     if here.status == "skipped":  # nothing ran
         new |= {name: old[name] for name in ("mode", "threads")}
-    apart = {
-        name: (old.get(name), new.get(name)) for name in {**old, **new} if name not in old or old[name] != new.get(name)
-    }
+    apart = {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
     changed = changed_files(then.git.get("sha")) if "git.sha" in apart else None
     return apart if changed is None else {**apart, "files of the code that changed": (0, changed)}
 

@@ -75,7 +75,8 @@ def test_differences_are_listed():
     """Versions, commit, changes and packages that are not the same stand there with both values; no others do."""
     then = record(dependencies_hash="a", machine={"gpu": None, "torch": "2.11", "cores": 2, "unread": {"gpu": "none"}})
     git = {"sha": "fedcba", "dirty": True, "diff_hash": "1"}
-    here = record(dependencies_hash="b", machine={"gpu": None, "torch": "2.13", "cores": 2, "unread": {}}, git=git)
+    machine = {"gpu": None, "torch": "2.13", "cores": 2, "unread": {}, "settings": None}  # older records lack settings
+    here = record(dependencies_hash="b", machine=machine, git=git)
     assert reproduce.differences(then, here) == {
         "machine.torch": ("2.11", "2.13"),
         "git.sha": ("0123456789", "fedcba"),
