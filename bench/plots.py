@@ -73,8 +73,18 @@ def plot(
         paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name, past=past)]
     for line in cut:
         typer.echo(f"left out: {line}")
+    for line in listed(paths):
+        typer.echo(line)
+
+
+def listed(paths: Iterable[Path]) -> list[str]:
+    """Return a line for each figure, with the suffixes of all its files."""
+    suffixes: dict[Path, list[str]] = {}
     for path in paths:
-        typer.echo(f"figure: {path}")
+        suffixes.setdefault(path.with_suffix(""), []).append(path.suffix)
+    return [
+        f"figure: {stem}{first}{''.join(f', {each}' for each in more)}" for stem, (first, *more) in suffixes.items()
+    ]
 
 
 def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart]:

@@ -122,8 +122,10 @@ def command(
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
     for name, group in machines.items():
         stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
-        for path in plots.draw(group, figures, stem=stem):
-            say(f"figure: {path}")
+        for line in plots.listed(plots.draw(group, figures, stem=stem)):
+            say(line)
+    if preset is PresetName.smoke:
+        say("preset smoke only shows that every case runs: its sizes are too small and its times too short to compare")
     if any(record.status == "failed" for record in records):
         raise typer.Exit(1)
 
@@ -137,8 +139,8 @@ def _require_known(conditions: Sequence[str]) -> None:
     for condition in conditions:
         axis, _, text = condition.partition("=")
         if axis not in known or text not in known[axis]:
-            choices = ", ".join(known.get(axis, {})) or f"no such axis; axes are {', '.join(known)}"
-            raise typer.BadParameter(f"--where {condition}: unknown (known: {choices})")
+            choices = f"unknown (known: {', '.join(known[axis])})" if axis in known else f"axes are {', '.join(known)}"
+            raise typer.BadParameter(f"--where {condition}: {choices}")
 
 
 def _show(records: list[Record]) -> None:

@@ -142,10 +142,14 @@ def test_training_is_shown_over_the_reference():
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):
-    """`run` writes records and figures, says why backends are skipped, and ends in a table."""
+    """`run` writes records and figures, and prints a table, a line for each figure, and what preset smoke is for."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
     folders = ("--out", tmp_path / "sweeps", "--figures", tmp_path / "figures")
-    assert "x oracle (NumPy, 1 thread)" in bench("run", "--preset", "smoke", *where, *folders)
+    said = bench("run", "--preset", "smoke", *where, *folders)
+    assert "x oracle (NumPy, 1 thread)" in said
+    assert said.count("figure: ") == len(list((tmp_path / "figures").glob("*.png"))) >= 1
+    assert ".png, .pdf" in said
+    assert "preset smoke only shows that every case runs" in said
     (file,) = (tmp_path / "sweeps").glob("*.jsonl")
     assert len(read_all([file])) >= 2
     assert list((tmp_path / "figures").glob("*.png"))

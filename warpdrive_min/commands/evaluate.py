@@ -87,7 +87,7 @@ def _about(trained: TrainedPolicies) -> dict[str, str | int]:
 
 def _table(first: str, scores: Mapping[tuple[str, ...], evaluation.Score], *further: str) -> Table:
     """Return a table of scores, by the cells of their first columns."""
-    table = Table(first, *further, "mean return", "standard error", "of one agent", "steps", "episodes")
+    table = Table(first, *further, "mean return", "standard error", "per agent", "steps", "episodes")
     for cells, score in scores.items():
         table.add_row(
             *cells,

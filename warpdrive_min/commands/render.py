@@ -54,7 +54,7 @@ def render(
     """Play one episode and write it as a player, a film, a picture or a record; exits with 1 if that fails."""
     with errors_told():
         if out.suffix != RECORD:
-            require_format(out)
+            require_format(out, RECORD)
         name, settings, found = _environment(policy, env, sampled, member)
         name = environment_name(name, "render.env")
         given = read_settings(config or [], "render.config")

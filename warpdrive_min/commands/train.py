@@ -334,7 +334,7 @@ def _scale(run: RunConfig, make_wrapper: Callable[[int], EnvWrapper]) -> None:
         make_wrapper,
         on_point=lambda point: say(f"{point.num_envs:,} environments: {point.steps_per_s:,.0f} env-steps/s"),
     )
-    table = Table("environments", "batch", "env-steps/s", "of the best", "memory, at most", "measured")
+    table = Table("envs", "batch", "env-steps/s", "of the best", "memory, predicted", "measured")
     for point in scaling.points:
         table.add_row(
             f"{point.num_envs:,}",

@@ -51,6 +51,7 @@ def write(scene: Scene, path: str | Path, fps: int = 20, progress: Progress = la
         FORMATS[path.suffix](scene, unfinished, fps, progress)
 
 
-def require_format(path: Path) -> None:
-    """Raise `ConfigError` unless the path's suffix is known."""
-    require(path.suffix in FORMATS, "write", f"unknown format {path.suffix!r}", path, f"known are {', '.join(FORMATS)}")
+def require_format(path: Path, *others: str) -> None:
+    """Raise `ConfigError` unless the path's suffix is known; it names those of ``others``, which a caller writes."""
+    do = f"known are {', '.join([*FORMATS, *others])}"
+    require(path.suffix in FORMATS, "write", f"unknown format {path.suffix!r}", path, do)
