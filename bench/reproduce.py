@@ -22,7 +22,8 @@ from .judge import disturbed, name_of, position
 from .machine import CODE
 from .measure import Metric
 from .point import passes
-from .record import SWEEPS, Context, Record, RecordError, append, read_all
+from .record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all
+from .sets import SETS
 from .stopping import keeps
 from .worker import run_point
 
@@ -76,7 +77,7 @@ def reproduce(
         _end([certified(path, as_json) for path in certificates(Path(run))], as_json)
     cut: list[str] = []
     try:
-        chosen = find(read_all(records or [SWEEPS], cut), run, where or [])
+        chosen = find(read_all(records or searched(), cut), run, where or [])
     except NoSuchRunError as error:
         typer.echo("\n".join([str(error), *(f"left out: {line}" for line in cut)]))
         raise typer.Exit(NO_SUCH_RUN) from error
@@ -91,6 +92,11 @@ def reproduce(
         if not as_json:
             typer.echo("\n".join(lines(repetitions[-1])))
     _end(repetitions, as_json)
+
+
+def searched(root: Path = RESULTS) -> list[Path]:
+    """Return the folders in which a run is looked for unless others are named: all sets, and the archive of sweeps."""
+    return [path for path in (*sorted((root / SETS.name).glob("*")), root / SWEEPS.name) if path.is_dir()]
 
 
 def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from bench import machine, reproduce, sweep
 from bench.case import Skip
 from bench.measure import Curve
 from bench.point import Check
-from bench.record import SWEEPS, Context, read_all
+from bench.record import SWEEPS, Context, append, read_all
 from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 from warpdrive_min.cli import app as train_app
@@ -251,6 +251,14 @@ def test_shipped_record_of_a_gpu_is_other_hardware_here():
     assert got.verdict == OTHER_HARDWARE
     assert got.ratio[0] > 0
     assert got.differs["machine.cpu"][0] == "another"
+
+
+def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
+    """A set's name is a run as those of sweeps are: the records of the published figures are found without a folder."""
+    for folder, run_id in (("sets/a-set", "a-set"), ("sweeps", "run-a")):
+        append(tmp_path / folder / "records.jsonl", record(run_id=run_id))
+        assert find(read_all(reproduce.searched(tmp_path)), run_id, [])
+    assert {path.parent.name for path in reproduce.searched()} >= {"sets"}
 
 
 # ------------------------------------------------------------------ certificates
