@@ -20,6 +20,7 @@ from envs import ENVS, CartPole
 from warpdrive_min import EnvWrapper
 from warpdrive_min.cli import app
 from warpdrive_min.commands import train as train_command
+from warpdrive_min.commands.environments import run_config_path
 from warpdrive_min.errors import known
 from warpdrive_min.rendering import Episode
 from warpdrive_min.stopping import Stopped
@@ -96,6 +97,19 @@ def test_train_resumes_the_latest_run(tmp_path):
         folder = tmp_path / "single_cartpole" / "experiments" / name
         assert result.output == f"{folder}\n", "quiet: nothing else"
         assert (folder / "checkpoints" / "checkpoint_000000003").is_dir()
+
+
+@pytest.mark.parametrize("by", ["latest", "its folder"])
+def test_run_that_is_resumed_with_a_run_config_keeps_its_backend(by, tmp_path):
+    """The file names `numba`; the run began on `cpu`, and continues there."""
+    file = run_config_path("cartpole")
+    over = settings({**TINY, "saving.basedir": str(tmp_path)})
+    first = run("train", "--config", file, "--backend", "cpu", *over, "--iterations", "1", "--quiet")
+    assert first.exit_code == 0, first.output
+    where = "latest" if by == "latest" else first.output.strip()
+    result = run("train", "--config", file, "--resume", where, *over, "--iterations", "1")
+    assert result.exit_code == 0, result.output
+    assert "cartpole: backend cpu" in result.output
 
 
 def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
