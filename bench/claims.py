@@ -388,13 +388,13 @@ def published() -> list[Record]:
 
 def claims(
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
-    source: Annotated[str | None, typer.Option(help="Keep only claims whose source has this in it.")] = None,
-    run: Annotated[bool, typer.Option("--run", help="Measure now what this machine can.")] = False,
+    source: Annotated[str | None, typer.Option(help="Only claims whose source contains this text.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="First measure what this machine can.")] = False,
     out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = SWEEPS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Hold every claim about speed and learning, WarpDrive's and our own, against records."""
+    """Compare every claim about speed and learning, WarpDrive's and our own, with records."""
     with exiting(1, RecordError, OSError, to_stderr=True):
         ours = published()
         paths, cut = ([*published_records(), *past_records()], list[str]()) if records is None else (records, None)

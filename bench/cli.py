@@ -24,7 +24,7 @@ from .selftest import selftest
 from .static.command import static
 from .static.model import static_model
 
-app = typer.Typer(help="Sweep, record and plot the benchmarks.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
 app.command("paper")(paper)
 app.command("table")(documents.table)

@@ -146,17 +146,17 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
 
 def compare(
     a: Annotated[str | None, typer.Argument(help="Records (file, folder), or a revision; `.` is this tree.")] = None,
-    b: Annotated[str | None, typer.Argument(help="The same; it is what is called faster or slower.")] = None,
-    axis: Annotated[str | None, typer.Option(help="AXIS=A,B: two values, in place of two sides.")] = None,
+    b: Annotated[str | None, typer.Argument(help="The other side, which is called faster or slower.")] = None,
+    axis: Annotated[str | None, typer.Option(help="AXIS=A,B: compare two values of an axis instead.")] = None,
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
     case: Names = None,
     where: Where = None,
-    same: Annotated[float, typer.Option(help="Largest difference, in %, of what is called the same.")] = 100 * SAME,
+    same: Annotated[float, typer.Option(help="Largest difference, in %, that is called the same.")] = 100 * SAME,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
     resume: Resume = None,
 ) -> None:
-    """Measure two sides in turns, or take two files of records; say which is faster.
+    """Measure two sides in turns, or read two files of records, and say which is faster.
 
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.

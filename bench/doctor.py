@@ -46,7 +46,7 @@ class Finding:
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Say what this machine can measure and what not, and what to do about it; exits with 1 if there is a problem."""
+    """Report what this machine can measure, and what to do about problems; exits with 1 if there is one."""
     findings = examine()
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))

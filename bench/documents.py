@@ -48,7 +48,7 @@ def table(
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
-    """Print the tables of documents again in their places, each by the `python -m bench table ...` command above it."""
+    """Update the tables of documents: run the `python -m bench table ...` command above each."""
     with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
         for document in documents:
             typer.echo(f"{document}:")

@@ -46,7 +46,7 @@ def export(
     records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
-    """Write records for ASV, github-action-benchmark or Bencher: of each the time or cost of which less is better."""
+    """Write records for ASV, github-action-benchmark or Bencher, as times or costs: less is better."""
     with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
         shown, left_out = costs(read_all(records))
         for line in left_out:

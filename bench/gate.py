@@ -198,7 +198,7 @@ def gate(
     env: Annotated[list[str] | None, typer.Option(help="With --static: environment, or module:Class.")] = None,
     config: Annotated[str | None, typer.Option(help="With --static: arguments of a user's environment.")] = None,
 ) -> None:
-    """Say whether the time of an environment step grew over a baseline, or with --static what kernels became.
+    """Fail if something is slower than a baseline, or with --static if the machine code of kernels is worse.
 
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.

@@ -114,14 +114,16 @@ class Publication:
 
 def publish(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
-    until_s: Annotated[float | None, typer.Option(help="Stop cleanly before so many seconds; go on later.")] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Step to leave out, which the manifest says.")] = None,
+    until_s: Annotated[
+        float | None, typer.Option(help="Stop cleanly before this many seconds; continue later.")
+    ] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
     shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
     at_once: sweep.AtOnce = 1,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
-    """Make the set of this commit on this kind of machine, or go on with it: records, figures, tables, manifest.
+    """Make or continue the set of this commit on this kind of machine: records, figures, tables, manifest.
 
     Shards of a set can be measured at once, each on a GPU and cores of its own; the call without one makes the rest.
     Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if there is more to do.

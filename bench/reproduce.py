@@ -65,8 +65,10 @@ def reproduce(
     ],
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE, or case=NAME.")] = None,
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
-    tolerance: Annotated[float, typer.Option(min=0, help="Share by which a figure may differ.")] = TOLERANCE,
-    out: Annotated[Path | None, typer.Option(help="File that gets the new records too.")] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Largest relative difference that counts as reproduced.")
+    ] = TOLERANCE,
+    out: Annotated[Path | None, typer.Option(help="Also write the new records to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken.

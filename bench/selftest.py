@@ -76,12 +76,12 @@ def selftest(
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure what changes cost that are planted.")] = False,
-    static: Annotated[bool, typer.Option("--static", help="Plant changes, and gate them without a clock.")] = False,
-    change: Annotated[list[str] | None, typer.Option(help="With either: keep changes whose name has this.")] = None,
-    rebuilds: Annotated[int, typer.Option(min=0, help="With --static: programs that are built anew.")] = REBUILDS,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the cost of test changes to the code.")] = False,
+    static: Annotated[bool, typer.Option("--static", help="Test the static gate with changes to the code.")] = False,
+    change: Annotated[list[str] | None, typer.Option(help="With either: only changes with this in their name.")] = None,
+    rebuilds: Annotated[int, typer.Option(min=0, help="With --static: programs to build twice.")] = REBUILDS,
 ) -> None:
-    """Gate the present code against itself, as it is and with a slow-down, many times over.
+    """Test the gate: compare the present code with itself, unchanged and with a slow-down, many times.
 
     Exits with 0 if of every point each gate passes what is the same and 19 in 20 catch the slow-down, with 1 if not,
     with 3 if there is nothing to gate, with 5 if a point fails. With --measure: with 0, or with 5 if a change fails.

@@ -78,15 +78,17 @@ def measured(todo: Sequence[Job], context: Context, file: Path, tell: Callable[[
 
 console = render.console()
 
-Names = Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")]
-Counts = Annotated[list[int] | None, typer.Option(help="Keep only these; may be given several times.")]
-Where = Annotated[list[str] | None, typer.Option(help="Keep only points with AXIS=VALUE.")]
-AtOnce = Annotated[int, typer.Option(min=1, help="Most points of a GPU that are set up at once; each is timed alone.")]
-Resume = Annotated[str | None, typer.Option(help="Run id to go on with; finished points are not run again.")]
+Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
+Counts = Annotated[list[int] | None, typer.Option(help="Only these; may be repeated.")]
+Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
+AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points of a GPU at once; each is timed alone.")]
+Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
 
 
 def command(
-    preset: Annotated[PresetName, typer.Option(help="How much to run.")] = PresetName.default,
+    preset: Annotated[
+        PresetName, typer.Option(help="Which points, and how long each is measured.")
+    ] = PresetName.default,
     case: Names = None,
     env: Names = None,
     backend: Names = None,
@@ -97,7 +99,7 @@ def command(
     figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
     resume: Resume = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
-    note: Annotated[str | None, typer.Option(help="Kept in every record, say what else ran meanwhile.")] = None,
+    note: Annotated[str | None, typer.Option(help="Text for every record, such as what else was running.")] = None,
     ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
     at_once: AtOnce = 1,
 ) -> None:

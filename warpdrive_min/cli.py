@@ -12,7 +12,7 @@ from warpdrive_min.commands.validate import validate
 from warpdrive_min.commands.verify import verify
 
 app = typer.Typer(
-    help="Write, prove and look at environments; train policies in them, and see how they do.",
+    help="Create and check environments; train, evaluate and render policies.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -27,16 +27,18 @@ WIDE: Final = 220
 
 
 def peers(
-    preset: Annotated[PresetName, typer.Option(help="How much to run.")] = PresetName.default,
+    preset: Annotated[
+        PresetName, typer.Option(help="Which points, and how long each is measured.")
+    ] = PresetName.default,
     peer: Annotated[list[str] | None, typer.Option(help="Keep only these; a peer or a package.")] = None,
     where: Where = None,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Ours; else the first on the same kind of device.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Our backend; else the first on the same kind of device.")] = None,
     timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
     resume: Resume = None,
 ) -> None:
-    """Measure other people's software in turns with ours, on the same work; exits with 1 if a point failed.
+    """Measure other software in turns with ours, on the same work; exits with 1 if a point failed.
 
     It exits with 3 if nothing was measured. What is not installed is skipped, with the line that installs it.
     """

@@ -41,7 +41,7 @@ def static(
         list[str] | None, typer.Option(help=f"Of {', '.join(BACKENDS)}, {counts.BACKEND}; else the first two.")
     ] = None,
     arch: Archs = None,
-    n_envs: Annotated[int | None, typer.Option(min=1, help="Copies of each environment.")] = None,
+    n_envs: Annotated[int | None, typer.Option(min=1, help="Number of environments.")] = None,
     n_agents: Annotated[int | None, typer.Option(min=1, help="Agents, where that can be chosen.")] = None,
     config: Annotated[str | None, typer.Option(help="Arguments of a user's environment, as JSON.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,

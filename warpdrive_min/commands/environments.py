@@ -25,7 +25,9 @@ PYTHON: Final = {"True": True, "False": False, "None": None}
 PREFIX: Final = "single_"
 """Prefix of the names of environments of one agent in WarpDrive's run configs."""
 
-Backend = Annotated[str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}.")]
+Backend = Annotated[
+    str | None, typer.Option(help=f"Backend; by default the first that runs here of {', '.join(PREFERRED)}.")
+]
 """Option of a command that needs a backend; `first_available` chooses where it is not given."""
 
 console = Console()

@@ -18,12 +18,14 @@ from warpdrive_min.training.trained import TrainedPolicies, load_policies, load_
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(help="Checkpoint, or a run: its best one, if it keeps one, or the latest.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes, each in an environment of its own.")] = 100,
+    path: Annotated[
+        Path, typer.Argument(help="Checkpoint, or a run: its best checkpoint if it keeps one, else the latest.")
+    ],
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, each in its own environment.")] = 100,
     backend: Backend = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and draws.")] = 0,
-    member: Annotated[int | None, typer.Option(min=0, help="Of a population this member alone.")] = None,
-    sampled: Annotated[bool, typer.Option("--sampled", help="Draw actions; else the policies do their best.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of initial states and sampled actions.")] = 0,
+    member: Annotated[int | None, typer.Option(min=0, help="Only this member of a population.")] = None,
+    sampled: Annotated[bool, typer.Option("--sampled", help="Sample actions; else greedy.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Play whole episodes and print each policy's mean return and its standard error; exits with 1 if that fails.

@@ -39,19 +39,24 @@ def render(
     out: Annotated[Path, typer.Option(help=f"File; its suffix is the format: {', '.join([*FORMATS, RECORD])}.")],
     env: Annotated[str | None, typer.Argument(help="Environment; by default that of the checkpoint.")] = None,
     policy: Annotated[
-        str, typer.Option(help=f"Who acts: {', '.join(POLICIES)}, or the path of a checkpoint or run; its best counts.")
+        str,
+        typer.Option(
+            help=f"Who acts: {', '.join(POLICIES)}, or the path of a checkpoint or run; a run's best is used."
+        ),
     ] = "random",
     backend: Backend = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps at most; by default the whole episode.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of starts and actions.")] = 0,
-    n_envs: Annotated[int, typer.Option(min=1, help="Copies of the environment.")] = 1,
-    env_id: Annotated[int, typer.Option(min=0, help="Which copy is drawn.")] = 0,
-    fps: Annotated[int, typer.Option(help="Frames a second.")] = 20,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Largest number of steps; by default the whole episode.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of initial states and actions.")] = 0,
+    n_envs: Annotated[int, typer.Option(min=1, help="Number of environments.")] = 1,
+    env_id: Annotated[int, typer.Option(min=0, help="Which of them is drawn.")] = 0,
+    fps: Annotated[int, typer.Option(help="Frames per second.")] = 20,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the environment's config.")] = None,
-    member: Annotated[int | None, typer.Option(min=0, help="Of a population; by default its best one.")] = None,
-    sampled: Annotated[bool, typer.Option("--sampled", help="A trained policy draws; else it does its best.")] = False,
+    member: Annotated[int | None, typer.Option(min=0, help="Member of a population; by default the best.")] = None,
+    sampled: Annotated[bool, typer.Option("--sampled", help="Sample a trained policy's actions; else greedy.")] = False,
 ) -> None:
-    """Play one episode and write it as a player, a film, a picture or a record; exits with 1 if that fails."""
+    """Play one episode and write a web page, a video, an image or its arrays; exits with 1 if that fails."""
     with errors_told():
         if out.suffix != RECORD:
             require_format(out, RECORD)

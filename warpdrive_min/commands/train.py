@@ -48,31 +48,37 @@ PROGRAM: Final = "python -m warpdrive_min"
 
 def train(
     env: Annotated[
-        str | None, typer.Option("--env", "-e", help="Environment, trained by its run config unless --config is given.")
+        str | None, typer.Option("--env", "-e", help="Environment; uses its own run config unless --config is given.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Run config, a YAML file.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE over the run config, as trainer.num_envs=64.")
+        list[str] | None, typer.Option("--set", help="KEY=VALUE changes a setting, e.g. trainer.num_envs=64.")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}; of a resumed run, its own.")
+        str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}; a resumed run keeps its own.")
     ] = None,
     n_gpus: Annotated[
-        int | None, typer.Option("--gpus", "-n", min=1, help="GPUs; by default trainer.num_gpus of the run config.")
+        int | None, typer.Option("--gpus", "-n", min=1, help="Number of GPUs; by default trainer.num_gpus.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(help="Go on from this checkpoint or run, or from the latest run of the run config.")
+        str | None, typer.Option(help="Continue this checkpoint or run, or `latest`, the newest of the run config.")
     ] = None,
     results_dir: Annotated[
         str | None, typer.Option(help="Name of the run's folder in saving.basedir/name/tag; by default the time.")
     ] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Stop after so many; the run can be resumed.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="As trainer.seed.")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many iterations; the run can be resumed.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Sets trainer.seed.")] = None,
     population: Annotated[
-        int | None, typer.Option("--population", "-p", min=1, help="Agents trained at once, as population.size.")
+        int | None,
+        typer.Option("--population", "-p", min=1, help="Number of agents trained at once; sets population.size."),
     ] = None,
     auto_scale: Annotated[
-        bool, typer.Option("--auto-scale", help="Try numbers of environments, recommend one, and train nothing.")
+        bool,
+        typer.Option(
+            "--auto-scale", help="Measure speed over numbers of environments and recommend one; trains nothing."
+        ),
     ] = False,
     certify: Annotated[
         bool, typer.Option("--certify", help="Write certificate.json, from which `verify` replays the run.")

@@ -34,16 +34,16 @@ Finding = tuple[Subject, Result]
 
 def validate(
     path: Annotated[str, typer.Argument(help="Folder of a package, path of a module, or package.module:ClassName.")],
-    backend: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="Only these backends; may be repeated.")] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of the class, KEY=VALUE; VALUE is JSON.")] = None,
-    class_name: Annotated[str | None, typer.Option("--class", help="The class, where there are several.")] = None,
-    envs: Annotated[int, typer.Option(min=2, help="Environments.")] = 37,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of a run.")] = 40,
+    class_name: Annotated[str | None, typer.Option("--class", help="Name of the class, if there are several.")] = None,
+    envs: Annotated[int, typer.Option(min=2, help="Number of environments.")] = 37,
+    steps: Annotated[int, typer.Option(min=1, help="Number of steps.")] = 40,
     configs: Annotated[int, typer.Option(min=1, help="Repetitions, each with its own seed and random config.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of starts, actions and random configs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of initial states, actions and random configs.")] = 0,
     tolerance: Annotated[float, typer.Option(help="Largest difference from the reference if not exact.")] = 1e-4,
-    check: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
-    card: Annotated[bool, typer.Option(help="Measure speeds too.")] = True,
+    check: Annotated[list[str] | None, typer.Option(help="Only these checks; may be repeated.")] = None,
+    card: Annotated[bool, typer.Option(help="Also measure speed.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
 ) -> None:
     """Check every kernel of an environment; exits with 1 if a check failed, with 2 if nothing could be checked.

@@ -69,7 +69,7 @@ class Verdict:
 
 def verify(
     path: Annotated[Path, typer.Argument(help="Certificate, or the folder of a run that has one.")],
-    iterations: Annotated[int | None, typer.Option(min=0, help="Replay only so many.")] = None,
+    iterations: Annotated[int | None, typer.Option(min=0, help="Replay only this many.")] = None,
     backend: Backend = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
