@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,25 @@ def test_starter_passes_its_own_test(tmp_path):
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "passed" in run.stdout
+
+
+def test_starter_trains_as_its_page_says(tmp_path):
+    """The page's block trains the new environment by its run config, here for one iteration of few steps."""
+    package = write_starter("lake_walk", tmp_path)
+    config = package / "run_config.yaml"
+    shorter = {"num_envs: 1000": "num_envs: 20", "num_episodes: 20000": "num_episodes: 20", "50000": "1000"}
+    text = config.read_text()
+    for old, new in shorter.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    config.write_text(text)
+    (block,) = re.findall(r"```python\n(.*?)```", (package / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "training.py").write_text(block.replace('"host"', '"cpu"'))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}
+    words = [sys.executable, "training.py"]
+    run = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert float(run.stdout.splitlines()[-1]) < 10
 
 
 def test_starter_leaves_no_placeholder(tmp_path):
