@@ -1,9 +1,10 @@
 """Public code that was written for WarpDrive, as shipped, on a GPU and by ``--host``: what docs/compat.md says of it.
 
 The environment variable PUBLIC_WARP_DRIVE_CODE names a folder with checkouts: `warp-drive` (salesforce/warp-drive at
-bac017e), `warp-drive-1.6` and so on (at its tags), `crowd` (superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice`
-(mila-iqia/climate-cooperation-competition at 148ed85) and `ai-economist` (salesforce/ai-economist at a84d5f3). They
-import `gym` 0.26 and GPUtil; RICE scikit-learn; the last one pandas, lz4 and pycryptodome.
+bac017e), `warp-drive-1.1` and so on (at its tags, or where docs/compat.md says), `crowd`
+(superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice` (mila-iqia/climate-cooperation-competition at 148ed85) and
+`ai-economist` (salesforce/ai-economist at a84d5f3). They import `gym` 0.26 and GPUtil; RICE scikit-learn; the last one
+pandas, lz4 and pycryptodome.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ NO_NUMBA = "--ignore-glob=*numba_tests*"
 WITHOUT_TRAINING = (*(f"tests/{part}" for part in ("warp_drive", "example_envs", "multiblocks_per_env")), NO_NUMBA)
 SCRIPT = "warp_drive/training/scripts/example_training_script_pycuda.py"
 COVID = "covid_and_economy_environment"
+FIRST = ("1.1", "1.2", "1.3", "1.4", "1.5")
 TAGS = ("1.6", "2.0", "2.3", "2.4", "2.5", "2.6")
 RUNS = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
     ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "5 passed"),
     ("warp-drive", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
     ("warp-drive", (*PYTEST, "tests/wd_training"), "3 passed"),
+    *((f"warp-drive-{tag}", (*PYTEST, "tests"), "1 failed, 12 passed") for tag in FIRST),
     *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "has no attribute 'rand'") for tag in TAGS[:4]),
     *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "19 passed") for tag in TAGS[4:]),
     ("warp-drive", (SCRIPT, "-e", "tag_gridworld"), "rc 0"),

@@ -209,11 +209,14 @@ def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
 WORDS = ("getEnvID", "getAgentID", "get_flattened_array_index", "__sync_env_threads")
 """Functions of `warp_drive.cuh`."""
 _WARP_DRIVE = re.compile(rf"\b(?:wk[A-Z]\w*|{'|'.join(WORDS)})\b")
+N_AGENTS_BEFORE, N_ENVS_BEFORE = "num_agents", "num_envs"
+"""Names of sizes before WarpDrive 1.6."""
 
 
 def speaks_warp_drive(text: str) -> bool:
-    """Tell whether a source uses a word that `warp_drive.cuh` explains, or WarpDrive's random states."""
-    return _WARP_DRIVE.search(text) is not None or needs_states(text)
+    """Tell whether a source uses a word that `warp_drive.cuh` explains, or WarpDrive's sizes or random states."""
+    uses_sizes = _takes_as_given(text, N_AGENTS_BEFORE) or _takes_as_given(text, N_ENVS_BEFORE)
+    return _WARP_DRIVE.search(text) is not None or uses_sizes or needs_states(text)
 
 
 def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int) -> dict[str, Constant]:
@@ -230,7 +233,15 @@ def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int)
     sizes: dict[str, Constant] = {"wkNumberAgents": n_agents, "wkBlocksPerEnv": blocks_per_env}
     if "wkNumberEnvs" in text or needs_states(text):  # else every number of environments would compile anew
         sizes["wkNumberEnvs"] = n_envs
-    return sizes
+    before = {N_AGENTS_BEFORE: n_agents, N_ENVS_BEFORE: n_envs}
+    return sizes | {name: size for name, size in before.items() if _takes_as_given(text, name)}
+
+
+def _takes_as_given(text: str, name: str) -> bool:
+    """Tell whether a source with a thread for each agent reads a name that it declares nowhere."""
+    types = r"(?:auto|bool|const|double|float|int|long|short|signed|size_t|unsigned|\w+_t)"
+    declared = rf"\b{types}\b[\s*&]*\b{name}\b|#\s*define\s+{name}\b|\b{name}\s*=(?!=)"
+    return is_for_nvcc(text) and re.search(rf"\b{name}\b", text) is not None and not re.search(declared, text)
 
 
 def needs_states(text: str) -> bool:

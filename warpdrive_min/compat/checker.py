@@ -10,6 +10,7 @@ import numpy as np
 
 from warpdrive_min import consistency, env_wrapper
 from warpdrive_min.compat.env_wrapper import EnvWrapper, GivenWrapper
+from warpdrive_min.compat.functions import Argfix, registrar_renamed
 from warpdrive_min.consistency.checker import finite_bounds
 from warpdrive_min.dialect import layout
 from warpdrive_min.environment import Observations
@@ -19,12 +20,15 @@ from warpdrive_min.errors import require
 class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
     """The core's checker with WarpDrive's actions, which pushes what its environments leave to the trainer.
 
-    Arguments are the core's. With a seed the actions are the same at every step, as WarpDrive's are: a test that was
-    written for it plays the episodes that it played there. The core's own class draws new ones.
+    Arguments are the core's, by their names before WarpDrive 1.5 too. With a seed the actions are the same at every
+    step, as WarpDrive's are: a test that was written for it plays the episodes that it played there. The core's own
+    class draws new ones.
     """
 
     _seed: int | None = None
 
+    @registrar_renamed
+    @Argfix({"env_class": "dual_mode_env_class"})
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         chosen = self._wrapper_class
@@ -80,7 +84,7 @@ def _checked(
     chosen: type[Any], arrays: Mapping[str, Any], env: Any, *, seed: int, exact: bool, **named: Any
 ) -> env_wrapper.EnvWrapper:
     """Make a wrapper; a class that a user wrote gets the arguments that WarpDrive's checker gives."""
-    if issubclass(chosen, env_wrapper.EnvWrapper) and chosen.__init__ is env_wrapper.EnvWrapper.__init__:
+    if chosen.__init__ in (EnvWrapper.__init__, env_wrapper.EnvWrapper.__init__):
         return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
     require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
     return _with_placeholders(GivenWrapper, arrays)(chosen(env_obj=env, **named))

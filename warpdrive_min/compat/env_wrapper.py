@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from warpdrive_min import env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
+from warpdrive_min.compat.functions import registrar_renamed
 from warpdrive_min.compat.managers import WrapperDataManager
 from warpdrive_min.compat.project import binary_path, default_source, source_of_binary
 from warpdrive_min.compat.spaces import in_gym, space_of
@@ -18,11 +19,19 @@ from warpdrive_min.errors import require
 
 
 class EnvWrapper(env_wrapper.EnvWrapper):
-    """The core's wrapper, which also loads WarpDrive's step modules in Numba; arguments as there."""
+    """The core's wrapper, which also loads WarpDrive's step modules in Numba; arguments as there, by old names too."""
 
     data_manager_class = WrapperDataManager
     first_observations: Observations
     """Observations by agent of the reset whose state every copy started from."""
+
+    @registrar_renamed
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.use_cuda = self.env_backend != "cpu"
+        """The environment runs in kernels: what WarpDrive 1 had for `env_backend`, its environments too."""
+        if hasattr(self.env, "use_cuda"):
+            self.env.use_cuda = self.use_cuda
 
     def _observation_space(self) -> dict[Hashable, Any]:
         actions = {agent: in_gym(space) for agent, space in self.env.action_space.items()}

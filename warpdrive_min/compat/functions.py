@@ -90,6 +90,9 @@ class Argfix:
         return cast(Function, renamed)
 
 
+registrar_renamed: Final = Argfix(dict.fromkeys(("customized_env_registrar", "env_registry"), "env_registrar"))
+"""Takes the names that WarpDrive's registrar had as an argument before 1.5."""
+
 # ------------------------------------------------------------------ what WarpDrive's trainers are made of
 
 BIG_NUMBER: Final = 1e20
