@@ -72,6 +72,19 @@ def tag(folder: Path) -> TrainerA2C:
     return trainer_of(env, folder, {"runner": policy() | {"to_train": False}, "tagger": policy("PPO")}, agents)
 
 
+@pytest.mark.parametrize("kind", [TrainerA2C, TrainerDDPG, Trainer])
+def test_trainer_refuses_methods_that_nobody_calls(kind):
+    """A trainer whose update a user wrote on WarpDrive's methods would train by ours without a word."""
+
+    class Own(kind):
+        def _update_model_params(self, iteration):
+            return {}
+
+    wrapper = EnvWrapper(CUDAClassicControlCartPoleEnv(episode_length=6), num_envs=N_ENVS)
+    with pytest.raises(ConfigError, match=r"trainer Own: must not fill .* \(got \['_update_model_params'\]\); derive"):
+        Own(wrapper, {}, {"shared": [0]})
+
+
 # ------------------------------------------------------------------ scripts
 
 

@@ -43,6 +43,12 @@ FILE: Final = re.compile(r"_(\d+)\.state_dict$")
 """End of the name of a file of weights, with its timestep."""
 CLIP_PARAM: Final = 0.01
 """WarpDrive's default of ``clip_param``, the only one that differs from this project's."""
+NOT_CALLED: Final = (
+    *("_initialize_policy_algorithm", "_initialize_policy_model", "_send_policy_model_to_device"),
+    *("_initialize_optimizer", "_evaluate_policies", "_update_model_params", "_generate_rollout_batch"),
+    *("_sample_actions", "_bookkeep_rewards_and_done_flags", "_log_metrics", "_load_model_checkpoint_helper"),
+)
+"""Methods of WarpDrive's trainer that its subclasses fill, which this project's has not."""
 PLAY_SEED: Final = 16
 """Use of the seeds of episodes that are looked at; beside those of `build`."""
 
@@ -64,7 +70,8 @@ class TrainerBase(trainer.Trainer):
         verbose: Show progress.
 
     Raises:
-        ConfigError: The config breaks a rule, or does not fit the environment or the policies.
+        ConfigError: The config breaks a rule, or does not fit the environment or the policies; or a subclass fills
+            methods that are not called.
     """
 
     def __init__(
@@ -81,6 +88,10 @@ class TrainerBase(trainer.Trainer):
     ) -> None:
         if env_wrapper is None or config is None:
             raise ConfigError(f"trainer: needs env_wrapper and config (got {env_wrapper} and {config}); pass both")
+        filled = [name for name in NOT_CALLED if hasattr(type(self), name)]
+        rule = "must not fill methods of WarpDrive's trainer that this project's never calls"
+        do = "derive it from a copy of WarpDrive's trainer beside the script, which trains here, or write a model"
+        require(not filled, f"trainer {type(self).__name__}", rule, filled, do)
         given, env_wrapper = env_wrapper, seen_as_ours(env_wrapper)
         settings = run_config(config) if isinstance(config, Mapping) else RunConfig.of(config)
         policies = trainer.policy_map(settings, env_wrapper, policy_tag_to_agent_id_map)
