@@ -78,6 +78,16 @@ def measured(todo: Sequence[Job], context: Context, file: Path, tell: Callable[[
 
 console = render.console()
 
+
+def _known_cases(names: list[str] | None) -> list[str] | None:
+    """Return names as they are; raises BadParameter if one is of no case."""
+    for name in names or ():
+        if name not in CASES:
+            raise typer.BadParameter(f"{name}: unknown (cases are {', '.join(CASES)})")
+    return names
+
+
+CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
 Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
 Counts = Annotated[list[int] | None, typer.Option(help="Only these; may be repeated.")]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
@@ -89,7 +99,7 @@ def command(
     preset: Annotated[
         PresetName, typer.Option(help="Which points, and how long each is measured.")
     ] = PresetName.default,
-    case: Names = None,
+    case: CaseNames = None,
     env: Names = None,
     backend: Names = None,
     n_envs: Counts = None,

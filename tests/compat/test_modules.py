@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from warpdrive_min.compat.__main__ import main as run_script
 from warpdrive_min.compat.modules import CHOICE, EARLIER, why_left_out
 from warpdrive_min.compat.trainers import TrainerA2C
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import BackendUnavailable, ConfigError
+from warpdrive_min.errors import BackendUnavailable
 from warpdrive_min.function_manager import CUDAFunctionManager
 
 ROOT = Path(__file__).parents[2]
@@ -188,8 +189,10 @@ def test_script_runs_unchanged(tmp_path):
     assert ran.stdout == f"['scripts/main.py', '--env', 'x'] 3 True True {ours}\n", ran.stderr
 
 
-def test_missing_script_is_an_error(tmp_path, monkeypatch):
-    """The message says how the command is used."""
+def test_missing_script_is_an_error(tmp_path, monkeypatch, capsys):
+    """One line says how the command is used."""
     monkeypatch.setattr(sys, "argv", ["compat", str(tmp_path / "nothing.py")])
-    with pytest.raises(ConfigError, match=r"needs the path of a Python script \(got .*nothing\.py\)"):
+    with pytest.raises(SystemExit) as caught:
         run_script()
+    assert caught.value.code == 2
+    assert re.fullmatch(r".*needs the path of a Python script \(got .*nothing\.py\).*\n", capsys.readouterr().err)

@@ -10,7 +10,6 @@ from pathlib import Path
 import warpdrive_min.compat  # noqa: F401  (installs WarpDrive's module paths)
 from warpdrive_min.compat.modules import CHOICE, PLAYER, cast_pycuda
 from warpdrive_min.compat.project import root_around
-from warpdrive_min.errors import ConfigError
 
 
 def main() -> None:
@@ -20,8 +19,7 @@ def main() -> None:
     `pycuda`. In a checkout of WarpDrive its top folder is on the path, so that the script finds its own
     `example_envs` and data, and ours takes the place of its `warp_drive`.
 
-    Raises:
-        ConfigError: No script is given, or there is no such file.
+    No script, or no such file, is one line and exit code 2.
     """
     os.environ[CHOICE] = "replace"  # for processes that the script spawns
     del sys.argv[0]
@@ -31,10 +29,13 @@ def main() -> None:
         del sys.argv[0]
     is_module = sys.argv[:1] == ["-m"] and len(sys.argv) > 1
     if not is_module and not (sys.argv and Path(sys.argv[0]).is_file()):
-        raise ConfigError(
-            f"warpdrive_min.compat: needs the path of a Python script (got {sys.argv[0] if sys.argv else 'nothing'}); "
-            "python -m warpdrive_min.compat script.py arguments..."
+        got = sys.argv[0] if sys.argv else "nothing"
+        print(
+            f"warpdrive_min.compat: needs the path of a Python script (got {got}); "
+            "python -m warpdrive_min.compat script.py arguments...",
+            file=sys.stderr,
         )
+        raise SystemExit(2)
     folder = Path.cwd() if is_module else Path(sys.argv[0]).resolve().parent
     sys.path[0] = str(folder)
     root = root_around(folder) or root_around(Path.cwd())
