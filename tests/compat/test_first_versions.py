@@ -116,6 +116,17 @@ def test_wrapper_takes_old_names_and_tells_use_cuda(old_name, hills, monkeypatch
 
 
 @needs_host
+def test_wrapper_has_a_function_feed(hills, monkeypatch):
+    """``cuda_function_feed`` turns names into the arguments of a kernel, also of one that is launched by hand."""
+    name_of("host", monkeypatch)
+    wrapper = EnvWrapper(Hills(), num_envs=2, env_backend="pycuda", env_registrar=hills)
+    wrapper.reset_all_envs()
+    height, length = wrapper.cuda_function_feed(["height", ("episode_length", "meta")])
+    assert height is wrapper.cuda_data_manager.device_data("height")
+    assert length == 4
+
+
+@needs_host
 def test_manager_has_the_first_name_of_get_function(hills, monkeypatch):
     """``_get_function`` gives the kernel's handle."""
     name_of("host", monkeypatch)

@@ -4,8 +4,9 @@ The environment variable PUBLIC_WARP_DRIVE_CODE names a folder with checkouts: `
 bac017e), `warp-drive-1.1` and so on (at its tags, or where docs/compat.md says), `crowd`
 (superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice` (mila-iqia/climate-cooperation-competition at 148ed85),
 `rice-1` (AlaiaS/AI-Climate at e0d2da3), `rice-2` (pjwozny/a4gcc at b85250e), `rice-3`
-(adityak77/climate-cooperation-competition at 442e7ba) and `ai-economist` (salesforce/ai-economist at a84d5f3). They
-import `gym` 0.26 and GPUtil; RICE scikit-learn; the last one pandas, lz4 and pycryptodome.
+(adityak77/climate-cooperation-competition at 442e7ba), `lightning` (Lightning-AI/tutorials at 264d0b0) and
+`ai-economist` (salesforce/ai-economist at a84d5f3). They import `gym` 0.26 and GPUtil; RICE scikit-learn; `lightning`
+pytorch_lightning; the last one pandas, lz4 and pycryptodome.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ RUNS = [
     *((entry, ("scripts/train_with_warp_drive.py",), "submission file is created") for entry in ("rice-1", "rice-2")),
     ("rice-3", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "takes 137 arguments"),
     ("rice-3", ("scripts/train_with_warp_drive.py",), "num_sgd_iter: is not a key"),
+    ("lightning", ("lightning_examples/warp-drive/multi_agent_rl.py",), "No supported gpu backend found"),
     ("ai-economist", ("tests/run_covid19_cpu_gpu_consistency_checks.py",), "verify_activation_code"),
     ("ai-economist", ("ai_economist/training/training_script.py", "-e", COVID), "verify_activation_code"),
 ]

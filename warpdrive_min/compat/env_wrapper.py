@@ -16,6 +16,7 @@ from warpdrive_min.compat.spaces import in_gym, space_of
 from warpdrive_min.dialect import layout
 from warpdrive_min.environment import Observations
 from warpdrive_min.errors import require
+from warpdrive_min.function_manager import CUDAFunctionFeed
 
 
 class EnvWrapper(env_wrapper.EnvWrapper):
@@ -32,6 +33,8 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         """The environment runs in kernels: what WarpDrive 1 had for `env_backend`, its environments too."""
         if hasattr(self.env, "use_cuda"):
             self.env.use_cuda = self.use_cuda
+        if self.vectorised:
+            self.cuda_function_feed = CUDAFunctionFeed(self.cuda_data_manager)
 
     def _observation_space(self) -> dict[Hashable, Any]:
         actions = {agent: in_gym(space) for agent, space in self.env.action_space.items()}
