@@ -84,6 +84,8 @@ class EnvWrapper:
 
     data_manager_class: ClassVar[type[CUDADataManager]] = CUDADataManager
     """Class of `cuda_data_manager`, which holds the arrays."""
+    function_manager_class: ClassVar[type[CUDAFunctionManager]] = CUDAFunctionManager
+    """Class of `cuda_function_manager`, which holds the kernels."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class EnvWrapper:
             self.n_agents, num_envs, self.blocks_per_env, self.episode_length, backend=self.backend
         )
         sequences = self.env.kernel_sequences(auto_reset)
-        self.cuda_function_manager = CUDAFunctionManager(
+        self.cuda_function_manager = self.function_manager_class(
             self.n_agents,
             num_envs,
             self.blocks_per_env,

@@ -128,11 +128,14 @@ def test_wrapper_has_a_function_feed(hills, monkeypatch):
 
 @needs_host
 def test_manager_has_the_first_name_of_get_function(hills, monkeypatch):
-    """``_get_function`` gives the kernel's handle."""
+    """``_get_function`` gives the kernel's handle, and ``cuda_function_names`` tells the kernels, of wrappers too."""
     name_of("host", monkeypatch)
     manager = PyCUDAFunctionManager(num_agents=3, num_envs=2)
     manager.compile_and_load_cuda("Hills", customized_env_registrar=hills)
-    assert manager._get_function("CudaHillsStep").name == "CudaHillsStep"
+    wrapper = EnvWrapper(Hills(), num_envs=2, env_backend="pycuda", env_registrar=hills)
+    for each in (manager, wrapper.cuda_function_manager):
+        assert each._get_function("CudaHillsStep").name == "CudaHillsStep"
+        assert each.cuda_function_names == ["CudaHillsStep"]
 
 
 @pytest.mark.parametrize(

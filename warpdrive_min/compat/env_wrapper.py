@@ -10,7 +10,7 @@ from warpdrive_min import env_wrapper
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.compat.functions import registrar_renamed
-from warpdrive_min.compat.managers import WrapperDataManager
+from warpdrive_min.compat.managers import WrapperDataManager, WrapperFunctionManager
 from warpdrive_min.compat.project import binary_path, default_source, source_of_binary
 from warpdrive_min.compat.spaces import in_gym, space_of
 from warpdrive_min.dialect import layout
@@ -22,7 +22,7 @@ from warpdrive_min.function_manager import CUDAFunctionFeed
 class EnvWrapper(env_wrapper.EnvWrapper):
     """The core's wrapper, which also loads WarpDrive's step modules in Numba; arguments as there, by old names too."""
 
-    data_manager_class = WrapperDataManager
+    data_manager_class, function_manager_class = WrapperDataManager, WrapperFunctionManager
     first_observations: Observations
     """Observations by agent of the reset whose state every copy started from."""
 

@@ -97,7 +97,25 @@ class CudaTensorHolder:
 # ------------------------------------------------------------------ functions
 
 
-class _FunctionManager(CUDAFunctionManager, abc.ABC):
+class WrapperFunctionManager(CUDAFunctionManager):
+    """The core's, as a wrapper makes it, with the names by which WarpDrive's is looked at."""
+
+    def initialize_default_functions(self) -> None:
+        """Do nothing: sampler, resetter and logger bring their own kernels."""
+
+    def _get_function(self, name: str) -> Any:
+        """Return a handle that launches the kernel: in WarpDrive the first name of `get_function`."""
+        return self.get_function(name)
+
+    @property
+    def function_names(self) -> list[str]:
+        """Names of the loaded kernels."""
+        return list(self._kernels)
+
+    cuda_function_names = numba_function_names = function_names
+
+
+class _FunctionManager(WrapperFunctionManager, abc.ABC):
     """Function manager of WarpDrive: kernels with a thread for each agent, on one backend."""
 
     of_backend: ClassVar[str]
@@ -142,18 +160,6 @@ class _FunctionManager(CUDAFunctionManager, abc.ABC):
     @abc.abstractmethod
     def _load_source(self, source: str) -> None:
         """Build a source and keep its kernels."""
-
-    def initialize_default_functions(self) -> None:
-        """Do nothing: sampler, resetter and logger bring their own kernels."""
-
-    def _get_function(self, name: str) -> Any:
-        """Return a handle that launches the kernel: in WarpDrive the first name of `get_function`."""
-        return self.get_function(name)
-
-    @property
-    def function_names(self) -> list[str]:
-        """Names of the loaded kernels."""
-        return list(self._kernels)
 
 
 class PyCUDAFunctionManager(_FunctionManager):
@@ -206,7 +212,6 @@ class PyCUDAFunctionManager(_FunctionManager):
         self._binary = LoadedModule(loaded_driver().module_from_buffer(path.read_bytes()))
 
     compile_and_load_cuda = _FunctionManager.load_registered
-    cuda_function_names = _FunctionManager.function_names
 
     @staticmethod
     def compile(main_file: str | Path, cubin_file: str | Path, arch: str | None = None) -> None:
@@ -270,7 +275,6 @@ class NumbaFunctionManager(_FunctionManager):
 
     of_backend = "numba"
     dynamic_import_numba = _FunctionManager.load_registered
-    numba_function_names = _FunctionManager.function_names
 
     def import_numba_from_source_code(self, numba_path: str, default_functions_included: bool = True) -> None:
         """Execute a module for this manager's sizes and keep its kernels.
