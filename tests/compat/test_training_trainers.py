@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -322,6 +323,30 @@ def test_batch_is_rounded_down_with_a_warning(tmp_path):
     with pytest.warns(UserWarning, match=r"must be a multiple of num_envs = 4 \(got 23\); 20 is taken"):
         made = run_config(config)
     assert made.trainer.train_batch_size == 20
+    assert config == given
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "says"),
+    [
+        ((), "paths", "run config paths: nothing reads this key; keys are "),
+        (("trainer",), "num_sgd_iter", "run config trainer.num_sgd_iter: nothing reads this key; keys are "),
+        (("saving",), "basedirs", "run config saving.basedirs: nothing reads this key; did you mean basedir?"),
+        (("policy", "shared"), "gama", "run config policy.shared.gama: nothing reads this key; did you mean gamma?"),
+        (("policy", "shared", "model"), "fc_dim", "run config policy.shared.model.fc_dim: nothing reads this key; did"),
+    ],
+)
+def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key, says):
+    """WarpDrive ignores it; all else is taken, and the user's mapping stays as it is."""
+    config = settings(tmp_path, {"shared": policy()})
+    want = run_config(config)
+    section = config
+    for name in place:
+        section = section[name]
+    section[key] = 3
+    given = copy.deepcopy(config)
+    with pytest.warns(UserWarning, match=re.escape(says)):
+        assert run_config(config) == want
     assert config == given
 
 

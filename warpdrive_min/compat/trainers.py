@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 import re
 import warnings
@@ -18,6 +19,7 @@ import torch
 from warpdrive_min.compat.env_wrapper import seen_as_ours
 from warpdrive_min.compat.models import BUILT_IN, Building, building, seen_from_warpdrive
 from warpdrive_min.compat.words import METRICS
+from warpdrive_min.config import Config
 from warpdrive_min.constants import Constants
 from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import trainer_arguments
@@ -28,7 +30,7 @@ from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.algorithms.ddpg import DDPG
 from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.build import derived_seed, load_weights
-from warpdrive_min.training.config import ModelConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.config import ModelConfig, PolicyConfig, RunConfig, SavingConfig, TrainerConfig
 from warpdrive_min.training.evaluation import EvaluationEnvs
 from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.policies import acting_part
@@ -405,15 +407,18 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
     metrics go to ``results.json`` alone, and to Weights & Biases with ``saving.use_wandb``; keys of a user's own model
     are for that model.
 
+    A key that nothing reads is left out, with a warning: WarpDrive ignores it.
+
     Raises:
-        ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken; or a policy has what
-            WarpDrive's have not: a centralised critic, or running normalisation.
+        ConfigError: A value is of the wrong type, or a rule is broken; or a policy has what WarpDrive's have not: a
+            centralised critic, or running normalisation.
     """
-    config = copy.deepcopy(dict(given))
-    saving = config["saving"] = {"sinks": [], **(config.get("saving") or {})}
+    config = _known_keys(copy.deepcopy(dict(given)), RunConfig, "")
+    saving = {"sinks": [], **(config.get("saving") or {})}
     if saving.pop("use_wandb", False):
         saving["sinks"] = [*saving["sinks"], "wandb"]
-    settings = config["trainer"] = dict(config.get("trainer") or {})
+    config["saving"] = _known_keys(saving, SavingConfig, "saving.")
+    settings = config["trainer"] = _known_keys(dict(config.get("trainer") or {}), TrainerConfig, "trainer.")
     n_envs, size = (settings.get(key) for key in ("num_envs", "train_batch_size"))
     if isinstance(n_envs, int) and isinstance(size, int) and size > n_envs > 0 and size % n_envs:
         settings["train_batch_size"] = size - size % n_envs
@@ -433,10 +438,11 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
         model = policy.get("model") or {}
         parts = [key for key in ("actor", "critic") if isinstance(model.get(key), dict)]
         for section in [model[key] for key in parts] or [model]:
-            if section.get("type", "fully_connected") not in BUILT_IN:
-                for key in section.keys() - ModelConfig.model_fields.keys():
-                    del section[key]
-        config["policy"][name] = policy
+            is_own = section.get("type", "fully_connected") not in BUILT_IN
+            kept = _known_keys(section, ModelConfig, None if is_own else f"policy.{name}.model.")
+            section.clear()
+            section.update(kept)
+        config["policy"][name] = _known_keys(policy, PolicyConfig, f"policy.{name}.")
     read = RunConfig.from_dict(config)
     for name, policy in read.policy.items():
         extra = {f"policy.{key}": getattr(policy, key) for key in ("centralised_critic", "normalize_rewards")}
@@ -447,6 +453,15 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
             rule, do = "is not there in WarpDrive's trainers", "use warpdrive_min.training.trainer.Trainer"
             require(not got, what, rule, got, do)
     return read
+
+
+def _known_keys(section: dict[str, Any], kind: type[Config], place: str | None) -> dict[str, Any]:
+    """Return a section without the keys that its kind has not, each with a warning unless there is no place to name."""
+    for key in section.keys() - kind.model_fields.keys() if place is not None else ():
+        near = difflib.get_close_matches(str(key), kind.model_fields, n=1)
+        do = f"did you mean {near[0]}?" if near else f"keys are {known(kind.model_fields)}"
+        warnings.warn(f"run config {place}{key}: nothing reads this key; {do}", stacklevel=4)
+    return {key: value for key, value in section.items() if key in kind.model_fields}
 
 
 def _is_greedy(who: str, sample_params: Mapping[str, Any]) -> bool:
