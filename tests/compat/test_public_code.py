@@ -69,8 +69,10 @@ ON_A_GPU = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
     ("warp-drive", (*PYTEST, "tests/warp_drive/numba_tests"), "11 passed"),
     ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "5 passed"),
+    ("warp-drive", (*PYTEST, "tests/example_envs/numba_tests"), "float_"),
     ("warp-drive", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
     ("warp-drive", (*PYTEST, "tests/wd_training"), "3 passed"),
+    *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "19 passed") for tag in TAGS[4:]),
     *(("warp-drive", (SCRIPT, "-e", name), "rc 0") for name in ("tag_gridworld", "tag_continuous")),
     *(
         ("warp-drive", (NUMBA_SCRIPT, "-e", name), "rc 0")
@@ -84,7 +86,14 @@ ON_A_GPU = [
         for name in (
             *("tutorial-1.a-warp_drive_basics", "tutorial-1.b-warp_drive_basics", "tutorial-2.a-warp_drive_sampler"),
             *("tutorial-2.b-warp_drive_sampler", "tutorial-3-warp_drive_reset_and_log", "simple-end-to-end-example"),
+            "tutorial-5-training_with_warp_drive",  # both need IPython, and ffmpeg for a video
+            "tutorial-7-training_with_warp_drive_and_pytorch_lightning",
         )
+    ),
+    (
+        "warp-drive/example_envs/rlchemists",
+        (NUMBA_SCRIPT.rpartition("training/")[2], "-e", "single_agent_one_atom", "-t", "diffusion2d"),
+        "No module named 'single_agent_one_atom.single_agent_one_atom_step_numba'",
     ),
     ("crowd", (*PYTEST, "tests/warp_drive"), "8 passed"),
     ("crowd", (*PYTEST, "tests/example_envs"), "5 passed"),
@@ -92,6 +101,7 @@ ON_A_GPU = [
     *(("crowd", (f"warp_drive/run_toturial_{n}.py",), "rc 0") for n in (1, 2, 3, 4)),
     ("crowd", ("envs/tag_gridworld/run_cpu_gpu_env_consistency_checks.py",), "rc 0"),
     ("crowd", ("envs/tag_continuous/run_cpu_gpu_env_consistency_checks.py",), "scenario 'test2', step 1: rewards"),
+    ("crowd", ("envs/crowd_sim/run_cpu_gpu_env_consistency_checks.py",), "ModuleNotFoundError"),
     ("rice", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "scenario 'no_negotiation'"),
     ("rice", ("scripts/train_with_warp_drive.py",), "Valid submission"),
 ]
