@@ -369,7 +369,12 @@ class Ledger:
 
     def _filter(self, values: Mapping[str, Any], row: Mapping[str, Any]) -> Filter:
         case = values["case"]
-        axes = _filled(self._document["axes"][case], {**row, **values})
+        template = self._document["axes"][case]
+        if unread := sorted(values.keys() - template.keys() - {"case"}):
+            raise LedgerError(
+                f"{self._file}: axes of {case}: must have all that a query names (got {', '.join(unread)})"
+            )
+        axes = _filled(template, {**row, **values})
         return Filter(case=case, axes={axis: None if value == ABSENT else value for axis, value in axes.items()})
 
 

@@ -427,6 +427,15 @@ def test_ledger_names_points_that_the_suite_has():
 NUMBER = re.compile(r"(\d[\d,.]*\d|\d)( million)?")
 
 
+def test_claims_about_the_time_to_learn_leave_whole_runs_out():
+    """A run to the end of its run config is not timed, and one of a population has other seeds."""
+    queries = [each.query for each in CLAIMS if each.query is not None]
+    filters = [of for query in queries for of in (query.of, query.over) if of is not None and of.case == "learn"]
+    assert filters
+    for of in filters:
+        assert {"until": None, "population": None}.items() <= of.axes.items()
+
+
 def quoted_numbers(claim: Claim) -> set[float]:
     found = NUMBER.findall(claim.quote)
     return {float(digits.replace(",", "")) * (1e6 if million else 1) for digits, million in found}
@@ -513,8 +522,9 @@ def test_ledger_asks_for_what_case_learn_has():
         ("low = 24", 'low = "many"', ["COVID-19 economy in 60 environments", "low", "many"]),
         ("low = 24", "low = 24\nlwo = 1", ["COVID-19 economy in 60 environments", "lwo"]),
         ("over {threads}", "over {threds}", ["over {threds}", "'threds'"]),
+        (', until = "{until}"', "", ["axes of learn", "(got until)"]),
     ],
-    ids=["type", "unknown field", "unknown value of a row"],
+    ids=["type", "unknown field", "unknown value of a row", "axis that is not there"],
 )
 def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names):
     """Whoever edits the ledger learns where it broke."""
