@@ -42,6 +42,8 @@ KEY_LETTERS: Final = 6
 """Points that one line of the legend stands for."""
 TITLE_LETTERS_AN_INCH: Final = 13
 """Height of a panel's title, with the labels of the axis beside it, in."""
+MOST_NAMED_RUNS: Final = 8
+"""Runs that a footer names one by one."""
 FOOTER_LETTERS_AN_INCH: Final = 25
 """Height of the footer in the paper's font, in."""
 MANY_PANELS: Final = 4
@@ -377,7 +379,7 @@ def _footer(figure: Figure, chart: Chart) -> None:
             machine_label(records[0]),
             chart.statistic,
             f"commit {', '.join(commits)}",
-            f"run {', '.join(runs)}",
+            f"run {', '.join(runs)}" if len(runs) <= MOST_NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}",
             *notes(records),
         ]
     )
