@@ -579,11 +579,13 @@ CURVE_POINTS: Final = 100
 """Points at which learning curves of several seeds are compared."""
 
 
-def learning_over(name: str, axis: Axis, along: Callable[[Curve], Sequence[float]]) -> MakeChart:
-    """Return what makes the chart of learning curves along their steps or seconds."""
+def learning_over(
+    name: str, axis: Axis, along: Callable[[Curve], Sequence[float]], *, is_timed: bool = False
+) -> MakeChart:
+    """Return what makes the chart of learning curves along their steps or seconds; runs to the end are not timed."""
 
     def learning(records: Sequence[Record]) -> Chart:
-        shown = latest(records)
+        shown = [record for record in latest(records) if not (is_timed and is_to_the_end(record.point))]
         panels = []
         for key, found in grouped(shown, *TASK).items():
             env, algorithm, learner, n_envs, threshold, precision, until, population = key
@@ -672,6 +674,6 @@ LEARN: Final = Case(
     table=learning_table,
     charts=(
         learning_over("learning", Axis("environment steps", is_log=False), lambda curve: curve.env_steps),
-        learning_over("learning-seconds", Axis("seconds of training"), lambda curve: curve.seconds),
+        learning_over("learning-seconds", Axis("seconds of training"), lambda curve: curve.seconds, is_timed=True),
     ),
 )

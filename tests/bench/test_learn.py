@@ -175,7 +175,8 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
     table = render.markdown(learn.learning_table(records))
     assert "| 2 of 3 |" in table
     assert f"| 0 of 3 | not reached | {NOTHING} |" in table, "a run to the end has steps and is not timed"
-    chart = learn.LEARN.charts[0](records)
+    chart, over_seconds = (make(records) for make in learn.LEARN.charts)
+    assert not over_seconds.panels, "a run to the end is not timed"
     assert [(panel.title, panel.level) for panel in chart.panels] == [
         ("Tag GridWorld (tagger), PPO, to the end, 100 x, 3 seeds", 30.0),
         ("Tag GridWorld (runner), PPO, to the end, 100 x, 3 seeds", None),
