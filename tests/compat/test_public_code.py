@@ -31,6 +31,18 @@ SCRIPT = "warp_drive/training/scripts/example_training_script_pycuda.py"
 COVID = "covid_and_economy_environment"
 FIRST = ("1.1", "1.2", "1.3", "1.4", "1.5")
 TAGS = ("1.6", "2.0", "2.3", "2.4", "2.5", "2.6")
+ON_BOTH = (
+    ("crowd", (*PYTEST, "tests/warp_drive"), "8 passed"),
+    ("crowd", (*PYTEST, "tests/example_envs"), "5 passed"),
+    ("crowd", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
+    *(("crowd", (f"warp_drive/run_toturial_{n}.py",), "rc 0") for n in (2, 3, 4)),
+    ("crowd", ("envs/tag_gridworld/run_cpu_gpu_env_consistency_checks.py",), "rc 0"),
+    ("crowd", ("envs/tag_continuous/run_cpu_gpu_env_consistency_checks.py",), "scenario 'test2', step 1: rewards"),
+    ("crowd", ("envs/crowd_sim/run_cpu_gpu_env_consistency_checks.py",), "ModuleNotFoundError"),
+    ("rice", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "scenario 'no_negotiation'"),
+    ("rice", ("scripts/train_with_warp_drive.py",), "Valid submission"),
+)
+"""Checkout, what is run in it, and what it says at its end, with a GPU and under ``--host``."""
 RUNS = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
     ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "5 passed"),
@@ -47,15 +59,7 @@ RUNS = [
     ),
     ("warp-drive", ("tutorials/tutorial-2.a-warp_drive_sampler.ipynb",), "rc 0"),
     ("warp-drive", ("tutorials/tutorial-3-warp_drive_reset_and_log.ipynb",), "rc 0"),
-    ("crowd", (*PYTEST, "tests/warp_drive"), "8 passed"),
-    ("crowd", (*PYTEST, "tests/example_envs"), "5 passed"),
-    ("crowd", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
-    *(("crowd", (f"warp_drive/run_toturial_{n}.py",), "rc 0") for n in (2, 3, 4)),
-    ("crowd", ("envs/tag_gridworld/run_cpu_gpu_env_consistency_checks.py",), "rc 0"),
-    ("crowd", ("envs/tag_continuous/run_cpu_gpu_env_consistency_checks.py",), "scenario 'test2', step 1: rewards"),
-    ("crowd", ("envs/crowd_sim/run_cpu_gpu_env_consistency_checks.py",), "ModuleNotFoundError"),
-    ("rice", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "scenario 'no_negotiation'"),
-    ("rice", ("scripts/train_with_warp_drive.py",), "Valid submission"),
+    *ON_BOTH,
     *((entry, ("scripts/train_with_warp_drive.py",), "submission file is created") for entry in ("rice-1", "rice-2")),
     ("rice-3", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "takes 137 arguments"),
     ("rice-3", ("scripts/train_with_warp_drive.py",), "takes 137 arguments"),
@@ -63,7 +67,7 @@ RUNS = [
     ("ai-economist", ("tests/run_covid19_cpu_gpu_consistency_checks.py",), "verify_activation_code"),
     ("ai-economist", ("ai_economist/training/training_script.py", "-e", COVID), "verify_activation_code"),
 ]
-"""Checkout, what is run in it under ``--host``, and what it says at its end."""
+"""The same for what is run under ``--host``."""
 NUMBA_SCRIPT = SCRIPT.replace("pycuda", "numba")
 ON_A_GPU = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
@@ -95,17 +99,10 @@ ON_A_GPU = [
         (NUMBA_SCRIPT.rpartition("training/")[2], "-e", "single_agent_one_atom", "-t", "diffusion2d"),
         "No module named 'single_agent_one_atom.single_agent_one_atom_step_numba'",
     ),
-    ("crowd", (*PYTEST, "tests/warp_drive"), "8 passed"),
-    ("crowd", (*PYTEST, "tests/example_envs"), "5 passed"),
-    ("crowd", (*PYTEST, "tests/multiblocks_per_env"), "6 passed"),
-    *(("crowd", (f"warp_drive/run_toturial_{n}.py",), "rc 0") for n in (1, 2, 3, 4)),
-    ("crowd", ("envs/tag_gridworld/run_cpu_gpu_env_consistency_checks.py",), "rc 0"),
-    ("crowd", ("envs/tag_continuous/run_cpu_gpu_env_consistency_checks.py",), "scenario 'test2', step 1: rewards"),
-    ("crowd", ("envs/crowd_sim/run_cpu_gpu_env_consistency_checks.py",), "ModuleNotFoundError"),
-    ("rice", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "scenario 'no_negotiation'"),
-    ("rice", ("scripts/train_with_warp_drive.py",), "Valid submission"),
+    *ON_BOTH,
+    ("crowd", ("warp_drive/run_toturial_1.py",), "rc 0"),
 ]
-"""The same on a GPU, without ``--host``."""
+"""The same for what is run on a GPU."""
 
 
 def script_of(notebook: Path, folder: Path) -> Path:
