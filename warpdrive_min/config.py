@@ -6,7 +6,6 @@ type itself: NumPy's scalars and arrays, 1e6 for an integer, a list for a tuple,
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -14,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, meant
 
 
 def _whole(given: Any) -> Any:
@@ -106,8 +105,7 @@ class Config(BaseModel):
             return given
         for key in given:
             if key not in cls.model_fields:
-                near = difflib.get_close_matches(str(key), cls.model_fields, n=1)
-                do = f"did you mean {near[0]}?" if near else "leave it out"
+                do = meant(str(key), cls.model_fields) or "leave it out"
                 raise ConfigError.of(str(key), f"is not a key (known are {known(cls.model_fields)})", do=do)
         return {key: plain(value) for key, value in given.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -83,6 +84,12 @@ class DiskFullError(WarpDriveError, OSError):
 def known(names: Iterable[str]) -> str:
     """List the known names, for errors about an unknown one."""
     return ", ".join(sorted(names)) or "none"
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """Ask, for errors about an unknown name, whether the nearest known one was meant; "": none is near."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def require(

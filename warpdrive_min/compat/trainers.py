@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import re
 import warnings
@@ -24,7 +23,7 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import trainer_arguments
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.errors import ConfigError, known, meant, require
 from warpdrive_min.training import trainer
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.algorithms.ddpg import DDPG
@@ -458,8 +457,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
 def _known_keys(section: dict[str, Any], kind: type[Config], place: str | None) -> dict[str, Any]:
     """Return a section without the keys that its kind has not, each with a warning unless there is no place to name."""
     for key in section.keys() - kind.model_fields.keys() if place is not None else ():
-        near = difflib.get_close_matches(str(key), kind.model_fields, n=1)
-        do = f"did you mean {near[0]}?" if near else f"keys are {known(kind.model_fields)}"
+        do = meant(str(key), kind.model_fields) or f"keys are {known(kind.model_fields)}"
         warnings.warn(f"run config {place}{key}: nothing reads this key; {do}", stacklevel=4)
     return {key: value for key, value in section.items() if key in kind.model_fields}
 
