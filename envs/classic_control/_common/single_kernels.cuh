@@ -109,8 +109,10 @@ WD_FN void take_step(float (*state)[N_AGENTS][N_STATE], const Action (*sampled_a
     _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
     if (STARTS_AT_ONCE && done) {
       wd_store(final_observations[env][0], after.seen);
-      after.state = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
+      const int episode = _episode_[env];  // written after the start has read its seed, which else would wait for it
+      after.state = start(env, episode, _reset_seed_, state_reset_pool);
       after.seen = observe(after.state);
+      _episode_[env] = episode + 1;
     }
     wd_store(state[env][0], after.state);
     wd_store(observations[env][0], after.seen);
@@ -132,10 +134,12 @@ WD_KERNEL(reset)(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGEN
                  int* _done_, int* _episode_, const int* _reset_seed_,
                  const float (*state_reset_pool)[N_AGENTS][N_STATE], int force, int n_envs) {
   WD_EACH_ENV(local, env) {
-    if (_done_[env] || force) {
-      const State s = start(env, _episode_[env]++, _reset_seed_, state_reset_pool);
+    if (force || _done_[env]) {
+      const int episode = _episode_[env];
+      const State s = start(env, episode, _reset_seed_, state_reset_pool);
       wd_store(state[env][0], s);
       wd_store(observations[env][0], observe(s));
+      _episode_[env] = episode + 1;
       _timestep_[env] = 0;
       _done_[env] = 0;
     }

@@ -98,7 +98,7 @@ def kernels(
         """Restart the finished environments, or all."""
         for each in range(cuda.threadIdx.x, envs_per_block, threads):
             _, env = env_at(each, envs_per_block)
-            if env < n_envs and (clock.done[env] != 0 or force != 0):
+            if env < n_envs and (force != 0 or clock.done[env] != 0):
                 episode = clock.episode[env]
                 s = start(env, episode, clock.reset_seed, state_reset_pool)
                 store_row(state, env, s)
