@@ -88,7 +88,7 @@ WHOLE_TASKS: Final = (
     *(task for task in TASKS if task.learner == "shared"),
     Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=15.0),
     Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=30.0),
-    Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=45.0),
+    Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=40.0),
     Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=45.0),
     Task(env="covid19_economy", algorithm="A2C", learner="government", threshold=400.0),
     Task(env="covid19_economy", algorithm="PPO", learner="government", threshold=420.0),
@@ -96,9 +96,10 @@ WHOLE_TASKS: Final = (
     Task(env="rice", algorithm="PPO", threshold=220.0),
 )
 """Every run config that is to learn. Both kinds of agents learn in those of Tag, and the taggers are judged: at random
-they have 5.6 and 36.8, and what they reach falls again while the runners learn to escape. In the COVID-19 economy the
-nation's welfare is, which is the governors' doing: some 360 at random, 448 at level 7 throughout. In RICE the utility
-of all regions is: 191 at random, and 226 at the best rates that never change.
+they have 5.6 and 36.8, and what they reach falls again while the runners learn to escape; so the bar of Tag Continuous
+is, with A2C, what no seed has at random (39.6 at most). In the COVID-19 economy the nation's welfare is, which is the
+governors' doing: some 360 at random, 448 at level 7 throughout. In RICE the utility of all regions is: 191 at random,
+and 226 at the best rates that never change.
 """
 UNTIL_END: Final = {"until": "end"}
 """Axis of a whole run; without it a run ends at the threshold."""
