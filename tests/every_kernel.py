@@ -2,6 +2,9 @@
 
 compute-sanitizer --tool memcheck  python -m tests.every_kernel pycuda
 compute-sanitizer --tool racecheck python -m tests.every_kernel numba
+compute-sanitizer --tool racecheck python -m tests.every_kernel numba rice covid19_economy
+
+With names of environments it launches theirs alone.
 """
 
 from __future__ import annotations
@@ -48,9 +51,13 @@ RUNS = [(name, {**config, "episode_length": 3}, 37, None) for name, config in SC
 """Environment, config, number of copies, and of blocks for each unless it chooses."""
 
 
-def main(backend: str) -> None:
+def main(backend: str, *names: str) -> None:
     """Run environments with and without auto-reset, rollouts, the sampler's forms, the generic reset, and training."""
-    for name, config, n_envs, blocks in RUNS:
+    if unknown := sorted({*names} - {run[0] for run in RUNS}):
+        raise SystemExit(f"every_kernel: no environment is named {', '.join(unknown)}")
+    runs = [run for run in RUNS if not names or run[0] in names]
+    for name, config, n_envs, blocks in runs:
+        print(f"{n_envs} x {name}", flush=True)
         for auto_reset in (False, True):
             wrapper = start(name, config, backend, n_envs, auto_reset=auto_reset, blocks_per_env=blocks)
             draw = random_policy(wrapper, 0)
@@ -61,16 +68,11 @@ def main(backend: str) -> None:
                     wrapper.reset_only_done_envs()
             if auto_reset and not getattr(wrapper.env, "roles", {}):
                 roll(start(name, config, backend, n_envs, auto_reset=True, blocks_per_env=blocks))
-    sample(backend)
-    add_noise(backend)
-    reset(backend)
-    record(backend)
-    scan(backend)
-    shuffle(backend)
-    fused(backend)
-    exact(backend)
-    torch.cuda.synchronize()
-    print(f"every kernel of {backend} has run")
+    for part in () if names else (sample, add_noise, reset, record, scan, shuffle, fused, exact):
+        print(part.__name__, flush=True)
+        part(backend)
+    BACKENDS[backend].synchronize()
+    print(f"{len(runs)} environments of {backend} have run" if names else f"every kernel of {backend} has run")
 
 
 def roll(wrapper: EnvWrapper) -> None:
@@ -210,4 +212,4 @@ def exact(backend: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
