@@ -31,7 +31,7 @@ from .show import render
 from .show.columns import Column, Table
 from .stats import median, smallest_detectable
 from .stopping import keeps
-from .sweep import Names, Resume, Where, say
+from .sweep import AtOnce, Names, Resume, Where, say
 from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
@@ -182,6 +182,7 @@ def calibrate(
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
     resume: Resume = None,
+    at_once: AtOnce = 1,
 ) -> None:
     """Compare the present code with itself and store the noise.
 
@@ -198,7 +199,7 @@ def calibrate(
         for index in range(rounds):
             say(f"comparison {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE
-            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept)
+            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept, at_once)
             pairs += seen.pairs
             skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
             failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)

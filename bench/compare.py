@@ -41,7 +41,7 @@ from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, median
 from .stopping import keeps
-from .sweep import Names, Resume, Where, say
+from .sweep import AtOnce, Names, Resume, Where, say
 from .worker import WorkerError
 from .workloads.shared import availability
 
@@ -110,6 +110,8 @@ class Choice:
     where: Sequence[str]
     allowed: Sequence[str] = ()
     """Fields that two records need not share."""
+    at_once: int = 1
+    """Most rounds that are set up at the same time."""
 
     def of(self, path: Path) -> list[Record]:
         """Return the records of a file or folder that are chosen."""
@@ -155,6 +157,7 @@ def compare(
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
     resume: Resume = None,
+    at_once: AtOnce = 1,
 ) -> None:
     """Measure two sides in turns, or read two files of records, and say which is faster.
 
@@ -164,7 +167,9 @@ def compare(
     run_id = resume or new_run_id()
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
-    choice = Choice(preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [])
+    choice = Choice(
+        preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [], at_once=at_once
+    )
     with exiting(5, CompareError, WorkerError, ValueError, OSError):
         found, refused = _sides(a, b, axis, choice, run_id, kept)
         _say_all("left out", [*found.skipped, *refused])
@@ -191,7 +196,7 @@ def _sides(
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if axis is not None:
         sides = [sides_of(run_id, one.case, (one.point, other.point)) for one, other in along(axis, chosen(choice))]
-        return measure_all(sides, choice.preset, say, kept), []
+        return measure_all(sides, choice.preset, say, kept, choice.at_once), []
     assert a is not None
     assert b is not None
     files = [each for each in (a, b) if is_file(each)]
@@ -206,7 +211,7 @@ def _sides(
         for pair in pairs:
             kept.add(pair)
         return Measured(pairs, [*first.left_out, *second.left_out], []), refused
-    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, kept), []
+    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, kept, choice.at_once), []
 
 
 def is_file(side: str) -> bool:

@@ -38,7 +38,7 @@ from .static.command import Archs
 from .static.sides import Wanted, records_of_side
 from .stats import CONFIDENCE, holm, smallest_detectable
 from .stopping import keeps
-from .sweep import Names, Resume, Where, say
+from .sweep import AtOnce, Names, Resume, Where, say
 
 THRESHOLD: Final = 0.015
 """Half of the least slow-down that a gate is to catch, 3 %."""
@@ -193,6 +193,7 @@ def gate(
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
+    at_once: AtOnce = 1,
     static: Annotated[bool, typer.Option("--static", help="Compare machine code, and run nothing.")] = False,
     arch: Archs = None,
     env: Annotated[list[str] | None, typer.Option(help="With --static: environment, or module:Class.")] = None,
@@ -209,6 +210,7 @@ def gate(
         cases=case or [],
         where=where or [],
         allowed=allow_mismatch or [],
+        at_once=at_once,
         run_id=resume or new_run_id(),
         out=out,
         calibrations=calibrations,
@@ -340,7 +342,8 @@ def from_revision(report: Report, choice: Choice) -> None:
         )
     kept = Kept.of(choice.out, choice.run_id)
     keeps(kept.a, kept.b, words=("--resume", choice.run_id))
-    seen = measure_revisions(points, (report.baseline, WORKING_TREE), choice.preset, choice.run_id, say, kept)
+    both = report.baseline, WORKING_TREE
+    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, kept, choice.at_once)
     report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
     report.add("broken", *seen.failed)
     judge_into(report, seen.pairs, choice.calibrations)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -141,6 +142,7 @@ def measure_all(
     preset: Preset,
     say: Callable[[str], None] = lambda text: None,
     kept: Kept | None = None,
+    at_once: int = 1,
 ) -> Measured:
     """Measure pairs of sides; one that fails does not end the others.
 
@@ -149,6 +151,7 @@ def measure_all(
         preset: How much is measured.
         say: Gets a line for each pair.
         kept: Files that get each pair; those that are there are not measured again.
+        at_once: Most rounds that are set up at the same time, see `in_rounds`.
 
     Raises:
         NotComparable: The sides of a pair have different versions of the case, or other cards; or those that are kept
@@ -156,24 +159,29 @@ def measure_all(
     """
     found = Measured()
     there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
-    for index, sides in enumerate(todo, start=1):
-        a, b = sides
-        name = point_name(a.case.name, a.point)
+    pairs = dict[int, Pair]()
+    missing = []
+    for index, (a, b) in enumerate(todo):
         if pair := there.get((a.run_id, b.run_id, _name(a.case.name, a.point, b.point))):
-            say(f"{index}/{len(todo)} {name}: kept")
-            found.pairs.append(pair)
-            continue
-        say(f"{index}/{len(todo)} {name}")
-        try:
-            pair = measure(sides, preset)
-        except WorkerError as error:
-            (found.skipped if error.kind == "Skip" else found.failed).append(f"{name}: {error}")
+            pairs[index] = pair
+        else:
+            missing.append(index)
+    if pairs:
+        say(f"{len(pairs)} of {len(todo)} pairs are kept")
+    for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once), start=1):
+        index = missing[place]
+        name = point_name(todo[index][0].case.name, todo[index][0].point)
+        if isinstance(got, WorkerError):
+            (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
+            say(f"{n_done}/{len(missing)} {name}: {got}")
             continue
         for before in there.values():
-            _require_one_code(before, pair)
+            _require_one_code(before, got)
         if kept:
-            kept.add(pair)
-        found.pairs.append(pair)
+            kept.add(got)
+        pairs[index] = got
+        say(f"{n_done}/{len(missing)} {name}: {got.ratio.value:.4f}")
+    found.pairs.extend(pairs[index] for index in sorted(pairs))
     return found
 
 
@@ -194,6 +202,7 @@ def measure_revisions(
     run_id: str,
     say: Callable[[str], None] = lambda text: None,
     kept: Kept | None = None,
+    at_once: int = 1,
 ) -> Measured:
     """Measure points on the code of two revisions; see `measure_all`.
 
@@ -203,7 +212,7 @@ def measure_revisions(
     """
     with revisions(*names) as starts:
         sides = [sides_of(run_id, job.case, (job.point, job.point), starts) for job in todo]
-        return measure_all(sides, preset, say, kept)
+        return measure_all(sides, preset, say, kept, at_once)
 
 
 def sides_of(
@@ -224,10 +233,71 @@ def measure(sides: tuple[Side, Side], preset: Preset) -> Pair:
         WorkerError: A side cannot run its point, or is wrong.
         NotComparable: The sides have different versions of the case, or other cards.
     """
-    started = datetime.now(UTC)
-    rounds = [_round(sides, preset, number) for number in range(ROUNDS[preset])]
+    ((_, got),) = in_rounds([sides], preset)
+    if isinstance(got, WorkerError):
+        raise got
+    return got
+
+
+def in_rounds(
+    todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1
+) -> Iterator[tuple[int, Pair | WorkerError]]:
+    """Yield the place of each pair and its two records with their comparison, or why there are none. Waits.
+
+    Args:
+        todo: The sides of each pair.
+        preset: How much is measured.
+        at_once: Most rounds whose processes are started and set up at the same time. Then they are timed one after
+            the other, while all others wait, and checked and ended at the same time (ADR 0026). A pair that fails
+            beside others is measured again by itself, as they may have had the memory.
+
+    Raises:
+        NotComparable: The sides of a pair have different versions of the case, or other cards.
+    """
+    rounds = [
+        Round(sides, preset, number, place) for place, sides in enumerate(todo) for number in range(ROUNDS[preset])
+    ]
+    done = dict[int, list[Round]]()
+    again = []
+    while rounds:
+        batch, rounds = rounds[:at_once], rounds[at_once:]
+        _do(batch)
+        for each in batch:
+            done.setdefault(each.place, []).append(each)
+        failed = {each.place for each in batch if each.error}
+        rounds = [each for each in rounds if each.place not in failed]
+        for place in sorted({each.place for each in batch} - {each.place for each in rounds}):
+            of_pair = done.pop(place)
+            error = next((each.error for each in of_pair if each.error), None)
+            if error is None:
+                yield place, _paired(todo[place], of_pair, preset, at_once)
+            elif at_once > 1 and error.kind != "Skip":
+                again.append(place)
+            else:
+                yield place, error
+    for place in again:
+        for _, got in in_rounds([todo[place]], preset):
+            yield place, got
+
+
+def _do(batch: Sequence[Round]) -> None:
+    """Set rounds up at the same time, time one after the other, and end them at the same time."""
+    with ThreadPoolExecutor(len(batch)) as pool:
+        try:
+            list(pool.map(Round.set_up, batch))
+            for each in batch:
+                each.time()
+            list(pool.map(Round.finish, batch))
+        except BaseException as error:  # a thread waits for a process that is set up, so that must end first
+            for each in batch:
+                each.close(error)
+            raise
+
+
+def _paired(sides: tuple[Side, Side], rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
     a, b = (
-        _record(side, halves, preset, started) for side, halves in zip(sides, zip(*rounds, strict=True), strict=True)
+        _record(side, halves, preset, rounds[0].started, at_once)
+        for side, halves in zip(sides, zip(*(each.halves for each in rounds), strict=True), strict=True)
     )
     return compared_in_rounds(a, b)
 
@@ -262,8 +332,8 @@ class Half:
     """Share of the host's cores that others kept busy while both sides were timed."""
 
 
-def _round(sides: tuple[Side, Side], preset: Preset, number: int) -> tuple[Half, Half]:
-    """Start a process for each side, set both up, time them in turns, and check them again.
+class Round:
+    """A process for each side, which are set up, timed in turns, and checked again.
 
     Of two processes the one that starts second, and sets a point up second, can be slower throughout. Sides start in
     turn, so that this cancels over the rounds as a drift does.
@@ -271,34 +341,79 @@ def _round(sides: tuple[Side, Side], preset: Preset, number: int) -> tuple[Half,
     Where both sides can go back, the four blocks of a turn start from the same state, and each turn starts where the
     one before has ended, the first of a round where the round before has: a load that follows the episode, or what was
     learned, is then the same on both sides. Sides of one point do as many runs in a block: the same steps.
+
+    Args:
+        sides: Both sides.
+        preset: How much is measured.
+        number: Number among the rounds of its pair, from 0.
+        place: Place of its pair among all.
     """
-    plan = PLANS[preset]
-    order = sides[::-1] if number % 2 else sides
-    with ExitStack() as processes:
-        there = [processes.enter_context(side.start()) for side in order]
-        replies = [
-            {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point))}
-            for each, side in zip(there, order, strict=True)
-        ]
-        if order[0].case.name == order[1].case.name:  # a peer has another one, with versions of its own
-            _require_one_version(*replies)
-        _require_one_card(*replies)
-        goes_back = all(reply["has_snapshot"] for reply in replies)
-        lengths = {"sample_s": plan.sample_s, "warm_up_cap_s": plan.warm_up_cap_s}
-        for each, reply in zip(there, replies, strict=True):
-            reply.update(each.ask("warm_up", **lengths, goes_back=goes_back), goes_back=goes_back)
-        if goes_back and order[0].point == order[1].point:
-            most = max(reply["runs_per_sample"] for reply in replies)
-            replies = [{**reply, "runs_per_sample": most} for reply in replies]
-        done = number * TURNS if goes_back else 0
-        for each, reply, side in zip(there, replies, order, strict=True):
-            each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done, slower=side.slower)
-        others = Bystanders()
-        samples = abba_turns(there[0], there[1], TURNS)
-        busy = others.busy()
-        ends = [each.ask("finish") for each in there]
-    first, second = (Half(*each, busy) for each in zip(replies, samples, ends, strict=True))
-    return (second, first) if number % 2 else (first, second)
+
+    def __init__(self, sides: tuple[Side, Side], preset: Preset, number: int, place: int = 0) -> None:
+        self.number, self.place = number, place
+        self.error: WorkerError | None = None
+        """Why a side could not be measured; what is left of the round is not done then."""
+        self.halves: tuple[Half, ...] = ()
+        """Both sides in their order, once it is finished."""
+        self._plan = PLANS[preset]
+        self._order = sides[::-1] if number % 2 else sides
+        self._processes = ExitStack()
+
+    def set_up(self) -> None:
+        """Start the processes and set both sides up."""
+        self.started = datetime.now(UTC)
+        with self._noting():
+            self._there = [self._processes.enter_context(side.start()) for side in self._order]
+            self._replies = [
+                {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point))}
+                for each, side in zip(self._there, self._order, strict=True)
+            ]
+            first, second = self._order
+            if first.case.name == second.case.name:  # a peer has another one, with versions of its own
+                _require_one_version(*self._replies)
+            _require_one_card(*self._replies)
+
+    def time(self) -> None:
+        """Warm both sides up, and time them in turns, unless one could not be set up."""
+        if self.error:
+            return
+        with self._noting():
+            goes_back = all(reply["has_snapshot"] for reply in self._replies)
+            lengths = {"sample_s": self._plan.sample_s, "warm_up_cap_s": self._plan.warm_up_cap_s}
+            for each, reply in zip(self._there, self._replies, strict=True):
+                reply.update(each.ask("warm_up", **lengths, goes_back=goes_back), goes_back=goes_back)
+            if goes_back and self._order[0].point == self._order[1].point:
+                most = max(reply["runs_per_sample"] for reply in self._replies)
+                self._replies = [{**reply, "runs_per_sample": most} for reply in self._replies]
+            done = self.number * TURNS if goes_back else 0
+            for each, reply, side in zip(self._there, self._replies, self._order, strict=True):
+                each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done, slower=side.slower)
+            others = Bystanders()
+            self._samples = abba_turns(self._there[0], self._there[1], TURNS)
+            self._busy = others.busy()
+
+    def finish(self) -> None:
+        """Check both sides again and end their processes, unless one has failed."""
+        if self.error:
+            return
+        with self._noting():
+            ends = [each.ask("finish") for each in self._there]
+            halves = [Half(*each, self._busy) for each in zip(self._replies, self._samples, ends, strict=True)]
+            self.halves = tuple(halves[::-1] if self.number % 2 else halves)
+            self._processes.close()
+
+    def close(self, error: BaseException) -> None:
+        """End the processes, at once if they are stopped."""
+        self._processes.__exit__(type(error), error, None)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Do a part of the round; keeps the error of a side, and ends both."""
+        try:
+            yield
+        except WorkerError as error:
+            self.error = error
+            self.close(error)
 
 
 def _require_one_version(a: Message, b: Message) -> None:
@@ -332,7 +447,7 @@ def abba_turns(a: Answering, b: Answering, n: int) -> tuple[list[Message], list[
     return samples
 
 
-def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetime) -> Record:
+def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetime, at_once: int) -> Record:
     reply, samples = halves[0].reply, [sample for half in halves for sample in half.samples]
     facts = Facts(**{**reply["facts"], "device": torch.device(reply["facts"]["device"])})
     before = [Check(**half.reply["check"]) for half in halves]
@@ -347,7 +462,11 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
         before=max(before, key=lambda check: check.max_error),
         after=max(after, key=lambda check: check.max_error),
         process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
-        notes={"turns_from_one_state": bool(reply["goes_back"])} | ({"planted": side.slower} if side.slower else {}),
+        notes={
+            "turns_from_one_state": bool(reply["goes_back"]),
+            **({"planted": side.slower} if side.slower else {}),
+            **({"at_once": at_once} if at_once > 1 else {}),
+        },
         unread={
             "roofline": "a comparison is of times alone",
             "telemetry": "two processes take turns on the device: each would find the other foreign",

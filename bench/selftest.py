@@ -7,7 +7,6 @@ sides, and on one of them a delay after each run.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,9 @@ import typer
 from . import compare
 from . import planted as changes
 from .calibrate import CALIBRATIONS, Calibration, NoiseFloor
-from .case import Job
 from .errors import CompareError, NothingMeasured, exiting
 from .gate import THRESHOLD, VERDICTS, Code, calibration_of, judge, parse_threshold
+from .groups import groups_of
 from .judge import Evidence
 from .pairs import ROUNDS, TURNS, Kept, Pair, compared_in_rounds, measure_all, sides_of
 from .point import Preset, PresetName
@@ -33,7 +32,7 @@ from .show.columns import Column, Table
 from .static.selftest import REBUILDS, gate_changes
 from .stats import autoregressive, median, scatter
 from .stopping import keeps
-from .sweep import Names, Resume, Where, say
+from .sweep import AtOnce, Names, Resume, Where, say
 from .worker import WorkerError
 
 TIMES: Final = 20
@@ -76,6 +75,7 @@ def selftest(
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
+    at_once: AtOnce = 1,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the cost of test changes to the code.")] = False,
     static: Annotated[bool, typer.Option("--static", help="Test the static gate with changes to the code.")] = False,
     change: Annotated[list[str] | None, typer.Option(help="With either: only changes with this in their name.")] = None,
@@ -101,7 +101,7 @@ def selftest(
                 say(found.text)
                 raise typer.Exit(int(Code.OK if found.holds(CAUGHT) else Code.REGRESSION))
         return
-    choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
+    choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [], at_once=at_once)
     with exiting(5, CompareError, WorkerError, ValueError, OSError):
         slower = parse_threshold(planted, "--planted")
         limit = parse_threshold(threshold)
@@ -111,9 +111,9 @@ def selftest(
             calibration, notes = calibration_of(kept, calibrations)
             for note in notes:
                 say(note)
-            trials = simulated(kept, calibration, slower, times, random)
+            trials: Iterable[Trial] = simulated(kept, calibration, slower, times, random)
         else:
-            trials = measured(compare.chosen(choice), choice.preset, slower, times, resume, out, failed)
+            trials = measured(choice, slower, times, resume, out, failed)
         tallies = tallied(trials, limit, calibrations)
         for text in failed:
             say(f"failed: {text}")
@@ -208,41 +208,32 @@ def simulated_pair(record: Record, noise: NoiseFloor | None, slower: float, rand
 
 
 def measured(
-    points: Sequence[Job],
-    preset: Preset,
-    slower: float,
-    times: int,
-    resume: str | None,
-    out: Path,
-    failed: list[str],
-) -> Iterator[Trial]:
-    """Measure gates, the same and slower ones in turn; yields each once its records are kept.
+    choice: compare.Choice, slower: float, times: int, resume: str | None, out: Path, failed: list[str]
+) -> list[Trial]:
+    """Measure gates, the same and slower ones in turn; returns what they see.
 
     Args:
-        points: Points of each gate.
-        preset: How much is measured.
+        choice: Points of each gate.
         slower: Slow-down that is planted, as a share.
         times: Gates of either kind.
         resume: Run to go on with; None: a new one.
         out: Folder of the records and comparisons.
         failed: Gets a line for each point that fails.
     """
-    run_id = resume or new_run_id()
+    run_id, points = resume or new_run_id(), compare.chosen(choice)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
-    for index in range(2 * times if points else 0):
+    planted, todo = dict[str, float](), []
+    for index in range(2 * times):
         by, name = (slower, "planted") if index % 2 else (0.0, "same")
-        todo = []
         for job in points:
             a, b = sides_of(f"{run_id}-{name}-{index // 2:02}", job.case, (job.point, job.point))
+            planted[b.run_id] = by
             todo.append((a, replace(b, slower=by)))
-        began = time.monotonic()
-        seen = measure_all(todo, preset, kept=kept)
-        left_s = (time.monotonic() - began) * (2 * times - index - 1)
-        say(f"{index + 1}/{2 * times} gates, {left_s / 60:.0f} min left")
-        failed += [*seen.skipped, *seen.failed]
-        yield by, seen.pairs
+    seen = measure_all(todo, choice.preset, say, kept, choice.at_once)
+    failed += [*seen.skipped, *seen.failed]
     say(f"records: {', '.join(map(str, kept.files))}")
+    return [(planted[gate], pairs) for gate, pairs in groups_of(seen.pairs, lambda pair: pair.b.run_id).items()]
 
 
 # ------------------------------------------------------------------ changes of the code

@@ -91,7 +91,7 @@ CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help
 Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
 Counts = Annotated[list[int] | None, typer.Option(help="Only these; may be repeated.")]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
-AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points of a GPU at once; each is timed alone.")]
+AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points or rounds at once; each is timed alone.")]
 Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
 
 

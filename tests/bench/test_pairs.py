@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import shutil
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -231,6 +233,58 @@ def test_skipped_and_failing_points_do_not_end_the_others():
     assert [pair.a.point["index"] for pair in got.pairs] == [2]
 
 
+def test_rounds_at_once_are_set_up_together_and_timed_alone():
+    """Rounds of all pairs are set up before one is timed, none is while another is, and each pair gets its own."""
+    order, lock = [], threading.Lock()
+
+    def note(what):
+        with lock:
+            order.append(what)
+
+    def setup(point):
+        note("set up")
+        watch = FakeWatch(lambda run: 1e6 * (1 + point["index"]))
+
+        def run():
+            note("timed")
+            watch.run()
+
+        return timed(run, stopwatch=watch, check=lambda: note("checked") or Check(True, 0.0))
+
+    fake = case(setup, 3)
+    todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("default")]
+    got = measure_all(todo, "default", at_once=5)
+    assert [pair.a.metrics["ns_per_env_step"].value for pair in got.pairs] == pytest.approx([1e5, 2e5, 3e5])
+    assert all(len(pair.comparison.log_ratios) == ROUNDS["default"] for pair in got.pairs)
+    assert all(pair.b.notes["at_once"] == 5 for pair in got.pairs)
+    for_batch = [name for name, _ in itertools.groupby(each for each in order if each != "checked")]
+    assert for_batch == ["set up", "timed"] * 3, "3 x 4 rounds, 5 at once"
+    assert order[: 2 * 2 * 5].count("timed") == 0, "five rounds of two sides, each set up and checked"
+
+
+def test_pair_that_fails_beside_others_is_measured_by_itself():
+    """Others may have had the memory; what fails by itself too has failed, and what cannot run is not tried again."""
+    there = set()
+    lock = threading.Lock()
+
+    def setup(point):
+        if point["index"] == 2:
+            raise Skip("no device; buy one")
+        with lock:
+            there.add(point["index"])
+        if point["index"] == 1 and len(there) > 1:
+            raise MemoryError("too many")
+        watch = FakeWatch(lambda run: 1e6)
+        return timed(watch.run, stopwatch=watch)
+
+    fake = case(setup, 3)
+    todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
+    assert ["too many" in text for text in measure_all(todo, "smoke", at_once=3).failed] == [True]
+    there.clear()
+    got = dict(pairs.in_rounds(todo[:2], "smoke", at_once=2))
+    assert (type(got[0]).__name__, type(got[1]).__name__) == ("Pair", "WorkerError")
+
+
 def test_sides_of_different_versions_are_not_compared():
     """A case that times something else on the other side is refused."""
     fake = Machine()
@@ -265,12 +319,12 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
     todo = [sides_of("run", fake, (point, point), [serving(fake, started, "a")] * 2) for point in points]
     kept = Kept.of(tmp_path, "run")
 
-    def stop_at_third(text):
-        if text.startswith("3/"):
+    def stop_at_second(text):
+        if text.startswith("2/"):
             raise Stopped(2)
 
     with pytest.raises(Stopped):
-        measure_all(todo, "smoke", stop_at_third, kept)
+        measure_all(todo, "smoke", stop_at_second, kept)
     first, second = kept.pairs()
     assert kept.files == [kept.a, kept.b, kept.comparisons]
     whole = kept.comparisons.read_bytes()
