@@ -22,7 +22,7 @@ from .at_once import run_points
 from .cases import CASES
 from .judge import Key, key, machine_mismatches, name_of, point_key
 from .ledger import is_claimed
-from .pairs import Side, measure_all
+from .pairs import Side, in_rounds
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
@@ -31,6 +31,7 @@ from .record import Comparison, Context, Record, append, read_all, read_comparis
 from .sets import COMPARISONS, RECORDS, Manifest
 from .stopping import keeps
 from .sweep import say
+from .worker import WorkerError
 from .workloads.shared import availability
 
 _T = TypeVar("_T")
@@ -264,25 +265,24 @@ def run_pairs(publication: Publication) -> Iterator[str]:
         for sides in publication.of_shard(pairs)
         if tuple(point_key(side.case.name, side.point) for side in sides) not in done
     ]
-    for index, both in enumerate(todo, start=1):
-        name = f"{index}/{len(todo)} {' : '.join(point_name(side.case.name, side.point) for side in both)}"
-        measured = measure_all([both], preset)
-        for pair in measured.pairs:
-            publication.add([pair.a, pair.b], pair.comparison)
-            yield f"{name}: {pair.ratio.value:.3f}"
-        for texts, reasons in ((measured.skipped, publication.skipped), (measured.failed, publication.failed)):
-            for text in texts:
-                reasons[f"pair {name.partition(' ')[2]}"] = text
-                yield f"{name}: {text}"
+    for index, (place, got) in enumerate(in_rounds(todo, preset, publication.at_once), start=1):
+        name = " : ".join(point_name(side.case.name, side.point) for side in todo[place])
+        if isinstance(got, WorkerError):
+            reasons = publication.skipped if got.kind == "Skip" else publication.failed
+            reasons[f"pair {name}"] = str(got)
+            yield f"{index}/{len(todo)} {name}: {got}"
+        else:
+            publication.add([got.a, got.b], got.comparison)
+            yield f"{index}/{len(todo)} {name}: {got.ratio.value:.3f}"
 
 
 def run_peers(publication: Publication) -> Iterator[str]:
     """Measure each peer's point that has no evidence yet, in turns with ours."""
     wanted = chosen(publication.context.preset, [], [])
-    todo = unfinished(wanted, publication.records(), publication.comparisons())
+    todo = unfinished(publication.of_shard(wanted), publication.records(), publication.comparisons())
     run = sides.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
-    for index, job in enumerate(todo, start=1):
-        records, comparison = sides.measure(job, run)
+    measured = sides.measure_each(todo, run, publication.at_once)
+    for index, (job, records, comparison) in enumerate(measured, start=1):
         publication.add(records, comparison)
         yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {records[0].status}"
 
@@ -305,10 +305,9 @@ def write_tables(publication: Publication) -> Iterator[str]:
 
 
 Steps = dict[str, Callable[[Publication], Iterator[str]]]
-STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs}
+STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs, "peers": run_peers}
 STEPS: Final[Steps] = {
     **STEPS_OF_SHARDS,
-    "peers": run_peers,
     "figures": draw_figures,
     "tables": write_tables,
 }

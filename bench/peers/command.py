@@ -16,9 +16,9 @@ from ..point import Preset, PresetName, passes, point_name
 from ..record import PEER_RECORDS, Context, append, read_all, read_comparisons, there
 from ..show import render
 from ..stopping import keeps
-from ..sweep import Resume, Where, say
+from ..sweep import AtOnce, Resume, Where, say
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
-from .sides import Run, measure
+from .sides import Run, measure_each
 
 CASES: Final = (SPEED, LEARNING)
 """Cases of the records of peers."""
@@ -37,6 +37,7 @@ def peers(
     timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
     resume: Resume = None,
+    at_once: AtOnce = 1,
 ) -> None:
     """Measure other software in turns with ours, on the same work; exits with 1 if a point failed.
 
@@ -55,8 +56,7 @@ def peers(
     keeps(file, words=("--resume", context.run_id))
     records = read_all(there(file), cut=[])
     todo = unfinished(wanted, records, read_comparisons(there(comparisons), cut=[]))
-    for index, job in enumerate(todo, start=1):
-        found, comparison = measure(job, run)
+    for index, (job, found, comparison) in enumerate(measure_each(todo, run, at_once), start=1):
         for record in found:
             append(file, record)
         if comparison:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from ..machine import card_hash, fingerprint
 from ..measure import MeasureError, Metric, Timed
 from ..pairs import Pair, Side
 from ..point import Facts, Point, command_line, conditions
-from ..record import CaseVersion, Comparison, Context, Host, Record, Scope, Status, parsed
+from ..record import CaseVersion, Comparison, Context, Host, Record, Scope, parsed
 from ..worker import Answering, Message, Server, Worker, WorkerError
 from ..workloads.shared import steps_of
 from . import learning
@@ -33,6 +33,7 @@ from .catalogue import PeerJob
 from .check import correctness
 
 VERSION: Final = 2
+TAKEN: Final = "in turns with ours"
 PROGRAM: Final = Path(__file__).with_name("worker.py")
 ALONE: Final = {
     "PYTHONSAFEPATH": "1",
@@ -62,32 +63,68 @@ class Run:
     """Kind of device that each peer was found to run on."""
 
 
-def measure(job: PeerJob, run: Run) -> tuple[list[Record], Comparison | None]:
-    """Measure a point in turns with ours; returns the peer's record, and ours if it came to that. Waits.
+def measure_each(
+    todo: Sequence[PeerJob], run: Run, at_once: int = 1
+) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
+    """Measure points in turns with ours; yields each with the peer's record, and ours if it came to that. Waits.
 
     A peer that cannot run, or breaks in whatever way, ends as a record that says so.
+
+    Args:
+        todo: The points.
+        run: What they share.
+        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Training runs are alone.
     """
-    started, preset, run_id = datetime.now(UTC), run.context.preset, run.context.run_id
-    command = command_line("peers", preset=preset, peer=job.peer.name, where=conditions(job.axes))
-    theirs = Side(
-        case=_version(job),
-        point=job.point,
-        start=partial(_serving, job, run),
-        taken="in turns with ours",
-        run_id=run_id,
-        command=command,
+    jobs, both = list[PeerJob](), list[tuple[Side, Side]]()
+    for job in todo:
+        try:
+            ours, theirs = _both(job, run)
+            if theirs.case.scope == "learn":
+                yield job, _learned(job, run, ours, theirs), None
+            else:
+                jobs.append(job)
+                both.append((ours, theirs))
+        except WorkerError as error:
+            yield job, [_unmeasured(job, run, error)], None
+    for place, got in pairs.in_rounds(both, run.context.preset, at_once):
+        if isinstance(got, WorkerError):
+            yield jobs[place], [_unmeasured(jobs[place], run, got)], None
+        else:
+            yield jobs[place], [_beside_ours(got), got.a], got.comparison
+
+
+def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:
+    """Return our side and the peer's; raises WorkerError where one cannot run here."""
+    run_id = run.context.run_id
+    name, point = job.ours(run.backend or _counterpart(_device(job, run)))
+    return (
+        Side(case=CASES[name], point=point, start=run.ours, taken="in turns with a peer", run_id=run_id),
+        Side(
+            case=_version(job),
+            point=job.point,
+            start=partial(_serving, job, run),
+            taken=TAKEN,
+            run_id=run_id,
+            command=_command(job, run),
+        ),
     )
-    try:
-        name, point = job.ours(run.backend or _counterpart(_device(job, run)))
-        ours = Side(case=CASES[name], point=point, start=run.ours, taken="in turns with a peer", run_id=run_id)
-        if theirs.case.scope == "learn":
-            return _learned(job, run, ours, theirs), None
-        pair = pairs.measure((ours, theirs), preset)
-    except WorkerError as error:
-        unmeasured = partial(Record.of, theirs.case, job.point, run.context, started=started, reason=str(error))
-        status: Status = "skipped" if error.kind == "Skip" else "failed"
-        return [unmeasured(status=status, taken=theirs.taken, command=command)], None
-    return [_beside_ours(pair), pair.a], pair.comparison
+
+
+def _command(job: PeerJob, run: Run) -> str:
+    return command_line("peers", preset=run.context.preset, peer=job.peer.name, where=conditions(job.axes))
+
+
+def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
+    return Record.of(
+        _version(job),
+        job.point,
+        run.context,
+        started=datetime.now(UTC),
+        reason=str(error),
+        status="skipped" if error.kind == "Skip" else "failed",
+        taken=TAKEN,
+        command=_command(job, run),
+    )
 
 
 def _beside_ours(pair: Pair) -> Record:

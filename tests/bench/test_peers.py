@@ -29,7 +29,7 @@ from bench.peers import learning, sides
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
-from bench.peers.sides import Run, ask, measure, started
+from bench.peers.sides import Run, ask, measure_each, started
 from bench.peers.theirs.gymnasium import IDS, prepare
 from bench.peers.theirs.work import card
 from bench.record import Context, Host, Record, read_all, read_comparisons
@@ -358,7 +358,8 @@ OF_ENV_STEP = {"backend": "cpu", "exact": False}
 
 def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
     """Return the records of a peer, and of ours beside it if it came to that."""
-    return measure(job, run or a_run())[0]
+    ((_, records, _),) = measure_each([job], run or a_run())
+    return records
 
 
 # ------------------------------------------------------------------ the command
@@ -370,6 +371,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     words = ["peers", "--preset", "smoke", "--peer", "gymnasium", "--peer", "envpool", "--backend", "cpu"]
     words += ["--where", "variant=sync"]
     said = bench(*words, "--python", f"envpool={dying}", "--out", tmp_path / "out", exits=1)
+    assert "1 failed" in said, said
     theirs, mine, dead = read_all([tmp_path / "out"])
     (comparison,) = read_comparisons([tmp_path / "out"])
     assert dead.status == "failed"
@@ -557,7 +559,7 @@ def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypa
     fakes("gymnax", files)
     monkeypatch.setattr(learning, "EVALUATED", 2)
     run = replace(a_run(), ours=lambda: contextlib.nullcontext(Learned(ours_s)))
-    (theirs, mine), comparison = measure(smoke("purejaxrl-learning"), run)
+    ((_, (theirs, mine), comparison),) = measure_each([smoke("purejaxrl-learning")], run)
     assert theirs.is_evidence, theirs.reason
     assert comparison is None
     assert (theirs.case, theirs.scope, mine.taken) == ("peer_learn", "learn", "in turns with a peer")
