@@ -153,7 +153,7 @@ def disturbed(record: Record) -> list[str]:
 
 
 MOST_OTHERS: Final = 0.1
-"""Share of the host's cores from which on a record says that others kept them busy."""
+"""Share of our cores from which on a record says that others kept them busy."""
 
 
 def remarks(record: Record) -> list[str]:
@@ -161,7 +161,7 @@ def remarks(record: Record) -> list[str]:
     warm_up = record.warm_up or {}
     unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
     others = (record.host and record.host.others_busy) or 0.0
-    return unsettled + ([f"others kept {others:.0%} of the host busy"] if others > MOST_OTHERS else [])
+    return unsettled + ([f"others kept {others:.0%} of our cores busy"] if others > MOST_OTHERS else [])
 
 
 @dataclass(frozen=True, slots=True)

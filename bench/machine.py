@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
@@ -141,14 +141,16 @@ class Bystanders:
     Args:
         root: That process; None: this one.
         proc: Folder of the system's figures.
+        cores: Cores on which their work counts; None: those that this process may use.
     """
 
-    def __init__(self, root: int | None = None, proc: Path = Path("/proc")) -> None:
+    def __init__(self, root: int | None = None, proc: Path = Path("/proc"), cores: Sequence[int] | None = None) -> None:
         self._root, self._proc = root or os.getpid(), proc
+        self._rows = [f"cpu{core}" for core in cores or pinned_cores() or ()] or ["cpu"]
         self._start = self._read()
 
     def busy(self) -> float | None:
-        """Return the share of all cores of the host that they have kept busy since this was made; None: unknown.
+        """Return the share of our cores that they have kept busy since this was made; None: unknown.
 
         What a hypervisor took for other machines counts.
         """
@@ -161,8 +163,13 @@ class Bystanders:
     def _read(self) -> tuple[int, int, int] | None:
         """Return the ticks of all cores that were used, those that went by, and those of our own processes."""
         try:
-            ticks = [int(word) for word in (self._proc / "stat").read_text().splitlines()[0].split()[1:9]]
-        except (OSError, ValueError, IndexError):  # another system
+            rows = {
+                words[0]: words[1:9]
+                for line in (self._proc / "stat").read_text().splitlines()
+                if (words := line.split())
+            }
+            ticks = [sum(map(int, column)) for column in zip(*(rows[name] for name in self._rows), strict=True)]
+        except (OSError, ValueError, KeyError):  # another system
             return None
         parents: dict[int, int] = {}
         used: dict[int, int] = {}

@@ -88,7 +88,7 @@ class Host(Model):
     gpu_users: int | None = None
     """Other processes on the GPU at the end; null: the work is on the CPU, or NVML does not say."""
     others_busy: float | None = None
-    """Share of all cores of the host that processes of others kept busy meanwhile, in the round in which it was most;
+    """Share of the cores that the process may use that others kept busy meanwhile, in the round in which it was most;
     null: the system does not say, or the point was not measured in turns."""
 
     @classmethod

@@ -125,15 +125,31 @@ def ticks(proc, idle, **processes):
         (folder / "stat").write_text(f"{folder.name} (a) b) S {parent} {'0 ' * 9}{used} 0 0 0 20 0\n")
 
 
-def test_bystanders_are_who_descends_from_another_process(tmp_path):
+def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch):
     """Of 90 ticks in use 30 are ours and 10 our grandchild's; it has begun meanwhile, and another one has ended."""
     proc = tmp_path / "proc"
     ticks(proc, 100, p1=(0, 0), p7=(1, 0), p8=(1, 0))
     (proc / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
+    monkeypatch.setattr(machine, "pinned_cores", lambda: None)
     others = machine.Bystanders(7, proc)
     (proc / "8" / "stat").unlink()
     ticks(proc, 10, p7=(1, 30), p9=(7, 0), p10=(9, 10), p11=(1, 50))
     np.testing.assert_allclose(others.busy(), 0.5)
+
+
+def test_bystanders_on_other_cores_do_not_count(tmp_path):
+    """Another run keeps cores 2 and 3 busy; on our 0 and 1, of 40 ticks, 10 of the 20 in use are not ours."""
+    proc = tmp_path / "proc"
+    ticks(proc, 0, p7=(1, 0))
+    row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"
+    (proc / "stat").write_text("".join(row.format(core, 0, 0) for core in ("", 0, 1, 2, 3)))
+    others = machine.Bystanders(7, proc, [0, 1])
+    ticks(proc, 0, p7=(1, 10))
+    used = {"": 60, 0: 15, 1: 5, 2: 20, 3: 20}
+    (proc / "stat").write_text(
+        "".join(row.format(core, n, 80 - n if core == "" else 20 - n) for core, n in used.items())
+    )
+    np.testing.assert_allclose(others.busy(), 0.25)
 
 
 def test_bystanders_of_a_system_that_does_not_tell_are_unknown(tmp_path):

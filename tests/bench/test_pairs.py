@@ -191,7 +191,7 @@ def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
     got = measured(fake.side(), fake.side())
     for record in (got.a, got.b):
         assert record.host.others_busy == 0.4
-        assert remarks(record) == ["others kept 40% of the host busy"]
+        assert remarks(record) == ["others kept 40% of our cores busy"]
 
 
 def test_one_round_says_that_processes_were_not_compared():

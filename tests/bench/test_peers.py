@@ -654,7 +654,7 @@ def test_what_disturbed_both_sides_is_said_once():
     loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
     ours, theirs = record(host=loud), record(host=loud, warm_up={"settled": False, "cap_s": 2.0})
     assert sides._remarks(ours, theirs) == [
-        "ours and theirs: others kept 50% of the host busy",
+        "ours and theirs: others kept 50% of our cores busy",
         "theirs: the warm-up did not settle in 2.0 s",
     ]
 
