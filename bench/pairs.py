@@ -26,7 +26,7 @@ from .measure import PLANS, Measurement, rates
 from .point import Check, Facts, Point, Preset, point_name
 from .record import CaseVersion, Comparison, Context, Host, Record, append, read_all, read_comparisons, there
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
-from .worker import Answering, Message, Worker, WorkerError
+from .worker import Answering, Message, Worker, WorkerError, prepare_copies
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
 """Rounds of each pair. Fixed beforehand: to stop where it looks good would make the interval too narrow."""
@@ -254,6 +254,8 @@ def in_rounds(
     Raises:
         NotComparable: The sides of a pair have different versions of the case, or other cards.
     """
+    if any(side.start == Worker.copy for sides in todo for side in sides):
+        prepare_copies()
     rounds = [
         Round(sides, preset, number, place) for place, sides in enumerate(todo) for number in range(ROUNDS[preset])
     ]

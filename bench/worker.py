@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
@@ -66,6 +66,14 @@ PROCESSES: Final[ForkServerContext | SpawnContext] = (
 """Starts processes, where it can as copies of one that has imported all this and has not touched a GPU."""
 if CAN_COPY:
     PROCESSES.set_forkserver_preload([f"{__package__}.tie", __name__])
+
+
+def prepare_copies() -> None:
+    """Start the process that copies come from, in this thread: that process ends with the thread (`tie`)."""
+    if CAN_COPY:
+        os.environ[STARTER] = str(os.getpid())
+        with _without_ctrl_c():
+            forkserver.ensure_running()
 
 
 class WorkerError(RuntimeError):
