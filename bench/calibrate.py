@@ -7,7 +7,7 @@ with all that a new process brings along. The gate calls no slow-down a regressi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Final
@@ -18,14 +18,15 @@ from pydantic import ValidationError
 
 from warpdrive_min.files import write_atomically
 
-from . import compare
+from . import compare, pairs
+from .case import Job
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .groups import groups_of
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
 from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
-from .point import PresetName, command_line, point_name
-from .record import RESULTS, Record, new_run_id
+from .point import Preset, PresetName, command_line, point_name
+from .record import RESULTS, Context, Record, new_run_id
 from .schema import Model, fault
 from .show import render
 from .show.columns import Column, Table
@@ -35,7 +36,11 @@ from .sweep import AtOnce, Names, Resume, Where, say
 from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
-ROUNDS: Final = 3
+COMPARISONS: Final = 3
+MARGIN: Final = 5.0
+"""Standard errors of a gate's ratio that fit into its threshold: then 20 gates of what is the same all pass, mostly."""
+MOST_ROUNDS: Final = 24
+"""Most rounds of a gate's point, however noisy it is: a quarter of an hour of a GPU at worst."""
 SCHEMA: Final = 1
 
 
@@ -45,7 +50,7 @@ class NoiseFloor(Model):
     case: str
     case_version: int
     point: dict[str, str | int | float | bool]
-    preset: str
+    preset: Preset
     rounds: int
     """Rounds of new processes that it is taken from, of all A/A comparisons."""
     run: float
@@ -63,6 +68,19 @@ class NoiseFloor(Model):
             return self.pair, self.rounds
         return math.sqrt(2) * self.run, 2 * self.rounds - 1
 
+    def over(self, n_rounds: int) -> NoiseFloor:
+        """Return the noise of comparisons over another number of rounds than the preset has."""
+        if n_rounds == pairs.ROUNDS[self.preset]:
+            return self
+        share = math.sqrt(pairs.ROUNDS[self.preset] / n_rounds)
+        smallest = math.expm1(share * math.log1p(self.smallest_in_turns))
+        return self.model_copy(update={"pair": share * self.pair, "smallest_in_turns": smallest})
+
+    def rounds_for(self, threshold: float) -> int:
+        """Return how many rounds a gate needs to pass what is the same, see `MARGIN`; no fewer than the preset has."""
+        fewest = pairs.ROUNDS[self.preset]
+        return min(max(fewest, math.ceil(fewest * (MARGIN * self.pair / math.log1p(threshold)) ** 2)), MOST_ROUNDS)
+
 
 class Calibration(Model):
     """Noise of one machine, as it was calibrated."""
@@ -76,27 +94,40 @@ class Calibration(Model):
 
     def of(self, record: Record) -> NoiseFloor | None:
         """Return the noise of a record's point, else what stands in: the noisiest of its case, backend and preset."""
-        known = [
-            each
-            for each in self.noise
-            if (each.case, each.case_version, each.preset) == (record.case, record.case_version, record.preset)
-            and each.point.get("backend") == record.point.get("backend")
-        ]
+        known = self._of(record.case, record.case_version, record.preset)
+        known = [each for each in known if each.point.get("backend") == record.point.get("backend")]
         exact = [each for each in known if each.point == record.point]
         return max(exact or known, key=lambda each: each.run, default=None)
 
-    def fits(self, record: Record) -> bool:
-        """Return whether it was made on a machine like that of a record, with the same versions."""
-        return not machine_mismatches(self.machine, record.machine)
+    def rounds_of(self, job: Job, preset: Preset, threshold: float) -> int | None:
+        """Return how many rounds a gate of a point needs; None: it is not calibrated, the preset says."""
+        known = self._of(job.case.name, job.case.version, preset)
+        return next((each.rounds_for(threshold) for each in known if each.point == job.point), None)
+
+    def _of(self, case: str, version: int, preset: Preset) -> list[NoiseFloor]:
+        return [each for each in self.noise if (each.case, each.case_version, each.preset) == (case, version, preset)]
+
+    def fits(self, machine: Mapping[str, Any]) -> bool:
+        """Return whether it was made on a machine like this one, with the same versions."""
+        return not machine_mismatches(self.machine, machine)
 
 
-def read(record: Record, folder: Path = CALIBRATIONS) -> Calibration | None:
-    """Return the calibration of a record's machine, if there is one.
+def rounds_here(preset: Preset, threshold: float, folder: Path = CALIBRATIONS) -> Callable[[Job], int | None]:
+    """Return what tells how many rounds a gate of a point needs on this machine; None: the preset says."""
+    here = Context.here(preset).machine
+    calibration = read(here, folder)
+    if calibration is None or not calibration.fits(here):
+        return lambda job: None
+    return lambda job: calibration.rounds_of(job, preset, threshold)
+
+
+def read(machine: Mapping[str, Any], folder: Path = CALIBRATIONS) -> Calibration | None:
+    """Return the calibration of a machine, if there is one.
 
     Raises:
         NotComparable: The file breaks the schema.
     """
-    path = folder / f"{kind(record.machine)}.json"
+    path = folder / f"{kind(machine)}.json"
     if not path.exists():
         return None
     try:
@@ -110,14 +141,14 @@ def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
 
     The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
     """
-    return [_noise(pairs) for pairs in groups_of(comparisons, lambda pair: key(pair.a)).values()]
+    return [_noise(compared) for compared in groups_of(comparisons, lambda pair: key(pair.a)).values()]
 
 
-def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
-    runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in _medians(record)])
-    ratios = np.array([fmean(turns) for pair in pairs if pair.comparison for turns in pair.comparison.log_ratios])
-    record, n = pairs[0].a, len(ratios)
-    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(pairs) / n))
+def _noise(compared: Sequence[Pair]) -> NoiseFloor:
+    runs = np.log([ns for pair in compared for record in (pair.a, pair.b) for ns in _medians(record)])
+    ratios = np.array([fmean(turns) for pair in compared if pair.comparison for turns in pair.comparison.log_ratios])
+    record, n = compared[0].a, len(ratios)
+    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(compared) / n))
     return NoiseFloor(
         **record.model_dump(include={"case", "case_version", "point", "preset"}),
         rounds=n,
@@ -140,8 +171,8 @@ def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Pat
 
     Points that were calibrated before, on the same machine with the same versions, stay.
     """
-    before = read(record, folder)
-    kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record) else ()
+    before = read(record.machine, folder)
+    kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record.machine) else ()
     merged = {(each.preset, *point_key(each.case, each.point)): each for each in [*kept, *found]}
     made = Calibration(
         machine=record.machine,
@@ -178,7 +209,7 @@ def calibrate(
     preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
     case: Names = None,
     where: Where = None,
-    rounds: Annotated[int, typer.Option(min=1, help="A/A comparisons, each in rounds of new processes.")] = ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, help="A/A comparisons, each in rounds of new processes.")] = COMPARISONS,
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
     resume: Resume = None,
@@ -192,7 +223,7 @@ def calibrate(
     points, run_id = compare.chosen(choice), resume or new_run_id()
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
-    pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
+    compared, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
     with exiting(5, CompareError, WorkerError):
         if not points:
             raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
@@ -200,16 +231,16 @@ def calibrate(
             say(f"comparison {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE
             seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept, at_once)
-            pairs += seen.pairs
+            compared += seen.pairs
             skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
             failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
-        found = noise(pairs)
+        found = noise(compared)
         for each in skipped | failed:
             say(each)
         if not found:
             raise NothingMeasured("calibrate: no point was measured")
         render.console(160).print(render.terminal(table(found)))
         options = {"preset": preset.value, "rounds": str(rounds), "case": choice.cases, "where": choice.where}
-        say(f"written: {store(found, pairs[0].a, command_line('calibrate', **options), out)}")
+        say(f"written: {store(found, compared[0].a, command_line('calibrate', **options), out)}")
     if failed:
         raise typer.Exit(5)

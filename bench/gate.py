@@ -343,7 +343,8 @@ def from_revision(report: Report, choice: Choice) -> None:
     kept = Kept.of(choice.out, choice.run_id)
     keeps(kept.a, kept.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
-    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, kept, choice.at_once)
+    rounds = calibrate.rounds_here(choice.preset, report.threshold, choice.calibrations)
+    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, kept, choice.at_once, rounds)
     report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
     report.add("broken", *seen.failed)
     judge_into(report, seen.pairs, choice.calibrations)
@@ -403,6 +404,8 @@ def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | No
 def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
     """Return the row of a pair, its p-value as if it were the only one, and without a verdict."""
     ratio, known = pair.ratio, calibration.of(pair.b) if calibration else None
+    if known and pair.comparison and ratio.between_processes:
+        known = known.over(len(pair.comparison.log_ratios))
     is_own = known is not None and known.point == pair.b.point
     words = "rounds" if ratio.between_processes else "one process alone"
     p = pair.p_slower(threshold)
@@ -437,8 +440,8 @@ def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration
     """Return the calibration of the machine that made records, and in words what it lacks."""
     if not records:
         return None, []
-    calibration = calibrate.read(records[0], folder)
-    if calibration is None or not calibration.fits(records[0]):
+    calibration = calibrate.read(records[0].machine, folder)
+    if calibration is None or not calibration.fits(records[0].machine):
         why = "is not calibrated" if calibration is None else "was calibrated with other versions"
         advice = "noise from one run to the next is not known; run `python -m bench calibrate`"
         return None, [f"the machine {why}: {advice}"]

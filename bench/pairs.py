@@ -29,7 +29,8 @@ from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError, prepare_copies
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
-"""Rounds of each pair. Fixed beforehand: to stop where it looks good would make the interval too narrow."""
+"""Rounds of each pair, if its sides name no other number. Fixed beforehand: to stop where it looks good would make the
+interval too narrow."""
 TURNS: Final = 3
 """Turns A B B A of a round."""
 WORKING_TREE: Final = "."
@@ -55,6 +56,8 @@ class Side:
     """Repeats the point; None: the sweep does."""
     slower: float = 0.0
     """Slow-down that is planted, as a share."""
+    rounds: int | None = None
+    """Rounds of its pair; None: as many as the preset has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,24 +206,30 @@ def measure_revisions(
     say: Callable[[str], None] = lambda text: None,
     kept: Kept | None = None,
     at_once: int = 1,
+    rounds: Callable[[Job], int | None] = lambda job: None,
 ) -> Measured:
-    """Measure points on the code of two revisions; see `measure_all`.
+    """Measure points on the code of two revisions; see `measure_all`. ``rounds`` returns how many a point has.
 
     Raises:
         NotComparable: git does not know a revision, or the sides have different versions of a case.
         WorkerError: The code of a revision cannot be imported.
     """
     with revisions(*names) as starts:
-        sides = [sides_of(run_id, job.case, (job.point, job.point), starts) for job in todo]
+        sides = [sides_of(run_id, job.case, (job.point, job.point), starts, rounds=rounds(job)) for job in todo]
         return measure_all(sides, preset, say, kept, at_once)
 
 
 def sides_of(
-    run_id: str, case: CaseVersion, points: tuple[Point, Point], starts: Sequence[Start] = (Worker.copy, Worker.copy)
+    run_id: str,
+    case: CaseVersion,
+    points: tuple[Point, Point],
+    starts: Sequence[Start] = (Worker.copy, Worker.copy),
+    *,
+    rounds: int | None = None,
 ) -> tuple[Side, Side]:
     """Return two sides of a case, whose runs are named after their letters."""
     a, b = (
-        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}")
+        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}", rounds=rounds)
         for letter, point, start in zip("ab", points, starts, strict=True)
     )
     return a, b
@@ -257,7 +266,9 @@ def in_rounds(
     if any(side.start == Worker.copy for sides in todo for side in sides):
         prepare_copies()
     rounds = [
-        Round(sides, preset, number, place) for place, sides in enumerate(todo) for number in range(ROUNDS[preset])
+        Round(sides, preset, number, place)
+        for place, sides in enumerate(todo)
+        for number in range(sides[0].rounds or ROUNDS[preset])
     ]
     done = dict[int, list[Round]]()
     again = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,8 @@ import typer
 
 from . import compare
 from . import planted as changes
-from .calibrate import CALIBRATIONS, Calibration, NoiseFloor
+from .calibrate import CALIBRATIONS, Calibration, NoiseFloor, rounds_here
+from .case import Job
 from .errors import CompareError, NothingMeasured, exiting
 from .gate import THRESHOLD, VERDICTS, Code, calibration_of, judge, parse_threshold
 from .groups import groups_of
@@ -113,7 +114,8 @@ def selftest(
                 say(note)
             trials: Iterable[Trial] = simulated(kept, calibration, slower, times, random)
         else:
-            trials = measured(choice, slower, times, resume, out, failed)
+            rounds = rounds_here(choice.preset, limit, calibrations)
+            trials = measured(choice, slower, times, rounds, resume, out, failed)
         tallies = tallied(trials, limit, calibrations)
         for text in failed:
             say(f"failed: {text}")
@@ -208,7 +210,13 @@ def simulated_pair(record: Record, noise: NoiseFloor | None, slower: float, rand
 
 
 def measured(
-    choice: compare.Choice, slower: float, times: int, resume: str | None, out: Path, failed: list[str]
+    choice: compare.Choice,
+    slower: float,
+    times: int,
+    rounds: Callable[[Job], int | None],
+    resume: str | None,
+    out: Path,
+    failed: list[str],
 ) -> list[Trial]:
     """Measure gates, the same and slower ones in turn; returns what they see.
 
@@ -216,6 +224,7 @@ def measured(
         choice: Points of each gate.
         slower: Slow-down that is planted, as a share.
         times: Gates of either kind.
+        rounds: Returns how many a gate of a point has; None: the preset says.
         resume: Run to go on with; None: a new one.
         out: Folder of the records and comparisons.
         failed: Gets a line for each point that fails.
@@ -227,7 +236,8 @@ def measured(
     for index in range(2 * times):
         by, name = (slower, "planted") if index % 2 else (0.0, "same")
         for job in points:
-            a, b = sides_of(f"{run_id}-{name}-{index // 2:02}", job.case, (job.point, job.point))
+            gate = f"{run_id}-{name}-{index // 2:02}"
+            a, b = sides_of(gate, job.case, (job.point, job.point), rounds=rounds(job))
             planted[b.run_id] = by
             todo.append((a, replace(b, slower=by)))
     seen = measure_all(todo, choice.preset, say, kept, choice.at_once)

@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench import compare, pairs
+from bench import calibrate, compare, pairs
 from bench.calibrate import noise, read, store
 from bench.case import Job
+from bench.cases import CASES
 from bench.errors import NotComparable
 from bench.record import Comparison, read_all, read_comparisons
 from bench.stats import smallest_detectable
@@ -71,6 +72,22 @@ def test_noise_of_many_rounds_is_that_of_the_machine():
     assert got.pair == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
 
 
+def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path, monkeypatch):
+    """At 1 % over 4 rounds 1.5 % needs 46 rounds, 24 at most; at 0.4 % 8, at 0.1 % the preset has enough."""
+    (floor,) = noise([steady(1.0, 1.0)] * 4)
+    noisy, some, quiet = (floor.model_copy(update={"pair": pair}) for pair in (0.01, 0.004, 0.001))
+    assert [each.rounds_for(0.015) for each in (noisy, some, quiet)] == [24, 8, 4]
+    assert some.over(16).pair == pytest.approx(0.002)
+    here = calibrate.Context.here("default")
+    measured = record(machine=dict(here.machine))
+    store([some], measured, "python -m bench calibrate", tmp_path)
+    job = Job(CASES[measured.case], measured.point)
+    job = replace(job, case=replace(job.case, version=measured.case_version))
+    assert calibrate.rounds_here("default", 0.015, tmp_path)(job) == 8
+    assert calibrate.rounds_here("full", 0.015, tmp_path)(job) is None
+    assert calibrate.rounds_here("default", 0.015, tmp_path / "none")(job) is None
+
+
 def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
     """Another point joins what is there; the same one replaces it; no other file is left."""
     some = record()
@@ -80,7 +97,7 @@ def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
     assert path.name == "nvidia-h200-16-cores.json"
     store(other, some, "", tmp_path)
     store(first, some, "", tmp_path)
-    got = read(some, tmp_path)
+    got = read(some.machine, tmp_path)
     assert sorted(got.noise, key=lambda each: each.pair) == [*first, *other]
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
@@ -90,16 +107,16 @@ def test_calibration_of_other_versions_does_not_stay(tmp_path):
     old = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "1"})
     new = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "2"})
     store(noise([steady(1.0, 1.1)] * 2), old, "", tmp_path)
-    assert not read(old, tmp_path).fits(new)
+    assert not read(old.machine, tmp_path).fits(new.machine)
     store(noise([steady(1.0, 1.1, point=point("host", 7))] * 2), new, "", tmp_path)
-    assert [each.point["backend"] for each in read(new, tmp_path).noise] == ["host"]
+    assert [each.point["backend"] for each in read(new.machine, tmp_path).noise] == ["host"]
 
 
 def test_point_that_was_not_calibrated_has_the_worst_of_its_kind(tmp_path):
     """Its own noise, else the largest of its case, backend and preset, else none."""
     found = noise([*(steady(1.0, 1 + size / 100, point=point("host", size)) for size in (1, 5)), steady(1.0, 1.0)] * 2)
     store(found, record(), "", tmp_path)
-    calibration = read(record(), tmp_path)
+    calibration = read(record().machine, tmp_path)
     by_size = {each.point["n_envs"]: each for each in found}
     assert calibration.of(record(point=point("host", 1))) == by_size[1]
     assert calibration.of(record(point=point("host", 999))) == by_size[5]
@@ -112,8 +129,8 @@ def test_damaged_calibration_names_its_field(tmp_path):
     path = store(noise([steady(1.0, 1.1)] * 2), record(), "", tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "noise": "none"}))
     with pytest.raises(NotComparable, match=r"noise: .*run `python -m bench calibrate` again"):
-        read(record(), tmp_path)
-    assert read(record(machine={"gpu": "another", "cores": 1}), tmp_path) is None
+        read(record().machine, tmp_path)
+    assert read({"gpu": "another", "cores": 1}, tmp_path) is None
 
 
 def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):

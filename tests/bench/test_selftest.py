@@ -43,7 +43,7 @@ def test_judge_catches_3_percent_and_passes_the_same_under_correlated_noise(tmp_
     """In gates of 12 points each catches the slow-down 19 times in 20, and each of 20 passes where nothing changed."""
     some = points(12)
     store([floor(each) for each in some], some[0], "", tmp_path)
-    calibration = read(some[0], tmp_path)
+    calibration = read(some[0].machine, tmp_path)
     trials = simulated(some, calibration, PLANTED, TIMES, np.random.default_rng(0))
     tallies = tallied(trials, selftest.THRESHOLD, tmp_path)
     assert len(tallies) == 12
@@ -94,7 +94,9 @@ def fake(monkeypatch):
     made = case(lambda _: timed(watch.run, stopwatch=watch), 1)
     monkeypatch.setattr(compare, "chosen", lambda *_: [Job(made, each) for each in made.points("smoke")])
     monkeypatch.setattr(Worker, "copy", lambda: nullcontext(Server({"fake": made})))
-    monkeypatch.setattr(selftest, "sides_of", lambda *words: compare.sides_of(*words, [Worker.copy] * 2))
+    monkeypatch.setattr(
+        selftest, "sides_of", lambda *words, **more: compare.sides_of(*words, [Worker.copy] * 2, **more)
+    )
     return made
 
 
