@@ -207,6 +207,11 @@ LIMITS: Final[dict[str, Limits]] = {
         ops_per_s=132 * 128 * 1.98e9,
         source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz",
     ),
+    "NVIDIA H100 80GB HBM3": Limits(
+        bytes_per_s=3.03e12,
+        ops_per_s=132 * 128 * 1.98e9,
+        source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz",
+    ),
 }
 """By the name that the driver gives the device."""
 

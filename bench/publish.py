@@ -26,7 +26,7 @@ from .pairs import Side, in_rounds
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
-from .point import PresetName, command_line, point_name
+from .point import Point, PresetName, command_line, passes, point_name
 from .record import Comparison, Context, Record, append, read_all, read_comparisons, there
 from .sets import COMPARISONS, RECORDS, Manifest
 from .stopping import keeps
@@ -66,12 +66,32 @@ class Clock:
             raise TimeIsUp
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """Points that a set is made of."""
+
+    points: Sequence[str] = ()
+    """AXIS=VALUE conditions, ``case`` among the axes; none: all of the preset."""
+    peers: Sequence[str] = ()
+    """Peers or packages; none: all."""
+
+    @property
+    def words(self) -> list[str]:
+        """All of it, as the manifest says it."""
+        return [*self.points, *(f"peer={name}" for name in self.peers)]
+
+    def has(self, case: str, *points: Point) -> bool:
+        """Return whether all these points of a case are wanted."""
+        return all(passes({"case": case, **each}, self.points) for each in points)
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A set that is being made."""
 
     folder: Path
     context: Context
+    wanted: Wanted
     pythons: Sequence[str]
     shard: tuple[int, int] = (1, 1)
     """Number, from 1, and count of the shards."""
@@ -119,6 +139,9 @@ def publish(
         float | None, typer.Option(help="Stop cleanly before this many seconds; continue later.")
     ] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
+    case: sweep.CaseNames = None,
+    where: sweep.Where = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
     shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
     at_once: sweep.AtOnce = 1,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
@@ -130,11 +153,14 @@ def publish(
     Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if there is more to do.
     """
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
+    sweep.require_known(where or [])
+    wanted = Wanted(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
-    command = command_line("publish", preset=preset.value, skip=left_out)
+    options = {"skip": left_out, "case": case or [], "where": where or [], "peer": wanted.peers}
+    command = command_line("publish", preset=preset.value, **options)
     try:
-        publication, manifest = begin(preset, command, pythons, out, _shard(shard), at_once)
+        publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once)
         if manifest.is_whole:
             say(f"{publication.folder} is finished, since {manifest.finished_at}")
             return
@@ -166,7 +192,13 @@ def publish(
 
 
 def begin(
-    preset: PresetName, command: str, pythons: Sequence[str], out: Path, shard: tuple[int, int], at_once: int
+    preset: PresetName,
+    wanted: Wanted,
+    command: str,
+    pythons: Sequence[str],
+    out: Path,
+    shard: tuple[int, int],
+    at_once: int,
 ) -> tuple[Publication, Manifest]:
     """Return the set that is to be made or gone on with, and its manifest so far.
 
@@ -192,6 +224,7 @@ def begin(
             commit=commit,
             command=command,
             preset=preset.value,
+            chosen=wanted.words,
             run_id=folder.name,  # shards that begin at once agree on it
             kind=kind,
             machine=dict(context.machine),
@@ -199,9 +232,15 @@ def begin(
         )
     if manifest.preset != preset.value:
         raise RefusedError(f"publish: {folder} has preset {manifest.preset} (got {preset.value}); `{manifest.command}`")
+    if manifest.chosen != wanted.words:
+        said = (
+            f"{folder} has {' '.join(manifest.chosen) or 'all points'} (got {' '.join(wanted.words) or 'all points'})"
+        )
+        raise RefusedError(f"publish: {said}; `{manifest.command}`")
     if differ := machine_mismatches(manifest.machine, context.machine):
         raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
-    return Publication(folder, Context.here(preset.value, manifest.run_id), pythons, shard, at_once), manifest
+    context = Context.here(preset.value, manifest.run_id)
+    return Publication(folder, context, wanted, pythons, shard, at_once), manifest
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -239,7 +278,8 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
 def run_sweep(publication: Publication) -> Iterator[str]:
     """Measure each point that has no evidence yet and whose backend is here."""
     states = availability()
-    jobs = [job for job in sweep.jobs(publication.context.preset) if states[str(job.point["backend"])].available]
+    wanted = sweep.jobs(publication.context.preset, publication.wanted.points)
+    jobs = [job for job in wanted if states[str(job.point["backend"])].available]
     file, runner = publication.folder / RECORDS, partial(run_points, at_once=publication.at_once)
     todo = sweep.missing(publication.of_shard(jobs), file)
     for index, record in enumerate(sweep.run(todo, publication.context, file, runner), start=1):
@@ -258,6 +298,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
         for case in CASES.values()
         for base, other in case.pairs(preset)
         if preset == "full" or is_claimed(case.name, base, other)
+        if publication.wanted.has(case.name, base, other)
         if all(states[str(point["backend"])].available for point in (base, other))
     ]
     todo = [
@@ -278,7 +319,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
 
 def run_peers(publication: Publication) -> Iterator[str]:
     """Measure each peer's point that has no evidence yet, in turns with ours."""
-    wanted = chosen(publication.context.preset, [], [])
+    wanted = chosen(publication.context.preset, publication.wanted.peers, [])
     todo = unfinished(publication.of_shard(wanted), publication.records(), publication.comparisons())
     run = sides.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
     measured = sides.measure_each(todo, run, publication.at_once)

@@ -32,6 +32,8 @@ class Manifest(Model):
     command: str
     """Makes the set, and goes on with one that is unfinished."""
     preset: Preset
+    chosen: list[str] = Field(default_factory=list)
+    """Points that it is made of: ``case``, ``peer`` or another axis, and a value; none: all of the preset."""
     run_id: str
     kind: str
     """Kind of machine: its GPU, else its CPU, and its cores."""

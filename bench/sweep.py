@@ -114,7 +114,7 @@ def command(
     at_once: AtOnce = 1,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
-    _require_known(where or [])
+    require_known(where or [])
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     todo = jobs(preset.value, [*named, *(where or [])])
@@ -142,7 +142,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _require_known(conditions: Sequence[str]) -> None:
+def require_known(conditions: Sequence[str]) -> None:
     """Make sure that AXIS=VALUE conditions name axes and values that a case has; raises BadParameter."""
     known: dict[str, dict[str, None]] = {}
     for preset, case in itertools.product(PresetName, CASES.values()):

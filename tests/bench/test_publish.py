@@ -10,7 +10,7 @@ import pytest
 from bench import machine, publish, sets, sweep, worker
 from bench.doctor import Finding
 from bench.judge import name_of
-from bench.point import point_name
+from bench.point import passes, point_name
 from bench.record import ALONE, read_all, read_comparisons
 from bench.sets import (
     COMPARISONS,
@@ -32,7 +32,11 @@ CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
 def here(monkeypatch, tmp_path):
     """Return a function that publishes a few points of preset smoke on this machine, which is in order."""
     jobs = sweep.jobs("smoke", SMOKE)
-    monkeypatch.setattr(sweep, "jobs", lambda preset: jobs)
+    monkeypatch.setattr(
+        sweep,
+        "jobs",
+        lambda preset, where=(): [job for job in jobs if passes({"case": "env_step", **job.point}, where)],
+    )
     first, other = (job.point for job in jobs[:2])
     env_step = replace(jobs[0].case, pairs=lambda preset: [(first, other)])
     monkeypatch.setattr(publish, "CASES", {"env_step": env_step})
@@ -102,6 +106,20 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
     here()
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 1
     assert len({record.run_id for record in read_all([folder_in(tmp_path) / RECORDS])}) == 1
+
+
+def test_set_of_chosen_points_has_no_others(here, tmp_path):
+    """The manifest and the command that goes on name the choice; another one is refused, and so is an unknown value."""
+    here("--case", "env_step", "--where", "backend=host", "--peer", "gymnax")
+    folder = folder_in(tmp_path)
+    assert {record.point["backend"] for record in read_all([folder / RECORDS])} == {"host"}
+    assert not (folder / COMPARISONS).exists(), "a pair of which one side was not chosen"
+    manifest = read_manifest(folder)
+    assert manifest.chosen == ["case=env_step", "backend=host", "peer=gymnax"]
+    assert manifest.command.endswith("--case env_step --where backend=host --peer gymnax")
+    said = here(exits=publish.REFUSED)
+    assert "has case=env_step backend=host peer=gymnax (got all points)" in said
+    assert "unknown (known: " in here("--where", "backend=abacus", exits=2)
 
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
