@@ -148,6 +148,20 @@ WD_FN float seen(const World& block, const Bargain& bargain, int local, int env,
   return static_cast<float>(level) / WHOLE;
 }
 
+// Writes a row from one thread, part by part: `seen` would ask of each column where it belongs.
+WD_FN void write_row(const World& block, const Bargain& bargain, int local, int env, int self,
+                     const float (*profile)[N_AGENTS][N_PROFILE], float* target) {
+  const float* of_self = profile[wd_min(block.timestep[local], EPISODE_LENGTH) / N_STAGES][self];
+  const float* all = block.all[local][0];
+  int column = 0;
+  for (int entry = 0; entry < N_WORLD; ++entry) target[column++] = block.world[local][entry];
+  for (int entry = 0; entry < N_PROFILE; ++entry) target[column++] = of_self[entry];
+  for (int entry = 0; entry < N_PUBLIC; ++entry) target[column++] = all[self * N_PUBLIC + entry];
+  for (int agent = 0; agent < N_AGENTS; ++agent) target[column++] = agent == self ? 1.f : 0.f;
+  for (int entry = 0; entry < N_AGENTS * N_PUBLIC; ++entry) target[column++] = all[entry];
+  for (; column < N_FEATURES; ++column) target[column] = seen(block, bargain, local, env, self, column, profile);
+}
+
 // Writes the rows of every environment, or only of those that restarted.
 WD_FN void observe(const World& block, const Bargain& bargain, int n_envs, bool restarted, const float (*profile)[N_AGENTS][N_PROFILE],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES]) {
@@ -156,8 +170,11 @@ WD_FN void observe(const World& block, const Bargain& bargain, int n_envs, bool 
     if (env >= n_envs || (restarted && !block.ended[local])) continue;
     const bool is_final = AUTO_RESET && !restarted && block.ended[local];
     float* target = is_final ? final_observations[env][self] : observations[env][self];
-    for (int column = WD_THREAD % LANES; column < N_FEATURES; column += LANES)
-      target[column] = seen(block, bargain, local, env, self, column, profile);
+    if constexpr (LANES == 1)
+      write_row(block, bargain, local, env, self, profile, target);
+    else
+      for (int column = WD_THREAD % LANES; column < N_FEATURES; column += LANES)
+        target[column] = seen(block, bargain, local, env, self, column, profile);
     if (!NEGOTIATION || is_final) continue;
     const int stage = block.timestep[local] % N_STAGES, pledge = bargain.pledge[env][self];
     for (int choice = WD_THREAD % LANES; choice < N_CHOICES; choice += LANES)

@@ -1,4 +1,4 @@
-"""Gates that were measured on an H200 and published, judged again: the same code passes, a slower one does not."""
+"""Gates that were measured and published, judged again: the same code passes, a slower one does not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from bench.gate import THRESHOLD, calibration_of, judge
-from bench.pairs import Pair
+from bench.pairs import Kept, Pair
 from bench.record import RESULTS, Comparison, read_all
 
 
@@ -36,3 +36,17 @@ def test_published_gates_catch_a_twentieth():
     found = list(rows("gates-planted"))
     assert [row.verdict for row in found] == ["regression"] * 4
     assert [row.estimate.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
+
+
+def test_published_gates_of_tag_continuous_catch_3_percent_and_pass_the_same():
+    """Of a case whose load follows the episode 12 gates pass the same code, and 12 catch a delay of 3 %."""
+    kept = Kept.of(RESULTS / "comparisons", "20261125T162712-ea41ec5-gates-tag-continuous")
+    found = defaultdict(list)
+    for pair in kept.pairs():
+        calibration, notes = calibration_of([pair.b], RESULTS / "calibration")
+        assert not notes
+        found[pair.b.notes.get("planted", 0.0)] += judge([pair], THRESHOLD, calibration)
+    assert {planted: [row.verdict for row in rows] for planted, rows in found.items()} == {
+        0.0: ["ok"] * 12,
+        0.03: ["regression"] * 12,
+    }
