@@ -98,17 +98,18 @@ def verify(folder: Path) -> None:
 
 
 def newest_sets(root: Path = RESULTS) -> list[Path]:
-    """Return the newest finished set of each kind of machine.
+    """Return the newest finished set of each kind of machine; one of chosen points only where there is no other.
 
     Raises:
         SetError: A manifest breaks the schema.
     """
-    newest: dict[str, tuple[str, Path]] = {}
+    newest: dict[str, tuple[bool, str, Path]] = {}
     for path in sorted((root / SETS.name).glob(f"*/{MANIFEST}")):
         manifest = read_manifest(path.parent)
-        if manifest and manifest.finished_at and manifest.finished_at > newest.get(manifest.kind, ("",))[0]:
-            newest[manifest.kind] = manifest.finished_at, path.parent
-    return [folder for _, folder in newest.values()]
+        if manifest and manifest.finished_at:
+            this = not manifest.chosen, manifest.finished_at, path.parent
+            newest[manifest.kind] = max(this, newest.get(manifest.kind, this))
+    return [folder for *_, folder in newest.values()]
 
 
 def published_records(root: Path = RESULTS) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -120,6 +121,19 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
     said = here(exits=publish.REFUSED)
     assert "has case=env_step backend=host peer=gymnax (got all points)" in said
     assert "unknown (known: " in here("--where", "backend=abacus", exits=2)
+
+
+def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
+    """Of two commits the earlier set has all points, the later one some; documents show the earlier one."""
+    here()
+    whole = folder_in(tmp_path)
+    monkeypatch.setattr(machine, "git_state", lambda root: {**CLEAN, "sha": "fedcba9876543210"})
+    here("--where", "backend=host")
+    (chosen,) = set((tmp_path / "sets").iterdir()) - {whole}
+    assert read_manifest(chosen).finished_at >= read_manifest(whole).finished_at
+    assert newest_sets(tmp_path) == [whole]
+    shutil.rmtree(whole)
+    assert newest_sets(tmp_path) == [chosen]
 
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
