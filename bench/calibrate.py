@@ -18,13 +18,13 @@ from pydantic import ValidationError
 
 from warpdrive_min.files import write_atomically
 
-from . import compare, pairs
+from . import compare
 from .case import Job
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .groups import groups_of
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
-from .pairs import WORKING_TREE, Kept, Pair, measure_revisions
+from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, measure_revisions
 from .point import Preset, PresetName, command_line, point_name
 from .record import RESULTS, Context, Record, new_run_id
 from .schema import Model, fault
@@ -40,7 +40,7 @@ COMPARISONS: Final = 3
 MARGIN: Final = 5.0
 """Standard errors of a gate's ratio that fit into its threshold: then 20 gates of what is the same all pass, mostly."""
 MOST_ROUNDS: Final = 24
-"""Most rounds of a gate's point, however noisy it is: a quarter of an hour of a GPU at worst."""
+"""Most rounds of a gate's point, however noisy it is: some minutes of a GPU."""
 SCHEMA: Final = 1
 
 
@@ -70,15 +70,15 @@ class NoiseFloor(Model):
 
     def over(self, n_rounds: int) -> NoiseFloor:
         """Return the noise of comparisons over another number of rounds than the preset has."""
-        if n_rounds == pairs.ROUNDS[self.preset]:
+        if n_rounds == ROUNDS[self.preset]:
             return self
-        share = math.sqrt(pairs.ROUNDS[self.preset] / n_rounds)
+        share = math.sqrt(ROUNDS[self.preset] / n_rounds)
         smallest = math.expm1(share * math.log1p(self.smallest_in_turns))
         return self.model_copy(update={"pair": share * self.pair, "smallest_in_turns": smallest})
 
     def rounds_for(self, threshold: float) -> int:
         """Return how many rounds a gate needs to pass what is the same, see `MARGIN`; no fewer than the preset has."""
-        fewest = pairs.ROUNDS[self.preset]
+        fewest = ROUNDS[self.preset]
         return min(max(fewest, math.ceil(fewest * (MARGIN * self.pair / math.log1p(threshold)) ** 2)), MOST_ROUNDS)
 
 
@@ -141,14 +141,14 @@ def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
 
     The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
     """
-    return [_noise(compared) for compared in groups_of(comparisons, lambda pair: key(pair.a)).values()]
+    return [_noise(pairs) for pairs in groups_of(comparisons, lambda pair: key(pair.a)).values()]
 
 
-def _noise(compared: Sequence[Pair]) -> NoiseFloor:
-    runs = np.log([ns for pair in compared for record in (pair.a, pair.b) for ns in _medians(record)])
-    ratios = np.array([fmean(turns) for pair in compared if pair.comparison for turns in pair.comparison.log_ratios])
-    record, n = compared[0].a, len(ratios)
-    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(compared) / n))
+def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
+    runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in _medians(record)])
+    ratios = np.array([fmean(turns) for pair in pairs if pair.comparison for turns in pair.comparison.log_ratios])
+    record, n = pairs[0].a, len(ratios)
+    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(pairs) / n))
     return NoiseFloor(
         **record.model_dump(include={"case", "case_version", "point", "preset"}),
         rounds=n,
@@ -223,7 +223,7 @@ def calibrate(
     points, run_id = compare.chosen(choice), resume or new_run_id()
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
-    compared, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
+    pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
     with exiting(5, CompareError, WorkerError):
         if not points:
             raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
@@ -231,16 +231,16 @@ def calibrate(
             say(f"comparison {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE
             seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept, at_once)
-            compared += seen.pairs
+            pairs += seen.pairs
             skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
             failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
-        found = noise(compared)
+        found = noise(pairs)
         for each in skipped | failed:
             say(each)
         if not found:
             raise NothingMeasured("calibrate: no point was measured")
         render.console(160).print(render.terminal(table(found)))
         options = {"preset": preset.value, "rounds": str(rounds), "case": choice.cases, "where": choice.where}
-        say(f"written: {store(found, compared[0].a, command_line('calibrate', **options), out)}")
+        say(f"written: {store(found, pairs[0].a, command_line('calibrate', **options), out)}")
     if failed:
         raise typer.Exit(5)

@@ -235,19 +235,6 @@ def sides_of(
     return a, b
 
 
-def measure(sides: tuple[Side, Side], preset: Preset) -> Pair:
-    """Measure two sides in rounds; returns a record of each and their comparison. Waits.
-
-    Raises:
-        WorkerError: A side cannot run its point, or is wrong.
-        NotComparable: The sides have different versions of the case, or other cards.
-    """
-    ((_, got),) = in_rounds([sides], preset)
-    if isinstance(got, WorkerError):
-        raise got
-    return got
-
-
 def in_rounds(
     todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1
 ) -> Iterator[tuple[int, Pair | WorkerError]]:

@@ -69,9 +69,9 @@ if CAN_COPY:
 
 
 def prepare_copies() -> None:
-    """Start the process that copies come from, in this thread: that process ends with the thread (`tie`)."""
+    """Start the process that copies come from, unless it runs, in this thread: it ends with the thread (`tie`)."""
+    os.environ[STARTER] = str(os.getpid())
     if CAN_COPY:
-        os.environ[STARTER] = str(os.getpid())
         with _without_ctrl_c():
             forkserver.ensure_running()
 
@@ -326,9 +326,9 @@ class Worker:
     @classmethod
     def copy(cls) -> Worker:
         """Start a process on the code of this checkout."""
+        prepare_copies()
         ours, theirs = PROCESSES.Pipe()
         process = PROCESSES.Process(target=serve, args=(theirs,))
-        os.environ[STARTER] = str(os.getpid())
         with _without_ctrl_c():
             process.start()
         theirs.close()

@@ -72,7 +72,7 @@ def test_noise_of_many_rounds_is_that_of_the_machine():
     assert got.pair == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
 
 
-def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path, monkeypatch):
+def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
     """At 1 % over 4 rounds 1.5 % needs 46 rounds, 24 at most; at 0.4 % 8, at 0.1 % the preset has enough."""
     (floor,) = noise([steady(1.0, 1.0)] * 4)
     noisy, some, quiet = (floor.model_copy(update={"pair": pair}) for pair in (0.01, 0.004, 0.001))

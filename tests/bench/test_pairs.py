@@ -17,7 +17,7 @@ from bench import machine, pairs, worker
 from bench.case import Skip
 from bench.errors import NotComparable
 from bench.judge import remarks
-from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, measure, measure_all, revisions, sides_of
+from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, in_rounds, measure_all, revisions, sides_of
 from bench.point import Check
 from bench.worker import Server, Worker, WorkerError
 from tests.bench.builders import FakeWatch, case, git, timed
@@ -58,6 +58,14 @@ class Machine:
     def side(self, slower: float = 1.0, version: int = 1):
         """Return what starts a side with that case."""
         return serving(self.case(slower, version))
+
+
+def measure(sides, preset):
+    """Return the pair of two sides, or raise why there is none."""
+    ((_, got),) = in_rounds([sides], preset)
+    if isinstance(got, WorkerError):
+        raise got
+    return got
 
 
 def measured(one, other, preset="default"):
@@ -281,7 +289,7 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
     assert ["too many" in text for text in measure_all(todo, "smoke", at_once=3).failed] == [True]
     there.clear()
-    got = dict(pairs.in_rounds(todo[:2], "smoke", at_once=2))
+    got = dict(in_rounds(todo[:2], "smoke", at_once=2))
     assert (type(got[0]).__name__, type(got[1]).__name__) == ("Pair", "WorkerError")
 
 

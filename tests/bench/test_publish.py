@@ -124,7 +124,7 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
 
 
 def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
-    """Of two commits the earlier set has all points, the later one some; documents show the earlier one."""
+    """Documents show the set of all points, though one of chosen points is of a later commit."""
     here()
     whole = folder_in(tmp_path)
     monkeypatch.setattr(machine, "git_state", lambda root: {**CLEAN, "sha": "fedcba9876543210"})

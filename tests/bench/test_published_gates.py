@@ -39,7 +39,7 @@ def test_published_gates_catch_a_twentieth():
 
 
 def test_published_gates_of_tag_continuous_catch_3_percent_and_pass_the_same():
-    """Of a case whose load follows the episode 12 gates pass the same code, and 12 catch a delay of 3 %."""
+    """Twelve gates pass the same code and twelve catch a delay of 3 %, in a case whose load follows the episode."""
     kept = Kept.of(RESULTS / "comparisons", "20261125T162712-ea41ec5-gates-tag-continuous")
     found = defaultdict(list)
     for pair in kept.pairs():
