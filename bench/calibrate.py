@@ -32,7 +32,7 @@ from .show import render
 from .show.columns import Column, Table
 from .stats import median, smallest_detectable
 from .stopping import keeps
-from .sweep import AtOnce, Names, Resume, Where, say
+from .sweep import AtOnce, Gated, Resume, Where, say
 from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
@@ -207,7 +207,7 @@ def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:
 
 def calibrate(
     preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
-    case: Names = None,
+    case: Gated = None,
     where: Where = None,
     rounds: Annotated[int, typer.Option(min=1, help="A/A comparisons, each in rounds of new processes.")] = COMPARISONS,
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
@@ -220,7 +220,7 @@ def calibrate(
     Exits with 3 if nothing was measured, with 5 if a point fails.
     """
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
-    points, run_id = compare.chosen(choice), resume or new_run_id()
+    points, run_id = compare.gated(choice), resume or new_run_id()
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -123,6 +124,20 @@ def chosen(choice: Choice) -> list[Job]:
     jobs = sweep.jobs(choice.preset, [f"case={name}" for name in choice.cases])
     wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
     return sweep.runnable(wanted, availability(), "left out")
+
+
+GATED: Final[Sequence[Sequence[str]]] = tomllib.loads(
+    Path(__file__).with_name("gated.toml").read_text(encoding="utf-8")
+)["points"]
+"""Conditions of the points that are gated if no case is named: each point meets all of one row."""
+
+
+def gated(choice: Choice) -> list[Job]:
+    """Return the points of a gate that can run here; see `chosen`."""
+    found = chosen(choice)
+    if choice.cases or choice.preset == "smoke":
+        return found
+    return [job for job in found if any(passes({"case": job.case.name, **job.point}, each) for each in GATED)]
 
 
 def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:

@@ -38,7 +38,7 @@ from .static.command import Archs
 from .static.sides import Wanted, records_of_side
 from .stats import CONFIDENCE, holm, smallest_detectable
 from .stopping import keeps
-from .sweep import AtOnce, Names, Resume, Where, say
+from .sweep import AtOnce, Gated, Resume, Where, say
 
 THRESHOLD: Final = 0.015
 """Half of the least slow-down that a gate is to catch, 3 %."""
@@ -184,7 +184,7 @@ def gate(
     records: Annotated[Path | None, typer.Option(help="What to judge; without it the points are measured now.")] = None,
     threshold: Annotated[str, typer.Option(help="Slow-down that counts, as 3% or 0.03.")] = f"{THRESHOLD:.1%}",
     preset: Annotated[PresetName, typer.Option(help="How much to measure against a revision.")] = PresetName.default,
-    case: Names = None,
+    case: Gated = None,
     where: Where = None,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     summary: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
@@ -334,7 +334,7 @@ def from_records(
 
 def from_revision(report: Report, choice: Choice) -> None:
     """Fill a report by measuring a revision and the present code in turns, in rounds of new processes."""
-    points = compare.chosen(choice)
+    points = compare.gated(choice)
     if not points:
         raise NothingMeasured(
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "

@@ -175,6 +175,16 @@ class Checked:
     check: Callable[[], Check]
     """Holds what was done since the last check against its oracle."""
     facts: Facts
+    twin: Callable[[], Check] | None = None
+    """Holds a small run of the same against its twin. Only after the timing: another trainer in the process makes each
+    launch out of a CUDA graph slower, for good (ADR 0014). None: there is no twin."""
+
+    def check_after(self, *, with_twin: bool = True) -> Check:
+        """Check what was timed, and the twin, unless another process has done that with the same code."""
+        own = self.check()
+        if self.twin is None or not with_twin or not own.passed:
+            return own
+        return replace(self.twin(), detail=own.detail)
 
     def measure(self, plan: Plan) -> Measurement:
         """Check, measure, and check again; what is wrong before is not measured.
@@ -188,7 +198,7 @@ class Checked:
             return Measurement(before=before)
         with quiet():
             seen = self.taken(plan)
-        return replace(seen, before=before, after=self.check())
+        return replace(seen, before=before, after=self.check_after())
 
     def taken(self, plan: Plan) -> Measurement:
         """Do the work, and return what was measured."""

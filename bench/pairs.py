@@ -393,11 +393,14 @@ class Round:
             self._busy = others.busy()
 
     def finish(self) -> None:
-        """Check both sides again and end their processes, unless one has failed."""
+        """Check both sides again and end their processes, unless one has failed.
+
+        Twins depend on the code alone, so those of the first round stand for all.
+        """
         if self.error:
             return
         with self._noting():
-            ends = [each.ask("finish") for each in self._there]
+            ends = [each.ask("finish", with_twin=self.number == 0) for each in self._there]
             halves = [Half(*each, self._busy) for each in zip(self._replies, self._samples, ends, strict=True)]
             self.halves = tuple(halves[::-1] if self.number % 2 else halves)
             self._processes.close()
@@ -460,7 +463,7 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
         stop_reason=f"{len(halves)} round{'s' * (len(halves) > 1)} of {TURNS} turns A B B A",
         warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
         before=max(before, key=lambda check: check.max_error),
-        after=max(after, key=lambda check: check.max_error),
+        after=max(after, key=lambda check: check.max_error),  # of equals the first, which has the twin
         process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
         notes={
             "turns_from_one_state": bool(reply["goes_back"]),

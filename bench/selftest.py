@@ -33,7 +33,7 @@ from .show.columns import Column, Table
 from .static.selftest import REBUILDS, gate_changes
 from .stats import autoregressive, median, scatter
 from .stopping import keeps
-from .sweep import AtOnce, Names, Resume, Where, say
+from .sweep import AtOnce, Gated, Resume, Where, say
 from .worker import WorkerError
 
 TIMES: Final = 20
@@ -71,7 +71,7 @@ def selftest(
     planted: Annotated[str, typer.Option(help="Slow-down, as 3% or 0.03.")] = f"{PLANTED:.0%}",
     threshold: Annotated[str, typer.Option(help="Threshold of the gates.")] = f"{THRESHOLD:.1%}",
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
-    case: Names = None,
+    case: Gated = None,
     where: Where = None,
     out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
@@ -229,7 +229,7 @@ def measured(
         out: Folder of the records and comparisons.
         failed: Gets a line for each point that fails.
     """
-    run_id, points = resume or new_run_id(), compare.chosen(choice)
+    run_id, points = resume or new_run_id(), compare.gated(choice)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
     planted, todo = dict[str, float](), []

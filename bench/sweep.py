@@ -89,6 +89,7 @@ def _known_cases(names: list[str] | None) -> list[str] | None:
 
 CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
 Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
+Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/gated.toml.")]
 Counts = Annotated[list[int] | None, typer.Option(help="Only these; may be repeated.")]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
 AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points or rounds at once; each is timed alone.")]

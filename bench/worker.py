@@ -243,12 +243,16 @@ class Server:
             self._start.move()
         return {}
 
-    def finish(self) -> Message:
-        """Check the point again and let go of it."""
+    def finish(self, *, with_twin: bool) -> Message:
+        """Check the point again, and its twin where asked, and let go of it."""
         assert self._timed is not None, "a point is set up before it is finished"
         try:
             host = self._host.after(self._timed.facts.device)
-            return {"check": asdict(self._timed.check().require("after")), "host": host.model_dump()}
+            if hasattr(self._timed, "check_after"):  # the code of a side may lack it
+                check = self._timed.check_after(with_twin=with_twin)
+            else:
+                check = self._timed.check()
+            return {"check": asdict(check.require("after")), "host": host.model_dump()}
         finally:
             self._let_go()
 

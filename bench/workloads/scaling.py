@@ -106,13 +106,16 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     trainer = WatchedTrainer(point["env"], settings(point))
     backend = trainer.wrapper.backend
     notes = trainer.split()
-    check = learning_check(trainer, twin_check(point, learned) if world.size == 1 else rank_check(trainer, world))
-    iterations = timed(backend, Repeated(trainer.iterate, 1, point["mode"]), check, work={})
+    iterates = Repeated(trainer.iterate, 1, point["mode"])
+    if world.size == 1:
+        iterations = timed(backend, iterates, learning_check(trainer), work={}, twin=twin_check(point, learned))
+    else:
+        iterations = timed(backend, iterates, learning_check(trainer, rank_check(trainer, world)), work={})
     timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
-    before = check()  # a failure that the first rank alone sees must not stop it alone
+    before = iterations.check()  # a failure that the first rank alone sees must not stop it alone
     timer.settle(plan)
     measurement = timer.measurement(plan)
-    after = check()
+    after = iterations.check_after()
     if backend.device.type == "cuda":
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
     return replace(measurement, before=before, after=after, notes=notes | measurement.notes)

@@ -178,6 +178,7 @@ def timed(
     n_ops: int = 0,
     notes: Mapping[str, Any] | None = None,
     snapshot: Callable[[], Callable[[], None]] | None = None,
+    twin: Callable[[], Check] | None = None,
 ) -> Timed:
     """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition.
 
@@ -192,6 +193,7 @@ def timed(
         n_ops: Least operations.
         notes: What a record tells beside.
         snapshot: As of `Timed`.
+        twin: As of `Timed`.
     """
     cores = backend.own_cores if is_pinned else None
     return Timed(
@@ -200,6 +202,7 @@ def timed(
         synchronize=backend.synchronize,
         check=check,
         snapshot=snapshot,
+        twin=twin,
         facts=Facts(
             mode=repeats.mode,
             device=backend.device,

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from bench.compare import by_run, judge, paired_up
+from bench.compare import GATED, Choice, by_run, gated, judge, paired_up
 from bench.judge import Evidence
 from bench.record import append, read_all, read_comparisons
 from bench.stats import median
+from bench.sweep import jobs
 from tests.bench.builders import bench, pair_of, record
 
 POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}
@@ -119,6 +120,21 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
     assert (a.point["backend"], b.point["backend"]) == ("cpu", "host")
     (comparison,) = read_comparisons([tmp_path])
     assert (comparison.a, comparison.b) == (a.id, b.id)
+
+
+@pytest.mark.parametrize("row", GATED, ids=" ".join)
+def test_points_that_are_gated_are_there(row):
+    """Each row of gated.toml is met by a point of preset default on each backend that it names."""
+    found = {job.point["backend"] for job in jobs("default", row)}
+    assert found == {condition.removeprefix("backend=") for condition in row if condition.startswith("backend=")}
+
+
+def test_case_opens_the_gate_for_all_of_its_points(capsys):
+    """Without a case a gate takes the chosen points, as far as conditions allow; with one all points that meet them."""
+    few, all_of_it = (gated(Choice(cases=cases, where=["backend=host"])) for cases in ([], ["env_step"]))
+    assert {job.case.name for job in few} == {"env_step", "train"}
+    assert len(few) < len(all_of_it)
+    assert len(gated(Choice(preset="smoke", cases=[], where=["backend=host"]))) > len(few)
 
 
 def test_median_of_a_record_is_that_of_its_samples():

@@ -323,7 +323,7 @@ def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_
 
     monkeypatch.setattr(pairs, "revisions", sides)
     monkeypatch.setattr(gate.compare, "chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
-    said = run_gate(tmp_path, "--baseline", "main", exits=code)
+    said = run_gate(tmp_path, "--baseline", "main", "--case", "fake", exits=code)
     assert "| rounds |" in said
     assert len(list((tmp_path / "out").glob("*.jsonl"))) == 3
 

@@ -458,5 +458,5 @@ def test_set_up_lets_go_of_the_point_before():
     side.ask("set_up", case="fake", point={**POINT, "index": 2})
     side.ask("warm_up", sample_s=0.001, warm_up_cap_s=0.1, goes_back=False)
     assert side.ask("sample")["wall_ns"] == 1e6
-    assert side.ask("finish")["check"]["passed"]
+    assert side.ask("finish", with_twin=True)["check"]["passed"]
     assert not alive

@@ -102,7 +102,7 @@ def fake(monkeypatch):
 
 def test_measured_gates_see_the_slow_down_that_was_planted(fake, tmp_path):
     """Of 3 gates of each all are caught and passed; all are kept, and a run that was stopped goes on with them."""
-    words = ["selftest", "--times", 3, "--out", tmp_path, "--calibrations", tmp_path / "none"]
+    words = ["selftest", "--case", "fake", "--times", 3, "--out", tmp_path, "--calibrations", tmp_path / "none"]
     said = bench(*words, "--resume", "run")
     assert re.search(r"1 of 1 points: always passed", said)
     assert re.search(r"6/6 fake\[.*\]: 1\.03", said)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from bench.anchors import ANCHORS, anchor
+from bench.point import Check
 from bench.workloads import train
-from bench.workloads.shared import ON_GPU
+from bench.workloads.shared import ON_GPU, Repeated, available
 from bench.workloads.train import WatchedTrainer, shipped, training_point
 from warpdrive_min.constants import TIMESTEP
 from warpdrive_min.errors import TrainingError
@@ -43,12 +44,17 @@ def test_run_is_one_iteration_of_the_trainer():
 
 
 def test_twin_is_made_after_the_timing_alone():
-    """The first check has none, for another trainer would slow the timing down; each one after it has."""
+    """The check before has none, for another trainer would slow the timing down; the one after it has, if asked for."""
     points = []
-    compare = train.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
-    assert compare()[0] == 0
+    check = train.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
+    own = Check(passed=True, max_error=0.0, oracle="itself", detail="moved")
+    of_one = train.timed(available("host"), Repeated(int, 1, "eager"), lambda: own, work={}, twin=check)
+    assert of_one.check().passed
+    assert of_one.check_after(with_twin=False).oracle == "itself"
     assert not points
-    assert compare() == (1.0, "3 iterations of 8 environments against host, eager, exact floats: to the bit")
+    after = of_one.check_after()
+    assert (after.passed, after.max_error, after.detail) == (False, 1.0, "moved")
+    assert after.oracle == "3 iterations of 8 environments against host, eager, exact floats: to the bit"
     twin, small = points
     assert twin | {"backend": "cpu"} == small
     assert (small["n_envs"], small["n_steps"]) == (8, 8)
@@ -88,7 +94,7 @@ def test_weights_that_are_not_finite_are_refused():
     with torch.no_grad():
         next(broken.groups["shared"].acting.parameters()).fill_(float("nan"))
     with pytest.raises(TrainingError):
-        train.learning_check(broken, lambda: (0.0, "by hand"))()
+        train.learning_check(broken)()
 
 
 @pytest.mark.parametrize(
@@ -103,11 +109,9 @@ def test_weights_that_are_not_finite_are_refused():
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
     """Minibatches, a replay buffer and two policies too give the same weights on both backends of the CPU."""
     of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
-    compare = train.twin_check(of_both, train.learned)
-    compare()
-    error, oracle = compare()
-    assert error == 0
-    assert "against cpu" in oracle
+    check = train.twin_check(of_both, train.learned)()
+    assert check.passed, check
+    assert "against cpu" in check.oracle
     start = WatchedTrainer(env, train.settings(of_both), exact=True).weights()
     assert (start - train.learned(of_both)["weights"]).abs().max() > 0, "must have learned"
 
@@ -179,13 +183,12 @@ def test_least_operations_are_those_of_the_weights(trainer):
 
 
 @pytest.mark.parametrize(
-    ("n_played", "rewards", "error", "is_right"),
-    [(8, 1.0, 0.0, True), (7, 1.0, 0.0, False), (0, 1.0, 0.0, False), (8, None, 0.0, False), (8, 1.0, 1e-9, False)],
-    ids=["right", "a step less", "no step", "no rewards", "another twin"],
+    ("n_played", "rewards", "is_right"),
+    [(8, 1.0, True), (7, 1.0, False), (0, 1.0, False), (8, None, False)],
+    ids=["right", "a step less", "no step", "no rewards"],
 )
-def test_rollout_is_whole_and_finite(monkeypatch, n_played, rewards, error, is_right):
-    """However fast it is: seven of eight steps are no rollout, nor is one without rewards, nor one unlike its twin."""
-    monkeypatch.setattr(train, "twin_check", lambda *_: lambda: (error, "by hand"))
+def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
+    """However fast it is: seven of eight steps are no rollout, nor is one without rewards."""
     trainer = train.player(point())
     data = trainer.wrapper.cuda_data_manager
 
