@@ -245,7 +245,8 @@ def in_rounds(
         preset: How much is measured.
         at_once: Most rounds whose processes are started and set up at the same time. Then they are timed one after
             the other, while all others wait, and checked and ended at the same time (ADR 0026). A pair that fails
-            beside others is measured again by itself, as they may have had the memory.
+            beside others, which may have had the memory, is measured again beside half as many, and at last by itself.
+            If all rounds fail, half as many go on.
 
     Raises:
         NotComparable: The sides of a pair have different versions of the case, or other cards.
@@ -265,19 +266,21 @@ def in_rounds(
         for each in batch:
             done.setdefault(each.place, []).append(each)
         failed = {each.place for each in batch if each.error}
+        if all(each.error and each.error.kind != "Skip" for each in batch):
+            at_once = max(1, at_once // 2)
         rounds = [each for each in rounds if each.place not in failed]
         for place in sorted({each.place for each in batch} - {each.place for each in rounds}):
             of_pair = done.pop(place)
             error = next((each.error for each in of_pair if each.error), None)
             if error is None:
                 yield place, _paired(todo[place], of_pair, preset, at_once)
-            elif at_once > 1 and error.kind != "Skip":
+            elif len(batch) > 1 and error.kind != "Skip":
                 again.append(place)
             else:
                 yield place, error
-    for place in again:
-        for _, got in in_rounds([todo[place]], preset):
-            yield place, got
+    if again:
+        for index, got in in_rounds([todo[place] for place in again], preset, max(1, at_once // 2)):
+            yield again[index], got
 
 
 def _do(batch: Sequence[Round]) -> None:

@@ -270,27 +270,59 @@ def test_rounds_at_once_are_set_up_together_and_timed_alone():
     assert order[: 2 * 2 * 5].count("timed") == 0, "five rounds of two sides, each set up and checked"
 
 
-def test_pair_that_fails_beside_others_is_measured_by_itself():
-    """Others may have had the memory; what fails by itself too has failed, and what cannot run is not tried again."""
-    there = set()
-    lock = threading.Lock()
+def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
+    """Where memory is for two rounds, eight at once fail, four at once too, and two at once are measured."""
+    n_there, lock = 0, threading.Lock()
 
     def setup(point):
+        nonlocal n_there
+        with lock:
+            if n_there == 4:
+                raise MemoryError("too many")
+            n_there += 1
+        watch = FakeWatch(lambda run: 1e6)
+        return timed(watch.run, stopwatch=watch)
+
+    class Leaving(Server):
+        def _let_go(self):
+            nonlocal n_there
+            with lock:
+                n_there -= self._timed is not None
+            super()._let_go()
+
+    @contextlib.contextmanager
+    def start():
+        server = Leaving({"fake": fake})
+        try:
+            yield server
+        finally:
+            server._let_go()
+
+    fake = case(setup, 2)
+    todo = [sides_of("run", fake, (point, point), [start] * 2) for point in fake.points("default")]
+    got = measure_all(todo, "default", at_once=8)
+    assert [pair.b.notes["at_once"] for pair in got.pairs] == [2, 2]
+    assert not got.failed
+
+
+def test_pair_that_fails_beside_others_is_measured_by_itself():
+    """Others may have had the memory; what fails by itself too has failed, and what cannot run is not tried again."""
+    tried = []
+
+    def setup(point):
+        tried.append(point["index"])
         if point["index"] == 2:
             raise Skip("no device; buy one")
-        with lock:
-            there.add(point["index"])
-        if point["index"] == 1 and len(there) > 1:
+        if point["index"] == 1:
             raise MemoryError("too many")
         watch = FakeWatch(lambda run: 1e6)
         return timed(watch.run, stopwatch=watch)
 
     fake = case(setup, 3)
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
-    assert ["too many" in text for text in measure_all(todo, "smoke", at_once=3).failed] == [True]
-    there.clear()
-    got = dict(in_rounds(todo[:2], "smoke", at_once=2))
-    assert (type(got[0]).__name__, type(got[1]).__name__) == ("Pair", "WorkerError")
+    got = dict(in_rounds(todo, "smoke", at_once=3))
+    assert [type(got[place]).__name__ for place in range(3)] == ["Pair", "WorkerError", "WorkerError"]
+    assert [tried.count(index) for index in range(3)] == [2, 2, 1]
 
 
 def test_sides_of_different_versions_are_not_compared():
