@@ -38,15 +38,19 @@ def test_published_gates_catch_a_twentieth():
     assert [row.estimate.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
 
 
-def test_published_gates_of_tag_continuous_catch_3_percent_and_pass_the_same():
-    """Twelve gates pass the same code and twelve catch a delay of 3 %, in a case whose load follows the episode."""
-    kept = Kept.of(RESULTS / "comparisons", "20261125T162712-ea41ec5-gates-tag-continuous")
+@pytest.mark.parametrize(
+    ("run", "n"),
+    [("20261125T162712-ea41ec5-gates-tag-continuous", 12), ("20261125T183818-5050107-gates-ddpg", 6)],
+)
+def test_published_gates_catch_3_percent_and_pass_the_same(run, n):
+    """Each gate passes the same code and catches a delay of 3 %, where the load follows the episode and in training."""
+    kept = Kept.of(RESULTS / "comparisons", run)
     found = defaultdict(list)
     for pair in kept.pairs():
         calibration, notes = calibration_of([pair.b], RESULTS / "calibration")
         assert not notes
         found[pair.b.notes.get("planted", 0.0)] += judge([pair], THRESHOLD, calibration)
     assert {planted: [row.verdict for row in rows] for planted, rows in found.items()} == {
-        0.0: ["ok"] * 12,
-        0.03: ["regression"] * 12,
+        0.0: ["ok"] * n,
+        0.03: ["regression"] * n,
     }
