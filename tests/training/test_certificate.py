@@ -229,7 +229,7 @@ def test_verify_on_other_hardware(forged, monkeypatch):
 
 @pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
-def test_exact_runs_are_verified_elsewhere(backend, tmp_path):
+def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
     """On backend host, with another number of threads, whatever they were trained on; NumPy has no such kernels."""
     small = {"policy.shared.model.fc_dims": [8], "trainer.num_episodes": 12, "trainer.exact": True}
     result = train(
@@ -239,9 +239,15 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path):
     path = tmp_path / "single_cartpole" / "experiments" / "r" / certificates.NAME
     found = Certificate.read(path)
     assert "linear_weights" in found.origin.machine_code
-    found.model_copy(update={"threads": 2}).write(path)
+    found.model_copy(update={"threads": 64}).write(path)
+    seen, replay = [], verify_command.replay
+    monkeypatch.setattr(
+        verify_command, "replay", lambda *given: (seen.append(torch.get_num_threads()), replay(*given))[1]
+    )
+    torch.set_num_threads(2)
     result = run("verify", path, "--backend", "host")
     assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED"), result.output
+    assert seen == [2], "not 64 threads, which need not have cores here"
     result = run("verify", path, "--backend", "cpu")
     assert result.exit_code == 5
     assert "exact training has kernels in CUDA C (got 'cpu'); use backend host or pycuda" in result.output

@@ -96,7 +96,9 @@ def replayed(certificate: Certificate, iterations: int | None = None, backend: s
         ConfigError: The environment is unknown, or its run config breaks a rule of this release.
         BackendUnavailable: No backend here can run it.
     """
-    with tempfile.TemporaryDirectory() as folder, _threads(certificate.threads):
+    is_exact = certificate.run_config.get("trainer", {}).get("exact", False)
+    threads = torch.get_num_threads() if is_exact else certificate.threads  # exact bits are those of any number
+    with tempfile.TemporaryDirectory() as folder, _threads(threads):
         trainer = _trainer(certificate, backend, folder)
         try:
             agreement = replay(certificate, trainer, iterations)
