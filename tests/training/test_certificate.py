@@ -248,6 +248,11 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
     result = run("verify", path, "--backend", "host")
     assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED"), result.output
     assert seen == [2], "not 64 threads, which need not have cores here"
+    elsewhere = found.origin.model_copy(update={"machine": {**found.origin.machine, "cpu": "Abacus 3"}})
+    other = found.points[1].model_copy(update={"tensors": {**found.points[1].tensors, WEIGHT: "0" * 64}})
+    found.model_copy(update={"origin": elsewhere, "points": (found.points[0], other)}).write(path)
+    result = run("verify", path, "--backend", "host")
+    assert (result.exit_code, result.output.partition(":")[0]) == (1, "DIFFERS"), "no machine explains other bits"
     result = run("verify", path, "--backend", "cpu")
     assert result.exit_code == 5
     assert "exact training has kernels in CUDA C (got 'cpu'); use backend host or pycuda" in result.output

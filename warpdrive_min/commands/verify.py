@@ -108,7 +108,8 @@ def replayed(certificate: Certificate, iterations: int | None = None, backend: s
     hardware = certificate.origin.other_hardware(here)
     known = {f"machine {name}" for name in hardware}
     differs = certificate.origin.differences(here)
-    name = VERIFIED if agreement.difference is None else OTHER_HARDWARE if hardware else DIFFERS
+    may_differ = hardware and not is_exact  # the bits of an exact run are those of any machine
+    name = VERIFIED if agreement.difference is None else OTHER_HARDWARE if may_differ else DIFFERS
     return Verdict(
         name=name,
         certificate=certificate,
