@@ -92,7 +92,7 @@ def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Compari
     is decided on any, and its verdict says where that is not the claim's.
     """
     shown = _not_before(claim.made_by, evidence(records))
-    estimate = claim.query.estimate(shown, comparisons) if claim.query else None
+    estimate = claim.query.estimate(shown, comparisons, claim.hardware) if claim.query else None
 
     def judged(verdict: str, *reasons: str) -> Judged:
         return Judgement(subject=claim, estimate=estimate, region=claim.region, verdict=verdict, reasons=reasons)
@@ -106,7 +106,7 @@ def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Compari
     is_there = claim.hardware in estimate.on
     where = "" if is_there else f"claimed on {claim.hardware if claim.hardware != UNNAMED else UNNAMED_MACHINE}"
     limits = estimate.note, claim.reading, claim.differs
-    if not is_there and not claim.query.is_portable:
+    if not is_there and not claim.query.is_portable(estimate):
         return judged("other hardware", f"{where}, measured on {estimate.on}", *limits)
     verdict, why = _verdict(claim, estimate)
     return judged(verdict if is_there else f"{verdict}{ELSEWHERE}", f"{why}, on {estimate.on}", where, *limits)

@@ -71,23 +71,30 @@ class Query(Model):
         """Records that it needs."""
         return (self.of,) if self.over is None else (self.of, self.over)
 
-    @property
-    def is_portable(self) -> bool:
-        """Can decide a claim on another machine than the claim's own, as a ratio on one machine does."""
-        return self.quantity not in ("Rate", "Learned") and self.theirs is None
+    def is_portable(self, estimate: Estimate) -> bool:
+        """Say if what was found can decide a claim of another machine, as a ratio of two records on one machine does."""
+        is_over_another_run = self.theirs is not None and len(estimate.records) == 1
+        return self.quantity not in ("Rate", "Learned") and not is_over_another_run
 
     @property
     def is_timed(self) -> bool:
         """Made of times."""
         return self.metric != "env_steps_to_threshold" and self.quantity not in ("Reached", "Traffic")
 
-    def estimate(self, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Estimate | None:
+    def estimate(
+        self, records: Sequence[Record], comparisons: Sequence[Comparison] = (), hardware: str = ""
+    ) -> Estimate | None:
         """Return what the newest turns of its points show, else the newest run that has all it needs.
 
         Turns with a peer are those with the fastest of its variants. Of two records of a run that no turns join only
         those of one card have a ratio of times. For seeds that reach it is the run with most of them.
+
+        Args:
+            records: Evidence.
+            comparisons: Turns that join records.
+            hardware: That of `theirs`, which says nothing of a peer elsewhere.
         """
-        if self.peer and (beside := self._beside(records, comparisons)):
+        if self.peer and (beside := self._beside(records, comparisons, hardware)):
             return beside
         if self.quantity == "Ratio" and self.over and (compared := self._compared(records, comparisons)):
             return compared.over(self.per)
@@ -149,10 +156,11 @@ class Query(Model):
             estimates[-1] = replace(estimates[-1], note=_rounds(each))
         return max(estimates, key=lambda estimate: estimate.records[0].started_at, default=None)
 
-    def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
+    def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison], hardware: str) -> Estimate | None:
         """Return the ratio to the fastest variant of the peer, each in the newest turns with ours.
 
-        Where another run had the peer faster than it was in turns, the interval goes down to the ratio over that.
+        Where another run on such hardware had the peer faster than it was in turns, the interval goes down to the ratio
+        over that.
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
         for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].started_at):
@@ -168,7 +176,8 @@ class Query(Model):
         name = " ".join(str(theirs.point[axis]) for axis in ("peer", "variant") if axis in theirs.point)
         notes = [f"{_rounds(compared)} with {name}", *remarks(theirs)]
         estimate = Estimate.of_ratio(ratio, ours, theirs)
-        if self.theirs and rate and (over := rate.value / self.theirs) < ratio.low:
+        is_there = hardware in estimate.on
+        if is_there and self.theirs and rate and (over := rate.value / self.theirs) < ratio.low:
             notes.append(f"over their {number(self.theirs)} of another run {number(over)}")
             estimate = replace(estimate, low=over)
         return replace(estimate, note="; ".join(notes))
