@@ -72,7 +72,7 @@ class Query(Model):
         return (self.of,) if self.over is None else (self.of, self.over)
 
     def is_portable(self, estimate: Estimate) -> bool:
-        """Say if what was found can decide a claim of another machine, as a ratio of two records on one machine does."""
+        """Say if an estimate can decide a claim of another machine, as a ratio of two records on one machine does."""
         is_over_another_run = self.theirs is not None and len(estimate.records) == 1
         return self.quantity not in ("Rate", "Learned") and not is_over_another_run
 
