@@ -67,6 +67,15 @@ def _seed():
 
 
 @pytest.fixture
+def _one_thread():
+    """Let threads of torch and of kernels not wait for each other on a busy machine."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.fixture
 def small_blocks(monkeypatch):
     """Let blocks have 8 threads where there is no GPU: in Numba's simulator each is a thread of Python."""
     if not HAS_GPU:
@@ -78,10 +87,10 @@ def small_blocks(monkeypatch):
 def _quick_builds(request, monkeypatch):
     """Build for tests, not for speed, where there is no GPU, unless a test is marked `as_shipped`.
 
-    A C++ compiler takes half the time at -O1; tests on Numba have small blocks.
+    A C++ compiler takes half the time at -Og; tests on Numba have small blocks.
     """
     if HAS_GPU or request.node.get_closest_marker("as_shipped"):
         return
-    monkeypatch.setattr("warpdrive_min.backends.host.OPTIMISATION", "-O1")
+    monkeypatch.setattr("warpdrive_min.backends.host.OPTIMISATION", "-Og")
     if hasattr(request.node, "callspec") and request.node.callspec.params.get("backend") == "numba":
         request.getfixturevalue("small_blocks")

@@ -7,7 +7,6 @@ import types
 from pathlib import Path
 
 import pytest
-import torch
 
 import envs  # noqa: F401  (registers before a page runs, whose registrations are forgotten after it)
 from tests import tutorial
@@ -33,16 +32,13 @@ NEEDS = {"docs/bridges.md": ("gymnasium", "pettingzoo", "tensordict", "torchrl")
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, _one_thread):
     """An empty current folder from which modules can be imported; what a page changes ends with the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for table in ("_classes", "_sources"):
         monkeypatch.setattr(EnvironmentRegistrar, table, dict(getattr(EnvironmentRegistrar, table)))
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on a busy machine threads wait for each other far longer than these pages run
     yield tmp_path
-    torch.set_num_threads(n_threads)
     for path in tmp_path.glob("*.py"):
         sys.modules.pop(path.stem, None)
 

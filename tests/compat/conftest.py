@@ -9,6 +9,11 @@ from warpdrive_min import EnvironmentRegistrar
 
 
 @pytest.fixture(autouse=True)
+def _alone(_one_thread):
+    """Run on one thread: what threads share is tested with the kernels."""
+
+
+@pytest.fixture(autouse=True)
 def registrar(monkeypatch: pytest.MonkeyPatch) -> EnvironmentRegistrar:
     """Lend the registrar, which knows users' classes and sources for one test."""
     from tests.compat.builders import registrar_of_users

@@ -21,9 +21,9 @@ N_AGENTS, N_ENVS = 40, 3
 
 @pytest.fixture(scope="module", autouse=True)
 def _quickly_built():
-    """Compile without optimisation's last steps."""
+    """Compile for tests what the module shares, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "OPTIMISATION", "-O1")
+        patch.setattr(host, "OPTIMISATION", "-Og")
         yield
 
 

@@ -20,13 +20,9 @@ def _closed_trainers():
         builders.MADE.pop().graceful_close()
 
 
-@pytest.fixture
-def _one_thread():
-    """Let threads of torch not wait for each other on a busy machine."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
+@pytest.fixture(autouse=True)
+def _alone(_one_thread):
+    """Train on one thread: what threads share is tested with the kernels, and by tests that ask for some."""
 
 
 @pytest.fixture(autouse=True)

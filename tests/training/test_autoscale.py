@@ -19,8 +19,6 @@ from warpdrive_min.training.autoscale import MemoryModel, ScalingTrial, auto_sca
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("_one_thread")
-
 MARGIN = 0.04
 """Share by which a prediction may be off."""
 SLACK = 1.5

@@ -24,8 +24,6 @@ from warpdrive_min.training.certificate import Certificate, Certifier
 from warpdrive_min.training.checkpoint import TENSORS
 from warpdrive_min.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("_one_thread")
-
 ROOT = Path(__file__).parents[2]
 WEIGHT = "policy/shared/model/fc.0.0.weight"
 

@@ -29,8 +29,6 @@ from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trained import find_checkpoint, find_policies, load_policies
 from warpdrive_min.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("_one_thread")
-
 N_ITERATIONS = 10
 TINY = {
     "env.episode_length": 20,

@@ -24,7 +24,7 @@ from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.fused.loss import LossRule, Minibatch
 
 HAS_COMPILER = backends.BACKENDS["host"].availability().available
-pytestmark = [pytest.mark.usefixtures("_one_thread"), pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
+pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 BACKENDS = ["host", pytest.param("pycuda", marks=pytest.mark.gpu)]
 F = np.float32
 

@@ -23,12 +23,9 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 from warpdrive_min.training import lightning  # noqa: E402
 
-pytestmark = [
-    pytest.mark.usefixtures("_one_thread"),
-    pytest.mark.filterwarnings(  # of torch, at how Lightning walks through nested containers
-        r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
-    ),
-]
+pytestmark = pytest.mark.filterwarnings(  # of torch, at how Lightning walks through nested containers
+    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "lightning.md"
 RETURN = "shared/mean_episodic_return"

@@ -46,8 +46,6 @@ from warpdrive_min.training.population import MEMBERS_FILE, PopulationTrainer
 from warpdrive_min.training.rollout import RolloutBuffer
 from warpdrive_min.training.trained import load_policies, load_population
 
-pytestmark = pytest.mark.usefixtures("_one_thread")
-
 ROUNDING = 2e-5
 """Batched products, and sums over a member's rows, may add in another order: some ulps, and Adam's first steps, which
 divide by a root as small as the gradient, keep them."""

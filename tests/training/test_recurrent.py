@@ -296,7 +296,6 @@ def replay_agrees(group):
 # ------------------------------------------------------------------ what is remembered
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_policy_that_remembers_learns_what_another_cannot(tmp_path):
     """Recall pays 3 to who remembers the first step, and half of it to who does not; rollouts cut its episodes."""
     returns = {}
