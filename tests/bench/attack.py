@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--preset", "smoke", "--case", "env_step", "--where", "env=cartpole")
 COMMANDS = {
     "run": ["run", *CARTPOLE, "--out", "{out}", "--figures", "{out}/figures"],
-    "run-at-once": ["run", *CARTPOLE, "--at-once", "2", "--out", "{out}", "--figures", "{out}/figures"],
+    "run-at-once": ["run", *CARTPOLE, "--at-once", "2", "--out", "{out}", "--no-plot"],
     "publish": ["publish", "--preset", "smoke", "--out", "{out}"],
     "publish-points": ["publish", "--preset", "smoke", "--skip", "pairs", "--out", "{out}"],
     "compare": ["compare", "--axis", "backend=cpu,host", *CARTPOLE, "--out", "{out}"],
