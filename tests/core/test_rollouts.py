@@ -168,14 +168,14 @@ def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 @pytest.mark.parametrize("form", ["cartpole", "pendulum", "tag_gridworld", "tag_continuous", "rice, negotiation"])
 def test_rollouts_compile_for_the_gpu(form):
-    """Each kind of source gives machine code, with drawn actions all of which are kept, and with given ones."""
+    """Each kind of source gives machine code, with drawn actions and with given ones."""
     rollouts = made(form, "host", 3).prepared_rollouts()
     subject = rollouts._subject
     own = {**subject.constants, **LaunchShape.of(subject.n_agents).constants(), **rollouts._actions()}
     own |= {"N_AGENTS": subject.n_agents, "EXACT": False, **rollouts._entries()}
     source = Path(subject.env.kernel_sources["cuda_c"])
-    for both in (True, False):
-        cubin = cuda_c.compile_cubin(source, {**own, "KEEP_ALL": both, "RANDOM": both}, "sm_90")
+    for keeps_all, is_random in ((True, True), (False, True), (False, False)):
+        cubin = cuda_c.compile_cubin(source, {**own, "KEEP_ALL": keeps_all, "RANDOM": is_random}, "sm_90")
         assert b"rollout" in cubin.read_bytes()
 
 

@@ -71,14 +71,14 @@ def pass_through(evaluate: Callable[..., torch.Tensor], sizes: tuple[int, ...], 
     evaluate(torch.randn(ROWS, sizes[0]), weights(*sizes), name, precision).sum().backward()
 
 
-def learn(sizes: tuple[int, ...], *, is_shared: bool, is_ppo: bool, precision: str) -> None:
+def learn(*, is_shared: bool, is_ppo: bool, precision: str) -> None:
     """Find the gradients of a small network in one pass, and those of a loss."""
-    policy, value = weights(*sizes, SPACE.n_outputs), weights(*sizes, 1)
+    policy, value = weights(6, 64, 32, SPACE.n_outputs), weights(6, 64, 32, 1)
     value = policy[:4] + value[4:] if is_shared else value
     shape = (ROWS, 1, AGENTS)
     rule = LossRule(torch.ones(()), torch.ones(()), 0.2, is_ppo, 0.1 if is_ppo else None)
     rollout = {
-        "observations": torch.zeros(*shape, sizes[0]),
+        "observations": torch.zeros(*shape, 6),
         "actions": torch.zeros(*shape, 2, dtype=torch.int32),
         **{name: torch.zeros(shape) for name in ("log_probs", "returns", "old_values")},
         "masks": torch.ones(*shape, SPACE.n_outputs, dtype=torch.int32) if is_ppo else None,
@@ -118,10 +118,10 @@ def main(capability: int) -> None:
     triton.runtime.driver.set_active(AbsentGpu(capability))
     rough = activations.in_kernels("tanh", "tf32", torch.device("cuda"))
     pass_through(narrow.narrow, (6, 64, 32, 3), rough, "tf32")
-    pass_through(narrow.narrow, (300, 16, 16, 3), "relu", "fp32")
+    pass_through(narrow.narrow, (300, 32, 32, 3), "relu", "fp32")
     pass_through(wide.wide, (71, 256, 256, 23), rough, "bf16")
-    learn((6, 64, 32), is_shared=True, is_ppo=True, precision="tf32")
-    learn((6, 16, 16), is_shared=False, is_ppo=False, precision="fp32")
+    learn(is_shared=True, is_ppo=True, precision="tf32")
+    learn(is_shared=False, is_ppo=False, precision="fp32")
     print(*sorted(names))
 
 
