@@ -13,7 +13,7 @@ import torch
 
 from ..anchors import ANCHORS, Anchor
 from ..judge import key, point_key
-from ..point import Point, Preset
+from ..point import ORACLE, Point, Preset
 from ..record import Comparison, Record
 from ..workloads.learn import TASKS, task_point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
@@ -103,7 +103,12 @@ class PeerJob:
             return "learn", task_point(replace(task, threshold=threshold), backend, seed)
         axes = {name: value for name, value in self.axes.items() if name not in ("work", "variant")}
         if self.axes["work"] == "simulate":
-            return "env_step", {**axes, "backend": backend, "exact": False}
+            axes["backend"] = backend
+            is_scan = self.peer.variants[self.axes["variant"]].get("unroll", 0) > 0
+            # Of many agents ours would leave out observations that nobody reads; the oracle takes steps one by one.
+            if is_scan and axes["n_agents"] == 1 and backend != ORACLE:
+                return "many_steps", {**axes, "mode": "fused", "kept": "last"}
+            return "env_step", {**axes, "exact": False}
         mode = "graph" if backend in ("numba", "pycuda") else "eager"
         return "train", {"precision": "fp32", **axes, "backend": backend, "mode": mode}
 

@@ -37,7 +37,11 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
     def remarks(record: Record) -> str:
         return "; ".join(record.notes.get("remarks", ()))
 
+    def taken(record: Record) -> str:
+        return "many a launch" if record.notes["ours"]["point"].get("mode") == "fused" else "one by one"
+
     ways = [axis_column("variant", records), Column("opponent", opponent, is_choice=True)] if variants else []
+    how = [Column("our steps", taken)] if "many a launch" in map(taken, records) else []
     said = [Column("remarks", remarks, is_long=True)] if any(map(remarks, records)) else []
     more = " The opponent is the fastest variant of each." if variants else ""
     axes_of_rows = ("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer", "variant")
@@ -52,6 +56,7 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
             Column("counts as a step", lambda record: record.notes["counts"]),
             metric_column("env_steps_per_s", "theirs"),
             metric_column("ours_env_steps_per_s", "ours"),
+            *how,
             interval_column("ours_over_peer", "ours over theirs", ratio),
             *said,
         ],
@@ -86,14 +91,12 @@ def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 
 def opponents(records: Sequence[Record]) -> list[Record]:
-    """Return of each peer's variants of a point the one that ours is ahead of by least, or behind by most."""
-    best: dict[tuple[Any, ...], tuple[float, Record]] = {}
-    for record in records:
-        times = rate_of(record, "ours_over_peer")
-        key = tuple(sorted((axis, value) for axis, value in record.point.items() if axis != "variant"))
-        if times and (key not in best or times < best[key][0]):
-            best[key] = times, record
-    return [record for _, record in best.values()]
+    """Return the fastest one of each peer's variants of a point."""
+    best: dict[tuple[Any, ...], Record] = {}
+    for record in sorted(records, key=lambda record: rate_of(record, "env_steps_per_s")):
+        if rate_of(record, "ours_over_peer"):
+            best[tuple(sorted((axis, value) for axis, value in record.point.items() if axis != "variant"))] = record
+    return list(best.values())
 
 
 WORKS: Final = {"simulate": "random actions", "train": "training"}

@@ -50,23 +50,29 @@ def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:
 
 
 def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
-    """The table has all of them and says which one it is, and what disturbed it; the figure has that one alone."""
+    """The table has all and says which it is, how ours steps and what disturbed; the figure has that one alone."""
     found = []
-    for variant, times, remarks in (("sync", 9.0, []), ("async", 2.0, ["theirs: it was loud"]), ("other", 3.0, [])):
-        rates = {"env_steps_per_s": metric(1e6), "ours_env_steps_per_s": metric(2e6), "ours_over_peer": metric(times)}
-        notes = {
-            "ours": {"case": "env_step", "point": point("pycuda", 1000)},
-            **{"version": "1", "counts": "all", "remarks": remarks},
-        }
+    loud = ["theirs: it was loud"]
+    for variant, rate, times, remarks in (("sync", 1e6, 2.0, []), ("scan", 4e6, 9.0, loud), ("other", 2e6, 3.0, [])):
+        rates = {"env_steps_per_s": rate, "ours_env_steps_per_s": rate * times, "ours_over_peer": times}
+        ours = point("pycuda", 1000, **({"mode": "fused"} if variant == "scan" else {}))
+        notes = {"ours": {"case": "a case", "point": ours}, "version": "1", "counts": "all", "remarks": remarks}
         where = {"peer": "slow", "env": "cartpole", "n_envs": 1000, "n_agents": 1, "work": "simulate"}
-        found.append(record(case="peer", point=where | {"variant": variant}, metrics=rates, notes=notes, threads=None))
+        metrics = {name: metric(value) for name, value in rates.items()}
+        found.append(
+            record(case="peer", point=where | {"variant": variant}, metrics=metrics, notes=notes, threads=None)
+        )
     table = beside_ours(found)
     names = [column.name for column in table.columns]
     cells = [dict(zip(names, row, strict=True)) for row in table.cells]
-    shown = {row["variant"]: (row["opponent"], row["remarks"]) for row in cells}
-    assert shown == {"sync": ("no", ""), "async": ("yes", "theirs: it was loud"), "other": ("no", "")}
+    shown = {row["variant"]: (row["opponent"], row["our steps"], row["remarks"]) for row in cells}
+    assert shown == {
+        "sync": ("no", "one by one", ""),
+        "scan": ("yes", "many a launch", "theirs: it was loud"),
+        "other": ("no", "one by one", ""),
+    }
     (panel,) = chart(found, "peers").panels
-    assert panel.ticks == ["slow async, 1,000 environments: 2 x"]
+    assert panel.ticks == ["slow scan, 1,000 environments: 9 x"]
 
 
 def test_both_painters_draw_the_same_values() -> None:

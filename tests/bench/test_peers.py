@@ -716,6 +716,24 @@ def test_states_are_read_from_observations():
 # ------------------------------------------------------------------ the catalogue
 
 
+@pytest.mark.parametrize(
+    ("peer", "variant", "backend", "is_in_one_launch"),
+    [
+        ("gymnax", "scan-8", "host", True),
+        ("gymnax", "scan-8", "cpu", False),
+        ("gymnax", "step", "host", False),
+        ("jaxmarl", "scan", "host", False),
+    ],
+)
+def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backend, is_in_one_launch):
+    """Both keep the last step; the oracle takes one at a time, and so do we where observations would be left out."""
+    case, point = smoke(peer, variant).ours(backend)
+    assert case == ("many_steps" if is_in_one_launch else "env_step")
+    assert point.get("mode") == ("fused" if is_in_one_launch else None)
+    facts = CASES[case].setup(point).facts
+    assert facts.work["env_steps"] % (100 * 4 if is_in_one_launch else 4) == 0
+
+
 @pytest.mark.parametrize("name", PEERS)
 def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
     """Ours has the environment, the sizes and the run config; trained sizes are those that others were measured on."""
