@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,17 +56,19 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
         tex: What measures the texts of PGF figures; None: there are none.
 
     Raises:
-        ShowError: No record is evidence, two files of records have one name, or ``out`` holds the records.
+        ShowError: No record is evidence, two files of records have one name in folders of one name, or ``out`` holds
+            the records.
     """
     files = [file for path in sources for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
-    copies = out / "records"
-    if len({file.name for file in files}) < len(files):
-        raise ShowError("paper: files of records must differ in name; rename one")
-    if any(file.parent.resolve() == copies.resolve() for file in files):
+    copies, names = out / "records", Counter(file.name for file in files)
+    # Records of sets have one name, and lie in folders named after their machines and commits.
+    places = [Path(file.resolve().parent.name if names[file.name] > 1 else "", file.name) for file in files]
+    if len({*places}) < len(files):
+        raise ShowError("paper: files of records must differ in name, or in that of their folder; rename one")
+    if any(copies.resolve() in file.resolve().parents for file in files):
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
     evidence = measured_alone(evidence_of(read_all(files, cut=[]), "paper"))
-    copies.mkdir(parents=True, exist_ok=True)
-    written = [Path(shutil.copyfile(file, copies / file.name)) for file in files]
+    written = [_copied(file, copies / place) for file, place in zip(files, places, strict=True)]
     machines = []
     for name, records in by_machine(evidence).items():
         folder = out / name
@@ -85,6 +88,11 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
     written.append(_write(out / "paper.tex", document))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out).as_posix()}" for path in written]
     return [*written, _write(out / MANIFEST, "\n".join(lines) + "\n")]
+
+
+def _copied(file: Path, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copyfile(file, path))
 
 
 def _write(path: Path, text: str) -> Path:

@@ -13,6 +13,7 @@ from matplotlib.ticker import Formatter
 
 from bench import paper, plots
 from bench.errors import ShowError
+from bench.sets import published_records
 from bench.show import pgf, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
@@ -100,8 +101,8 @@ def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
 
 
 def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> None:
-    """Without evidence, with two files of one name, or with its own copies as sources it writes nothing over."""
-    empty, other = tmp_path / "empty.jsonl", tmp_path / "other" / records.name
+    """Without evidence, with two files of one name in folders of one, or with its own copies it writes nothing over."""
+    empty, other = tmp_path / "empty.jsonl", tmp_path / records.parent.name / records.name
     empty.write_text(record(status="failed", point=point("cpu", 1)).to_line())
     other.parent.mkdir()
     other.write_text(records.read_text())
@@ -116,6 +117,16 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
     with pytest.raises(ShowError, match="choose another --out"):
         paper.write([own], tmp_path / "again")
     assert not out.exists()
+
+
+def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without arguments it takes the published sets, whose records have one name, and what lies beside them."""
+    monkeypatch.setattr(paper, "figures", lambda *_: ([], []))  # drawn elsewhere
+    bench("paper", "--out", tmp_path)
+    copies = {path.relative_to(tmp_path / "records").as_posix() for path in tmp_path.rglob("*.jsonl")}
+    files = [file for path in published_records() for file in (path.glob("*.jsonl") if path.is_dir() else [path])]
+    assert len(copies) == len(files) > 1
+    assert {Path(copy).name for copy in copies} == {file.name for file in files}
 
 
 # ------------------------------------------------------------------ text
