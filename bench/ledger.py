@@ -21,7 +21,7 @@ from .groups import groups_of
 from .judge import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 from .measure import Direction
 from .nvml import pcie_bytes_per_s
-from .point import Point
+from .point import ABSENT, Point
 from .record import Comparison, Record, are_on_two_cards
 from .schema import Model, fault
 from .show.labels import number, plural
@@ -35,8 +35,6 @@ PEER: Final = "peer"
 """Case of other people's software."""
 UNNAMED: Final = "not named"
 """Hardware of a source that does not name it."""
-ABSENT: Final = "absent"
-"""Value of an axis that a point must not have; TOML has no null."""
 
 
 class LedgerError(ValueError):

@@ -107,10 +107,17 @@ def command_line(command: str, **options: str | Iterable[str]) -> str:
     return shlex.join(words)
 
 
+ABSENT: Final = "absent"
+"""Value of an axis that a point must not have, in conditions and in TOML, which has no null."""
+
+
 def passes(point: Point, where: Sequence[str]) -> bool:
-    """Say whether a point has, of each axis that ``AXIS=VALUE`` conditions name, one of the values that they name."""
+    """Say whether a point has, of each axis that ``AXIS=VALUE`` conditions name, one of the values that they name.
+
+    `ABSENT` stands for an axis that it does not have.
+    """
     wanted: dict[str, set[str]] = {}
     for condition in where:
         axis, _, value = condition.partition("=")
         wanted.setdefault(axis, set()).add(value)
-    return all(axis in point and str(point[axis]) in values for axis, values in wanted.items())
+    return all(str(point.get(axis, ABSENT)) in values for axis, values in wanted.items())

@@ -96,6 +96,7 @@ def settings(point: Point) -> Settings:
         "seed": SEED,
         "precision": point["precision"],
         "mode": point["mode"],
+        "exact": point.get("exact", False),
     }
     for policy in changed["policy"].values():
         policy["algorithm"] = point["algorithm"]
@@ -134,7 +135,7 @@ class WatchedTrainer(Trainer):
             env_backend=config.trainer.env_backend,
             seed=config.trainer.seed or 0,
             auto_reset=True,
-            exact=exact,
+            exact=exact or config.trainer.exact,
         )
         self.rows: list[tuple[float, Row]] = []
         """Rows of metrics, each with the time at which it was there, s of the clock."""
@@ -285,9 +286,13 @@ def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Che
 def twin_of(point: Point) -> Point:
     """Return the point that must come to the same: on a GPU in the other mode, on a CPU on another backend.
 
+    Exact training must come to the same on a CPU as on a GPU, and there once more.
+
     Raises:
         Skip: That backend cannot run here.
     """
+    if point.get("exact"):
+        return {**point, "backend": "host", "mode": "eager"}
     if point["backend"] in ON_GPU:
         return {**point, "mode": "eager" if point["mode"] == "graph" else "graph"}
     return {**point, "backend": counterpart(point["backend"])}
@@ -476,6 +481,8 @@ on Numba.
 """
 
 
+EXACT: Final = {("cartpole", 10_000, "A2C"), ("cartpole", 16_384, "PPO"), ("pendulum", 10_000, "DDPG")}
+"""Points that are trained exactly, too."""
 COVID19_ENVS: Final = (60, 1_000)
 """Environments in which the COVID-19 economy is trained: as many as in the run config of its authors, and more."""
 RICE_ENVS: Final = (60, 1_000, 10_000)
@@ -490,6 +497,7 @@ def train_points(preset: Preset) -> list[Point]:
 
     if preset == "smoke":
         return [cartpole("cpu", 16, 32, "A2C"), cartpole("host", 16, 32, "PPO")]
+    exact_on_host = [{**cartpole("host", 1_000, 100, algorithm), "exact": True} for algorithm in ("A2C", "PPO")]
     points = [
         cartpole(backend, n_envs, 100, algorithm)
         for backend in ON_CPU
@@ -512,14 +520,20 @@ def train_points(preset: Preset) -> list[Point]:
     hows: tuple[dict[str, Any], ...] = ({"precision": "bf16"}, {"mode": "eager"}, {"fused": False})
     for how in hows:
         points += [training_point(**each, **how) for each in (axes if preset == "full" else varied)]
-    return points
+    exact = [each for each in axes if (each["env"], each["n_envs"], each["algorithm"]) in EXACT]
+    return [*points, *exact_on_host, *(training_point(**each, exact=True) for each in exact)]
 
 
 def train_pairs(preset: Preset) -> Pairs:
-    """Return Tag Continuous in 2,000 environments over 100, of which a claim of WarpDrive's is."""
+    """Return Tag Continuous in 2,000 environments over 100, as a claim of WarpDrive's, and exact training over not."""
     usual = {"env": "tag_continuous", "backend": "pycuda", "n_agents": 110, "algorithm": "A2C", "precision": "fp32"}
-    points = [point for point in train_points(preset) if usual.items() <= point.items() and "fused" not in point]
-    return pairs_over([point for point in points if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"])
+    points = train_points(preset)
+    sizes = [point for point in points if usual.items() <= point.items() and "fused" not in point]
+    exact = [point for point in points if "exact" in point]
+    return [
+        *pairs_over([point for point in sizes if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"]),
+        *(({axis: value for axis, value in point.items() if axis != "exact"}, point) for point in exact),
+    ]
 
 
 # ------------------------------------------------------------------ tables and charts
@@ -652,6 +666,7 @@ def _iteration(record: Record) -> str:
     usual = {"precision": "fp32", "mode": "graph" if point["backend"] in ON_GPU else "eager"}
     how = "".join(f", {point[axis]}" for axis, value in usual.items() if point[axis] != value)
     how += "" if point.get("fused", True) else ", not fused"
+    how += ", exact" if point.get("exact") else ""
     algorithm = f"{point['algorithm']} " if "algorithm" in point else ""
     return f"{algorithm}{point['network']}, {point['n_envs']:,} x {played}{how}"
 
@@ -660,7 +675,8 @@ def _iteration_order(record: Record) -> tuple[Any, ...]:
     axes = by("algorithm", "network", "n_agents", "n_envs", "n_steps")
     how = (record.point["precision"] != "fp32", str(record.point["precision"]), record.point["mode"] == "eager")
     backend = list(BACKEND_STYLE).index(str(record.point["backend"]))
-    return (*axes(record), *how, not record.point.get("fused", True), backend)
+    more = not record.point.get("fused", True), bool(record.point.get("exact"))
+    return (*axes(record), *how, *more, backend)
 
 
 # ------------------------------------------------------------------ cases

@@ -116,6 +116,20 @@ def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
     assert (start - train.learned(of_both)["weights"]).abs().max() > 0, "must have learned"
 
 
+@pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
+def test_exact_training_is_held_against_that_of_a_cpu(backend):
+    """On a GPU as on a CPU: the twin of exact training is on `host`; each exact point stands beside one that is not."""
+    exact = {**point(backend, mode="eager"), "algorithm": "PPO", "exact": True}
+    workload = train.train(exact)
+    after = workload.check_after()
+    assert after.passed, after
+    assert "against host, eager" in after.oracle
+    pairs = [pair for pair in train.train_pairs("default") if "exact" in pair[1]]
+    assert {each["backend"] for _, each in pairs} == {"host", "pycuda"}
+    assert {each["algorithm"] for _, each in pairs} == {"A2C", "PPO", "DDPG"}
+    assert all({**base, "exact": True} == each and base in train.train_points("default") for base, each in pairs)
+
+
 @pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
 @pytest.mark.parametrize(
     ("env", "n_agents", "algorithm"),
