@@ -11,7 +11,7 @@
 //   add_parts        out[m]       = sum over p, in order, of parts[p][m]
 //
 // Arrays are row-major and without gaps. An item is a number of the result; a thread has one on a GPU, and on the CPU
-// LANES neighbours of a row are computed side by side, in SIMD.
+// up to LANES neighbours of a row are computed side by side, in SIMD.
 
 constexpr int RELU = 1, TANH = 2;  // else nothing
 
@@ -25,9 +25,16 @@ struct Run {  // neighbouring items of a row
   int row, column, n;
 };
 
+// The run that begins with an item; on the CPU its length is a power of 2.
 WD_FN Run run_at(const int item, const int end, const int n_columns) {
   const int row = item / n_columns, column = item - row * n_columns;
-  return {row, column, wd_min(LANES, wd_min(n_columns - column, end - item))};
+  Run run = {row, column, wd_min(LANES, wd_min(n_columns - column, end - item))};
+#if !defined(__CUDACC__)
+  int n = LANES;
+  while (n > run.n) n /= 2;
+  run.n = n;
+#endif
+  return run;
 }
 
 // The runs of this block; `n_envs`, the number of items, must be in scope.
@@ -55,10 +62,27 @@ WD_FN float activated(const float x, const int activation) {
   return activation == TANH ? own_tanh(x) : activation == RELU && x < 0.f ? 0.f : x;  // NaN stays NaN
 }
 
+WD_FN void activate_side_by_side(const float* const x, float* const out, const int n, const int activation) {
+#if !defined(__CUDACC__)  // where all of these are computed for every number, tanh would take longer than the layer
+  if (activation != TANH) {
+    WD_INDEPENDENT for (int k = 0; k < n; ++k) out[k] = activated(x[k], activation == RELU ? RELU : 0);
+    return;
+  }
+#endif
+  WD_INDEPENDENT for (int k = 0; k < n; ++k) out[k] = activated(x[k], activation);
+}
+
 // Derivative of the activation by what it returned.
 WD_FN float slope(const float y, const int activation) {
   return activation == TANH ? 1.f - y * y : activation == RELU && y <= 0.f ? 0.f : 1.f;
 }
+
+// Goes before a loop over numbers side by side; GCC would write one of constant length out, and then find no SIMD in it.
+#if defined(__CUDACC__) || defined(__clang__)
+#define SIDE_BY_SIDE
+#else
+#define SIDE_BY_SIDE _Pragma("GCC unroll 1")
+#endif
 
 // Adds the products of `factors`, `step` apart, with the rows of `from`, n_columns apart, to n sums side by side.
 WD_FN void add_products(float* const sums, const float* const factors, const int step, const float* const from,
@@ -66,21 +90,34 @@ WD_FN void add_products(float* const sums, const float* const factors, const int
   for (int term = 0; term < n_terms; ++term) {
     const float factor = factors[static_cast<long long>(term) * step];
     const float* const row = from + static_cast<long long>(term) * n_columns;
-    for (int k = 0; k < n; ++k) sums[k] = fmaf(factor, row[k], sums[k]);
+    SIDE_BY_SIDE for (int k = 0; k < n; ++k) sums[k] = fmaf(factor, row[k], sums[k]);
   }
 }
 
 WD_FN void add_rows(float* const sums, const float* const from, const int n_columns, const int n_rows, const int n) {
   for (int r = 0; r < n_rows; ++r)
-    for (int k = 0; k < n; ++k) sums[k] += from[static_cast<long long>(r) * n_columns + k];
+    SIDE_BY_SIDE for (int k = 0; k < n; ++k) sums[k] += from[static_cast<long long>(r) * n_columns + k];
 }
 
-// Calls with the length of a run, which is a constant where it is LANES: sums then stay in registers.
+// Calls with the length of a run, on the CPU as a constant: sums then stay in registers.
+#if defined(__CUDACC__)
 #define WITH_LENGTH(function, ...) \
   if (run.n == LANES)              \
     function(__VA_ARGS__, LANES);  \
   else                             \
     function(__VA_ARGS__, run.n)
+#else
+#define WITH_LENGTH(function, ...)                \
+  switch (run.n) {                                \
+    case 1: function(__VA_ARGS__, 1); break;      \
+    case 2: function(__VA_ARGS__, 2); break;      \
+    case 4: function(__VA_ARGS__, 4); break;      \
+    case 8: function(__VA_ARGS__, 8); break;      \
+    case 16: function(__VA_ARGS__, 16); break;    \
+    case 32: function(__VA_ARGS__, 32); break;    \
+    default: function(__VA_ARGS__, LANES);        \
+  }
+#endif
 
 // Reads weight_t, which is w[o][i] as weight_t[i][o].
 WD_KERNEL(linear)(const float* x, const float* weight_t, const float* bias, float* out, int n_in, int n_out,
@@ -90,7 +127,7 @@ WD_KERNEL(linear)(const float* x, const float* weight_t, const float* bias, floa
     for (int k = 0; k < run.n; ++k) sums[k] = bias[run.column + k];
     WITH_LENGTH(add_products, sums, x + static_cast<long long>(run.row) * n_in, 1, weight_t + run.column, n_out, n_in);
     float* const place = out + static_cast<long long>(run.row) * n_out + run.column;
-    WD_INDEPENDENT for (int k = 0; k < run.n; ++k) place[k] = activated(sums[k], activation);
+    activate_side_by_side(sums, place, run.n, activation);
   }
 }
 
