@@ -91,6 +91,8 @@ def work(world: World, folder: Path, backend: str) -> dict:
     with training(folder, "gradient", A2C) as trainer:
         trainer.train(1)
         found["gradient"] = trainer.groups["shared"].algorithm.optimiser.gradient.clone()
+    found["has_compiler"] = "torch._dynamo" in sys.modules
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # imports much, as training on a GPU does
 
     with training(folder, "whole", PPO) as trainer:
         found["folder"] = trainer.folder
@@ -272,6 +274,11 @@ def test_closed_group_leaves_no_thread_that_could_crash_the_end(worked):
     for found in worked:
         assert bool(found["within"]) == Path("/proc/self/task").exists()
         assert found["left"] == []
+
+
+def test_training_on_a_cpu_does_not_import_the_compiler_of_torch(worked):
+    """It would take a second of each start, and nothing there asks for it."""
+    assert not any(found["has_compiler"] for found in worked)
 
 
 def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, tmp_path, monkeypatch):

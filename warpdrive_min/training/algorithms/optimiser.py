@@ -85,9 +85,8 @@ class FlatAdam(_Flat):
         self.n_skipped = torch.zeros((), device=flat.device)
         """Steps not taken because the gradient was not finite, 0-d."""
         self._max_norm = max_norm
-        self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=flat.is_cuda)
         self.vector.grad = self.gradient
-        self._adam.state[self.vector] = {
+        self._moments = {
             "step": torch.zeros((), device=flat.device),
             "exp_avg": torch.zeros_like(flat),
             "exp_avg_sq": torch.zeros_like(flat),
@@ -95,11 +94,16 @@ class FlatAdam(_Flat):
         self._skip = torch.zeros((), dtype=torch.bool, device=flat.device)
         self._step: Launch | None = None
         """A step in one kernel, where there is one for the CPU."""
+        self._adam: torch.optim.Adam | None = None
+        """What takes the step elsewhere; to make one imports torch's compiler, which takes a second."""
         if flat.device.type == "cpu" and cpu.is_supported():
             numbers = {"n": flat.numel(), "max_norm": max_norm or 0.0, "eps": eps}
             counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
-            tensors = {"parameters": flat, "gradient": self.gradient, **self._adam.state[self.vector]}
+            tensors = {"parameters": flat, "gradient": self.gradient, **self._moments}
             self._step = cpu.adam(**tensors, **counts, **numbers)
+        else:
+            self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=flat.is_cuda)
+            self._adam.state[self.vector] = self._moments
 
     def apply(self, skip: torch.Tensor | None = None) -> None:
         """Average the gradient over ranks, clip it and take the step; enqueues.
@@ -113,6 +117,7 @@ class FlatAdam(_Flat):
                 self._skip.copy_(skip)
             self._step()
             return
+        assert self._adam is not None, "a step is taken by one or the other"
         torch.linalg.vector_norm(self.gradient, out=self.norm)
         is_broken = ~torch.isfinite(self.norm)
         self.n_skipped.add_(is_broken)
@@ -130,8 +135,7 @@ class FlatAdam(_Flat):
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the live tensors from which the steps go on: parameters, moments, counts."""
-        state = self._adam.state[self.vector]
-        return {"parameters": self.vector.detach(), "n_skipped": self.n_skipped, **state}
+        return {"parameters": self.vector.detach(), "n_skipped": self.n_skipped, **self._moments}
 
 
 class MembersAdam(_Flat):
