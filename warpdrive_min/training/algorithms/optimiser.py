@@ -95,7 +95,7 @@ class FlatAdam(_Flat):
         self._step: Launch | None = None
         """A step in one kernel, where there is one for the CPU."""
         self._adam: torch.optim.Adam | None = None
-        """What takes the step elsewhere; to make one imports torch's compiler, which takes a second."""
+        """Optimiser that takes the step elsewhere; to make one imports torch's compiler, which takes a second."""
         if flat.device.type == "cpu" and cpu.is_supported():
             numbers = {"n": flat.numel(), "max_norm": max_norm or 0.0, "eps": eps}
             counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
