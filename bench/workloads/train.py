@@ -525,7 +525,7 @@ def train_points(preset: Preset) -> list[Point]:
 
 
 def train_pairs(preset: Preset) -> Pairs:
-    """Return Tag Continuous in 2,000 environments over 100, as a claim of WarpDrive's, and exact training over not."""
+    """Return Tag Continuous in 2,000 environments over 100 (a claim of WarpDrive's), and exact training over other."""
     usual = {"env": "tag_continuous", "backend": "pycuda", "n_agents": 110, "algorithm": "A2C", "precision": "fp32"}
     points = train_points(preset)
     sizes = [point for point in points if usual.items() <= point.items() and "fused" not in point]

@@ -271,7 +271,7 @@ def test_rounds_at_once_are_set_up_together_and_timed_alone():
 
 
 def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
-    """Where memory is for two rounds, eight at once fail, four at once too, and two at once are measured."""
+    """Eight rounds at once fail where memory is for two, four at once too, and two at once are measured."""
     n_there, lock = 0, threading.Lock()
 
     def setup(point):

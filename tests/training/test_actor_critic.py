@@ -232,21 +232,13 @@ CASES = {
     ),
     "PPO, WarpDrive": ("PPO", DISCRETE, {"compat": True, "n_epochs": 5, "n_minibatches": 5}),
     "PPO, one step": ("PPO", DISCRETE, {"n_epochs": 1, "n_minibatches": 1}),
-    "PPO": ("PPO", DISCRETE, {"n_epochs": 2, "n_minibatches": 3}),
-    "PPO, normalised": (
-        "PPO",
-        DISCRETE,
-        {"n_epochs": 2, "n_minibatches": 2, "normalize_advantage": True, "normalize_return": True},
-    ),
+    "PPO": ("PPO", DISCRETE, {"n_epochs": 3, "n_minibatches": 4}),
+    "PPO, normalised": ("PPO", DISCRETE, {"n_minibatches": 3, "normalize_advantage": True, "normalize_return": True}),
     "PPO, masked": ("PPO", DISCRETE, {"is_masked": True, "n_epochs": 2, "n_minibatches": 2}),
-    "PPO, Gaussian": ("PPO", BOX, {"n_epochs": 2, "n_minibatches": 2}),
-    "PPO, value clip": ("PPO", DISCRETE, {"value_clip": 0.05, "n_epochs": 2, "n_minibatches": 2}),
-    "PPO, target KL": ("PPO", DISCRETE, {"target_kl": 0.02, "n_epochs": 6, "n_minibatches": 2, "drift": 0.05}),
-    "PPO, short gradients": (
-        "PPO",
-        BOX,
-        {"n_epochs": 2, "n_minibatches": 2, "clip_grad_norm": True, "max_grad_norm": 0.1},
-    ),
+    "PPO, Gaussian": ("PPO", BOX, {"n_epochs": 3, "n_minibatches": 2}),
+    "PPO, value clip": ("PPO", DISCRETE, {"value_clip": 0.05, "n_epochs": 3, "n_minibatches": 2}),
+    "PPO, target KL": ("PPO", DISCRETE, {"target_kl": 0.02, "n_epochs": 8, "n_minibatches": 2, "drift": 0.05}),
+    "PPO, short gradients": ("PPO", BOX, {"clip_grad_norm": True, "max_grad_norm": 0.1}),
 }
 
 

@@ -40,9 +40,8 @@ NETWORKS = [
 """Names of runs, and what differs in their networks."""
 
 
-@pytest.fixture
-def found(monkeypatch):
-    """Let Triton's interpreter pass for a GPU; gives a list that grows with each pass that finds all gradients."""
+def interpreted(monkeypatch):
+    """Let Triton's interpreter pass for a GPU; returns a list that grows with each pass that finds all gradients."""
     passes, find = [], learning.Learning.find
     monkeypatch.setattr(
         learning.Learning, "find", lambda self, *rows, **given: (passes.append(1), find(self, *rows, **given))
@@ -54,13 +53,13 @@ def found(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "model"), NETWORKS)
-def test_fused_training_is_that_of_torch(name, model, found, tmp_path):
+def test_fused_training_is_that_of_torch(name, model, tmp_path, monkeypatch):
     """Every algorithm, kind of action and row of a minibatch goes through the kernels to the weights of torch.
 
     Small networks of discrete actions write no output on the way to the gradients; others go another way.
     """
     want = trained(name, "host", tmp_path / "torch", fused=False, **model)
-    assert not found
+    found = interpreted(monkeypatch)
     got = trained(name, "host", tmp_path / "fused", **model)
     assert bool(found) == (
         name in ("A2C", "PPO", "two policies") and not model.keys() & {"type", "normalize_observations"}
@@ -70,9 +69,10 @@ def test_fused_training_is_that_of_torch(name, model, found, tmp_path):
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
 
 
-def test_wide_networks_do_not_learn_in_one_pass(found, tmp_path):
+def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
     """Their layers are fused one by one."""
-    trained("PPO", "host", tmp_path, n_iterations=1, fc_dims=[8, 65])
+    found = interpreted(monkeypatch)
+    trained("PPO", "host", tmp_path, fc_dims=[8, 65])
     assert not found
 
 

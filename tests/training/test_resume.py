@@ -138,7 +138,7 @@ def test_resumed_time_goes_on(tmp_path):
     assert row["steps_per_s"] > 0
 
 
-@pytest.mark.parametrize(("n_ranks", "names", "n_iterations"), [(1, ["PPO", "DDPG"], 12), (2, ["PPO"], 6)])
+@pytest.mark.parametrize(("n_ranks", "names", "n_iterations"), [(1, ["PPO", "DDPG"], 24), (2, ["PPO"], 9)])
 def test_killed_run_ends_as_one_that_was_not(n_ranks, names, n_iterations, tmp_path):
     """Killed at random moments and resumed, runs end with the same state and each row of metrics once.
 
