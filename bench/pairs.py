@@ -55,7 +55,7 @@ class Side:
     command: str | None = None
     """Repeats the point; None: the sweep does."""
     slower: float = 0.0
-    """Slow-down that is planted, as a share."""
+    """Slow-down to plant, as a share: into turns of their own, behind those without it; see `timings`."""
     rounds: int | None = None
     """Rounds of its pair; None: as many as the preset has."""
 
@@ -162,29 +162,31 @@ def measure_all(
     """
     found = Measured()
     there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
-    pairs = dict[int, Pair]()
+    pairs = dict[int, list[Pair]]()
     missing = []
-    for index, (a, b) in enumerate(todo):
-        if pair := there.get((a.run_id, b.run_id, _name(a.case.name, a.point, b.point))):
-            pairs[index] = pair
+    for index, sides in enumerate(todo):
+        names = [(a.run_id, b.run_id, _name(a.case.name, a.point, b.point)) for a, b in timings(sides)]
+        if all(name in there for name in names):
+            pairs[index] = [there[name] for name in names]
         else:
             missing.append(index)
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
+    n_missing = sum(len(timings(todo[index])) for index in missing)
     for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once), start=1):
         index = missing[place]
         name = point_name(todo[index][0].case.name, todo[index][0].point)
         if isinstance(got, WorkerError):
             (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
-            say(f"{n_done}/{len(missing)} {name}: {got}")
+            say(f"{n_done}/{n_missing} {name}: {got}")
             continue
         for before in there.values():
             _require_one_code(before, got)
         if kept:
             kept.add(got)
-        pairs[index] = got
-        say(f"{n_done}/{len(missing)} {name}: {got.ratio.value:.4f}")
-    found.pairs.extend(pairs[index] for index in sorted(pairs))
+        pairs.setdefault(index, []).append(got)
+        say(f"{n_done}/{n_missing} {name}: {got.ratio.value:.4f}")
+    found.pairs.extend(pair for index in sorted(pairs) for pair in pairs[index])
     return found
 
 
@@ -235,13 +237,25 @@ def sides_of(
     return a, b
 
 
+def timings(sides: tuple[Side, Side]) -> list[tuple[Side, Side]]:
+    """Return what the processes of two sides are timed as, a pair each: as they are, and then with what is planted.
+
+    The runs of the second pair have names that end in ``-planted``.
+    """
+    a, b = (replace(side, slower=0.0) for side in sides)
+    if not any(side.slower for side in sides):
+        return [(a, b)]
+    slower_a, slower_b = (replace(side, run_id=f"{side.run_id}-planted") for side in sides)
+    return [(a, b), (slower_a, slower_b)]
+
+
 def in_rounds(
     todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield the place of each pair and its two records with their comparison, or why there are none. Waits.
 
     Args:
-        todo: The sides of each pair.
+        todo: The sides of each pair; of two pairs, one after the other, where something is planted (`timings`).
         preset: How much is measured.
         at_once: Most rounds whose processes are started and set up at the same time. Then they are timed one after
             the other, while all others wait, and checked and ended at the same time (ADR 0026). A pair that fails
@@ -273,7 +287,7 @@ def in_rounds(
             of_pair = done.pop(place)
             error = next((each.error for each in of_pair if each.error), None)
             if error is None:
-                yield place, _paired(todo[place], of_pair, preset, at_once)
+                yield from ((place, pair) for pair in _pairs(todo[place], of_pair, preset, at_once))
             elif len(batch) > 1 and error.kind != "Skip":
                 again.append(place)
             else:
@@ -297,12 +311,13 @@ def _do(batch: Sequence[Round]) -> None:
             raise
 
 
-def _paired(sides: tuple[Side, Side], rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
-    a, b = (
-        _record(side, halves, preset, rounds[0].started, at_once)
-        for side, halves in zip(sides, zip(*(each.halves for each in rounds), strict=True), strict=True)
-    )
-    return compared_in_rounds(a, b)
+def _pairs(sides: tuple[Side, Side], rounds: Sequence[Round], preset: Preset, at_once: int) -> Iterator[Pair]:
+    for of_timing, of_rounds in zip(timings(sides), zip(*(each.timings for each in rounds), strict=True), strict=True):
+        a, b = (
+            _record(side, halves, preset, rounds[0].started, at_once)
+            for side, halves in zip(of_timing, zip(*of_rounds, strict=True), strict=True)
+        )
+        yield compared_in_rounds(a, b)
 
 
 def compared_in_rounds(a: Record, b: Record) -> Pair:
@@ -356,8 +371,8 @@ class Round:
         self.number, self.place = number, place
         self.error: WorkerError | None = None
         """Why a side could not be measured; what is left of the round is not done then."""
-        self.halves: tuple[Half, ...] = ()
-        """Both sides in their order, once it is finished."""
+        self.timings: list[tuple[Half, ...]] = []
+        """Both sides in their order, once it is finished, for each of `timings`."""
         self._plan = PLANS[preset]
         self._order = sides[::-1] if number % 2 else sides
         self._processes = ExitStack()
@@ -389,10 +404,14 @@ class Round:
                 most = max(reply["runs_per_sample"] for reply in self._replies)
                 self._replies = [{**reply, "runs_per_sample": most} for reply in self._replies]
             done = self.number * TURNS if goes_back else 0
-            for each, reply, side in zip(self._there, self._replies, self._order, strict=True):
-                each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done, slower=side.slower)
+            for each, reply in zip(self._there, self._replies, strict=True):
+                each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done)
             others = Bystanders()
-            self._samples = abba_turns(self._there[0], self._there[1], TURNS)
+            self._samples = [abba_turns(self._there[0], self._there[1], TURNS)]
+            if any(side.slower for side in self._order):
+                for each, reply, side in zip(self._there, self._replies, self._order, strict=True):
+                    each.ask("begin", runs=reply["runs_per_sample"], n_blocks=0, slower=side.slower)
+                self._samples.append(abba_turns(self._there[0], self._there[1], TURNS))
             self._busy = others.busy()
 
     def finish(self) -> None:
@@ -404,8 +423,9 @@ class Round:
             return
         with self._noting():
             ends = [each.ask("finish", with_twin=self.number == 0) for each in self._there]
-            halves = [Half(*each, self._busy) for each in zip(self._replies, self._samples, ends, strict=True)]
-            self.halves = tuple(halves[::-1] if self.number % 2 else halves)
+            for samples in self._samples:
+                halves = [Half(*each, self._busy) for each in zip(self._replies, samples, ends, strict=True)]
+                self.timings.append(tuple(halves[::-1] if self.number % 2 else halves))
             self._processes.close()
 
     def close(self, error: BaseException) -> None:

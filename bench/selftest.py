@@ -218,7 +218,7 @@ def measured(
     out: Path,
     failed: list[str],
 ) -> list[Trial]:
-    """Measure gates, the same and slower ones in turn; returns what they see.
+    """Measure gates, each of the same, and then of the same processes with a slow-down; returns what they see.
 
     Args:
         choice: Points of each gate.
@@ -232,18 +232,16 @@ def measured(
     run_id, points = resume or new_run_id(), compare.gated(choice)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
-    planted, todo = dict[str, float](), []
-    for index in range(2 * times):
-        by, name = (slower, "planted") if index % 2 else (0.0, "same")
+    todo = []
+    for index in range(times):
         for job in points:
-            gate = f"{run_id}-{name}-{index // 2:02}"
-            a, b = sides_of(gate, job.case, (job.point, job.point), rounds=rounds(job))
-            planted[b.run_id] = by
-            todo.append((a, replace(b, slower=by)))
+            a, b = sides_of(f"{run_id}-{index:02}", job.case, (job.point, job.point), rounds=rounds(job))
+            todo.append((a, replace(b, slower=slower)))
     seen = measure_all(todo, choice.preset, say, kept, choice.at_once)
     failed += [*seen.skipped, *seen.failed]
     say(f"records: {', '.join(map(str, kept.files))}")
-    return [(planted[gate], pairs) for gate, pairs in groups_of(seen.pairs, lambda pair: pair.b.run_id).items()]
+    gates = groups_of(seen.pairs, lambda pair: pair.b.run_id).values()
+    return [(gate[0].b.notes.get("planted", 0.0), gate) for gate in gates]
 
 
 # ------------------------------------------------------------------ changes of the code
