@@ -36,7 +36,7 @@ from .judge import (
 )
 from .measure import Timed
 from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
-from .point import Preset, PresetName, passes
+from .point import ABSENT, Preset, PresetName, passes
 from .record import RESULTS, Comparison, Record, are_on_two_cards, new_run_id, read_all, selected
 from .show import render
 from .show.columns import Column, Table
@@ -141,7 +141,7 @@ def gated(choice: Choice) -> list[Job]:
 
 
 def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
-    """Return the pairs of points that differ in one axis alone, as ``AXIS=A,B`` names it.
+    """Return the pairs of points that differ in one axis alone, as ``AXIS=A,B`` names it; `ABSENT` is a value, too.
 
     Raises:
         NotComparable: The condition does not name two values.
@@ -152,9 +152,9 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
         raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
     sides: list[dict[Key, Job]] = [{}, {}]
     for job in jobs:
-        if str(job.point.get(name)) in both and name in job.point:
+        if (value := str(job.point.get(name, ABSENT))) in both:
             rest = point_key(job.case.name, {each: value for each, value in job.point.items() if each != name})
-            sides[both.index(str(job.point[name]))][rest] = job
+            sides[both.index(value)][rest] = job
     return [(job, sides[1][rest]) for rest, job in sides[0].items() if rest in sides[1]]
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bench.compare import GATED, Choice, by_run, gated, judge, paired_up
+from bench.compare import GATED, Choice, along, by_run, gated, judge, paired_up
 from bench.judge import Evidence
 from bench.record import append, read_all, read_comparisons
 from bench.stats import median
@@ -120,6 +120,13 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
     assert (a.point["backend"], b.point["backend"]) == ("cpu", "host")
     (comparison,) = read_comparisons([tmp_path])
     assert (comparison.a, comparison.b) == (a.id, b.id)
+
+
+def test_points_with_an_axis_are_paired_with_those_without():
+    """``exact=absent,True`` pairs training with exact training, which alone has that axis."""
+    pairs = along("exact=absent,True", jobs("default", ["case=train", "backend=host"]))
+    assert len(pairs) == 2
+    assert all({**plain.point, "exact": True} == exact.point and "exact" not in plain.point for plain, exact in pairs)
 
 
 @pytest.mark.parametrize("row", GATED, ids=" ".join)
