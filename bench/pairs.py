@@ -240,12 +240,15 @@ def sides_of(
 def timings(sides: tuple[Side, Side]) -> list[tuple[Side, Side]]:
     """Return what the processes of two sides are timed as, a pair each: as they are, and then with what is planted.
 
-    The runs of the second pair have names that end in ``-planted``.
+    The runs of the second pair are named ``...-planted-a`` and ``...-planted-b``.
     """
     a, b = (replace(side, slower=0.0) for side in sides)
     if not any(side.slower for side in sides):
         return [(a, b)]
-    slower_a, slower_b = (replace(side, run_id=f"{side.run_id}-planted") for side in sides)
+    names = [side.run_id.rpartition("-") for side in sides]
+    slower_a, slower_b = (
+        replace(side, run_id=f"{run}-planted-{letter}") for side, (run, _, letter) in zip(sides, names, strict=True)
+    )
     return [(a, b), (slower_a, slower_b)]
 
 

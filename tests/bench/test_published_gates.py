@@ -38,15 +38,17 @@ def test_published_gates_catch_a_twentieth():
     assert [row.estimate.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
 
 
-@pytest.mark.parametrize(
-    ("run", "n"),
-    [("20261125T162712-ea41ec5-gates-tag-continuous", 12), ("20261125T183818-5050107-gates-ddpg", 6)],
-)
-def test_published_gates_catch_3_percent_and_pass_the_same(run, n):
+GATES = {"tag-continuous": 20, "tag-continuous-training": 6, "a2c": 20, "ppo": 20, "ddpg": 20}
+"""How many gates were measured, by the end of their files' names."""
+
+
+@pytest.mark.parametrize(("name", "n"), GATES.items(), ids=list(GATES))
+def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
     """Each gate passes the same code and catches a delay of 3 %, where the load follows the episode and in training."""
-    kept = Kept.of(RESULTS / "comparisons", run)
+    folder = RESULTS / "comparisons"
+    (file,) = folder.glob(f"*-gates-{name}-comparisons.jsonl")
     found = defaultdict(list)
-    for pair in kept.pairs():
+    for pair in Kept.of(folder, file.name.removesuffix("-comparisons.jsonl")).pairs():
         calibration, notes = calibration_of([pair.b], RESULTS / "calibration")
         assert not notes
         found[pair.b.notes.get("planted", 0.0)] += judge([pair], THRESHOLD, calibration)
