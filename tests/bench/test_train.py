@@ -128,6 +128,8 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     assert {each["backend"] for _, each in pairs} == {"host", "pycuda"}
     assert {each["algorithm"] for _, each in pairs} == {"A2C", "PPO", "DDPG"}
     assert all({**base, "exact": True} == each and base in train.train_points("default") for base, each in pairs)
+    for _, each in pairs:
+        assert RunConfig.from_dict(train.settings(each)).trainer.exact, "exact kernels have all of it"
 
 
 @pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])

@@ -649,7 +649,6 @@ class RunConfig(_Section):
             ("trainer.precision", trainer.precision, ("fp32",)),
             ("trainer.compat", trainer.compat, (None,)),
             ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
-            ("trainer.n_step", trainer.n_step, (1,)),
             ("population.size", self.population.size, (None,)),
         ]
         for name, policy in self.policy.items():

@@ -181,7 +181,7 @@ def actor_loss(q: Tensor) -> Tensor:
 
 
 def n_step_sums(rewards: Tensor, terminated: Tensor, truncated: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum up windows of n steps, each of which stops where its episode does.
+    """Sum up windows of n steps, each of which stops where its episode does; step by step, so alike on all devices.
 
     Args:
         rewards: ``(n, ...)``.
@@ -197,11 +197,13 @@ def n_step_sums(rewards: Tensor, terminated: Tensor, truncated: Tensor, gamma: f
     dtype = rewards.dtype
     goes_on = (1 - (terminated | truncated)).to(dtype)
     reached = torch.cat([torch.ones_like(goes_on[:1]), goes_on[:-1]]).cumprod(0)
-    discounts = torch.stack([torch.full_like(reached[0], gamma**step) for step in range(len(rewards))])
     n_steps = reached.sum(0)
     survives = 1 - (reached * terminated.to(dtype)).sum(0)
     powers = torch.stack([n_steps.new_full((), gamma**step) for step in range(len(rewards) + 1)])
-    return (reached * discounts * rewards).sum(0), torch.take(powers, n_steps.long()) * survives, n_steps
+    total, *later = reached * rewards
+    for step, received in enumerate(later, start=1):
+        total = total + received * gamma**step
+    return total, torch.take(powers, n_steps.long()) * survives, n_steps
 
 
 def n_step_targets(reward_sums: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
