@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ WIDEST: Final = 128
 """Most units of a hidden layer."""
 MOST_INPUTS: Final = 64
 """Most features, and most outputs."""
+
+Layout = Literal["rows", "columns", "tiles"]
+"""Order of a kernel's weights, see `Perceptron.order`."""
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -56,7 +59,7 @@ class Perceptron:
             return f"it has {n_features} features and {n_outputs} outputs, and in kernels at most {MOST_INPUTS} each"
         return ""
 
-    def constants(self) -> dict[str, int]:
+    def constants(self, layout: Layout) -> dict[str, int]:
         """Return what is compiled in."""
         n_features, first, *second, n_outputs = self.sizes
         return {
@@ -66,7 +69,7 @@ class Perceptron:
             "IS_TANH": self.activation == "tanh",
             "HAS_VALUE": bool(self.value),
             "IS_SHARED": self.is_shared,
-            "N_WEIGHTS": len(self.order(in_tiles=True)),
+            "N_WEIGHTS": len(self.order(layout)),
             "N_CATEGORIES": n_outputs,
         }
 
@@ -75,16 +78,17 @@ class Perceptron:
         """All tensors, each once."""
         return list({id(each): each for each in (*self.policy, *self.value)}.values())
 
-    def order(self, *, in_tiles: bool) -> Indices:
+    def order(self, layout: Layout) -> Indices:
         """Return the place of each weight of a kernel among the parameters, laid end to end with a zero after them.
 
         Layer by layer, first those of the policy's network, on whose last layer a value on the same hidden layers is a
-        further output: weights (outputs, inputs), then biases.
+        further output: weights, then biases; zeros make the whole a multiple of 4.
 
         Args:
-            in_tiles: For matrix units: sizes are rounded up to multiples of 8, and of each 8 outputs and 8 inputs lie
-                together, for each of 32 lanes, the weights of output ``lane // 4`` and inputs ``2 (lane % 4)`` and one
-                more, as `perceptron_warp.cuh` has them.
+            layout: ``"rows"``: weights are (outputs, inputs). ``"columns"``: those of each network's first and last
+                layer are (inputs, outputs), as `perceptron_lane.cuh` has them. ``"tiles"``: sizes are rounded up to
+                multiples of 8, and of each 8 outputs and 8 inputs lie together, for each of 32 lanes, the weights of
+                output ``lane // 4`` and inputs ``2 (lane % 4)`` and one more, as `perceptron_warp.cuh` has them.
         """
         places, n = dict[int, Indices](), 0
         for each in self.parameters:
@@ -96,8 +100,12 @@ class Perceptron:
             networks[0][-2:] = (np.concatenate(pair) for pair in zip(networks[0][-2:], value[-2:], strict=True))
         elif value:
             networks.append(value)
-        rows = [tiled(each, n) if in_tiles else each for network in networks for each in network]
-        return np.concatenate([each.ravel() for each in rows])
+        if layout == "columns":
+            for network in networks:
+                network[0], network[-2] = network[0].T, network[-2].T
+        rows = [tiled(each, n) if layout == "tiles" else each for network in networks for each in network]
+        order = np.concatenate([each.ravel() for each in rows])
+        return np.pad(order, (0, -len(order) % 4), constant_values=n)
 
 
 def tiled(places: Indices, zero: int) -> Indices:
@@ -114,13 +122,13 @@ class Weights:
 
     Args:
         perceptron: Whose parameters are read whenever `pack` is called.
-        in_tiles: As `Perceptron.order`.
+        layout: As `Perceptron.order`.
     """
 
-    def __init__(self, perceptron: Perceptron, *, in_tiles: bool) -> None:
+    def __init__(self, perceptron: Perceptron, layout: Layout) -> None:
         self._parameters = perceptron.parameters
         device, n = self._parameters[0].device, sum(each.numel() for each in self._parameters)
-        self._order = torch.from_numpy(perceptron.order(in_tiles=in_tiles)).to(device)
+        self._order = torch.from_numpy(perceptron.order(layout)).to(device)
         self._flat, self._zero = torch.zeros(n + 1, device=device), torch.zeros(1, device=device)
         self.packed = torch.zeros(len(self._order), device=device)
         """(n,) float32."""

@@ -25,7 +25,7 @@ from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Con
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
-from warpdrive_min.perceptron import Perceptron, Weights
+from warpdrive_min.perceptron import Layout, Perceptron, Weights
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
 
@@ -262,7 +262,7 @@ class Rollouts:
             return kernel
         assert isinstance(acting, Perceptron)
         given = {**rows, Constants.OBSERVATIONS: seen[1:]}
-        act = self._act_fused(kernel, len(seen) - 1, acting, given, seen, sampler, recorder)
+        act = self._act_fused(kernel, len(seen) - 1, acting, given, seen, sampler, recorder, is_tf32=is_tf32)
         observations = self._subject.data.tensor(Constants.OBSERVATIONS)
 
         def collect() -> None:
@@ -297,7 +297,7 @@ class Rollouts:
             return perceptron
         if perceptron.obstacle:
             return perceptron.obstacle
-        sizes = perceptron.constants()
+        sizes = perceptron.constants(self._layout(is_tf32=is_tf32))
         key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
@@ -309,6 +309,12 @@ class Rollouts:
             self._of_policies[key] = manager
         return self._of_policies[key]
 
+    def _layout(self, *, is_tf32: bool = False) -> Layout:
+        """Return the order of a policy's weights in a kernel."""
+        if self._subject.data.device.type != "cuda":
+            return "rows"
+        return "columns" if self._subject.constants["EXACT"] and not is_tf32 else "tiles"
+
     def _act_fused(
         self,
         kernel: CUDAFunctionManager,
@@ -318,6 +324,8 @@ class Rollouts:
         seen: torch.Tensor | None,
         sampler: CUDASampler,
         recorder: Mapping[str, Argument],
+        *,
+        is_tf32: bool = False,
     ) -> Launch:
         """Return what acts within a kernel.
 
@@ -329,9 +337,10 @@ class Rollouts:
             seen: Where observations go, with a row of those before the first step; None: only the last ones are kept.
             sampler: Whose count of draws goes on.
             recorder: What training records; empty: nothing.
+            is_tf32: The kernel takes products in TF32.
         """
         data = self._subject.data
-        weights = Weights(perceptron, in_tiles=data.device.type == "cuda")
+        weights = Weights(perceptron, self._layout(is_tf32=is_tf32))
         rows = self._flat_rows(given)
         if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)

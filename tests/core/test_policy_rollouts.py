@@ -23,6 +23,7 @@ from warpdrive_min.perceptron import Perceptron, Weights
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
 from warpdrive_min.rollouts import CHOICE, PolicySteps
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms.exact import Exact
 from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.recurrent import GRU
@@ -240,10 +241,10 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
     perceptron, row = Perceptron(policy, (), "tanh"), 18
-    weights = Weights(perceptron, in_tiles=True)
+    weights = Weights(perceptron, "tiles")
     weights.pack()
     sizes = {"N_OUTPUTS": n_outputs, "ROW": row}
-    constants = {**perceptron.constants(), **sizes, "TF32": is_tf32}
+    constants = {**perceptron.constants("tiles"), **sizes, "TF32": is_tf32}
     source = Path(__file__).with_name("perceptron_warp.cu")
     shape = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(32).constants()}
     kernel = BACKENDS["host"].compile(source, {**constants, **shape})["evaluate"]
@@ -258,20 +259,42 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     assert ((out[:, :n_outputs] - want).abs().max() > 1e-5) == is_tf32
 
 
-def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("hidden", [(20,), (72, 9), (32, 32)], ids=str)
+def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
+    """A thread, which keeps hidden units in registers, has the bits of the kernels layer by layer."""
+    torch.manual_seed(SEED)
+    n_features, n_outputs = 10, 3
+    policy = layers(n_features, *hidden, n_outputs)
+    perceptron = Perceptron(policy, (), activation)
+    weights = Weights(perceptron, "columns")
+    weights.pack()
+    source = Path(__file__).with_name("perceptron_lane.cu")
+    shape = {"N_AGENTS": 1, "EXACT": True, "N_OUTPUTS": n_outputs, **LaunchShape.of(32).constants()}
+    kernel = BACKENDS["host"].compile(source, {**perceptron.constants("columns"), **shape})["evaluate"]
+    inputs, out = torch.randn(32, n_features), torch.zeros(32, n_outputs)
+    kernel.prepare([weights.packed, inputs, out], 1, 32)()
+    assert torch.equal(out, Exact(BACKENDS["host"]).perceptron(inputs, policy, activation))
+
+
+def compiled(form: str, perceptron: Perceptron, *, exact: bool = False, **flags: bool) -> Path:
     """Compile the rollout of an environment with a policy for a GPU."""
     wrapper = made(form, "host", 70)
     env, entries = wrapper.env, {entries_of(name): 1 for name in ("draws", *FLAGS)}
     n_agents = len(env.action_space)
     shape = LaunchShape.of(n_agents, n_envs=2_000).constants()
-    constants = environment_constants(env, auto_reset=True) | shape | CHOICE | flags | {"N_AGENTS": n_agents}
+    constants = (
+        environment_constants(env, auto_reset=True, exact=exact) | shape | CHOICE | flags | {"N_AGENTS": n_agents}
+    )
     n_words = wrapper.cuda_data_manager.tensor("final_observations")[0].numel()
     entries[entries_of("final_observations")] = n_words
     source = Path(env.kernel_sources["cuda_c"])
-    return cuda_c.compile_cubin(source, constants | entries | perceptron.constants(), "sm_90")
+    layout = "columns" if exact and not flags.get("TF32") else "tiles"
+    return cuda_c.compile_cubin(source, constants | entries | perceptron.constants(layout), "sm_90")
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(
     ("form", "hidden", "is_shared"),
     [
@@ -281,14 +304,14 @@ def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
         ("tag_gridworld", (9,), False),
     ],
 )
-def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared):
+def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, exact):
     """One and two hidden layers give machine code, with the value on them, or on its own."""
     n_features, n_choices = {"cartpole": (4, 2), "acrobot": (6, 3), "tag_gridworld": (21, 5)}[form]
     policy = layers(n_features, *hidden, n_choices)
     below = policy[:-2] if is_shared else layers(n_features, *hidden)
     perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh")
-    flags = {"KEEP_ALL": is_shared, "RECORDS": is_shared, "TF32": is_shared}
-    assert b"rollout_with_policy" in compiled(form, perceptron, **flags).read_bytes()
+    flags = {"KEEP_ALL": is_shared, "RECORDS": is_shared, "TF32": is_shared and not exact}
+    assert b"rollout_with_policy" in compiled(form, perceptron, exact=exact, **flags).read_bytes()
 
 
 def test_step_that_no_policy_can_act_between_says_so(tmp_path):

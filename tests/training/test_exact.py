@@ -21,6 +21,7 @@ from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.fused import cpu
 from warpdrive_min.training.fused.loss import LossRule, Minibatch
 
 HAS_COMPILER = backends.BACKENDS["host"].availability().available
@@ -376,8 +377,8 @@ def trained(name, backend, folder, n_iterations=3, **given):
     )
     run.train(n_iterations)
     group = run.groups["shared"]
-    others = (group._evaluation, getattr(group.algorithm, "_learning", None))
-    assert others == (None, None), "no other kernels act or learn"
+    assert not isinstance(group._evaluation, cpu.Evaluation), "no other kernels act"
+    assert getattr(group.algorithm, "_learning", None) is None, "no other kernels learn"
     return fingerprint(run)
 
 
@@ -388,6 +389,13 @@ def test_runs_have_the_same_bits_for_every_number_of_threads(name, tmp_path):
     assert trained(name, "host", tmp_path / "seed", n_iterations=1, seed=8) != want
     torch.set_num_threads(2)
     assert trained(name, "host", tmp_path / "two") == want
+
+
+@pytest.mark.parametrize("name", ["A2C", "PPO"])
+def test_rollouts_in_one_launch_have_the_bits_of_single_steps(name, tmp_path):
+    """On a CPU they are single steps unless asked for, on a GPU one launch."""
+    want = trained(name, "host", tmp_path / "steps", fused_rollout=False)
+    assert trained(name, "host", tmp_path / "one", fused_rollout=True) == want
 
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])

@@ -43,23 +43,8 @@ WD_FN Run run_at(const int item, const int end, const int n_columns) {
        item_ < end_; item_ = next_)                                                                           \
     if (const Run run = run_at(item_, end_, n_columns); (next_ = item_ + (LANES == 1 ? THREADS : run.n)))
 
-// tanh x; Cephes' tanhf polynomial below 0.625, else from e^|2x|, which is infinite where the result is 1; NaN of NaN.
-WD_FN float own_tanh(const float x) {
-  const float size = fabsf(x);
-  const float z = x * x;
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  const float near = (p * z) * x + x;
-  const float far = 1.f - 2.f / (wd_exp(size + size) + 1.f);
-  const float signed_far = x < 0.f ? -far : far;
-  return x != x ? x : size < 0.625f ? near : signed_far;
-}
-
 WD_FN float activated(const float x, const int activation) {
-  return activation == TANH ? own_tanh(x) : activation == RELU && x < 0.f ? 0.f : x;  // NaN stays NaN
+  return activation == TANH ? wd_tanh(x) : activation == RELU && x < 0.f ? 0.f : x;  // NaN stays NaN
 }
 
 WD_FN void activate_side_by_side(const float* const x, float* const out, const int n, const int activation) {

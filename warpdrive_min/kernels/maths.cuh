@@ -109,14 +109,19 @@ WD_FN float wd_exp(const float x) {
   return x > 88.f ? wd_float(0x7F800000u) : x >= -87.f ? scaled : 0.f;  // selects, where branches would diverge
 }
 
-// tanh within a few ulp; what is not a number stays so.
-WD_FN float wd_tanh(const float z) {
-  const float size = fabsf(z);
-  const float shrunk = wd_exp(-2.f * size);
-  const float far = (1.f - shrunk) / (1.f + shrunk);
-  const float square = z * z;
-  const float near = z * (1.f + square * (-1.f / 3 + square * (2.f / 15 - square * (17.f / 315))));
-  return size >= 0.15f ? copysignf(far, z) : near;  // NaN is not, and goes through `near`
+// tanh x; Cephes' tanhf polynomial below 0.625, else from e^|2x|, which is infinite where the result is 1; NaN of NaN.
+WD_FN float wd_tanh(const float x) {
+  const float size = fabsf(x);
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near = (p * z) * x + x;
+  const float far = 1.f - 2.f / (wd_exp(size + size) + 1.f);
+  const float signed_far = x < 0.f ? -far : far;
+  return x != x ? x : size < 0.625f ? near : signed_far;
 }
 
 // Natural logarithm of a positive, normal, finite x.

@@ -1,8 +1,11 @@
 // A policy within a kernel: a perceptron of one or two hidden layers, and a choice that is drawn from what it puts out.
 //
 // Constants that come before this header: those of `choice.cuh`, of one type; N_SEEN; HIDDEN1, HIDDEN2, units of the
-// hidden layers, the latter 0 if there is one; IS_TANH, else relu; TF32, which matrix units then take products in; HAS_VALUE; IS_SHARED, if the value is a further output on
-// the same hidden layers; N_WEIGHTS, floats of the weights, whose order is that of `warpdrive_min.perceptron`.
+// hidden layers, the latter 0 if there is one; IS_TANH, else relu; TF32, which matrix units then take products in; HAS_VALUE;
+// IS_SHARED, if the value is a further output on the same hidden layers; N_WEIGHTS, floats of the weights, whose order is
+// that of `warpdrive_min.perceptron`.
+//
+// With EXACT, and without TF32, what it puts out has the bits of `linear` in exact.cu.
 #pragma once
 
 #include "choice.cuh"
@@ -12,7 +15,10 @@ constexpr bool HAS_CRITIC = HAS_VALUE && !IS_SHARED;                      // a n
 
 #if defined(__CUDACC__)
 
+#include "perceptron_lane.cuh"
 #include "perceptron_warp.cuh"
+
+constexpr bool WD_IN_ORDER = EXACT && !TF32;
 
 // Three small blocks on a multiprocessor: fewer warps would wait for the matrix units' results.
 #undef WD_ENTRY
@@ -50,6 +56,15 @@ struct WD_ALIGN(16) wd_policy_of {
     const int lane = WD_THREAD % 32, first = WD_THREAD / 32 * WARP_ROWS;
     const float* const from = ARE_STAGED ? weights : given;
     __syncwarp();
+    if constexpr (WD_IN_ORDER) {
+      if (lane < WARP_ROWS) {
+        wd_evaluate_row<N_HEAD>(from, seen[first + lane], out[first + lane]);
+        if constexpr (HAS_CRITIC)
+          wd_evaluate_row<1>(from + wd_network_floats(N_HEAD), seen[first + lane], out[first + lane] + VALUE_COLUMN);
+      }
+      __syncwarp();
+      return;
+    }
     wd_evaluate<N_HEAD, SEEN_ROW, OUT_ROW, WARP_ROWS>(from, seen + first, out + first, lane);
     if constexpr (HAS_CRITIC) {
       constexpr int N_ACTOR = WD_FIRST_FLOATS + WD_SECOND_FLOATS + wd_layer_floats(WD_LAST_HIDDEN, N_HEAD);
@@ -102,6 +117,28 @@ constexpr int WD_ROWS = 64;  // rows that are passed through the network at a ti
 typedef float wd_floats __attribute__((vector_size(64)));
 constexpr int WD_FLOATS = sizeof(wd_floats) / sizeof(float);
 
+// All lanes with a number, whose sign stays if it is 0.
+WD_FN wd_floats wd_all_lanes(const float number) { return number - wd_floats{}; }
+
+WD_FN void wd_add_product(wd_floats& sum, const float weight, const wd_floats& row) {
+  if constexpr (!EXACT) {
+    sum += weight * row;
+    return;
+  }
+#if defined(__AVX512F__) && !defined(__clang__)  // else GCC takes one lane after the other
+  sum = __builtin_ia32_vfmaddps512_mask(wd_all_lanes(weight), row, sum, static_cast<unsigned short>(-1), 4);
+#elif defined(__FMA__) && !defined(__clang__)
+  typedef float half __attribute__((vector_size(32)));
+  half numbers[2], sums[2];
+  std::memcpy(numbers, &row, sizeof row);
+  std::memcpy(sums, &sum, sizeof sum);
+  for (int i = 0; i < 2; ++i) sums[i] = __builtin_ia32_vfmaddps256(weight - half{}, numbers[i], sums[i]);
+  std::memcpy(&sum, sums, sizeof sum);
+#else
+  for (int i = 0; i < WD_FLOATS; ++i) sum[i] = fmaf(weight, row[i], sum[i]);
+#endif
+}
+
 // N units of a layer for all rows: numbers lie row by row, units apart from each other.
 template <int N, int N_INPUTS>
 WD_FN void wd_units(float (*const out)[WD_ROWS], const float (*const in)[WD_ROWS], const float* const weights,
@@ -109,12 +146,12 @@ WD_FN void wd_units(float (*const out)[WD_ROWS], const float (*const in)[WD_ROWS
   for (int first = 0; first < WD_ROWS; first += WD_FLOATS) {
     wd_floats sums[N];  // in registers
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) sums[n] = wd_floats{} + biases[n];
+    for (int n = 0; n < N; ++n) sums[n] = wd_all_lanes(biases[n]);
     for (int k = 0; k < N_INPUTS; ++k) {
       wd_floats row;
       std::memcpy(&row, in[k] + first, sizeof row);
 #pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) sums[n] += weights[n * N_INPUTS + k] * row;
+      for (int n = 0; n < N; ++n) wd_add_product(sums[n], weights[n * N_INPUTS + k], row);
     }
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) std::memcpy(out[n] + first, &sums[n], sizeof sums[n]);

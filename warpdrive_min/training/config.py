@@ -191,7 +191,7 @@ class TrainerConfig(_Section):
     mode: Mode = "auto"
     """Replay the iteration as a CUDA graph, or launch kernel by kernel; "auto": a graph where the backend can."""
     fused_rollout: bool | None = None
-    """Act, step and record a whole rollout in one launch; None: on a GPU, where that can be; true: on `host`, too."""
+    """Act, step and record a whole rollout in one launch; None: on a GPU and in exact runs, where that can be."""
     stop_return: float | dict[str, float] | None = None
     """Mean return at which training stops, of the latest episodes, enough for one in each environment; None: never."""
     compat: Literal["warpdrive"] | None = None

@@ -308,6 +308,8 @@ class FullyConnected(ActorCritic):
         layers, head = self.as_perceptron(), self.policy_head
         if isinstance(layers, str) or layers.activation not in KERNEL_ACTIVATIONS or len(layers.policy) != 6:
             return None
+        if self.fc.exact is not None:
+            return None
         value, is_tanh = layers.value or layers.policy, layers.activation == "tanh"
         return Network(layers.policy, value, is_tanh, head.is_continuous, *head.bounds, self.log_std)
 
@@ -459,7 +461,7 @@ class Trunk(nn.Sequential):
             return "it normalises observations"
         if self.fused is False:
             return "model.fused is false"
-        return "" if self.exact is None else "its kernels have one order of operations"
+        return ""
 
     def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.

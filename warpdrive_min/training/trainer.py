@@ -309,7 +309,7 @@ class Trainer:
         of_all = recorder.of_all_steps()
         if wanted is False:
             return "trainer.fused_rollout is false"
-        if wanted is None and not self.wrapper.backend.captures_graphs:
+        if wanted is None and not (self.wrapper.backend.captures_graphs or group.exact):
             return f"trainer.fused_rollout is null, and backend {self.wrapper.env_backend!r} is none of a GPU"
         obstacles = {
             "several policies act": others,
@@ -321,7 +321,6 @@ class Trainer:
             "its actions are those of a Box": group.arrays.space.is_continuous,
             "it is recurrent": group.memory is not None,
             "it is of a population": group.members,
-            "its kernels have one order of operations": group.exact is not None,
             "the ends of episodes are not told as its kernel does": of_all is None,
         }
         if obstacle := next((reason for reason, holds in obstacles.items() if holds), ""):
