@@ -117,24 +117,24 @@ def tiled(places: Indices, zero: int) -> Indices:
     return filled.reshape(n_outputs, 8, n_inputs, 4, 2).transpose(0, 2, 1, 3, 4)
 
 
-class Weights:
-    """Weights of a perceptron in the order of a kernel, on the device of its parameters.
+class Packed:
+    """Parameters in the order of a kernel, on their device.
 
     Args:
-        perceptron: Whose parameters are read whenever `pack` is called.
-        layout: As `Perceptron.order`.
+        parameters: Read whenever `pack` is called.
+        order: Place of each number among them, laid end to end with a zero after them.
     """
 
-    def __init__(self, perceptron: Perceptron, layout: Layout) -> None:
-        self._parameters = perceptron.parameters
-        device, n = self._parameters[0].device, sum(each.numel() for each in self._parameters)
-        self._order = torch.from_numpy(perceptron.order(layout)).to(device)
+    def __init__(self, parameters: Sequence[torch.Tensor], order: Indices) -> None:
+        self._parameters = parameters
+        device, n = parameters[0].device, sum(each.numel() for each in parameters)
+        self._order = torch.from_numpy(order).to(device)
         self._flat, self._zero = torch.zeros(n + 1, device=device), torch.zeros(1, device=device)
-        self.packed = torch.zeros(len(self._order), device=device)
+        self.numbers = torch.zeros(len(self._order), device=device)
         """(n,) float32."""
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Fill `packed`; enqueues."""
+        """Fill `numbers`; enqueues."""
         torch.cat([*(each.detach().reshape(-1) for each in self._parameters), self._zero], out=self._flat)
-        torch.index_select(self._flat, 0, self._order, out=self.packed)
+        torch.index_select(self._flat, 0, self._order, out=self.numbers)

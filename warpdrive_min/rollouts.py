@@ -25,7 +25,7 @@ from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Con
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
-from warpdrive_min.perceptron import Layout, Perceptron, Weights
+from warpdrive_min.perceptron import Layout, Packed, Perceptron
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
 
@@ -340,7 +340,7 @@ class Rollouts:
             is_tf32: The kernel takes products in TF32.
         """
         data = self._subject.data
-        weights = Weights(perceptron, self._layout(is_tf32=is_tf32))
+        weights = Packed(perceptron.parameters, perceptron.order(self._layout(is_tf32=is_tf32)))
         rows = self._flat_rows(given)
         if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)
@@ -359,7 +359,7 @@ class Rollouts:
             **recorder,
             **sampler.counters(data),
         }
-        launch = kernel.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.packed, n_steps=n_steps)
+        launch = kernel.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.numbers, n_steps=n_steps)
         keep_last = self._keeping_last({} if seen is None else given)
 
         def act() -> None:

@@ -19,7 +19,7 @@ from warpdrive_min.backends.cuda_rollouts import entries_of
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import LaunchShape
-from warpdrive_min.perceptron import Perceptron, Weights
+from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
 from warpdrive_min.rollouts import CHOICE, PolicySteps
 from warpdrive_min.training.actions import ActionSpace
@@ -241,7 +241,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
     perceptron, row = Perceptron(policy, (), "tanh"), 18
-    weights = Weights(perceptron, "tiles")
+    weights = Packed(perceptron.parameters, perceptron.order("tiles"))
     weights.pack()
     sizes = {"N_OUTPUTS": n_outputs, "ROW": row}
     constants = {**perceptron.constants("tiles"), **sizes, "TF32": is_tf32}
@@ -250,7 +250,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     kernel = BACKENDS["host"].compile(source, {**constants, **shape})["evaluate"]
     inputs, out = torch.zeros(32, row), torch.zeros(32, row)
     inputs[:, :n_features] = torch.randn(32, n_features)
-    kernel.prepare([weights.packed, inputs, out], 1, 32)()
+    kernel.prepare([weights.numbers, inputs, out], 1, 32)()
     want = inputs[:, :n_features].double()
     for index in range(0, len(policy), 2):
         want = torch.nn.functional.linear(want, policy[index].double(), policy[index + 1].double())
@@ -267,13 +267,13 @@ def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
     perceptron = Perceptron(policy, (), activation)
-    weights = Weights(perceptron, "columns")
+    weights = Packed(perceptron.parameters, perceptron.order("columns"))
     weights.pack()
     source = Path(__file__).with_name("perceptron_lane.cu")
     shape = {"N_AGENTS": 1, "EXACT": True, "N_OUTPUTS": n_outputs, **LaunchShape.of(32).constants()}
     kernel = BACKENDS["host"].compile(source, {**perceptron.constants("columns"), **shape})["evaluate"]
     inputs, out = torch.randn(32, n_features), torch.zeros(32, n_outputs)
-    kernel.prepare([weights.packed, inputs, out], 1, 32)()
+    kernel.prepare([weights.numbers, inputs, out], 1, 32)()
     assert torch.equal(out, Exact(BACKENDS["host"]).perceptron(inputs, policy, activation))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import platform
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from warpdrive_min.function_manager import KERNELS, LaunchShape
 from warpdrive_min.kernels import maths_numpy
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import exact as exactly
-from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms import exact_learning, losses
 from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
+from warpdrive_min.training.algorithms.exact_learning import ExactLearning
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.fused import cpu
@@ -378,7 +380,8 @@ def trained(name, backend, folder, n_iterations=3, **given):
     run.train(n_iterations)
     group = run.groups["shared"]
     assert not isinstance(group._evaluation, cpu.Evaluation), "no other kernels act"
-    assert getattr(group.algorithm, "_learning", None) is None, "no other kernels learn"
+    learning = getattr(group.algorithm, "_learning", None)
+    assert learning is None or isinstance(learning, ExactLearning), "no other kernels learn"
     return fingerprint(run)
 
 
@@ -391,11 +394,72 @@ def test_runs_have_the_same_bits_for_every_number_of_threads(name, tmp_path):
     assert trained(name, "host", tmp_path / "two") == want
 
 
-@pytest.mark.parametrize("name", ["A2C", "PPO"])
-def test_rollouts_in_one_launch_have_the_bits_of_single_steps(name, tmp_path):
-    """On a CPU they are single steps unless asked for, on a GPU one launch."""
-    want = trained(name, "host", tmp_path / "steps", fused_rollout=False)
-    assert trained(name, "host", tmp_path / "one", fused_rollout=True) == want
+SMALL = {
+    "A2C": ({**A2C, "model": {"fc_dims": [32, 32], "activation": "relu"}}, {}),
+    "A2C, apart": ({**A2C, "model": {**MODEL, "shared": False}}, {}),
+    "PPO": (PPO, {}),
+    "PPO, one layer": ({**PPO, "value_clip": 0.3, "model": {"fc_dims": [20]}}, {"max_rows": 16}),
+}
+"""Policies whose gradients kernels find in one pass, and settings of the trainer."""
+
+
+def taught(policy, folder, **trainer):
+    """Return all that an exact run on CartPole goes on from after some iterations, and what learns."""
+    given = ("cartpole", {"episode_length": 9}, {"shared": policy})
+    run = make_run(given, "host", trainer={"exact": True, **trainer}, wrapper={"exact": True}, basedir=folder)
+    run.train(3)
+    return builders.everything(run), run.groups["shared"].algorithm._learning
+
+
+def assert_same_bits(got, want):
+    assert got.keys() == want.keys()
+    assert [key for key in want if not torch.equal(got[key], want[key])] == []
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_launch_and_one_pass_have_the_bits_of_steps_and_layers(name, tmp_path):
+    """A rollout that is one launch, and gradients that are found in one pass over the rows."""
+    policy, trainer = SMALL[name]
+    got, learning = taught(policy, tmp_path / "one", **trainer)
+    assert isinstance(learning, ExactLearning)
+    apart = {**policy, "model": {**policy["model"], "fused": False}}
+    want, learning = taught(apart, tmp_path / "apart", **trainer, fused_rollout=False)
+    assert learning is None
+    assert_same_bits(got, want)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_blocks_of_a_gpu_have_the_bits_of_a_cpu(name, tmp_path, monkeypatch):
+    """Fibres that stand for a GPU's threads find the gradients that SIMD finds."""
+    policy, trainer = SMALL[name]
+    want, _ = taught(policy, tmp_path / "rows", **trainer)
+    load = Exact._load
+
+    def loaded(self, name, constants):
+        monkeypatch.setattr(exactly, "KERNELS", Path(__file__).parent if name == "exact_learn.cu" else KERNELS)
+        return load(self, name, constants)
+
+    monkeypatch.setattr(Exact, "_load", loaded)
+    monkeypatch.setattr(exact_learning, "_for_cpu", exact_learning._for_gpu)
+    got, _ = taught(policy, tmp_path / "block", **trainer)
+    assert_same_bits(got, want)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
+    """Of the widest network that fits into a block's shared memory; a wider one is learned from layer by layer."""
+    asked, launch = [], Exact.launch_blocks
+
+    def launched(self, source, constants, *words, **given):
+        asked.append(constants)
+        launch(self, source, constants, *words, **given)
+
+    monkeypatch.setattr(Exact, "launch_blocks", launched)
+    policy = {**PPO, "model": {"fc_dims": [64, 64], "activation": "tanh"}}
+    taught(policy, tmp_path)
+    constants = {"N_AGENTS": 1, "EXACT": True, **LaunchShape.of(1).constants(), **asked[0]}
+    assert cuda_c.compile_cubin(KERNELS / "exact_learn.cu", constants, architecture).read_bytes()[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])

@@ -113,31 +113,9 @@ WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const flo
 
 #else
 
+#include "float_lanes.cuh"
+
 constexpr int WD_ROWS = 64;  // rows that are passed through the network at a time: lanes of SIMD
-typedef float wd_floats __attribute__((vector_size(64)));
-constexpr int WD_FLOATS = sizeof(wd_floats) / sizeof(float);
-
-// All lanes with a number, whose sign stays if it is 0.
-WD_FN wd_floats wd_all_lanes(const float number) { return number - wd_floats{}; }
-
-WD_FN void wd_add_product(wd_floats& sum, const float weight, const wd_floats& row) {
-  if constexpr (!EXACT) {
-    sum += weight * row;
-    return;
-  }
-#if defined(__AVX512F__) && !defined(__clang__)  // else GCC takes one lane after the other
-  sum = __builtin_ia32_vfmaddps512_mask(wd_all_lanes(weight), row, sum, static_cast<unsigned short>(-1), 4);
-#elif defined(__FMA__) && !defined(__clang__)
-  typedef float half __attribute__((vector_size(32)));
-  half numbers[2], sums[2];
-  std::memcpy(numbers, &row, sizeof row);
-  std::memcpy(sums, &sum, sizeof sum);
-  for (int i = 0; i < 2; ++i) sums[i] = __builtin_ia32_vfmaddps256(weight - half{}, numbers[i], sums[i]);
-  std::memcpy(&sum, sums, sizeof sum);
-#else
-  for (int i = 0; i < WD_FLOATS; ++i) sum[i] = fmaf(weight, row[i], sum[i]);
-#endif
-}
 
 // N units of a layer for all rows: numbers lie row by row, units apart from each other.
 template <int N, int N_INPUTS>

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from warpdrive_min.backends.base import Backend
-from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms import exact_learning, losses
 from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
 from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
@@ -132,7 +132,9 @@ class ActorCriticAlgorithm:
         self._learning = self._in_one_pass(buffer) if is_alone else None
         """The loss and its gradients in one kernel; None: torch goes through the model."""
 
-    def _in_one_pass(self, buffer: RolloutBuffer) -> cpu.Learning | learning.Learning | None:
+    def _in_one_pass(
+        self, buffer: RolloutBuffer
+    ) -> cpu.Learning | learning.Learning | exact_learning.ExactLearning | None:
         device, config = self.returns.device, self.config
         comes_first, is_plain = self._values_come_first, type(self).normalise is ActorCriticAlgorithm.normalise
         arrays: dict[str, Tensor | None] = {
@@ -154,6 +156,13 @@ class ActorCriticAlgorithm:
             arrays,
             self._rule,
         )
+        if self._exact is not None:
+            self._normalises_otherwise = config.normalize_advantage
+            layers = exact_learning.network_of(self.model, self._space, self.optimiser.vector)
+            if layers is None or self._ratio > 0:
+                return None
+            at_once = self._rows_at_once(n_rows)
+            return exact_learning.ExactLearning(self._exact, layers, *found, n_rows=n_rows, at_once=at_once)
         if network := cpu.network_of(self.model, self._precision, device):
             self._normalises_otherwise = config.normalize_advantage and not is_plain
             return cpu.Learning(network, *found, normalises=config.normalize_advantage, n_rows=n_rows)
@@ -340,13 +349,16 @@ class ActorCriticAlgorithm:
 
     def _parts(self, rows: Rows) -> Iterator[tuple[Rows, Within]]:
         """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""
-        n_agents = self.returns.shape[2]
         n_rows = rows.stop if isinstance(rows, slice) else len(rows)
-        at_once = (self._max_rows // n_agents if self._max_rows else n_rows) // self._n_together
-        at_once = (at_once // EVEN * EVEN or max(1, at_once)) * self._n_together
+        at_once = self._rows_at_once(n_rows)
         for start in range(0, n_rows, at_once):
             within = slice(start, min(start + at_once, n_rows))
             yield (within if isinstance(rows, slice) else rows[within]), within
+
+    def _rows_at_once(self, n_rows: int) -> int:
+        n_agents = self.returns.shape[2]
+        at_once = (self._max_rows // n_agents if self._max_rows else n_rows) // self._n_together
+        return (at_once // EVEN * EVEN or max(1, at_once)) * self._n_together
 
     def _take(self, array: Tensor, rows: Rows) -> Tensor:
         """Return rows of an array (n_steps, n_envs, ...); slices are views."""

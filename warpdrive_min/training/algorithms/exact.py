@@ -51,7 +51,7 @@ class Exact:
         require(backend.language == "cuda_c", "run config trainer.exact", rule, backend.name, do)
         self._backend = backend
         self._functions = self._load("exact.cu", {})
-        self._losses: dict[tuple[Any, ...], CUDAFunctionManager] = {}
+        self._managers: dict[tuple[Any, ...], CUDAFunctionManager] = {}
 
     @property
     def binaries(self) -> dict[str, Path]:
@@ -73,14 +73,26 @@ class Exact:
         self._run(self._functions, name, n_items, given)
 
     @staticmethod
-    def _run(functions: CUDAFunctionManager, name: str, n_items: int, given: Mapping[str, Argument]) -> None:
+    def _run(
+        functions: CUDAFunctionManager,
+        name: str,
+        n_items: int,
+        given: Mapping[str, Argument],
+        shape: tuple[int, int] | None = None,
+    ) -> None:
         rule, do = "an array has at most 2^31 - 1 numbers", "lower trainer.max_rows"
         require(n_items < 2**31, "exact", rule, n_items, do)
         kernel, named = functions.kernel(name), {**given, "n_envs": n_items}
         arguments = [named[parameter.name] for parameter in kernel.parameters]
         # Not `CUDAFunctionManager.prepare`, whose checks would take as long as a small kernel.
         assert all(not isinstance(each, torch.Tensor) or each.is_contiguous() for each in arguments), name
-        kernel.prepare(arguments, functions.shape.blocks(n_items), functions.shape.threads)()
+        kernel.prepare(arguments, *(shape or (functions.shape.blocks(n_items), functions.shape.threads)))()
+
+    def launch_blocks(
+        self, source: str, constants: Mapping[str, Constant], name: str, shape: tuple[int, int], **given: Argument
+    ) -> None:
+        """Run a kernel of another source, which is compiled when first asked for, with so many blocks and threads."""
+        self._run(self._manager(source, constants), name, shape[0], given, shape)
 
     # -------------------------------------------------------------- networks
 
@@ -123,21 +135,22 @@ class Exact:
     def linear_weights(self, d_out: Tensor, x: Tensor) -> Tensor:
         """Return the gradient by a layer's weights, (outputs, inputs)."""
         n_rows, n_in, n_out = len(x), x.shape[1], d_out.shape[1]
-        n_parts, of_a_part = _parts(n_rows)
+        n_parts, of_a_part = parts_of(n_rows)
         parts = x.new_empty(n_parts, n_out, n_in)
         sizes = {"n_in": n_in, "n_out": n_out, "n_rows": n_rows, "rows_of_a_part": of_a_part}
         self._launch("linear_weights", parts.numel(), d_out=d_out, x=x, parts=parts, **sizes)
-        return self._add(parts.view(n_parts, -1)).view(n_out, n_in)
+        return self.add_up(parts.view(n_parts, -1)).view(n_out, n_in)
 
     def total(self, x: Tensor) -> Tensor:
         """Return the sums over the rows of (rows, columns), (columns,)."""
-        (n_rows, n_columns), (n_parts, of_a_part) = x.shape, _parts(len(x))
+        (n_rows, n_columns), (n_parts, of_a_part) = x.shape, parts_of(len(x))
         parts = x.new_empty(n_parts, n_columns)
         sizes = {"n_columns": n_columns, "n_rows": n_rows, "rows_of_a_part": of_a_part}
         self._launch("part_sums", parts.numel(), x=x, parts=parts, **sizes)
-        return self._add(parts)
+        return self.add_up(parts)
 
-    def _add(self, parts: Tensor) -> Tensor:
+    def add_up(self, parts: Tensor) -> Tensor:
+        """Return the sums of (parts, columns), each from its first part to its last, (columns,)."""
         n_parts, n_columns = parts.shape
         out = parts.new_empty(n_columns)
         self._launch("add_parts", n_columns, parts=parts, out=out, n_columns=n_columns, n_parts=n_parts)
@@ -211,7 +224,7 @@ class Exact:
             "VALUE_CLIPPED": rule.value_clip is not None,
             "VALUE_CLIP": float(rule.value_clip or 0),
         }
-        functions = self._loss_functions(constants)
+        functions = self._manager("exact_loss.cu", constants)
         none, no_ints = values.new_empty(1), torch.empty(1, dtype=torch.int32, device=values.device)
 
         def evaluate(
@@ -250,11 +263,11 @@ class Exact:
         )
         return outputs
 
-    def _loss_functions(self, constants: dict[str, Constant]) -> CUDAFunctionManager:
-        key = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in constants.items())
-        if key not in self._losses:
-            self._losses[key] = self._load("exact_loss.cu", constants)
-        return self._losses[key]
+    def _manager(self, source: str, constants: Mapping[str, Constant]) -> CUDAFunctionManager:
+        key = source, *((name, tuple(of) if isinstance(of, list) else of) for name, of in constants.items())
+        if key not in self._managers:
+            self._managers[key] = self._load(source, constants)
+        return self._managers[key]
 
     # -------------------------------------------------------------- the optimiser
 
@@ -270,7 +283,7 @@ class Exact:
         self._launch("count_step", 1, **flags, norm=optimiser.norm, n_skipped=optimiser.n_skipped)
 
 
-def _parts(n_rows: int) -> tuple[int, int]:
+def parts_of(n_rows: int) -> tuple[int, int]:
     """Return the parts of a sum over rows, and the rows of each but the last."""
     of_a_part = max(ROWS_OF_A_PART, -(-n_rows // MOST_PARTS))
     return -(-n_rows // of_a_part), of_a_part
