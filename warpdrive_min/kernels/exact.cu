@@ -80,6 +80,9 @@ WD_FN void add_products(float* const sums, const float* const factors, const int
 }
 
 WD_FN void add_rows(float* const sums, const float* const from, const int n_columns, const int n_rows, const int n) {
+#if defined(__CUDACC__)  // many numbers are on their way meanwhile
+#pragma unroll 16
+#endif
   for (int r = 0; r < n_rows; ++r)
     SIDE_BY_SIDE for (int k = 0; k < n; ++k) sums[k] += from[static_cast<long long>(r) * n_columns + k];
 }
