@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import multiprocessing
 import os
 import re
 import stat
 import sys
+import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -30,8 +32,9 @@ from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
 from bench.peers.sides import Run, ask, measure_each, started
+from bench.peers.theirs import pufferlib
 from bench.peers.theirs.gymnasium import IDS, prepare
-from bench.peers.theirs.work import card
+from bench.peers.theirs.work import Work, card
 from bench.record import Context, Host, Record, read_all, read_comparisons
 from bench.worker import Server, WorkerError
 from bench.workloads.train import settings
@@ -617,6 +620,25 @@ def test_pufferlib_steps_in_c_or_around_gymnasium(fakes):
     (record,) = records_of(smoke("pufferlib", "native"))
     assert record.status == "skipped"
     assert "No module named 'pufferlib.ocean" in record.reason
+
+
+def test_processes_of_a_peer_stand_still_between_its_blocks():
+    """Idle ones would take cores from our turn; the next block wakes them."""
+    states: list[str] = []
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), daemon=True)
+    process.start()
+
+    def state() -> str:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0]
+
+    given = Work(run=lambda: states.append(state()), wait=lambda: None, env_steps=1, trace=dict, counts="")
+    work = pufferlib._stopping(given)
+    work.wait()
+    while state() != "T":  # signals arrive a little later
+        time.sleep(0.001)
+    work.run()
+    assert "T" not in states
+    process.kill()
 
 
 def test_gymnasium_steps_in_processes_of_their_own():

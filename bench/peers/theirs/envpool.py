@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -36,13 +37,17 @@ def prepare(point: Point) -> Work:
     envs = pool(point["n_envs"], batch_size=n_batch)
     draw = drawing(envs, n_batch, np.random.default_rng(0))
     envs.async_reset()
+    received = deque[Any]()  # environments of batches that are to be sent
 
     def run() -> None:
         for _ in range(n_batches):
-            information = envs.recv()[-1]
-            envs.send(draw(), information["env_id"])
+            envs.send(draw(), received.popleft() if received else envs.recv()[-1]["env_id"])
 
-    return replace(waiting, run=run, env_steps=n_batches * n_batch, notes={"batch_size": n_batch})
+    def wait() -> None:  # else what was sent goes on beside our turn, untimed
+        while len(received) < n_batches:
+            received.append(envs.recv()[-1]["env_id"])
+
+    return replace(waiting, run=run, wait=wait, env_steps=n_batches * n_batch, notes={"batch_size": n_batch})
 
 
 class Seedless:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +33,25 @@ def prepare(point: Point) -> Work:
         return stepping(partial(_native, Cartpole), point["n_envs"], threads=1, counts=counts)
     n_workers = _workers(point["n_envs"]) if backend == "Multiprocessing" else 1
     make = partial(_emulated, IDS[point["env"]], backend)
-    return stepping(make, point["n_envs"], threads=n_workers, counts=COUNTS, notes={"workers": n_workers})
+    work = stepping(make, point["n_envs"], threads=n_workers, counts=COUNTS, notes={"workers": n_workers})
+    return _stopping(work) if backend == "Multiprocessing" else work
+
+
+def _stopping(work: Work) -> Work:
+    """Return a work whose processes are stopped between its blocks: idle, they spin for half a second, on our cores."""
+    workers = multiprocessing.active_children()
+
+    def send(number: int) -> None:
+        for worker in workers:
+            if worker.pid is not None and worker.is_alive():
+                os.kill(worker.pid, number)
+
+    def run() -> None:
+        send(signal.SIGCONT)
+        work.run()
+
+    atexit.register(send, signal.SIGCONT)  # before they are closed
+    return replace(work, run=run, wait=partial(send, signal.SIGSTOP))
 
 
 def _leave() -> None:
