@@ -18,7 +18,7 @@ from warpdrive_min.function_manager import KERNELS, LaunchShape
 from warpdrive_min.kernels import maths_numpy
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import exact as exactly
-from warpdrive_min.training.algorithms import exact_learning, losses
+from warpdrive_min.training.algorithms import exact_layers, losses
 from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
 from warpdrive_min.training.algorithms.exact_learning import ExactLearning
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
@@ -395,17 +395,19 @@ def test_runs_have_the_same_bits_for_every_number_of_threads(name, tmp_path):
 
 
 SMALL = {
-    "A2C": ({**A2C, "model": {"fc_dims": [32, 32], "activation": "relu"}}, {}),
-    "A2C, apart": ({**A2C, "model": {**MODEL, "shared": False}}, {}),
-    "PPO": (PPO, {}),
-    "PPO, one layer": ({**PPO, "value_clip": 0.3, "model": {"fc_dims": [20]}}, {"max_rows": 16}),
+    "A2C": ("cartpole", {**A2C, "model": {"fc_dims": [32, 32], "activation": "relu"}}, {}),
+    "A2C, apart": ("cartpole", {**A2C, "model": {**MODEL, "shared": False}}, {}),
+    "A2C, continuous": ("pendulum", {**A2C, "normalize_return": True}, {}),
+    "PPO": ("cartpole", PPO, {}),
+    "PPO, one layer": ("cartpole", {**PPO, "value_clip": 0.3, "model": {"fc_dims": [20]}}, {"max_rows": 16}),
+    "PPO, continuous": ("pendulum", {**PPO, "entropy_coeff": 0.01}, {}),
 }
-"""Policies whose gradients kernels find in one pass, and settings of the trainer."""
+"""Environments and policies whose gradients kernels find in one pass, and settings of the trainer."""
 
 
-def taught(policy, folder, **trainer):
-    """Return all that an exact run on CartPole goes on from after some iterations, and what learns."""
-    given = ("cartpole", {"episode_length": 9}, {"shared": policy})
+def taught(env, policy, folder, **trainer):
+    """Return all that an exact run goes on from after some iterations, and what learns."""
+    given = (env, {"episode_length": 9}, {"shared": policy})
     run = make_run(given, "host", trainer={"exact": True, **trainer}, wrapper={"exact": True}, basedir=folder)
     run.train(3)
     return builders.everything(run), run.groups["shared"].algorithm._learning
@@ -419,30 +421,66 @@ def assert_same_bits(got, want):
 @pytest.mark.parametrize("name", SMALL)
 def test_one_launch_and_one_pass_have_the_bits_of_steps_and_layers(name, tmp_path):
     """A rollout that is one launch, and gradients that are found in one pass over the rows."""
-    policy, trainer = SMALL[name]
-    got, learning = taught(policy, tmp_path / "one", **trainer)
+    env, policy, trainer = SMALL[name]
+    got, learning = taught(env, policy, tmp_path / "one", **trainer)
     assert isinstance(learning, ExactLearning)
     apart = {**policy, "model": {**policy["model"], "fused": False}}
-    want, learning = taught(apart, tmp_path / "apart", **trainer, fused_rollout=False)
+    want, learning = taught(env, apart, tmp_path / "apart", **trainer, fused_rollout=False)
     assert learning is None
     assert_same_bits(got, want)
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_blocks_of_a_gpu_have_the_bits_of_a_cpu(name, tmp_path, monkeypatch):
-    """Fibres that stand for a GPU's threads find the gradients that SIMD finds."""
-    policy, trainer = SMALL[name]
-    want, _ = taught(policy, tmp_path / "rows", **trainer)
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """Let small networks be those of a GPU: fibres stand for its threads."""
     load = Exact._load
 
     def loaded(self, name, constants):
-        monkeypatch.setattr(exactly, "KERNELS", Path(__file__).parent if name == "exact_learn.cu" else KERNELS)
+        own = Path(__file__).with_name(name)
+        monkeypatch.setattr(exactly, "KERNELS", own.parent if own.exists() else KERNELS)
         return load(self, name, constants)
 
     monkeypatch.setattr(Exact, "_load", loaded)
-    monkeypatch.setattr(exact_learning, "_for_cpu", exact_learning._for_gpu)
-    got, _ = taught(policy, tmp_path / "block", **trainer)
+    monkeypatch.setattr(exact_layers, "_for_cpu", exact_layers._for_gpu)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_blocks_of_a_gpu_have_the_bits_of_a_cpu(name, tmp_path, request):
+    """They find the gradients that SIMD finds."""
+    env, policy, trainer = SMALL[name]
+    want, _ = taught(env, policy, tmp_path / "rows", **trainer)
+    request.getfixturevalue("in_blocks")
+    got, _ = taught(env, policy, tmp_path / "block", **trainer)
     assert_same_bits(got, want)
+
+
+NETWORKS = [(3, 12, 9, 2), (21, 20, 5), (70, 33, 128, 1)]
+"""Inputs, units of hidden layers, and outputs."""
+
+
+def outputs_and_gradients(sizes, activation, n_rows, exact):
+    """Return what a network with random weights puts out of some rows, and its gradients by these and the weights."""
+    torch.manual_seed(3)
+    shapes = [shape for n_in, n_out in itertools.pairwise(sizes) for shape in ((n_out, n_in), (n_out,))]
+    given = [torch.randn(n_rows, sizes[0]), *(torch.randn(shape) / 4 for shape in shapes)]
+    given = [each.requires_grad_() for each in given]
+    out = exact.perceptron(given[0], given[1:], activation)
+    return [out.detach(), *torch.autograd.grad(out, given, torch.randn(n_rows, sizes[-1]))]
+
+
+@pytest.mark.parametrize("form", ["rows of a CPU", "blocks of a GPU"])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("sizes", NETWORKS, ids=str)
+def test_small_networks_have_the_bits_of_their_layers(sizes, activation, form, monkeypatch, request):
+    """Forward and back in one pass over 150 rows, which are three parts, comes to what the layers come to."""
+    exact = Exact(backends.get("host"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Exact, "packed", lambda self, weights: None)
+        want = outputs_and_gradients(sizes, activation, 150, exact)
+    if form == "blocks of a GPU":
+        request.getfixturevalue("in_blocks")
+    got = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
+    assert [torch.equal(one, other) for one, other in zip(got, want, strict=True)] == [True] * len(want)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
@@ -452,12 +490,12 @@ def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
     asked, launch = [], Exact.launch_blocks
 
     def launched(self, source, constants, *words, **given):
-        asked.append(constants)
+        asked.extend([constants] if source == "exact_learn.cu" else [])
         launch(self, source, constants, *words, **given)
 
     monkeypatch.setattr(Exact, "launch_blocks", launched)
     policy = {**PPO, "model": {"fc_dims": [64, 64], "activation": "tanh"}}
-    taught(policy, tmp_path)
+    taught("cartpole", policy, tmp_path)
     constants = {"N_AGENTS": 1, "EXACT": True, **LaunchShape.of(1).constants(), **asked[0]}
     assert cuda_c.compile_cubin(KERNELS / "exact_learn.cu", constants, architecture).read_bytes()[:4] == b"\x7fELF"
 
@@ -506,10 +544,17 @@ def test_runs_have_the_same_bits_on_a_gpu(name, mode, tmp_path):
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-@pytest.mark.parametrize("name", ["exact.cu", "exact_loss.cu"])
+@pytest.mark.parametrize("name", ["exact.cu", "exact_loss.cu", "exact_network.cu"])
 def test_kernels_compile_for_the_gpu(name):
-    """Both sources give machine code for an H100 and an H200."""
+    """The sources give machine code for an H100 and an H200."""
     constants = {"N_AGENTS": 1, "EXACT": True, **LaunchShape.of(1).constants()}
+    if name == "exact_network.cu":
+        constants |= {
+            "THREADS": 128,
+            "OF_INPUTS": True,
+            "IS_TANH": True,
+            **exact_layers.Layers((10, 64, 64, 1)).constants(),
+        }
     if name == "exact_loss.cu":
         constants |= {"DISCRETE": True, "N_TYPES": 2, "N_OUTPUTS": 5, "SIZES": [3, 2], "MASKED": True}
         constants |= {"IS_CLIPPED": True, "CLIP_PARAM": 0.2, "VALUE_CLIPPED": True, "VALUE_CLIP": 0.5}

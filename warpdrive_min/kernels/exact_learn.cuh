@@ -1,70 +1,106 @@
-// A2C's and PPO's loss of a minibatch and its gradients, in one pass over the rows: to the bits of `linear`, `loss`,
-// `linear_weights`, `linear_inputs` and `part_sums` one after the other, whose rows and sums are the same (exact.cu).
+// A2C's and PPO's loss of a minibatch and its gradients, in one pass over the rows: to the bits of exact.cu's kernels and
+// exact_loss.cu one after the other, whose rows and sums are the same.
 //
 // A block has a part of the rows. It passes a tile of them forward, through the loss and back, and adds what each weight
 // gets of them to a sum of its own, in the order of the rows; nothing of a row leaves the chip. `add_parts` adds up the
 // parts.
 //
-// Constants that come before this header: those of exact_loss.cuh, of choices; N_SEEN; HIDDEN1, HIDDEN2, units of the hidden
-// layers, the latter 0 if there is one; IS_TANH, else relu; HAS_POLICY and HAS_VALUE, which outputs the network has, the
-// value last; AGENTS of each environment; IS_DEALT, if `indices` says which rows (step, environment) are taken;
-// ADVANTAGES, how these are given; STORES, if `values` gets the network's; N_COLUMNS, numbers of a part: the gradient of
-// all parameters and the terms behind it; PLACE_..., where weights lie in it: of the layers, W3 and B3 of the policy's
-// outputs, V3 and C3 of the value.
+// Constants that come before this header: those of exact_loss.cuh, and of exact_layers.cuh but for N_LAST; HAS_POLICY and
+// HAS_VALUE, which outputs the network has, the value last; AGENTS of each environment; IS_DEALT, if `indices` says which
+// rows (step, environment) are taken; ADVANTAGES, how these are given; STORES, if `values` gets the network's; N_COLUMNS,
+// numbers of a part: the gradient of all parameters and the terms behind it; PLACE_..., where weights lie in it: of the
+// layers, W3 and B3 of the policy's outputs, V3 and C3 of the value. Unless DISCRETE also FACTOR and CENTRE of the bounds of
+// means, and PLACE_LOG_STD.
 #pragma once
 
 #include "exact_loss.cuh"
 
 constexpr int FROM_VALUES = 0, OF_ROWS = 1, OF_ITEMS = 2;  // ADVANTAGES: returns - values; by row; by place in the minibatch
+constexpr int N_SUMS = N_TERMS + (DISCRETE ? 0 : N_TYPES);  // of a row: terms, and the gradient by log_std
 constexpr int N_HEAD = HAS_POLICY ? N_OUTPUTS : 0, N_LAST = N_HEAD + (HAS_VALUE ? 1 : 0);
-constexpr int LAST_UNITS = HIDDEN2 ? HIDDEN2 : HIDDEN1;
 
-#if defined(__CUDACC__)
-#define WD_METHOD __device__ __forceinline__
-#else
-#define WD_METHOD __attribute__((always_inline)) inline
-#endif
-
-WD_FN float unit(const float sum) { return IS_TANH ? wd_tanh(sum) : sum < 0.f ? 0.f : sum; }  // NaN stays NaN
-WD_FN float unit_slope(const float y) { return IS_TANH ? 1.f - y * y : y <= 0.f ? 0.f : 1.f; }
+#include "exact_layers.cuh"
 
 struct Rollout {
   const float* observations;
   const int *indices, *choices, *mask;
-  const float *log_probs, *old_values, *returns, *advantages;
+  const float *drawn, *log_std, *log_probs, *old_values, *returns, *advantages;
   float* values;
 
   WD_METHOD long long row(const int item) const {
     return IS_DEALT ? static_cast<long long>(indices[item / AGENTS]) * AGENTS + item % AGENTS : item;
   }
 
-  // Loss of an item by what the network puts out of it: gradients by that, and terms.
+  // Loss of an item by what the network puts out of it: gradients by that, and what is summed.
   WD_METHOD void learn(const int item, const Scale& scale, const float* const out, float* const d_out,
-                       float* const terms) const {
+                       float* const sums) const {
     const long long at = row(item);
     const float value = HAS_VALUE ? out[N_HEAD] : ADVANTAGES == FROM_VALUES ? values[at] : 0.f;
     const float advantage =
         ADVANTAGES == OF_ITEMS ? advantages[item] : ADVANTAGES == OF_ROWS ? advantages[at] : returns[at] - value;
-    const Row of = {choices + at * N_TYPES, nullptr,      mask + (MASKED ? at * N_OUTPUTS : 0),   nullptr,
-                    log_probs[at],          advantage,    returns[at],  VALUE_CLIPPED ? old_values[at] : 0.f};
-    for (int term = 0; term < N_TERMS; ++term) terms[term] = 0.f;
-    if constexpr (HAS_POLICY) loss_of_policy(of, scale, out, d_out, nullptr, terms);
+    const Row of = {choices + (DISCRETE ? at * N_TYPES : 0), drawn + (DISCRETE ? 0 : at * N_TYPES),
+                    mask + (MASKED ? at * N_OUTPUTS : 0),    log_std,
+                    log_probs[at],                           advantage,
+                    returns[at],                             VALUE_CLIPPED ? old_values[at] : 0.f};
+    if constexpr (HAS_POLICY && DISCRETE) loss_of_policy(of, scale, out, d_out, nullptr, sums);
+    if constexpr (HAS_POLICY && !DISCRETE) {
+      float y[N_OUTPUTS], means[N_OUTPUTS];
+      for (int j = 0; j < N_OUTPUTS; ++j) {
+        y[j] = wd_tanh(out[j]);
+        means[j] = FACTOR * y[j] + CENTRE;
+      }
+      loss_of_policy(of, scale, means, d_out, sums + N_TERMS, sums);
+      for (int j = 0; j < N_OUTPUTS; ++j) d_out[j] = (d_out[j] * FACTOR) * (1.f - y[j] * y[j]);
+    }
     if constexpr (HAS_VALUE) {
-      d_out[N_HEAD] = loss_of_value(of, scale, value, terms);
+      d_out[N_HEAD] = loss_of_value(of, scale, value, sums);
       if (STORES) values[at] = value;
     }
   }
 };
 
-// Place of a weight of the last layer, or of a bias, in the gradient.
+// Places in the gradient: of a weight of the last layer, of its biases, and of what rows sum up to.
 WD_FN int place_of_last(const int o, const int i) {
   return HAS_VALUE && o == N_HEAD ? PLACE_V3 + i : PLACE_W3 + o * LAST_UNITS + i;
 }
 WD_FN int place_of_last_bias(const int o) { return HAS_VALUE && o == N_HEAD ? PLACE_C3 : PLACE_B3 + o; }
-WD_FN bool is_own_term(const int term) { return term == 1 ? HAS_VALUE : HAS_POLICY; }
+WD_FN int place_of_sum(const int i) { return i < N_TERMS ? N_COLUMNS - N_TERMS + i : PLACE_LOG_STD + i - N_TERMS; }
+WD_FN bool is_own_sum(const int i) { return i == 1 ? HAS_VALUE : HAS_POLICY; }
 
-#if defined(__CUDACC__) || defined(WD_FIBRES)
-#include "exact_learn_block.cuh"
-#else
-#include "exact_learn_rows.cuh"
-#endif
+WD_FN void learn_part(const Rollout& rollout, const Scale& scale, const float* const given, const int begin,
+                      const int end, float* const part) {
+  OF_BLOCK Weights room;
+  OF_BLOCK Tile tile;
+  OF_BLOCK Numbers<N_SUMS> of_rows;
+  const Weights& weights = near(room, given);
+  Gradients gradients;
+  float sums[(N_SUMS + N_THREADS - 1) / N_THREADS] = {};
+#pragma unroll 1
+  for (int start = begin; start < end; start += TILE) {
+    const int n = wd_min(TILE, end - start);
+    bring(tile.seen, n, [&](const int r) { return rollout.observations + rollout.row(start + r) * N_SEEN; });
+    MEET();
+    pass_forward(weights, tile);
+    EACH_ROW(r) {
+      float out[N_LAST], d_out[N_LAST] = {}, own[N_SUMS] = {};
+#pragma unroll
+      for (int o = 0; o < N_LAST; ++o) out[o] = tile.out.at(r, o);
+      if (r < n) rollout.learn(start + r, scale, out, d_out, own);
+#pragma unroll
+      for (int o = 0; o < N_LAST; ++o) tile.out.at(r, o) = d_out[o];
+#pragma unroll
+      for (int i = 0; i < N_SUMS; ++i) of_rows.at(r, i) = own[i];
+    }
+    MEET();
+    for (int i = THREAD, k = 0; i < N_SUMS; i += N_THREADS, ++k)
+      for (int r = 0; r < TILE; ++r) sums[k] += of_rows.at(r, i);
+    gradients.pass_back<false>(weights, tile);
+  }
+  gradients.first.store(part, [](int o, int i) { return PLACE_W1 + o * N_SEEN + i; }, [](int o) { return PLACE_B1 + o; });
+  if constexpr (HIDDEN2 > 0)
+    gradients.second.store(part, [](int o, int i) { return PLACE_W2 + o * HIDDEN1 + i; },
+                           [](int o) { return PLACE_B2 + o; });
+  gradients.last.store(part, [](int o, int i) { return place_of_last(o, i); }, [](int o) { return place_of_last_bias(o); });
+  for (int i = THREAD, k = 0; i < N_SUMS; i += N_THREADS, ++k)
+    if (is_own_sum(i)) part[place_of_sum(i)] = sums[k];
+}

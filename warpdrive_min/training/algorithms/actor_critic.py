@@ -162,7 +162,7 @@ class ActorCriticAlgorithm:
             if layers is None or self._ratio > 0:
                 return None
             at_once = self._rows_at_once(n_rows)
-            return exact_learning.ExactLearning(self._exact, layers, *found, n_rows=n_rows, at_once=at_once)
+            return exact_learning.ExactLearning(self._exact, self.model, layers, *found, n_rows=n_rows, at_once=at_once)
         if network := cpu.network_of(self.model, self._precision, device):
             self._normalises_otherwise = config.normalize_advantage and not is_plain
             return cpu.Learning(network, *found, normalises=config.normalize_advantage, n_rows=n_rows)

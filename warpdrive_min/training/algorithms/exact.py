@@ -6,6 +6,7 @@ of a machine. What torch still does is copies, and operations on numbers one by 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KERNELS, CUDAFunctionManager
 from warpdrive_min.kernels import maths_numpy
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.algorithms.exact_layers import THREADS, Layers, order
 from warpdrive_min.training.algorithms.losses import EPSILON
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.fused.loss import GivenGradients, LossRule, Minibatch
@@ -52,6 +54,7 @@ class Exact:
         self._backend = backend
         self._functions = self._load("exact.cu", {})
         self._managers: dict[tuple[Any, ...], CUDAFunctionManager] = {}
+        self._orders: dict[tuple[int, ...], Tensor | None] = {}
 
     @property
     def binaries(self) -> dict[str, Path]:
@@ -109,6 +112,45 @@ class Exact:
         rows = inputs.reshape(-1, inputs.shape[-1])
         outputs: Tensor = _Perceptron.apply(self, ACTIVATIONS[activation], rows, *weights)  # type: ignore[no-untyped-call]
         return outputs.view(*inputs.shape[:-1], outputs.shape[-1])
+
+    def packed(self, weights: Sequence[Tensor]) -> Tensor | None:
+        """Return the weights and biases of a small network in the order of its kernels; None: it has none."""
+        sizes = _sizes(weights)
+        if sizes not in self._orders:
+            self._orders[sizes] = _order(sizes, weights[0].device)
+        order = self._orders[sizes]
+        if order is None:
+            return None
+        flat = [each.detach().reshape(-1) for each in weights]
+        return torch.cat([*flat, flat[0].new_zeros(1)]).index_select(0, order)
+
+    def evaluate(self, x: Tensor, weights: Sequence[Tensor], packed: Tensor, activation: int) -> Tensor:
+        """Return the outputs (rows, outputs) of a small network for ``x``, (rows, inputs)."""
+        out = x.new_empty(len(x), len(weights[-1]))
+        self._over_rows("evaluate", Layers(_sizes(weights)), activation, x, weights=packed, out=out)
+        return out
+
+    def pass_back(
+        self, x: Tensor, weights: Sequence[Tensor], d_out: Tensor, activation: int, *, of_inputs: bool
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Return the gradients of a small network by its weights and biases, and by its inputs if asked for."""
+        packed, (n_parts, _) = self.packed(weights), parts_of(len(x))
+        assert packed is not None, "a network that is evaluated so is small"
+        parts = x.new_empty(n_parts, sum(each.numel() for each in weights))
+        d_x = torch.empty_like(x) if of_inputs else None
+        given = {"weights": packed, "d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
+        self._over_rows("pass_back", Layers(_sizes(weights)), activation, x, of_inputs=of_inputs, **given)
+        gradients = self.add_up(parts).split([each.numel() for each in weights])
+        return [each.view(like.shape) for each, like in zip(gradients, weights, strict=True)], d_x
+
+    def _over_rows(
+        self, name: str, layers: Layers, activation: int, x: Tensor, *, of_inputs: bool = False, **given: Tensor
+    ) -> None:
+        n_parts, of_a_part = parts_of(len(x))
+        how = {"THREADS": THREADS, "OF_INPUTS": of_inputs, "IS_TANH": activation == ACTIVATIONS["tanh"]}
+        sizes = {"n_rows": len(x), "rows_of_a_part": of_a_part}
+        constants = {**layers.constants(), **how}
+        self.launch_blocks("exact_network.cu", constants, name, (n_parts, THREADS), x=x, **given, **sizes)
 
     def tanh(self, x: Tensor) -> Tensor:
         """Return the hyperbolic tangents; it can be differentiated once."""
@@ -289,6 +331,23 @@ def parts_of(n_rows: int) -> tuple[int, int]:
     return -(-n_rows // of_a_part), of_a_part
 
 
+def _sizes(weights: Sequence[Tensor]) -> tuple[int, ...]:
+    """Return inputs, units of each hidden layer, and outputs of a network by its weights and biases."""
+    return weights[0].shape[1], *map(len, weights[::2])
+
+
+def _order(sizes: tuple[int, ...], device: torch.device) -> Tensor | None:
+    """Return the places of weights and biases in the order of a small network's kernels; None: it has none."""
+    on_gpu = device.type == "cuda"
+    if not Layers(sizes).fits(on_gpu=on_gpu):
+        return None
+    layers, n = [], 0
+    for n_in, n_out in itertools.pairwise(sizes):
+        layers.append((np.arange(n, n + n_in * n_out).reshape(n_out, n_in), np.arange(n_out) + n + n_in * n_out))
+        n += (n_in + 1) * n_out
+    return torch.from_numpy(order(layers, n, on_gpu=on_gpu)).to(device)
+
+
 class ExactAdam(FlatAdam):
     """`FlatAdam` by kernels with one order; of one rank.
 
@@ -318,12 +377,18 @@ class ExactAdam(FlatAdam):
 class _Perceptron(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, exact: Exact, activation: int, inputs: Tensor, *weights: Tensor) -> Tensor:
+        ctx.exact, ctx.activation = exact, activation
+        packed = exact.packed(weights)
+        ctx.is_small = packed is not None
+        if packed is not None:
+            rows = inputs.contiguous()
+            ctx.save_for_backward(rows, *weights)
+            return exact.evaluate(rows, weights, packed, activation)
         seen = [inputs.contiguous()]
         last = len(weights) // 2 - 1
         for layer in range(last + 1):
             weight, bias = weights[2 * layer : 2 * layer + 2]
             seen.append(exact.linear(seen[-1], weight, bias, activation if layer < last else 0))
-        ctx.exact, ctx.activation = exact, activation
         ctx.save_for_backward(*seen[:-1], *weights[::2])
         return seen[-1]
 
@@ -331,9 +396,15 @@ class _Perceptron(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         exact: Exact = ctx.exact
+        d_out = d_out.contiguous()
+        if ctx.is_small:
+            rows, *weights = ctx.saved_tensors
+            wanted = {"of_inputs": ctx.needs_input_grad[2]}
+            found, d_x = exact.pass_back(rows, weights, d_out, ctx.activation, **wanted)
+            return None, None, d_x, *found
+        gradients: list[Tensor] = []
         n_layers = len(ctx.saved_tensors) // 2
         seen, weights = ctx.saved_tensors[:n_layers], ctx.saved_tensors[n_layers:]
-        d_out, gradients = d_out.contiguous(), []
         for layer in reversed(range(n_layers)):
             gradients += [exact.total(d_out), exact.linear_weights(d_out, seen[layer])]
             if layer or ctx.needs_input_grad[2]:

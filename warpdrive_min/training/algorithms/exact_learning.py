@@ -17,24 +17,15 @@ from warpdrive_min.backends.base import Argument
 from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.exact import Exact, parts_of
+from warpdrive_min.training.algorithms.exact_layers import THREADS, Indices, Layers, order
 from warpdrive_min.training.fused.cpu import offset_of
 from warpdrive_min.training.fused.loss import LossRule
 
 Tensor = torch.Tensor
-Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-THREADS: Final = 128
-"""Threads of a block on a GPU."""
-SHARED_BYTES: Final = 48 * 1024
-"""Most that the weights and a tile of rows may take of a block's shared memory."""
-TILE: Final = 32
-"""Rows of a tile on a GPU."""
-SIDE_BY_SIDE: Final = 4
-"""Numbers of a row that a GPU moves at once: rows of weights are padded to a multiple, and by as many more."""
-LANES: Final = 16
-"""Numbers that rows of weights are padded to a multiple of on a CPU."""
 N_TERMS: Final = 5
 """Policy, value, entropy, approximate KL and clipped rows."""
+INTS: Final = ("choices", "indices", "mask")
+"""Arguments of the kernel that are int32."""
 FROM_VALUES, OF_ROWS, OF_ITEMS = 0, 1, 2
 """Advantages: what values are short of returns by; of the rollout's rows; of the minibatch's."""
 
@@ -48,13 +39,13 @@ def network_of(model: Any, space: ActionSpace, parameters: Tensor) -> Perceptron
         parameters: All of them, (n,) float32.
     """
     found = model.as_perceptron() if hasattr(model, "as_perceptron") else "it does not say what its layers are"
-    if not isinstance(found, Perceptron) or found.obstacle or not found.value or space.is_continuous:
+    if not isinstance(found, Perceptron) or found.obstacle or not found.value:
         return None
-    if sum(each.numel() for each in found.parameters) != parameters.numel():
+    others = [model.log_std] if space.is_continuous else []
+    if sum(each.numel() for each in (*found.parameters, *others)) != parameters.numel():
         return None
-    if parameters.is_cuda and any(_shared_bytes(each, parameters) > SHARED_BYTES for each in _passes(found)):
-        return None
-    return found
+    n_sums = N_TERMS + space.n_types
+    return found if all(each.sizes.fits(on_gpu=parameters.is_cuda, sums=n_sums) for each in _passes(found)) else None
 
 
 class ExactLearning:
@@ -62,7 +53,8 @@ class ExactLearning:
 
     Args:
         exact: Kernels of the backend.
-        network: As `network_of` gives it.
+        model: Whose parameters have become views of ``parameters``.
+        network: Its layers, as `network_of` gives them.
         parameters: All of its parameters, (n,) float32.
         gradient: Gets the gradient, (n,).
         space: Of the actions.
@@ -77,6 +69,7 @@ class ExactLearning:
     def __init__(
         self,
         exact: Exact,
+        model: Any,
         network: Perceptron,
         parameters: Tensor,
         gradient: Tensor,
@@ -100,13 +93,17 @@ class ExactLearning:
         self._passes = [
             (each.constants(parameters), Packed([parameters], each.order(parameters))) for each in _passes(network)
         ]
-        assert rule.clip_param is not None
+        factor, centre = model.policy_head.bounds
+        self._log_std = model.log_std if space.is_continuous else None
         self._constants: dict[str, Any] = {
             "THREADS": THREADS,
-            "DISCRETE": True,
+            "DISCRETE": not space.is_continuous,
+            "FACTOR": factor,
+            "CENTRE": centre,
+            "PLACE_LOG_STD": 0 if self._log_std is None else offset_of(self._log_std, parameters),
             "N_TYPES": space.n_types,
             "N_OUTPUTS": space.n_outputs,
-            "SIZES": list(space.categories),
+            "SIZES": list(space.categories) or [1],
             "MASKED": rollout["masks"] is not None,
             "IS_CLIPPED": rule.is_clipped,
             "CLIP_PARAM": float(rule.clip_param),
@@ -142,9 +139,12 @@ class ExactLearning:
         own = advantages if advantages is not None else self._rollout["advantages"]
         kind = OF_ITEMS if advantages is not None else FROM_VALUES if own is None else OF_ROWS
         arrays = {name: self._rollout[name] for name in ("observations", "log_probs", "returns")}
+        is_choice = self._log_std is None
         tensors = {
             **arrays,
-            "choices": self._rollout["actions"],
+            "choices": self._rollout["actions"] if is_choice else None,
+            "drawn": None if is_choice else self._rollout["actions"],
+            "log_std": None if self._log_std is None else self._log_std.detach(),
             "mask": self._rollout["masks"],
             "indices": indices,
             "old_values": old_values,
@@ -157,7 +157,7 @@ class ExactLearning:
             "entropy_weight": self._rule.entropy_coeff,
         }
         filled = {
-            name: (self._no_ints if name in ("indices", "mask") else self._none) if tensor is None else tensor
+            name: (self._no_ints if name in INTS else self._none) if tensor is None else tensor
             for name, tensor in tensors.items()
         }
         for first in range(0, self._n_items, self._at_once):
@@ -205,6 +205,11 @@ class _Pass:
         below = [(self.hidden[k : k + 1], self.hidden[k + 1 : k + 2]) for k in range(0, len(self.hidden), 2)]
         return [*below, ([*self.policy[:1], *self.value[:1]], [*self.policy[1:], *self.value[1:]])]
 
+    @property
+    def sizes(self) -> Layers:
+        """Sizes of its layers."""
+        return Layers((self.hidden[0].shape[1], *(sum(map(len, weights)) for weights, _ in self.layers)))
+
     def constants(self, parameters: Tensor) -> dict[str, int | bool]:
         """Return what is compiled in."""
         named = {("W1", "B1", "W2", "B2"): self.hidden, ("W3", "B3"): self.policy, ("V3", "C3"): self.value}
@@ -213,13 +218,9 @@ class _Pass:
             for names, tensors in named.items()
             for name, tensor in itertools.zip_longest(names, tensors)
         }
-        return places | {
-            "N_SEEN": self.hidden[0].shape[1],
-            "HIDDEN1": len(self.hidden[0]),
-            "HIDDEN2": len(self.hidden[2]) if len(self.hidden) > 2 else 0,
-            "HAS_POLICY": bool(self.policy),
-            "HAS_VALUE": bool(self.value),
-        }
+        sizes = self.sizes.constants()
+        del sizes["N_LAST"]  # follows from the outputs
+        return {**places, **sizes, "HAS_POLICY": bool(self.policy), "HAS_VALUE": bool(self.value)}
 
     def order(self, parameters: Tensor) -> Indices:
         """Return the place of each number of the kernel's ``Weights`` among the parameters and a zero after them."""
@@ -229,28 +230,7 @@ class _Pass:
             return np.arange(tensor.numel()).reshape(tensor.shape) + offset_of(tensor, parameters)
 
         layers = [(np.concatenate(list(map(place, w))), np.concatenate(list(map(place, b)))) for w, b in self.layers]
-        if len(layers) == 2:  # the kernel has a second one, of zeros, which it never reads
-            layers.insert(1, (np.full((1, len(layers[0][0])), zero), np.full(1, zero)))
-        laid = _for_gpu if parameters.is_cuda else _for_cpu
-        return np.concatenate([each.ravel() for weights, biases in layers for each in laid(weights, biases, zero)])
-
-
-def _for_gpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
-    """Return a layer as `exact_learn_block.cuh` has it."""
-    wider = -weights.shape[1] % SIDE_BY_SIDE + SIDE_BY_SIDE
-    return [
-        np.pad(weights, ((0, 0), (0, wider)), constant_values=zero),
-        np.pad(biases, (0, -len(biases) % SIDE_BY_SIDE), constant_values=zero),
-    ]
-
-
-def _for_cpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
-    """Return a layer as `exact_learn_rows.cuh` has it."""
-
-    def filled(rows: Indices) -> Indices:
-        return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % LANES)], constant_values=zero)
-
-    return [filled(weights.T), filled(biases), filled(weights)]
+        return order(layers, zero, on_gpu=parameters.is_cuda)
 
 
 def _passes(network: Perceptron) -> list[_Pass]:
@@ -258,9 +238,3 @@ def _passes(network: Perceptron) -> list[_Pass]:
     if network.is_shared:
         return [_Pass(network.policy[:-2], network.policy[-2:], network.value[-2:])]
     return [_Pass(network.value[:-2], (), network.value[-2:]), _Pass(network.policy[:-2], network.policy[-2:], ())]
-
-
-def _shared_bytes(one: _Pass, parameters: Tensor) -> int:
-    """Return what the weights and a tile of rows take of a block's shared memory."""
-    units = one.hidden[0].shape[1] + sum(len(part) for weights, _ in one.layers for part in weights) + 1
-    return 4 * (len(one.order(parameters)) + (TILE + SIDE_BY_SIDE) * (units + N_TERMS))

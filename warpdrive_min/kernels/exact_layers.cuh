@@ -1,0 +1,92 @@
+// A network of one or two hidden layers that a tile of rows passes through, forward and back, in the order of operations
+// of exact.cu: each number has the bits of `linear`, `linear_inputs`, `linear_weights` and `part_sums`.
+//
+// A block has a part of the rows. Sums over rows begin with its first row and go on from tile to tile; rows beyond the last
+// one must add zeros to them.
+//
+// Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2, units of the hidden layers, the latter 0 if there is
+// one; N_LAST, outputs; IS_TANH, else relu.
+#pragma once
+
+#if defined(__CUDACC__)
+#define WD_METHOD __device__ __forceinline__
+#else
+#define WD_METHOD __attribute__((always_inline)) inline
+#endif
+
+constexpr int UNITS2 = HIDDEN2 ? HIDDEN2 : 1, LAST_UNITS = HIDDEN2 ? HIDDEN2 : HIDDEN1;
+
+WD_FN float unit(const float sum) { return IS_TANH ? wd_tanh(sum) : sum < 0.f ? 0.f : sum; }  // NaN stays NaN
+WD_FN float unit_slope(const float y) { return IS_TANH ? 1.f - y * y : y <= 0.f ? 0.f : 1.f; }
+
+#if defined(__CUDACC__) || defined(WD_FIBRES)
+#include "exact_layers_block.cuh"
+#else
+#include "exact_layers_rows.cuh"
+#endif
+
+// The rows of a tile that this thread handles.
+#define EACH_ROW(r) for (int r = THREAD; r < TILE; r += N_THREADS)
+
+struct WD_ALIGN(16) Weights {  // in this order they are given
+  Layer<N_SEEN, HIDDEN1> first;
+  Layer<HIDDEN1, UNITS2> second;  // of zeros if HIDDEN2 is 0
+  Layer<LAST_UNITS, N_LAST> last;
+};
+
+struct WD_ALIGN(16) Tile {
+  Numbers<N_SEEN> seen;
+  Numbers<HIDDEN1> hidden1;
+  Numbers<UNITS2> hidden2;
+  Numbers<N_LAST> out;
+
+  WD_METHOD Numbers<LAST_UNITS>& below() {
+    return reinterpret_cast<Numbers<LAST_UNITS>&>(HIDDEN2 > 0 ? hidden2.of[0][0] : hidden1.of[0][0]);
+  }
+};
+
+// Fills the hidden layers from `seen`; all threads of the block call it, and have met before and meet after.
+WD_FN void pass_hidden(const Weights& weights, Tile& tile) {
+  weights.first.template forward<true>(tile.seen, tile.hidden1);
+  MEET();
+  if constexpr (HIDDEN2 > 0) {
+    weights.second.template forward<true>(tile.hidden1, tile.hidden2);
+    MEET();
+  }
+}
+
+// Fills `out`, too.
+WD_FN void pass_forward(const Weights& weights, Tile& tile) {
+  pass_hidden(weights, tile);
+  weights.last.template forward<false>(tile.below(), tile.out);
+  MEET();
+}
+
+// Sums of the gradients over the rows.
+struct Gradients {
+  Gradient<N_SEEN, HIDDEN1> first;
+  Gradient<HIDDEN1, UNITS2> second;
+  Gradient<LAST_UNITS, N_LAST> last;
+
+  // Adds what each weight gets of a tile whose `out` has become the gradient by the outputs; what is below becomes the
+  // gradient by the sums of the units, and with OF_INPUTS `seen` that by the inputs. As `pass_hidden`.
+  template <bool OF_INPUTS>
+  WD_METHOD void pass_back(const Weights& weights, Tile& tile) {
+    last.add(tile.out, tile.below());
+    MEET();
+    weights.last.template backward<true>(tile.out, tile.below());
+    MEET();
+    if constexpr (HIDDEN2 > 0) {
+      second.add(tile.hidden2, tile.hidden1);
+      MEET();
+      weights.second.template backward<true>(tile.hidden2, tile.hidden1);
+      MEET();
+    }
+    first.add(tile.hidden1, tile.seen);
+    MEET();
+    if constexpr (OF_INPUTS) {
+      weights.first.template backward<false>(tile.hidden1, tile.seen);
+      MEET();
+    }
+  }
+};

@@ -1,0 +1,87 @@
+"""Small networks as the kernels of `exact_layers.cuh` take them: which fit, and in what order their weights lie."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+THREADS: Final = 128
+"""Threads of a block on a GPU."""
+SHARED_BYTES: Final = 48 * 1024
+"""Most that the weights and a tile of rows may take of a block's shared memory."""
+TILE: Final = 32
+"""Rows of a tile on a GPU."""
+SIDE_BY_SIDE: Final = 4
+"""Numbers that a GPU moves at once: rows of weights are padded to a multiple, and by as many more, as a tile's are."""
+LANES: Final = 16
+"""Numbers that rows of weights are padded to a multiple of on a CPU."""
+WIDEST: Final = 128
+"""Most units of a layer."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Sizes of a network of one or two hidden layers."""
+
+    sizes: tuple[int, ...]
+    """Inputs, units of each hidden layer, and outputs."""
+
+    def fits(self, *, on_gpu: bool, sums: int = 0) -> bool:
+        """Say whether the kernels can take it.
+
+        Args:
+            on_gpu: The weights and a tile of rows must fit into a block's shared memory.
+            sums: Numbers that are summed over the rows beside the gradients.
+        """
+        if len(self.sizes) not in (3, 4) or max(self.sizes[1:]) > WIDEST:
+            return False
+        places = [
+            (np.zeros((n_out, n_in), np.int64), np.zeros(n_out, np.int64))
+            for n_in, n_out in itertools.pairwise(self.sizes)
+        ]
+        n_weights, n_rows = len(order(places, 0, on_gpu=True)), sum(self.sizes) + 1 + sums
+        return not on_gpu or 4 * (n_weights + (TILE + SIDE_BY_SIDE) * n_rows) <= SHARED_BYTES
+
+    def constants(self) -> dict[str, int]:
+        """Return what is compiled in."""
+        n_seen, first, *second, n_last = self.sizes
+        return {"N_SEEN": n_seen, "HIDDEN1": first, "HIDDEN2": second[0] if second else 0, "N_LAST": n_last}
+
+
+def order(layers: Sequence[tuple[Indices, Indices]], zero: int, *, on_gpu: bool) -> Indices:
+    """Return the place of each number of the kernels' ``Weights``.
+
+    Args:
+        layers: Places of the weights (outputs, inputs) and the biases of each layer.
+        zero: Place of a zero.
+        on_gpu: For `exact_layers_block.cuh`, else for `exact_layers_rows.cuh`.
+    """
+    (first, biases), *others = layers
+    if len(others) == 1:  # the kernels have a second layer, of zeros, which they never read
+        others.insert(0, (np.full((1, len(first)), zero), np.full(1, zero)))
+    laid = _for_gpu if on_gpu else _for_cpu
+    return np.concatenate([each.ravel() for pair in ((first, biases), *others) for each in laid(*pair, zero)])
+
+
+def _for_gpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
+    """Return a layer as `exact_learn_block.cuh` has it."""
+    wider = -weights.shape[1] % SIDE_BY_SIDE + SIDE_BY_SIDE
+    return [
+        np.pad(weights, ((0, 0), (0, wider)), constant_values=zero),
+        np.pad(biases, (0, -len(biases) % SIDE_BY_SIDE), constant_values=zero),
+    ]
+
+
+def _for_cpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
+    """Return a layer as `exact_learn_rows.cuh` has it."""
+
+    def filled(rows: Indices) -> Indices:
+        return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % LANES)], constant_values=zero)
+
+    return [filled(weights.T), filled(biases), filled(weights)]
