@@ -18,7 +18,7 @@ from .case import Job
 from .cases import CASES, is_present
 from .errors import exiting
 from .groups import groups_of
-from .judge import Estimate, Filter, Judgement, point_key, position
+from .judge import Estimate, Filter, Judgement, point_key, position, worker
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 from .point import Point, Preset
 from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
@@ -88,11 +88,16 @@ def _finite(estimate: Estimate) -> dict[str, float | None]:
 def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Judged:
     """Hold a claim against the newest evidence that fits.
 
-    Only what was measured on the claim's hardware decides a rate or a time. A ratio between two things on one machine
+    Only what was measured on the claim's hardware decides a rate or a time; newer evidence of other hardware does not
+    take its place, nor that of seeds that reach a threshold. A ratio between two things on one machine
     is decided on any, and its verdict says where that is not the claim's.
     """
     shown = _not_before(claim.made_by, evidence(records))
     estimate = claim.query.estimate(shown, comparisons, claim.hardware) if claim.query else None
+    if claim.query and estimate and claim.hardware not in estimate.on:
+        there = [each for each in shown if claim.hardware in worker(each)]
+        if claim.query.quantity == "Reached" or not claim.query.is_portable(estimate):
+            estimate = claim.query.estimate(there, comparisons, claim.hardware) or estimate
 
     def judged(verdict: str, *reasons: str) -> Judged:
         return Judgement(subject=claim, estimate=estimate, region=claim.region, verdict=verdict, reasons=reasons)

@@ -238,7 +238,7 @@ class Query(Model):
         return Estimate(
             value=n_reached,
             low=n_reached,
-            high=n_reached + self.n_seeds - len(seeds),
+            high=n_reached + max(0, self.n_seeds - len(seeds)),
             records=tuple(seeds),
             note="; ".join(filter(None, notes)),
         )

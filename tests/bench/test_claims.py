@@ -90,6 +90,15 @@ def test_rate_is_held_against_the_whole_interval(changes, value, verdict):
     assert (got.value, *got.interval) == pytest.approx((value / low, 0.9 * value / low, 1.1 * value / low))
 
 
+def test_newer_record_of_other_hardware_does_not_take_the_place_of_one_of_the_claims():
+    """The H200's rate still decides; where there is none the other one is shown."""
+    machine = {"gpu": "NVIDIA H100", "cores": 16}
+    newer = on_gpu(1e6).model_copy(update={"machine": machine, "started_at": "2099-01-01T00:00:00+00:00"})
+    judged = judge(claim(), [on_gpu(9e6), newer])
+    assert (judged.verdict, judged.estimate.value) == ("holds", 9e6)
+    assert judge(claim(), [newer]).verdict == "other hardware"
+
+
 def test_counts_are_of_each_verdict_that_was_given():
     """Two that hold and one that nothing has measured are three, and no verdict is counted that was not given."""
     judged = [judge(claim(), records) for records in ([on_gpu(9e6)], [], [on_gpu(9e6)])]
