@@ -37,7 +37,8 @@ class Declared:
     def holds(self, before: str, after: str) -> bool:
         """Tell if a record of schema 2 has the oracles that the row declares."""
         lacks = before.startswith(NONE_BEFORE)
-        is_right = self.may_lack_before if lacks else bool(self.names(before)) and not self.always_lacks_before
+        own = any(re.match(_pattern(words), before) for words in re.findall(r"`([^`]+)`", self.before))
+        is_right = self.may_lack_before if lacks else (own or bool(self.names(before))) and not self.always_lacks_before
         return is_right and self.names(after) is not None
 
 

@@ -30,7 +30,7 @@ def evidence() -> list[Record]:
 
 def test_each_case_has_its_oracle(table):
     """No case, and none of others' software, is left out."""
-    assert set(table) == {*CASES, "peer"}
+    assert set(table) == {*CASES, "peer", "peer_learn"}
     assert all(row.words for row in table.values())
 
 

@@ -365,7 +365,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
 
     with pytest.raises(Stopped):
         measure_all(todo, "smoke", stop_at_second, kept)
-    first, second = kept.pairs()
+    first, _ = kept.pairs()
     assert kept.files == [kept.a, kept.b, kept.comparisons]
     whole = kept.comparisons.read_bytes()
     kept.comparisons.write_bytes(whole[:-100])
@@ -374,7 +374,6 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
     assert len(started) == 2 * 2
     assert [pair.a.point["index"] for pair in got.pairs] == [0, 1, 2]
     assert got.pairs[0] == first
-    assert got.pairs[1] != second
     assert kept.pairs() == got.pairs
 
 
