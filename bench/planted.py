@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from .counts import FOLDERS
 from .errors import CompareError
 from .judge import worker
 from .machine import ROOT
-from .pairs import Kept, Measured, Pair, measure_all, sides_of
+from .pairs import Kept, Measured, Pair, Side, measure_all, sides_of
 from .point import Preset, conditions, passes, point_name
 from .worker import Worker
 from .workloads.shared import EPISODE_LENGTHS
@@ -166,7 +166,9 @@ class Copy:
             compiled.unlink()
 
 
-def measured(changes: Sequence[Change], preset: Preset, run_id: str, kept: Kept) -> Iterator[tuple[Change, Measured]]:
+def measured(
+    changes: Sequence[Change], preset: Preset, run_id: str, kept: Kept, at_once: int = 1
+) -> Iterator[tuple[Change, Measured]]:
     """Measure what changes cost: the code as it is in turns with its copy that has the change.
 
     Args:
@@ -174,14 +176,29 @@ def measured(changes: Sequence[Change], preset: Preset, run_id: str, kept: Kept)
         preset: How much is measured.
         run_id: Run of the records; those of a change have its place in their names.
         kept: Files of the records; what they have is not measured again.
+        at_once: Most changes that have a copy at the same time, and rounds of them that are set up together.
     """
-    with Copy.of() as copy:
-        starts = partial(Worker.on, ROOT), partial(Worker.on, copy.root)
-        for index, change in enumerate(changes):
-            job = change.job(preset)
-            with copy.changed(change):
-                sides = sides_of(f"{run_id}-{index:02}", job.case, (job.point, job.point), starts)
-                yield change, measure_all([sides], preset, kept=kept)
+    with ExitStack() as copies:
+        roots = [copies.enter_context(Copy.of()) for _ in range(min(at_once, len(changes)))]
+        for first in range(0, len(changes), at_once):
+            batch = changes[first : first + at_once]
+            todo = []
+            with ExitStack() as changed:
+                for index, (change, copy) in enumerate(zip(batch, roots, strict=False), start=first):
+                    changed.enter_context(copy.changed(change))
+                    job, starts = change.job(preset), (partial(Worker.on, ROOT), partial(Worker.on, copy.root))
+                    todo.append(sides_of(f"{run_id}-{index:02}", job.case, (job.point, job.point), starts))
+                seen = measure_all(todo, preset, kept=kept, at_once=at_once)
+            for change, (a, _) in zip(batch, todo, strict=True):
+                yield change, _of(a, seen)
+
+
+def _of(a: Side, seen: Measured) -> Measured:
+    """Return what is of one side's run: its pair, else what is said of its point."""
+    pairs = [pair for pair in seen.pairs if pair.a.run_id == a.run_id]
+    name = point_name(a.case.name, a.point)
+    skipped, failed = ([text for text in texts if text.startswith(name)] for texts in (seen.skipped, seen.failed))
+    return Measured(pairs, *([], []) if pairs else (skipped, failed))
 
 
 # ------------------------------------------------------------------ what they cost

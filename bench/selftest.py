@@ -94,7 +94,7 @@ def selftest(
                 [each for each in changes.read(file) if any(text in each.name for text in change or [""])]
                 for file in (changes.SLOWER, changes.SAME)
             )
-            failed = measure_costs(costly, preset.value, resume, out) if measure else []
+            failed = measure_costs(costly, preset.value, resume, out, at_once) if measure else []
             if failed:
                 raise typer.Exit(int(Code.BROKEN))
             if static:
@@ -247,7 +247,9 @@ def measured(
 # ------------------------------------------------------------------ changes of the code
 
 
-def measure_costs(todo: Sequence[changes.Change], preset: Preset, resume: str | None, out: Path) -> list[str]:
+def measure_costs(
+    todo: Sequence[changes.Change], preset: Preset, resume: str | None, out: Path, at_once: int
+) -> list[str]:
     """Measure what planted changes cost, and keep it; returns those that failed.
 
     Args:
@@ -255,12 +257,13 @@ def measure_costs(todo: Sequence[changes.Change], preset: Preset, resume: str | 
         preset: How much is measured.
         resume: Run to go on with; None: a new one.
         out: Folder of the records and comparisons.
+        at_once: Most changes whose rounds are set up together.
     """
     run_id = resume or new_run_id()
     kept = Kept.of(out, f"{run_id}-planted")
     keeps(kept.a, kept.b, words=("--measure", "--resume", run_id))
     found, failed = dict[str, changes.Cost](), list[str]()
-    for index, (change, seen) in enumerate(changes.measured(todo, preset, run_id, kept), start=1):
+    for index, (change, seen) in enumerate(changes.measured(todo, preset, run_id, kept, at_once), start=1):
         failed += [f"{change.name}: {text}" for text in (*seen.skipped, *seen.failed)]
         for pair in seen.pairs:
             found[change.name] = cost = changes.Cost.of(change, pair, run_id)

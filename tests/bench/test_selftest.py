@@ -128,12 +128,13 @@ def test_costs_of_planted_changes_are_measured_and_kept(fake, monkeypatch, tmp_p
     (one, *_) = planted.read(planted.SAME)
     where = {axis: str(value) for axis, value in fake.points("smoke")[0].items()}
     change = replace(one, case="fake", where=where)
-    monkeypatch.setattr(planted, "read", lambda _: [change])
-    words = ["selftest", "--measure", "--preset", "smoke", "--out", tmp_path]
-    assert "1 of 1 changes measured" in bench(*words, "--resume", "run")
-    (cost,) = planted.costs(tmp_path / planted.COSTS).values()
-    assert (cost.change, cost.run_id) == (change.name, "run")
-    assert cost.slower == pytest.approx(0.2, abs=1e-3)
+    all_of_them = [replace(change, name=name) for name in ("one", "other", "third")]
+    monkeypatch.setattr(planted, "read", lambda _: all_of_them)
+    words = ["selftest", "--measure", "--preset", "smoke", "--out", tmp_path, "--at-once", 2]
+    assert "3 of 3 changes measured" in bench(*words, "--resume", "run")
+    found = planted.costs(tmp_path / planted.COSTS)
+    assert [(cost.change, cost.run_id) for cost in found.values()] == [(each.name, "run") for each in all_of_them]
+    assert [cost.slower for cost in found.values()] == [pytest.approx(0.2, abs=1e-3)] * 3
     n_runs = watch.runs
     bench(*words, "--resume", "run")
     assert watch.runs == n_runs, "what is kept is not measured again"
