@@ -34,6 +34,8 @@ class Perceptron:
     """The same of the value, with the policy's tensors where hidden layers are shared; none: there is no value."""
     activation: str
     """After each hidden layer."""
+    in_order: bool = False
+    """Kernels must have the order of operations of exact training."""
 
     @property
     def is_shared(self) -> bool:
@@ -71,6 +73,7 @@ class Perceptron:
             "IS_SHARED": self.is_shared,
             "N_WEIGHTS": len(self.order(layout)),
             "N_CATEGORIES": n_outputs,
+            "IN_ORDER": self.in_order,
         }
 
     @cached_property

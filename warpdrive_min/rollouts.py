@@ -297,7 +297,7 @@ class Rollouts:
             return perceptron
         if perceptron.obstacle:
             return perceptron.obstacle
-        sizes = perceptron.constants(self._layout(is_tf32=is_tf32))
+        sizes = perceptron.constants(self._layout(perceptron, is_tf32=is_tf32))
         key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
@@ -309,11 +309,11 @@ class Rollouts:
             self._of_policies[key] = manager
         return self._of_policies[key]
 
-    def _layout(self, *, is_tf32: bool = False) -> Layout:
+    def _layout(self, perceptron: Perceptron, *, is_tf32: bool = False) -> Layout:
         """Return the order of a policy's weights in a kernel."""
         if self._subject.data.device.type != "cuda":
             return "rows"
-        return "columns" if self._subject.constants["EXACT"] and not is_tf32 else "tiles"
+        return "columns" if perceptron.in_order and not is_tf32 else "tiles"
 
     def _act_fused(
         self,
@@ -340,7 +340,7 @@ class Rollouts:
             is_tf32: The kernel takes products in TF32.
         """
         data = self._subject.data
-        weights = Packed(perceptron.parameters, perceptron.order(self._layout(is_tf32=is_tf32)))
+        weights = Packed(perceptron.parameters, perceptron.order(self._layout(perceptron, is_tf32=is_tf32)))
         rows = self._flat_rows(given)
         if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)

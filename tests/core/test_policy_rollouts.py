@@ -277,24 +277,23 @@ def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
     assert torch.equal(out, Exact(BACKENDS["host"]).perceptron(inputs, policy, activation))
 
 
-def compiled(form: str, perceptron: Perceptron, *, exact: bool = False, **flags: bool) -> Path:
+def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     """Compile the rollout of an environment with a policy for a GPU."""
     wrapper = made(form, "host", 70)
     env, entries = wrapper.env, {entries_of(name): 1 for name in ("draws", *FLAGS)}
     n_agents = len(env.action_space)
     shape = LaunchShape.of(n_agents, n_envs=2_000).constants()
-    constants = (
-        environment_constants(env, auto_reset=True, exact=exact) | shape | CHOICE | flags | {"N_AGENTS": n_agents}
-    )
+    built = environment_constants(env, auto_reset=True, exact=perceptron.in_order)
+    constants = built | shape | CHOICE | flags | {"N_AGENTS": n_agents}
     n_words = wrapper.cuda_data_manager.tensor("final_observations")[0].numel()
     entries[entries_of("final_observations")] = n_words
     source = Path(env.kernel_sources["cuda_c"])
-    layout = "columns" if exact and not flags.get("TF32") else "tiles"
+    layout = "columns" if perceptron.in_order else "tiles"
     return cuda_c.compile_cubin(source, constants | entries | perceptron.constants(layout), "sm_90")
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize(
     ("form", "hidden", "is_shared"),
     [
@@ -304,14 +303,14 @@ def compiled(form: str, perceptron: Perceptron, *, exact: bool = False, **flags:
         ("tag_gridworld", (9,), False),
     ],
 )
-def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, exact):
+def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_order):
     """One and two hidden layers give machine code, with the value on them, or on its own."""
     n_features, n_choices = {"cartpole": (4, 2), "acrobot": (6, 3), "tag_gridworld": (21, 5)}[form]
     policy = layers(n_features, *hidden, n_choices)
     below = policy[:-2] if is_shared else layers(n_features, *hidden)
-    perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh")
-    flags = {"KEEP_ALL": is_shared, "RECORDS": is_shared, "TF32": is_shared and not exact}
-    assert b"rollout_with_policy" in compiled(form, perceptron, exact=exact, **flags).read_bytes()
+    perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh", in_order)
+    flags = {"KEEP_ALL": is_shared, "RECORDS": is_shared, "TF32": is_shared and not in_order}
+    assert b"rollout_with_policy" in compiled(form, perceptron, **flags).read_bytes()
 
 
 def test_step_that_no_policy_can_act_between_says_so(tmp_path):

@@ -7,12 +7,8 @@ constexpr int WD_FLOATS = sizeof(wd_floats) / sizeof(float);
 // All lanes with a number, whose sign stays if it is 0.
 WD_FN wd_floats wd_all_lanes(const float number) { return number - wd_floats{}; }
 
-// sum += weight * row; with EXACT rounded once.
+// sum += weight * row, rounded once.
 WD_FN void wd_add_product(wd_floats& sum, const float weight, const wd_floats& row) {
-  if constexpr (!EXACT) {
-    sum += weight * row;
-    return;
-  }
 #if defined(__AVX512F__) && !defined(__clang__)  // else GCC takes one lane after the other
   sum = __builtin_ia32_vfmaddps512_mask(wd_all_lanes(weight), row, sum, static_cast<unsigned short>(-1), 4);
 #elif defined(__FMA__) && !defined(__clang__)

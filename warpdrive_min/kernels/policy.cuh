@@ -3,9 +3,7 @@
 // Constants that come before this header: those of `choice.cuh`, of one type; N_SEEN; HIDDEN1, HIDDEN2, units of the
 // hidden layers, the latter 0 if there is one; IS_TANH, else relu; TF32, which matrix units then take products in; HAS_VALUE;
 // IS_SHARED, if the value is a further output on the same hidden layers; N_WEIGHTS, floats of the weights, whose order is
-// that of `warpdrive_min.perceptron`.
-//
-// With EXACT, and without TF32, what it puts out has the bits of `linear` in exact.cu.
+// that of `warpdrive_min.perceptron`; IN_ORDER: without TF32, what it puts out has the bits of `linear` in exact.cu.
 #pragma once
 
 #include "choice.cuh"
@@ -17,8 +15,6 @@ constexpr bool HAS_CRITIC = HAS_VALUE && !IS_SHARED;                      // a n
 
 #include "perceptron_lane.cuh"
 #include "perceptron_warp.cuh"
-
-constexpr bool WD_IN_ORDER = EXACT && !TF32;
 
 // Three small blocks on a multiprocessor: fewer warps would wait for the matrix units' results.
 #undef WD_ENTRY
@@ -56,7 +52,7 @@ struct WD_ALIGN(16) wd_policy_of {
     const int lane = WD_THREAD % 32, first = WD_THREAD / 32 * WARP_ROWS;
     const float* const from = ARE_STAGED ? weights : given;
     __syncwarp();
-    if constexpr (WD_IN_ORDER) {
+    if constexpr (IN_ORDER && !TF32) {
       if (lane < WARP_ROWS) {
         wd_evaluate_row<N_HEAD>(from, seen[first + lane], out[first + lane]);
         if constexpr (HAS_CRITIC)
@@ -129,7 +125,12 @@ WD_FN void wd_units(float (*const out)[WD_ROWS], const float (*const in)[WD_ROWS
       wd_floats row;
       std::memcpy(&row, in[k] + first, sizeof row);
 #pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) wd_add_product(sums[n], weights[n * N_INPUTS + k], row);
+      for (int n = 0; n < N; ++n) {
+        if constexpr (IN_ORDER)
+          wd_add_product(sums[n], weights[n * N_INPUTS + k], row);
+        else
+          sums[n] += weights[n * N_INPUTS + k] * row;
+      }
     }
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) std::memcpy(out[n] + first, &sums[n], sizeof sums[n]);

@@ -321,10 +321,8 @@ class FullyConnected(ActorCritic):
         if obstacle := next((trunk.obstacle for trunk in trunks if trunk.obstacle), ""):
             return obstacle
         policy = (*self.fc.parameters(), self.policy_head.weight, self.policy_head.bias)
-        if not self.has_value:
-            return Perceptron(policy, (), self.fc.activation)
-        value = (*trunks[-1].parameters(), self.vf_head.weight, self.vf_head.bias)
-        return Perceptron(policy, value, self.fc.activation)
+        value = (*trunks[-1].parameters(), self.vf_head.weight, self.vf_head.bias) if self.has_value else ()
+        return Perceptron(policy, value, self.fc.activation, in_order=self.fc.exact is not None)
 
     def drop_value(self) -> None:
         """Let go of the value head, and of its trunk where it has one of its own."""
