@@ -401,13 +401,15 @@ SMALL = {
     "PPO": ("cartpole", PPO, {}),
     "PPO, one layer": ("cartpole", {**PPO, "value_clip": 0.3, "model": {"fc_dims": [20]}}, {"max_rows": 16}),
     "PPO, continuous": ("pendulum", {**PPO, "entropy_coeff": 0.01}, {}),
+    "PPO, two choices": ("tag_continuous", PPO, {}),
 }
 """Environments and policies whose gradients kernels find in one pass, and settings of the trainer."""
 
 
 def taught(env, policy, folder, **trainer):
     """Return all that an exact run goes on from after some iterations, and what learns."""
-    given = (env, {"episode_length": 9}, {"shared": policy})
+    few = {"num_taggers": 1, "num_runners": 2} if env == "tag_continuous" else {}
+    given = (env, {"episode_length": 9, **few}, {"shared": policy})
     run = make_run(given, "host", trainer={"exact": True, **trainer}, wrapper={"exact": True}, basedir=folder)
     run.train(3)
     return builders.everything(run), run.groups["shared"].algorithm._learning
