@@ -16,9 +16,10 @@ from warpdrive_min import BACKENDS, CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import FLAGS
 from warpdrive_min.backends.cuda_rollouts import entries_of
+from warpdrive_min.backends.host import HostBackend
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.errors import CompileError, ConfigError
-from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.function_manager import BLOCKS_PER_WORKER, LANES, LaunchShape
 from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
 from warpdrive_min.rollouts import CHOICE, PolicySteps
@@ -103,6 +104,18 @@ def test_policy_acts_as_its_network_says(backend, network):
     assert is_simulated(backend) or (ended.any() and steps.sampled_actions.float().std() > 0.1)
     for name in set(told.cuda_data_manager.array_names()) - {"final_observations"}:
         assert torch.equal(acted.cuda_data_manager.tensor(name), told.cuda_data_manager.tensor(name)), name
+
+
+def test_policy_acts_in_wide_blocks(monkeypatch):
+    """Many environments of one thread of a CPU share a block, which draws for some of them at a time."""
+    monkeypatch.setattr(HostBackend, "threads", 1)
+    n_envs = LANES * BLOCKS_PER_WORKER
+    acted = made("cartpole", "host", n_envs)
+    model = model_of(acted, fc_dims=(8,))
+    steps = acted.rollout(3, model, keep="all")
+    with torch.no_grad():
+        logits, _ = model(torch.cat([steps.first_observations[None], steps.observations[:-1]]))
+    assert_drawn(steps.sampled_actions, logits, 0)
 
 
 def only_biases(model: FullyConnected) -> FullyConnected:

@@ -405,11 +405,13 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   const int end = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs);
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs, kept = KEEP_ALL ? row : 0;
-    wd_drawn_words<1> words;
-    words.draw(WD_BLOCK, WD_FIRST_ENV, end - WD_FIRST_ENV, draws, stream, seed);
-    for (int env = WD_FIRST_ENV; env < end; env += WD_ROWS)
-      policy.act(observations[kept + env], weights, words.of[0] + env - WD_FIRST_ENV, &sampled_actions[kept + env][0][0],
-                 log_probs[kept + env], values[HAS_VALUE ? kept + env : 0], wd_min(WD_ROWS, end - env));
+    for (int env = WD_FIRST_ENV; env < end; env += WD_ROWS) {
+      const int n = wd_min(WD_ROWS, end - env);
+      wd_drawn_words<1> words;
+      words.draw(env / WD_ROWS, env, n, draws, stream, seed);
+      policy.act(observations[kept + env], weights, words.of[0], &sampled_actions[kept + env][0][0],
+                 log_probs[kept + env], values[HAS_VALUE ? kept + env : 0], n);
+    }
     for (int env = WD_FIRST_ENV; env < end; ++env) draws[env] += 1;
     const long long recorded = RECORDS ? row : 0;
     take_step(state, sampled_actions + kept, observations + (KEEP_ALL ? row + n_envs : 0),
