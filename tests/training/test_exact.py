@@ -365,7 +365,10 @@ RUNS = {
     "A2C": ("cartpole", {"shared": A2C}),
     "PPO": ("cartpole", {"shared": PPO}),
     "PPO, continuous": ("pendulum", {"shared": {**PPO, "value_clip": 0.3, "entropy_coeff": 0.01}}),
-    "A2C, continuous": ("pendulum", {"shared": {**A2C, "normalize_return": True, "gae_lambda": 0.9}}),
+    "A2C, continuous": (
+        "pendulum",
+        {"shared": {**A2C, "normalize_return": True, "normalize_rewards": True, "gae_lambda": 0.9}},
+    ),
     "DDPG": ("pendulum", {"shared": {**builders.DDPG, "model": {"actor": MODEL, "critic": MODEL}}}),
 }
 
@@ -574,7 +577,6 @@ REFUSED = {
     ),
     "gru": ({"policy": {"shared": {**A2C, "model": {"type": "gru"}}}}, "policy.shared.model.type", "gru"),
     "elu": ({"policy": {"shared": {**A2C, "model": {"activation": "elu"}}}}, "policy.shared.model.activation", "elu"),
-    "rewards": ({"policy": {"shared": {**A2C, "normalize_rewards": True}}}, "policy.shared.normalize_rewards", True),
     "tf32": ({"trainer": {"precision": "tf32"}}, "trainer.precision", "tf32"),
     "ranks": ({"trainer": {"num_gpus": 2}}, "trainer.num_gpus", 2),
     "ratio": ({"trainer": {"neg_pos_env_ratio": 2.0}}, "trainer.neg_pos_env_ratio", 2.0),

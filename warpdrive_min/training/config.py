@@ -652,10 +652,7 @@ class RunConfig(_Section):
             ("population.size", self.population.size, (None,)),
         ]
         for name, policy in self.policy.items():
-            wanted += [
-                (f"policy.{name}.normalize_rewards", policy.normalize_rewards, (False,)),
-                (f"policy.{name}.centralised_critic", policy.centralised_critic, (None,)),
-            ]
+            wanted.append((f"policy.{name}.centralised_critic", policy.centralised_critic, (None,)))
             for part, network in policy.models.items():
                 where = f"policy.{name}.model" + ("" if part == "model" else f".{part}")
                 wanted += [

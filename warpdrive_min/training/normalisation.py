@@ -35,9 +35,15 @@ class Moments(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor) -> Moments:
         """Return the moments of ``(n_rows, ...)``, of which each rank has as many; enqueues."""
-        variance, mean = (each.double() for each in torch.var_mean(rows, 0, correction=0))
+        variance, mean = torch.var_mean(rows, 0, correction=0)
+        return cls.found(mean, variance, len(rows))
+
+    @classmethod
+    def found(cls, mean: Tensor, variance: Tensor, n_rows: int) -> Moments:
+        """Return the moments of all ranks by those of this one's rows; enqueues."""
+        mean, variance = mean.double(), variance.double()
         together = average(mean.clone())
-        return cls(together, average(variance + (mean - together) ** 2), len(rows) * World.of().size)
+        return cls(together, average(variance + (mean - together) ** 2), n_rows * World.of().size)
 
 
 class RunningMoments(nn.Module):
@@ -74,7 +80,7 @@ class RunningMoments(nn.Module):
     @property
     def scale(self) -> Tensor:
         """One over the standard deviation, ``shape`` float32; enqueues."""
-        return (self.variance + EPSILON).rsqrt().float()
+        return (self.variance + EPSILON).sqrt().reciprocal().float()
 
 
 class Normaliser(RunningMoments):

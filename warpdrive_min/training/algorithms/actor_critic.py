@@ -114,7 +114,9 @@ class ActorCriticAlgorithm:
         """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
         self._scan = self.return_scan(backend, n_envs, n_agents)
         self._reward_scale = (
-            RewardScale(backend, buffer, config.gamma, *self.shape) if config.normalize_rewards else None
+            RewardScale(backend, buffer, config.gamma, *self.shape, exact=group.exact)
+            if config.normalize_rewards
+            else None
         )
         self._n_rows = n_steps * n_envs
         self._n_together = self.rows_together(n_steps)

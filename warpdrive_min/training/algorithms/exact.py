@@ -224,16 +224,25 @@ class Exact:
 
     def normalise(self, x: Tensor) -> Tensor:
         """Return ``(x - mean) / (std + 1e-10)`` of all numbers together, with the unbiased std; one alone becomes 0."""
-        n, x = x.numel(), x.contiguous()
-        deviation, squares, out = (torch.empty_like(x) for _ in range(3))
-        self._launch(
-            "deviations", n, x=x, sum=self.total(x.view(-1, 1)), deviation=deviation, squares=squares, n=float(n)
-        )
-        divisor = float(n - min(1, n - 1))
-        total = self.total(squares.view(-1, 1))
-        given = {"deviation": deviation, "sum_of_squares": total, "out": out}
-        self._launch("standardise", n, **given, n=divisor, epsilon=EPSILON)
+        _, deviation, sum_of_squares = self._deviations(x)
+        n, out = x.numel(), torch.empty_like(deviation)
+        given = {"deviation": deviation, "sum_of_squares": sum_of_squares, "out": out}
+        self._launch("standardise", n, **given, n=float(n - min(1, n - 1)), epsilon=EPSILON)
         return out
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean of all numbers and their variance, 0-d each."""
+        total, _, sum_of_squares = self._deviations(x)
+        n = torch.full((), float(x.numel()), device=x.device)
+        return total[0] / n, sum_of_squares[0] / n
+
+    def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sum of all numbers, (1,), their distances from the mean, and the sum of the squares of these."""
+        x = x.contiguous()
+        total, deviation, squares = self.total(x.view(-1, 1)), torch.empty_like(x), torch.empty_like(x)
+        given = {"x": x, "sum": total, "deviation": deviation, "squares": squares}
+        self._launch("deviations", x.numel(), **given, n=float(x.numel()))
+        return total, deviation, self.total(squares.view(-1, 1))
 
     def loss(
         self,

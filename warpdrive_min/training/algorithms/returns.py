@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
 from warpdrive_min import backends
@@ -142,6 +144,14 @@ def _by_row(array: torch.Tensor) -> torch.Tensor:
     return array if array.dtype == torch.int32 else array.detach().flatten(-2)
 
 
+class ExactMoments(Protocol):
+    """Kernels with one order of operations; `warpdrive_min.training.algorithms.exact.Exact` has them."""
+
+    def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean of all numbers and their variance, 0-d each."""
+        ...
+
+
 class RewardScale:
     """Divides rewards by the running standard deviation of each agent's discounted return, and clips them.
 
@@ -155,9 +165,13 @@ class RewardScale:
         buffer: Rewards of a rollout, (n_steps, n_envs, n_agents).
         gamma: Discount of a step.
         members: Number of members of a population, each of which has moments of its own; nothing of an ordinary run.
+        exact: Kernels with one order of operations, which find the moments; None: torch does.
     """
 
-    def __init__(self, backend: Backend, buffer: RolloutBuffer, gamma: float, *members: int) -> None:
+    def __init__(
+        self, backend: Backend, buffer: RolloutBuffer, gamma: float, *members: int, exact: ExactMoments | None = None
+    ) -> None:
+        self._exact = exact
         rewards = buffer.rewards
         n_steps, n_envs, n_agents = rewards.shape
         self._gamma, self._members = gamma, members
@@ -187,7 +201,9 @@ class RewardScale:
         returns = self._returns.flatten()
         if self._members:
             returns = by_member(self._returns, *self._members).flatten(1).T
-        self.moments.merge(Moments.of(returns), stopped)
+        exact = self._exact
+        new = Moments.of(returns) if exact is None else Moments.found(*exact.moments(returns), len(returns))
+        self.moments.merge(new, stopped)
         scale = self.moments.scale
         if self._members:
             scale = scale[:, None].expand(-1, buffer.rewards.shape[1] // len(scale)).reshape(-1, 1)
