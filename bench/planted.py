@@ -178,13 +178,13 @@ def measured(
         kept: Files of the records; what they have is not measured again.
         at_once: Most changes that have a copy at the same time, and rounds of them that are set up together.
     """
-    with ExitStack() as copies:
-        roots = [copies.enter_context(Copy.of()) for _ in range(min(at_once, len(changes)))]
+    with ExitStack() as lent:
+        copies = [lent.enter_context(Copy.of()) for _ in range(min(at_once, len(changes)))]
         for first in range(0, len(changes), at_once):
             batch = changes[first : first + at_once]
             todo = []
             with ExitStack() as changed:
-                for index, (change, copy) in enumerate(zip(batch, roots, strict=False), start=first):
+                for index, (change, copy) in enumerate(zip(batch, copies, strict=False), start=first):
                     changed.enter_context(copy.changed(change))
                     job, starts = change.job(preset), (partial(Worker.on, ROOT), partial(Worker.on, copy.root))
                     todo.append(sides_of(f"{run_id}-{index:02}", job.case, (job.point, job.point), starts))

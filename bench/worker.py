@@ -64,8 +64,10 @@ PROCESSES: Final[ForkServerContext | SpawnContext] = (
     multiprocessing.get_context("forkserver") if CAN_COPY else multiprocessing.get_context("spawn")
 )
 """Starts processes, where it can as copies of one that has imported all this and has not touched a GPU."""
-if CAN_COPY:  # torch's optimisers import its compiler, which takes a second
-    PROCESSES.set_forkserver_preload([f"{__package__}.tie", __name__, "torch._dynamo"])
+if CAN_COPY:
+    # On a GPU torch's optimiser imports its compiler, which takes a second; on a CPU there is a kernel in its place.
+    COMPILER: Final = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
+    PROCESSES.set_forkserver_preload([f"{__package__}.tie", __name__, *COMPILER])
 
 
 def prepare_copies() -> None:

@@ -262,7 +262,7 @@ class Rollouts:
             return kernel
         assert isinstance(acting, Perceptron)
         given = {**rows, Constants.OBSERVATIONS: seen[1:]}
-        act = self._act_fused(kernel, len(seen) - 1, acting, given, seen, sampler, recorder, is_tf32=is_tf32)
+        act = self._act_fused(kernel, len(seen) - 1, acting, given, seen, sampler, recorder)
         observations = self._subject.data.tensor(Constants.OBSERVATIONS)
 
         def collect() -> None:
@@ -297,7 +297,7 @@ class Rollouts:
             return perceptron
         if perceptron.obstacle:
             return perceptron.obstacle
-        sizes = perceptron.constants(self._layout(perceptron, is_tf32=is_tf32))
+        sizes = perceptron.constants(self._layout(perceptron))
         key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
@@ -309,11 +309,11 @@ class Rollouts:
             self._of_policies[key] = manager
         return self._of_policies[key]
 
-    def _layout(self, perceptron: Perceptron, *, is_tf32: bool = False) -> Layout:
+    def _layout(self, perceptron: Perceptron) -> Layout:
         """Return the order of a policy's weights in a kernel."""
         if self._subject.data.device.type != "cuda":
             return "rows"
-        return "columns" if perceptron.in_order and not is_tf32 else "tiles"
+        return "columns" if perceptron.in_order else "tiles"
 
     def _act_fused(
         self,
@@ -324,8 +324,6 @@ class Rollouts:
         seen: torch.Tensor | None,
         sampler: CUDASampler,
         recorder: Mapping[str, Argument],
-        *,
-        is_tf32: bool = False,
     ) -> Launch:
         """Return what acts within a kernel.
 
@@ -337,10 +335,9 @@ class Rollouts:
             seen: Where observations go, with a row of those before the first step; None: only the last ones are kept.
             sampler: Whose count of draws goes on.
             recorder: What training records; empty: nothing.
-            is_tf32: The kernel takes products in TF32.
         """
         data = self._subject.data
-        weights = Packed(perceptron.parameters, perceptron.order(self._layout(perceptron, is_tf32=is_tf32)))
+        weights = Packed(perceptron.parameters, perceptron.order(self._layout(perceptron)))
         rows = self._flat_rows(given)
         if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)

@@ -39,7 +39,7 @@ def test_published_gates_catch_a_twentieth():
 
 
 GATES = {"tag-continuous": 20, "tag-continuous-training": 6, "a2c": 20, "ppo": 20, "ddpg": 20}
-"""How many gates were measured, by the end of their files' names."""
+"""Number of gates of each kind, by the end of their files' names."""
 
 
 @pytest.mark.parametrize(("name", "n"), GATES.items(), ids=list(GATES))

@@ -491,7 +491,7 @@ def test_small_networks_have_the_bits_of_their_layers(sizes, activation, form, m
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
-    """Of the widest network that fits into a block's shared memory; a wider one is learned from layer by layer."""
+    """Two networks of 64-64, about the widest that fit into a block's shared memory, give machine code."""
     asked, launch = [], Exact.launch_blocks
 
     def launched(self, source, constants, *words, **given):

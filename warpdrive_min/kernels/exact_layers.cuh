@@ -8,16 +8,15 @@
 // one; N_LAST, outputs; IS_TANH, else relu.
 #pragma once
 
+#include "units.cuh"
+
 #if defined(__CUDACC__)
 #define WD_METHOD __device__ __forceinline__
 #else
 #define WD_METHOD __attribute__((always_inline)) inline
 #endif
 
-constexpr int UNITS2 = HIDDEN2 ? HIDDEN2 : 1, LAST_UNITS = HIDDEN2 ? HIDDEN2 : HIDDEN1;
-
-WD_FN float unit(const float sum) { return IS_TANH ? wd_tanh(sum) : sum < 0.f ? 0.f : sum; }  // NaN stays NaN
-WD_FN float unit_slope(const float y) { return IS_TANH ? 1.f - y * y : y <= 0.f ? 0.f : 1.f; }
+constexpr int UNITS2 = HIDDEN2 ? HIDDEN2 : 1;
 
 #if defined(__CUDACC__) || defined(WD_FIBRES)
 #include "exact_layers_block.cuh"
@@ -31,7 +30,7 @@ WD_FN float unit_slope(const float y) { return IS_TANH ? 1.f - y * y : y <= 0.f 
 struct WD_ALIGN(16) Weights {  // in this order they are given
   Layer<N_SEEN, HIDDEN1> first;
   Layer<HIDDEN1, UNITS2> second;  // of zeros if HIDDEN2 is 0
-  Layer<LAST_UNITS, N_LAST> last;
+  Layer<WD_LAST_HIDDEN, N_LAST> last;
 };
 
 struct WD_ALIGN(16) Tile {
@@ -40,8 +39,8 @@ struct WD_ALIGN(16) Tile {
   Numbers<UNITS2> hidden2;
   Numbers<N_LAST> out;
 
-  WD_METHOD Numbers<LAST_UNITS>& below() {
-    return reinterpret_cast<Numbers<LAST_UNITS>&>(HIDDEN2 > 0 ? hidden2.of[0][0] : hidden1.of[0][0]);
+  WD_METHOD Numbers<WD_LAST_HIDDEN>& below() {
+    return reinterpret_cast<Numbers<WD_LAST_HIDDEN>&>(HIDDEN2 > 0 ? hidden2.of[0][0] : hidden1.of[0][0]);
   }
 };
 
@@ -66,7 +65,7 @@ WD_FN void pass_forward(const Weights& weights, Tile& tile) {
 struct Gradients {
   Gradient<N_SEEN, HIDDEN1> first;
   Gradient<HIDDEN1, UNITS2> second;
-  Gradient<LAST_UNITS, N_LAST> last;
+  Gradient<WD_LAST_HIDDEN, N_LAST> last;
 
   // Adds what each weight gets of a tile whose `out` has become the gradient by the outputs; what is below becomes the
   // gradient by the sums of the units, and with OF_INPUTS `seen` that by the inputs. As `pass_hidden`.

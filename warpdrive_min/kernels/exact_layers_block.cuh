@@ -3,7 +3,7 @@
 // longer than they must be: neighbours begin in other banks.
 #pragma once
 
-constexpr int N_THREADS = 128;
+constexpr int N_THREADS = THREADS;
 constexpr int TILE = 32, ROW = TILE + 4;  // rows of a tile, and floats of its rows in shared memory
 constexpr int OVER_ROWS = TILE / 4, OVER_UNITS = N_THREADS / OVER_ROWS;  // threads side by side, with four rows each
 
@@ -70,7 +70,7 @@ struct WD_ALIGN(16) Layer {
       if (first + j * OVER_UNITS >= N_OUT) continue;
       Four done;
 #pragma unroll
-      for (int r = 0; r < 4; ++r) done.of[r] = IS_HIDDEN ? unit(sums[j][r]) : sums[j][r];
+      for (int r = 0; r < 4; ++r) done.of[r] = IS_HIDDEN ? wd_unit(sums[j][r]) : sums[j][r];
       wd_store(out.of[own[j]] + rows, done);
     }
   }
@@ -97,7 +97,7 @@ struct WD_ALIGN(16) Layer {
       for (int k = 0; k < SIDE; ++k) {
         Four done = four(in.of[first + k] + rows);
 #pragma unroll
-        for (int r = 0; r < 4; ++r) done.of[r] = IS_HIDDEN ? sums[k][r] * unit_slope(done.of[r]) : sums[k][r];
+        for (int r = 0; r < 4; ++r) done.of[r] = IS_HIDDEN ? sums[k][r] * wd_unit_slope(done.of[r]) : sums[k][r];
         wd_store(in.of[first + k] + rows, done);
       }
     }

@@ -75,7 +75,7 @@ struct Layer {
   void forward(const Numbers<N_IN>& in, Numbers<N_OUT>& out) const {
     multiply<N_IN, N_OUT>(in, by_input, biases, out);
     float* const numbers = out.of[0];
-    if (IS_HIDDEN) WD_INDEPENDENT for (int i = 0; i < TILE * padded(N_OUT); ++i) numbers[i] = unit(numbers[i]);
+    if (IS_HIDDEN) WD_INDEPENDENT for (int i = 0; i < TILE * padded(N_OUT); ++i) numbers[i] = wd_unit(numbers[i]);
   }
 
   // in = (weights^T d_out) slope(in), or without the slope.
@@ -85,7 +85,7 @@ struct Layer {
     multiply<N_OUT, N_IN>(d_out, by_output, nullptr, sums);
     float *const from = sums.of[0], *const to = in.of[0];
     WD_INDEPENDENT for (int i = 0; i < TILE * padded(N_IN); ++i)
-      to[i] = IS_HIDDEN ? from[i] * unit_slope(to[i]) : from[i];
+      to[i] = IS_HIDDEN ? from[i] * wd_unit_slope(to[i]) : from[i];
   }
 };
 

@@ -61,7 +61,7 @@ struct Rollout {
 
 // Places in the gradient: of a weight of the last layer, of its biases, and of what rows sum up to.
 WD_FN int place_of_last(const int o, const int i) {
-  return HAS_VALUE && o == N_HEAD ? PLACE_V3 + i : PLACE_W3 + o * LAST_UNITS + i;
+  return HAS_VALUE && o == N_HEAD ? PLACE_V3 + i : PLACE_W3 + o * WD_LAST_HIDDEN + i;
 }
 WD_FN int place_of_last_bias(const int o) { return HAS_VALUE && o == N_HEAD ? PLACE_C3 : PLACE_B3 + o; }
 WD_FN int place_of_sum(const int i) { return i < N_TERMS ? N_COLUMNS - N_TERMS + i : PLACE_LOG_STD + i - N_TERMS; }

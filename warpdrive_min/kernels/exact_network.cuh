@@ -8,7 +8,7 @@
 #include "exact_layers.cuh"
 
 constexpr int BIASES1 = N_SEEN * HIDDEN1, WEIGHTS2 = BIASES1 + HIDDEN1, BIASES2 = WEIGHTS2 + HIDDEN1 * HIDDEN2;
-constexpr int WEIGHTS3 = BIASES2 + HIDDEN2, BIASES3 = WEIGHTS3 + LAST_UNITS * N_LAST, N_COLUMNS = BIASES3 + N_LAST;
+constexpr int WEIGHTS3 = BIASES2 + HIDDEN2, BIASES3 = WEIGHTS3 + WD_LAST_HIDDEN * N_LAST, N_COLUMNS = BIASES3 + N_LAST;
 
 WD_FN long long entry(const int row, const int width) { return static_cast<long long>(row) * width; }
 
@@ -49,6 +49,6 @@ WD_FN void pass_part_back(const float* const x, const float* const given, const 
   if constexpr (HIDDEN2 > 0)
     gradients.second.store(part, [](int o, int i) { return WEIGHTS2 + o * HIDDEN1 + i; },
                            [](int o) { return BIASES2 + o; });
-  gradients.last.store(part, [](int o, int i) { return WEIGHTS3 + o * LAST_UNITS + i; },
+  gradients.last.store(part, [](int o, int i) { return WEIGHTS3 + o * WD_LAST_HIDDEN + i; },
                        [](int o) { return BIASES3 + o; });
 }

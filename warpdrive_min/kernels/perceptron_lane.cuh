@@ -8,14 +8,13 @@
 // one; IS_TANH.
 #pragma once
 
-constexpr int WD_LAST_UNITS = HIDDEN2 ? HIDDEN2 : HIDDEN1;
+#include "units.cuh"
+
 constexpr int WD_UNITS_AT_ONCE = HIDDEN2 % 4 ? 1 : 4;  // of the second layer, whose sums do not wait for each other
 
 WD_FN constexpr int wd_network_floats(const int n_outputs) {
-  return (N_SEEN + 1) * HIDDEN1 + (HIDDEN2 ? (HIDDEN1 + 1) * HIDDEN2 : 0) + (WD_LAST_UNITS + 1) * n_outputs;
+  return (N_SEEN + 1) * HIDDEN1 + (HIDDEN2 ? (HIDDEN1 + 1) * HIDDEN2 : 0) + (WD_LAST_HIDDEN + 1) * n_outputs;
 }
-
-WD_FN float wd_unit(const float sum) { return IS_TANH ? wd_tanh(sum) : sum < 0.f ? 0.f : sum; }  // NaN stays NaN
 
 // Adds a unit of the last hidden layer to all outputs.
 template <int N_OUTPUTS>
@@ -42,7 +41,7 @@ WD_FN void wd_evaluate_row(const float* const weights, const float* const seen, 
 #pragma unroll
   for (int n = 0; n < HIDDEN1; ++n) hidden[n] = wd_unit(hidden[n]);
 #pragma unroll
-  for (int o = 0; o < N_OUTPUTS; ++o) sums[o] = last[WD_LAST_UNITS * N_OUTPUTS + o];
+  for (int o = 0; o < N_OUTPUTS; ++o) sums[o] = last[WD_LAST_HIDDEN * N_OUTPUTS + o];
   if constexpr (HIDDEN2 == 0) {
 #pragma unroll
     for (int n = 0; n < HIDDEN1; ++n) wd_add_unit(sums, hidden[n], last + n * N_OUTPUTS);

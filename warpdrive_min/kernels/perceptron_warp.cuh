@@ -14,6 +14,8 @@
 // is one; IS_TANH; TF32.
 #pragma once
 
+#include "units.cuh"
+
 struct WD_ALIGN(8) wd_pair {
   float x, y;
 };
@@ -25,7 +27,6 @@ WD_FN constexpr int wd_layer_floats(const int n_inputs, const int n_outputs) {
   return wd_tiles(n_outputs) * (64 * wd_tiles(n_inputs) + 8);
 }
 
-constexpr int WD_LAST_HIDDEN = HIDDEN2 ? HIDDEN2 : HIDDEN1;
 constexpr int WD_TILES_IN = wd_tiles(N_SEEN), WD_TILES1 = wd_tiles(HIDDEN1), WD_TILES2 = wd_tiles(HIDDEN2);
 constexpr int WD_TILES_LAST = wd_tiles(WD_LAST_HIDDEN);
 constexpr int WD_FIRST_FLOATS = wd_layer_floats(N_SEEN, HIDDEN1);

@@ -3,7 +3,7 @@
 // Constants that come before this header: those of `choice.cuh`, of one type; N_SEEN; HIDDEN1, HIDDEN2, units of the
 // hidden layers, the latter 0 if there is one; IS_TANH, else relu; TF32, which matrix units then take products in; HAS_VALUE;
 // IS_SHARED, if the value is a further output on the same hidden layers; N_WEIGHTS, floats of the weights, whose order is
-// that of `warpdrive_min.perceptron`; IN_ORDER: without TF32, what it puts out has the bits of `linear` in exact.cu.
+// that of `warpdrive_min.perceptron`; IN_ORDER, without TF32: what it puts out has the bits of `linear` in exact.cu.
 #pragma once
 
 #include "choice.cuh"
@@ -52,7 +52,7 @@ struct WD_ALIGN(16) wd_policy_of {
     const int lane = WD_THREAD % 32, first = WD_THREAD / 32 * WARP_ROWS;
     const float* const from = ARE_STAGED ? weights : given;
     __syncwarp();
-    if constexpr (IN_ORDER && !TF32) {
+    if constexpr (IN_ORDER) {
       if (lane < WARP_ROWS) {
         wd_evaluate_row<N_HEAD>(from, seen[first + lane], out[first + lane]);
         if constexpr (HAS_CRITIC)
@@ -110,6 +110,7 @@ WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const flo
 #else
 
 #include "float_lanes.cuh"
+#include "units.cuh"
 
 constexpr int WD_ROWS = 64;  // rows that are passed through the network at a time: lanes of SIMD
 
@@ -149,10 +150,7 @@ static const float* wd_layer(float (*const out)[WD_ROWS], const float (*const in
 }
 
 static void wd_activate(float* const numbers, const int n) {
-  if (IS_TANH)
-    WD_INDEPENDENT for (int i = 0; i < n; ++i) numbers[i] = wd_tanh(numbers[i]);
-  else
-    WD_INDEPENDENT for (int i = 0; i < n; ++i) numbers[i] = numbers[i] < 0.f ? 0.f : numbers[i];
+  WD_INDEPENDENT for (int i = 0; i < n; ++i) numbers[i] = wd_unit(numbers[i]);
 }
 
 // What a thread works on: a row for each feature, unit and output.

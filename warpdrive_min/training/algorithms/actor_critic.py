@@ -19,7 +19,7 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.fused import cpu, is_supported, learning
 from warpdrive_min.training.fused import loss as fused_loss
-from warpdrive_min.training.fused.loss import LossRule, Minibatch
+from warpdrive_min.training.fused.loss import Learning, LossRule, Minibatch
 from warpdrive_min.training.fused.rows import take
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import average
@@ -134,9 +134,7 @@ class ActorCriticAlgorithm:
         self._learning = self._in_one_pass(buffer) if is_alone else None
         """The loss and its gradients in one kernel; None: torch goes through the model."""
 
-    def _in_one_pass(
-        self, buffer: RolloutBuffer
-    ) -> cpu.Learning | learning.Learning | exact_learning.ExactLearning | None:
+    def _in_one_pass(self, buffer: RolloutBuffer) -> Learning | None:
         device, config = self.returns.device, self.config
         comes_first, is_plain = self._values_come_first, type(self).normalise is ActorCriticAlgorithm.normalise
         arrays: dict[str, Tensor | None] = {

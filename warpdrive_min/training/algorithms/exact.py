@@ -6,7 +6,6 @@ of a machine. What torch still does is copies, and operations on numbers one by 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +53,7 @@ class Exact:
         self._backend = backend
         self._functions = self._load("exact.cu", {})
         self._managers: dict[tuple[Any, ...], CUDAFunctionManager] = {}
-        self._orders: dict[tuple[int, ...], Tensor | None] = {}
+        self._orders: dict[Layers, Tensor | None] = {}
 
     @property
     def binaries(self) -> dict[str, Path]:
@@ -115,42 +114,58 @@ class Exact:
 
     def packed(self, weights: Sequence[Tensor]) -> Tensor | None:
         """Return the weights and biases of a small network in the order of its kernels; None: it has none."""
-        sizes = _sizes(weights)
-        if sizes not in self._orders:
-            self._orders[sizes] = _order(sizes, weights[0].device)
-        order = self._orders[sizes]
-        if order is None:
+        layers, device = Layers.of(weights), weights[0].device
+        if layers not in self._orders:
+            on_gpu, n = device.type == "cuda", sum(each.numel() for each in weights)
+            fits = layers.fits(on_gpu=on_gpu)
+            places = torch.from_numpy(order(layers.places, n, on_gpu=on_gpu)).to(device) if fits else None
+            self._orders[layers] = places
+        if (places := self._orders[layers]) is None:
             return None
         flat = [each.detach().reshape(-1) for each in weights]
-        return torch.cat([*flat, flat[0].new_zeros(1)]).index_select(0, order)
+        return torch.cat([*flat, flat[0].new_zeros(1)]).index_select(0, places)
 
     def evaluate(self, x: Tensor, weights: Sequence[Tensor], packed: Tensor, activation: int) -> Tensor:
-        """Return the outputs (rows, outputs) of a small network for ``x``, (rows, inputs)."""
+        """Return the outputs (rows, outputs) of a small network for ``x``, (rows, inputs); ``packed``: its weights."""
         out = x.new_empty(len(x), len(weights[-1]))
-        self._over_rows("evaluate", Layers(_sizes(weights)), activation, x, weights=packed, out=out)
+        self._over_rows("evaluate", weights, packed, activation, x, out=out)
         return out
 
     def pass_back(
-        self, x: Tensor, weights: Sequence[Tensor], d_out: Tensor, activation: int, *, of_inputs: bool
+        self,
+        x: Tensor,
+        weights: Sequence[Tensor],
+        packed: Tensor,
+        d_out: Tensor,
+        activation: int,
+        *,
+        of_inputs: bool,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Return the gradients of a small network by its weights and biases, and by its inputs if asked for."""
-        packed, (n_parts, _) = self.packed(weights), parts_of(len(x))
-        assert packed is not None, "a network that is evaluated so is small"
-        parts = x.new_empty(n_parts, sum(each.numel() for each in weights))
+        parts = x.new_empty(parts_of(len(x))[0], sum(each.numel() for each in weights))
         d_x = torch.empty_like(x) if of_inputs else None
-        given = {"weights": packed, "d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
-        self._over_rows("pass_back", Layers(_sizes(weights)), activation, x, of_inputs=of_inputs, **given)
+        given = {"d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
+        self._over_rows("pass_back", weights, packed, activation, x, of_inputs=of_inputs, **given)
         gradients = self.add_up(parts).split([each.numel() for each in weights])
         return [each.view(like.shape) for each, like in zip(gradients, weights, strict=True)], d_x
 
     def _over_rows(
-        self, name: str, layers: Layers, activation: int, x: Tensor, *, of_inputs: bool = False, **given: Tensor
+        self,
+        name: str,
+        weights: Sequence[Tensor],
+        packed: Tensor,
+        activation: int,
+        x: Tensor,
+        *,
+        of_inputs: bool = False,
+        **given: Tensor,
     ) -> None:
         n_parts, of_a_part = parts_of(len(x))
         how = {"THREADS": THREADS, "OF_INPUTS": of_inputs, "IS_TANH": activation == ACTIVATIONS["tanh"]}
-        sizes = {"n_rows": len(x), "rows_of_a_part": of_a_part}
-        constants = {**layers.constants(), **how}
-        self.launch_blocks("exact_network.cu", constants, name, (n_parts, THREADS), x=x, **given, **sizes)
+        constants = {**Layers.of(weights).constants(), **how}
+        arguments: dict[str, Argument] = {"x": x, "weights": packed, **given}
+        arguments |= {"n_rows": len(x), "rows_of_a_part": of_a_part}
+        self.launch_blocks("exact_network.cu", constants, name, (n_parts, THREADS), **arguments)
 
     def tanh(self, x: Tensor) -> Tensor:
         """Return the hyperbolic tangents; it can be differentiated once."""
@@ -340,23 +355,6 @@ def parts_of(n_rows: int) -> tuple[int, int]:
     return -(-n_rows // of_a_part), of_a_part
 
 
-def _sizes(weights: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return inputs, units of each hidden layer, and outputs of a network by its weights and biases."""
-    return weights[0].shape[1], *map(len, weights[::2])
-
-
-def _order(sizes: tuple[int, ...], device: torch.device) -> Tensor | None:
-    """Return the places of weights and biases in the order of a small network's kernels; None: it has none."""
-    on_gpu = device.type == "cuda"
-    if not Layers(sizes).fits(on_gpu=on_gpu):
-        return None
-    layers, n = [], 0
-    for n_in, n_out in itertools.pairwise(sizes):
-        layers.append((np.arange(n, n + n_in * n_out).reshape(n_out, n_in), np.arange(n_out) + n + n_in * n_out))
-        n += (n_in + 1) * n_out
-    return torch.from_numpy(order(layers, n, on_gpu=on_gpu)).to(device)
-
-
 class ExactAdam(FlatAdam):
     """`FlatAdam` by kernels with one order; of one rank.
 
@@ -391,7 +389,7 @@ class _Perceptron(torch.autograd.Function):
         ctx.is_small = packed is not None
         if packed is not None:
             rows = inputs.contiguous()
-            ctx.save_for_backward(rows, *weights)
+            ctx.save_for_backward(rows, packed, *weights)
             return exact.evaluate(rows, weights, packed, activation)
         seen = [inputs.contiguous()]
         last = len(weights) // 2 - 1
@@ -407,9 +405,9 @@ class _Perceptron(torch.autograd.Function):
         exact: Exact = ctx.exact
         d_out = d_out.contiguous()
         if ctx.is_small:
-            rows, *weights = ctx.saved_tensors
-            wanted = {"of_inputs": ctx.needs_input_grad[2]}
-            found, d_x = exact.pass_back(rows, weights, d_out, ctx.activation, **wanted)
+            rows, packed, *weights = ctx.saved_tensors
+            of_inputs = ctx.needs_input_grad[2]
+            found, d_x = exact.pass_back(rows, weights, packed, d_out, ctx.activation, of_inputs=of_inputs)
             return None, None, d_x, *found
         gradients: list[Tensor] = []
         n_layers = len(ctx.saved_tensors) // 2

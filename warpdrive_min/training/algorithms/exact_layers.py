@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from torch import Tensor
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -32,6 +33,20 @@ class Layers:
     sizes: tuple[int, ...]
     """Inputs, units of each hidden layer, and outputs."""
 
+    @classmethod
+    def of(cls, weights: Sequence[Tensor]) -> Layers:
+        """Return the sizes of a network by its weights (outputs, inputs) and biases, layer by layer."""
+        return cls((weights[0].shape[1], *map(len, weights[::2])))
+
+    @property
+    def places(self) -> list[tuple[Indices, Indices]]:
+        """Places of the weights (outputs, inputs) and the biases of each layer, laid end to end."""
+        found, n = [], 0
+        for n_in, n_out in itertools.pairwise(self.sizes):
+            both = np.arange(n, n := n + (n_in + 1) * n_out)
+            found.append((both[:-n_out].reshape(n_out, n_in), both[-n_out:]))
+        return found
+
     def fits(self, *, on_gpu: bool, sums: int = 0) -> bool:
         """Say whether the kernels can take it.
 
@@ -41,12 +56,10 @@ class Layers:
         """
         if len(self.sizes) not in (3, 4) or max(self.sizes[1:]) > WIDEST:
             return False
-        places = [
-            (np.zeros((n_out, n_in), np.int64), np.zeros(n_out, np.int64))
-            for n_in, n_out in itertools.pairwise(self.sizes)
-        ]
-        n_weights, n_rows = len(order(places, 0, on_gpu=True)), sum(self.sizes) + 1 + sums
-        return not on_gpu or 4 * (n_weights + (TILE + SIDE_BY_SIDE) * n_rows) <= SHARED_BYTES
+        if not on_gpu:
+            return True
+        n_weights, n_rows = len(order(self.places, 0, on_gpu=True)), sum(self.sizes) + 1 + sums
+        return 4 * (n_weights + (TILE + SIDE_BY_SIDE) * n_rows) <= SHARED_BYTES
 
     def constants(self) -> dict[str, int]:
         """Return what is compiled in."""
@@ -70,7 +83,7 @@ def order(layers: Sequence[tuple[Indices, Indices]], zero: int, *, on_gpu: bool)
 
 
 def _for_gpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
-    """Return a layer as `exact_learn_block.cuh` has it."""
+    """Return a layer as `exact_layers_block.cuh` has it."""
     wider = -weights.shape[1] % SIDE_BY_SIDE + SIDE_BY_SIDE
     return [
         np.pad(weights, ((0, 0), (0, wider)), constant_values=zero),
@@ -79,7 +92,7 @@ def _for_gpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
 
 
 def _for_cpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
-    """Return a layer as `exact_learn_rows.cuh` has it."""
+    """Return a layer as `exact_layers_rows.cuh` has it."""
 
     def filled(rows: Indices) -> Indices:
         return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % LANES)], constant_values=zero)

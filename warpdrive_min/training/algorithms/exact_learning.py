@@ -6,9 +6,9 @@ To the bits of `Exact`'s kernels one after the other, which write each layer of 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +19,10 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.exact import Exact, parts_of
 from warpdrive_min.training.algorithms.exact_layers import THREADS, Indices, Layers, order
 from warpdrive_min.training.fused.cpu import offset_of
-from warpdrive_min.training.fused.loss import LossRule
+from warpdrive_min.training.fused.loss import N_TERMS, LossRule, RolloutArrays
 
 Tensor = torch.Tensor
-N_TERMS: Final = 5
-"""Policy, value, entropy, approximate KL and clipped rows."""
-INTS: Final = ("choices", "indices", "mask")
-"""Arguments of the kernel that are int32."""
+
 FROM_VALUES, OF_ROWS, OF_ITEMS = 0, 1, 2
 """Advantages: what values are short of returns by; of the rollout's rows; of the minibatch's."""
 
@@ -58,9 +55,7 @@ class ExactLearning:
         parameters: All of its parameters, (n,) float32.
         gradient: Gets the gradient, (n,).
         space: Of the actions.
-        rollout: ``observations``, ``actions``, ``log_probs``, ``returns``, ``old_values``, ``masks`` and ``advantages``
-            of its rows (step, environment), with an axis for agents; contiguous, and where they will stay. There may be
-            no masks, and no advantages, which are then what values are short of returns by, as a constant.
+        rollout: Arrays with its rows.
         rule: Terms and weights of the loss.
         n_rows: Rows of a minibatch.
         at_once: Rows that go through the network together; gradients of more are added up.
@@ -74,7 +69,7 @@ class ExactLearning:
         parameters: Tensor,
         gradient: Tensor,
         space: ActionSpace,
-        rollout: Mapping[str, Tensor | None],
+        rollout: RolloutArrays,
         rule: LossRule,
         *,
         n_rows: int,
@@ -85,22 +80,31 @@ class ExactLearning:
         device, n_agents = parameters.device, observations.shape[-2]
         self._exact, self._gradient = exact, gradient
         self._n_items, self._at_once = n_rows * n_agents, at_once * n_agents
-        self._rollout, self._rule = rollout, rule
+        self._own_advantages = rollout["advantages"]
         self._total = torch.full((), float(self._n_items), device=device)
         self._none, self._no_ints = torch.zeros(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
         self.terms = torch.zeros(N_TERMS, device=device)
-        """Means of the loss's terms: policy, value, entropy, approximate KL and the share of clipped rows, (5,)."""
         self._passes = [
             (each.constants(parameters), Packed([parameters], each.order(parameters))) for each in _passes(network)
         ]
         factor, centre = model.policy_head.bounds
-        self._log_std = model.log_std if space.is_continuous else None
+        log_std = model.log_std.detach() if space.is_continuous else None
+        given = {name: rollout[name] for name in ("observations", "log_probs", "returns", "old_values")} | {
+            "values": rollout["old_values"],
+            "choices": self._no_ints if space.is_continuous else rollout["actions"],
+            "drawn": rollout["actions"] if space.is_continuous else self._none,
+            "mask": self._no_ints if rollout["masks"] is None else rollout["masks"],
+            "log_std": self._none if log_std is None else log_std,
+            "value_weight": rule.vf_loss_coeff,
+            "entropy_weight": rule.entropy_coeff,
+        }
+        self._given: dict[str, Argument] = {name: each for name, each in given.items() if each is not None}
         self._constants: dict[str, Any] = {
             "THREADS": THREADS,
             "DISCRETE": not space.is_continuous,
             "FACTOR": factor,
             "CENTRE": centre,
-            "PLACE_LOG_STD": 0 if self._log_std is None else offset_of(self._log_std, parameters),
+            "PLACE_LOG_STD": 0 if log_std is None else offset_of(log_std, parameters),
             "N_TYPES": space.n_types,
             "N_OUTPUTS": space.n_outputs,
             "SIZES": list(space.categories) or [1],
@@ -123,42 +127,16 @@ class ExactLearning:
         weights: Tensor | None = None,
         total: Tensor | None = None,
     ) -> None:
-        """Write the gradient, and `terms`; enqueues.
-
-        Args:
-            indices: Rows of the rollout, (n_rows,) int32; None: the first ones, in order.
-            values: Gets the values of the rows, as the first steps of the rollout's ``old_values``, if given.
-            advantages: Of the minibatch, (n_rows, n_agents); None: those of the rollout.
-            weights: Must be None: every row counts once.
-            total: What sums are divided by, 0-d; None: the number of rows.
-        """
+        """Write the gradient, and `terms`, as `loss.Learning.find`, without weights; enqueues."""
         assert weights is None, "rows of exact training all count"
-        total = self._total if total is None else total
-        old_values = self._rollout["old_values"]
-        assert old_values is not None
-        own = advantages if advantages is not None else self._rollout["advantages"]
+        own = self._own_advantages if advantages is None else advantages
         kind = OF_ITEMS if advantages is not None else FROM_VALUES if own is None else OF_ROWS
-        arrays = {name: self._rollout[name] for name in ("observations", "log_probs", "returns")}
-        is_choice = self._log_std is None
-        tensors = {
-            **arrays,
-            "choices": self._rollout["actions"] if is_choice else None,
-            "drawn": None if is_choice else self._rollout["actions"],
-            "log_std": None if self._log_std is None else self._log_std.detach(),
-            "mask": self._rollout["masks"],
-            "indices": indices,
-            "old_values": old_values,
-            "values": old_values,
-            "advantages": None if own is None else own.contiguous(),
-        }
-        numbers = {
+        total = self._total if total is None else total
+        how = {"IS_DEALT": indices is not None, "ADVANTAGES": kind, "STORES": values is not None}
+        rows = {
+            "indices": self._no_ints if indices is None else indices,
+            "advantages": self._none if own is None else own.contiguous(),
             "total": total,
-            "value_weight": self._rule.vf_loss_coeff,
-            "entropy_weight": self._rule.entropy_coeff,
-        }
-        filled = {
-            name: (self._no_ints if name in INTS else self._none) if tensor is None else tensor
-            for name, tensor in tensors.items()
         }
         for first in range(0, self._n_items, self._at_once):
             n_rows = min(self._at_once, self._n_items - first)
@@ -172,8 +150,7 @@ class ExactLearning:
             }
             for sizes, packed in self._passes:
                 packed.pack()
-                how = {"IS_DEALT": indices is not None, "ADVANTAGES": kind, "STORES": values is not None}
-                given = {**filled, **numbers, **of_rows, "weights": packed.numbers}
+                given = {**self._given, **rows, **of_rows, "weights": packed.numbers}
                 constants = {**self._constants, **sizes, **how}
                 self._exact.launch_blocks("exact_learn.cu", constants, "learn", (n_parts, THREADS), **given)
             sums = self._exact.add_up(parts)

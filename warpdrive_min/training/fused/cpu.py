@@ -6,7 +6,7 @@ So a network is evaluated in one kernel, and a minibatch's loss and gradients ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,7 @@ from warpdrive_min.backends.base import Argument, Kernel, Launch
 from warpdrive_min.function_manager import LaunchShape
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Precision
-from warpdrive_min.training.fused.loss import LossRule
+from warpdrive_min.training.fused.loss import N_TERMS, LossRule, RolloutArrays
 
 Tensor = torch.Tensor
 
@@ -136,9 +136,7 @@ class Learning:
         parameters: All of them, (n,) float32.
         gradient: Gets the gradient, (n,).
         space: Of the actions.
-        rollout: ``observations``, ``actions``, ``log_probs``, ``returns``, ``old_values``, ``masks`` and ``advantages``
-            of its rows (step, environment), with an axis for agents; contiguous, and where they will stay. There may be
-            no masks, and no advantages, which are then what values are short of returns by, as a constant.
+        rollout: Arrays with its rows.
         rule: Terms and weights of the loss.
         normalises: Advantages of a minibatch are shifted and scaled to mean 0 and standard deviation 1.
         n_rows: Rows of a minibatch.
@@ -150,7 +148,7 @@ class Learning:
         parameters: Tensor,
         gradient: Tensor,
         space: ActionSpace,
-        rollout: Mapping[str, Tensor | None],
+        rollout: RolloutArrays,
         rule: LossRule,
         *,
         normalises: bool,
@@ -159,8 +157,7 @@ class Learning:
         observations = rollout["observations"]
         assert observations is not None
         n_agents = observations.shape[-2]
-        self.terms = torch.zeros(5)
-        """Means of the loss's terms: policy, value, entropy, approximate KL and the share of clipped rows, (5,)."""
+        self.terms = torch.zeros(N_TERMS)
         self._taken, self._weights = torch.zeros(n_rows, n_agents), torch.zeros(n_rows, 1)
         self._total = torch.full((), float(n_rows * n_agents))
         is_shared = network.policy[0] is network.value[0]
@@ -215,15 +212,7 @@ class Learning:
         weights: Tensor | None = None,
         total: Tensor | None = None,
     ) -> None:
-        """Write the gradient, and `terms`.
-
-        Args:
-            indices: Rows of the rollout, (n_rows,) int32, that stay where they are; None: the first ones, in order.
-            values: Gets the values of the rows, (n_rows, n_agents) and where it stays, if given.
-            advantages: Of the minibatch, (n_rows, n_agents); None: those of the rollout.
-            weights: (n_rows, 1); None: every row counts once.
-            total: What sums are divided by, 0-d; needed with weights.
-        """
+        """Write the gradient, and `terms`, as `loss.Learning.find`; a launch is kept for tensors where they are."""
         key = *(None if each is None else each.data_ptr() for each in (indices, values)), weights is None
         if key not in self._launches:
             has_advantages = self._given["advantages"] is not None

@@ -6,7 +6,7 @@ the time of a pass forward, one over the loss and one back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -16,12 +16,10 @@ from warpdrive_min.training.config import Precision
 from warpdrive_min.training.fused import narrow
 from warpdrive_min.training.fused.activations import in_kernels
 from warpdrive_min.training.fused.cpu import Network, offset_of
-from warpdrive_min.training.fused.loss import LossRule
+from warpdrive_min.training.fused.loss import N_TERMS, LossRule, RolloutArrays
 
 Tensor = torch.Tensor
 
-N_TERMS: Final = 5
-"""Policy, value, entropy, approximate KL and clipped rows."""
 ROWS: Final = 64
 """Rows of a block."""
 WARPS: Final = 4
@@ -53,9 +51,7 @@ class Learning:
         parameters: All of them, (n,) float32.
         gradient: Gets the gradient, (n,).
         space: Of the actions.
-        rollout: ``observations``, ``actions``, ``log_probs``, ``returns``, ``old_values``, ``masks`` and ``advantages``
-            of its rows (step, environment), with an axis for agents; contiguous, and where they will stay. There may be
-            no masks, and no advantages, which are then what values are short of returns by, as a constant.
+        rollout: Arrays with its rows.
         rule: Terms and weights of the loss.
         precision: Of products.
         n_rows: Rows of a minibatch.
@@ -67,7 +63,7 @@ class Learning:
         parameters: Tensor,
         gradient: Tensor,
         space: ActionSpace,
-        rollout: Mapping[str, Tensor | None],
+        rollout: RolloutArrays,
         rule: LossRule,
         *,
         precision: Precision,
@@ -77,7 +73,6 @@ class Learning:
         assert observations is not None
         device, n_agents = observations.device, observations.shape[-2]
         self.terms = torch.zeros(N_TERMS, device=device)
-        """Means of the loss's terms: policy, value, entropy, approximate KL and the share of clipped rows, (5,)."""
         self._gradient, self._n_items = gradient, n_rows * n_agents
         self._total = torch.full((), float(self._n_items), device=device)
         is_shared, sizes = network.policy[0] is network.value[0], network.sizes
@@ -124,15 +119,7 @@ class Learning:
         weights: Tensor | None = None,
         total: Tensor | None = None,
     ) -> None:
-        """Write the gradient, and `terms`; enqueues.
-
-        Args:
-            indices: Rows of the rollout, (n_rows,) int32; None: the first ones, in order.
-            values: Gets the values of the rows, as the first steps of the rollout's ``old_values``, if given.
-            advantages: Of the minibatch, (n_rows, n_agents); None: those of the rollout.
-            weights: (n_rows, 1); None: every row counts once.
-            total: What sums are divided by, 0-d; None: the number of rows.
-        """
+        """Write the gradient, and `terms`, as `loss.Learning.find`; enqueues."""
         from warpdrive_min.training.fused import learning_kernels
 
         total = self._total if total is None else total

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -18,6 +18,8 @@ Tensor = torch.Tensor
 Evaluated = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 """Loss, its terms, and its gradients by head, values and log_std."""
 
+N_TERMS: Final = 5
+"""Policy, value, entropy, approximate KL and clipped rows."""
 MOST_ROWS: Final = 128
 """Rows of a block."""
 TILE: Final = 1_024
@@ -43,6 +45,40 @@ class Minibatch(NamedTuple):
     """``(rows, n_agents, n_outputs)`` int32; 0 forbids a choice."""
     old_values: Tensor | None = None
     """Values when the actions were drawn, of use with ``value_clip`` only."""
+
+
+RolloutArrays = Mapping[str, Tensor | None]
+"""``observations``, ``actions``, ``log_probs``, ``returns``, ``old_values``, ``masks`` and ``advantages`` of all rows
+(step, environment) of a rollout, with an axis for agents; contiguous, and where they will stay. There may be no masks,
+and no advantages, which are then what values are short of returns by, as a constant."""
+
+
+class Learning(Protocol):
+    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows."""
+
+    terms: Tensor
+    """Means of the loss's terms: policy, value, entropy, approximate KL and the share of clipped rows, (5,)."""
+
+    def find(
+        self,
+        indices: Tensor | None,
+        values: Tensor | None = None,
+        *,
+        advantages: Tensor | None = None,
+        weights: Tensor | None = None,
+        total: Tensor | None = None,
+    ) -> None:
+        """Write the gradient, and `terms`; enqueues.
+
+        Args:
+            indices: Rows of the rollout, (n_rows,) int32, that stay where they are; None: the first ones, in order.
+            values: Gets the values of the rows, as the first steps of the rollout's ``old_values``, if given; it stays
+                where it is.
+            advantages: Of the minibatch, (n_rows, n_agents); None: those of the rollout.
+            weights: (n_rows, 1); None: every row counts once.
+            total: What sums are divided by, 0-d, which weights need; None: the number of rows.
+        """
+        ...
 
 
 class LossRule(NamedTuple):
