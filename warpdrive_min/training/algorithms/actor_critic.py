@@ -19,7 +19,7 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.fused import cpu, is_supported, learning
 from warpdrive_min.training.fused import loss as fused_loss
-from warpdrive_min.training.fused.loss import Learning, LossRule, Minibatch
+from warpdrive_min.training.fused.loss import N_TERMS, Learning, LossRule, Minibatch
 from warpdrive_min.training.fused.rows import take
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import average
@@ -321,7 +321,7 @@ class ActorCriticAlgorithm:
             given = {"advantages": advantages} if self._values_come_first else {}
             self._learning.find(_numbers(rows), self._values_of_rows, weights=weights, total=total, **given)
             return self._learning.terms, n_counted
-        sums = torch.zeros(5, *self.shape, device=total.device)
+        sums = torch.zeros(N_TERMS, *self.shape, device=total.device)
         for index, (part, within) in enumerate(self._parts(rows)):
             head, values = self.evaluate(buffer, part)
             if not self._values_come_first:

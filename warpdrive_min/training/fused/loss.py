@@ -224,7 +224,7 @@ def _evaluate(
         COLUMNS=columns,
         num_warps=WARPS,
     )
-    loss, terms = head.new_empty(()), head.new_empty(5)
+    loss, terms = head.new_empty(()), head.new_empty(N_TERMS)
     loss_kernels.add_up[(1,)](
         partial,
         n_programs,
