@@ -37,6 +37,8 @@ class Kept:
     """Words with which the command goes on where it was; None: it starts again."""
     folder: Path | None = None
     """Folder of all temporary files."""
+    stopped_by: int | None = None
+    """Number of the signal that unwinds it; None: none has come."""
 
     def line(self, number: int) -> str:
         """Say what a command that is stopped has kept, and how to go on."""
@@ -85,11 +87,14 @@ def stoppable() -> Iterator[None]:
     _on_signals(_end_at_once)
     try:
         yield
-    except SystemExit as end:
-        if isinstance(end.code, int) and end.code - 128 in SIGNALS:  # a signal's, whoever has caught it
+    except (SystemExit, Exception) as end:
+        # A signal's, whoever has caught it; libraries in C may make another error of what it raised within them.
+        code = end.code if isinstance(end, SystemExit) else None
+        number = code - 128 if isinstance(code, int) else KEPT.stopped_by
+        if number in SIGNALS:
             with suppress(OSError):
                 sys.stdout.flush()
-            _end_at_once(end.code - 128)  # all is tidy, and libraries take seconds to take leave
+            _end_at_once(number)  # all is tidy, and libraries take seconds to take leave
         raise
     finally:
         for each in SIGNALS:  # nothing is left to stop, and what an interpreter that ends makes of a signal is its own
@@ -164,6 +169,7 @@ def _unwind(number: int, frame: FrameType | None) -> None:
 
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
+    KEPT.stopped_by = number
     late = threading.Timer(ENDING_S, _give_up, (number,))
     late.daemon = True
     late.start()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bench.stopping import Kept
 from tests.bench.attack import ROOT, Attack
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+STOPPED = "stopped by SIGTERM: nothing was finished; `python -m bench run` starts again\n"
 
 
 @pytest.mark.parametrize(
@@ -38,8 +40,8 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
     assert kept.line(signal.SIGTERM) == f"stopped by SIGTERM: {says.replace('FILE', str(file))}"
 
 
-def test_second_signal_does_not_disturb_the_end_that_a_deadline_bounds():
-    """Who catches the first one, or takes too long over it, is ended all the same, after one line."""
+def _stoppable(body: str) -> subprocess.CompletedProcess:
+    """Run `body`, lines of Python, in a process as a command that takes at most 0.3 s to unwind."""
     code = (
         "import os, signal, sys, time; from bench import stopping\n"
         "stopping.ENDING_S = 0.3; sys.argv = ['bench', 'run']\n"
@@ -48,13 +50,28 @@ def test_second_signal_does_not_disturb_the_end_that_a_deadline_bounds():
         "sys.modules['warpdrive_min.stopping'] = Module(Stopped=lambda number: SystemExit(128 + number))\n"
         "with stopping.stoppable():\n"
         "    stopping._on_signals(stopping._unwind)\n"
-        "    try: os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
-        "    except BaseException as stopped: print(type(stopped).__name__, flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
     )
-    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
-    assert (done.returncode, done.stdout) == (143, "SystemExit\n")
-    assert done.stderr == "stopped by SIGTERM: nothing was finished; `python -m bench run` starts again\n"
+    code += textwrap.indent(body, "    ")
+    return subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
+
+
+def test_second_signal_does_not_disturb_the_end_that_a_deadline_bounds():
+    """Who catches the first one, or takes too long over it, is ended all the same, after one line."""
+    done = _stoppable(
+        "try: os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
+        "except BaseException as stopped: print(type(stopped).__name__, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, "SystemExit\n", STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("turned", "code"), [("ValueError('matrix')", 143), ("SystemExit('no figure')", 143), ("SystemExit(0)", 0)]
+)
+def test_signal_that_a_library_makes_another_error_of_is_still_a_signal(turned, code):
+    """Compiled code may replace what a handler raised; a command that ends well all the same has its own code."""
+    done = _stoppable(f"try: os.kill(os.getpid(), signal.SIGTERM)\nexcept SystemExit: raise {turned} from None\n")
+    assert (done.returncode, done.stderr) == (code, STOPPED if code else "")
 
 
 @linux
