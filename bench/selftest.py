@@ -264,12 +264,13 @@ def measure_costs(
     keeps(kept.a, kept.b, words=("--measure", "--resume", run_id))
     found, failed = dict[str, changes.Cost](), list[str]()
     for index, (change, seen) in enumerate(changes.measured(todo, preset, run_id, kept, at_once), start=1):
-        failed += [f"{change.name}: {text}" for text in (*seen.skipped, *seen.failed)]
+        wrong = [f"{change.name}: {text}" for text in (*seen.skipped, *seen.failed)]
+        for text in wrong:
+            say(f"failed: {text}")
+        failed += wrong
         for pair in seen.pairs:
             found[change.name] = cost = changes.Cost.of(change, pair, run_id)
             say(f"{index}/{len(todo)} {change.name}: {cost.slower:+.2%} ({cost.low:+.2%} to {cost.high:+.2%})")
             changes.keep({change.name: cost}, out / changes.COSTS)
-    for text in failed:
-        say(f"failed: {text}")
     say(f"{len(found)} of {len(todo)} changes measured: {out / changes.COSTS}")
     return failed
