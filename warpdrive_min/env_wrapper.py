@@ -158,6 +158,7 @@ class EnvWrapper:
         )
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
+        self._of_one_row: CUDAFunctionManager | None = None
         self._bound: dict[tuple[int, Keep, str | Policy], tuple[Launch, Any]] = {}
         self._sampler: CUDASampler | None = None
         for name, stages in sequences.items():
@@ -317,23 +318,40 @@ class EnvWrapper:
             self.env.step()
         return None
 
-    def bound_step(self, **arrays: torch.Tensor) -> Launch | None:
+    def bound_step(self, *, of_one_row: bool = False, **arrays: torch.Tensor) -> Launch | None:
         """Return a step of all copies that uses other tensors than the data manager's, by the names of theirs.
 
         So a rollout can have each step's observations written where they will be learned from. Arrays of whose rows a
         kernel writes only some, or that it reads, must not be replaced by tensors of other content.
 
+        Args:
+            of_one_row: Observations, also last ones, are one row for all agents, of an environment that has
+                `own_columns`; compiles its kernels once more.
+            arrays: The tensors.
+
         Returns:
-            Enqueues the step; None where it is not one launch, or one sequence of launches, of our own contract.
+            Enqueues the step; None where it is not one launch, or one sequence of launches, of our own contract, or
+            has no such rows.
 
         Raises:
             BindingError: A tensor has another dtype, shape or device than the kernel declares.
         """
         if not (self.vectorised and self.auto_reset and self.resets_itself and isinstance(self.env, Environment)):
             return None
-        if self.debug:
+        if self.debug or (of_one_row and self.env.own_columns is None):
             return None
-        return self.cuda_function_manager.bind(self._step_name(), self.cuda_data_manager, **arrays)
+        functions = self._functions_of_one_row() if of_one_row else self.cuda_function_manager
+        return functions.bind(self._step_name(), self.cuda_data_manager, **arrays)
+
+    def _functions_of_one_row(self) -> CUDAFunctionManager:
+        """Return the kernels of an environment that has `own_columns`, which write one row of observations."""
+        if self._of_one_row is None:
+            sources, constants = self._loaded
+            self._of_one_row = self.function_manager_class(
+                self.n_agents, self.n_envs, self.blocks_per_env, backend=self.backend, fills=True
+            )
+            self._of_one_row.load(sources, {**constants, "N_ROWS": 1})
+        return self._of_one_row
 
     # -------------------------------------------------------------- many steps
 

@@ -102,6 +102,16 @@ class CUDAEnvironmentContext:
         """
         return blocks_per_env or -(-self.num_agents // MAX_THREADS)
 
+    @property
+    def own_columns(self) -> int | None:
+        """First of the columns, one for each agent, in which agents mark themselves with a 1 and all else see a 0.
+
+        All other columns are the same for all agents of an environment. Kernels then write `N_ROWS` rows of
+        ``observations``: one for each agent, or where that constant is 1 a single one, in which nobody is marked. None:
+        observations differ otherwise.
+        """
+        return None
+
     def kernel_sequences(self, auto_reset: bool) -> Mapping[str, Sequence[KernelCall]]:
         """Return what ``step`` and ``reset`` are made of where they are not one kernel each.
 

@@ -206,6 +206,11 @@ class TagGridWorld(Environment):
         step: list[KernelCall] = [("move", {}), ("approach", {"restarted": 0}), *name_nearest(0), observe]
         return {"step": step + (restart(0, force=0) if auto_reset else []), "reset": restart(1)}
 
+    @property
+    def own_columns(self) -> int | None:
+        """First of the columns that say whether an agent is oneself, of full observations."""
+        return 3 * self.num_agents if self.config.use_full_observation and not self.is_spread else None
+
     def scene(self, episode: Episode) -> Scene:
         """Show the cells, the taggers, the runner, and where they came from."""
         return draw(self.config, episode)
@@ -215,6 +220,7 @@ class TagGridWorld(Environment):
         config = self.config
         return {
             "N_FEATURES": config.n_features,
+            "N_ROWS": self.num_agents,
             "N_STARTS": config.n_starts,
             "GRID_LENGTH": config.grid_length,
             "USE_FULL_OBSERVATION": config.use_full_observation,

@@ -3,7 +3,8 @@
 // A block owns its environments and its threads stride over their agents, however many: agents read each other's cells
 // in global memory after a barrier, so that shared memory holds a few words an environment. The nearest tagger is found
 // by minima of integers, whose order of arrival does not matter: first the distance, then the lowest id at it.
-// Observations, most of the traffic, are written by neighbouring threads to consecutive addresses.
+// Observations, most of the traffic, are written by neighbouring threads to consecutive addresses. Of full ones a single
+// row may be wanted (N_ROWS is 1): what all agents see, in which nobody is marked as oneself.
 
 #include "agent.cuh"
 
@@ -51,9 +52,12 @@ WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], co
 
 // ---------------------------------------------------------------------------------------------- observe
 
+// Whose a row is; nobody's, who is no agent, where it is what all see.
+WD_FN int self_of(int row) { return N_ROWS == 1 ? N_AGENTS : row; }
+
 // Writes the rows of environments at the end of an episode to `ends`, and where all are seen those of others, too.
 WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS],
-                   float (*observations)[N_AGENTS][N_FEATURES], float (*ends)[N_AGENTS][N_FEATURES]) {
+                   float (*observations)[N_ROWS][N_FEATURES], float (*ends)[N_ROWS][N_FEATURES]) {
 #if defined(__CUDACC__)
   if (USE_FULL_OBSERVATION) {  // a thread writes a column, which is the same for all agents, but for who is oneself
     for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_FEATURES; item += WD_STRIDE) {
@@ -62,18 +66,18 @@ WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_
       float(*const rows)[N_FEATURES] = (game.ended[local] ? ends : observations)[env];
       const float of_all = seen(game.progress[local], 0, loc_x[env], loc_y[env], RUNNER, column);
       const int marked = column - 3 * N_AGENTS;
-      for (int self = 0; self < N_AGENTS; ++self)
-        rows[self][column] = marked >= 0 && marked < N_AGENTS ? (self == marked ? 1.f : 0.f) : of_all;
+      for (int row = 0; row < N_ROWS; ++row)
+        rows[row][column] = marked >= 0 && marked < N_AGENTS ? (self_of(row) == marked ? 1.f : 0.f) : of_all;
     }
     return;
   }
 #endif
-  for (int row = WD_THREAD / LANES; row < ENVS_PER_BLOCK * N_AGENTS; row += WD_STRIDE / LANES) {
-    const int local = row / N_AGENTS, self = row % N_AGENTS, env = WD_FIRST_ENV + local;
+  for (int item = WD_THREAD / LANES; item < ENVS_PER_BLOCK * N_ROWS; item += WD_STRIDE / LANES) {
+    const int local = item / N_ROWS, row = item % N_ROWS, self = self_of(row), env = WD_FIRST_ENV + local;
     if (env >= n_envs || !(all || game.ended[local])) continue;
-    float* const target = (game.ended[local] ? ends : observations)[env][self];
+    float* const target = (game.ended[local] ? ends : observations)[env][row];
 #if !defined(__CUDACC__)
-    if (USE_FULL_OBSERVATION && self > 0) {  // the row before, but for who is oneself
+    if (USE_FULL_OBSERVATION && row > 0) {  // the row before, but for who is oneself
       std::memcpy(target, target - N_FEATURES, sizeof(float) * N_FEATURES);
       target[3 * N_AGENTS + self - 1] = 0.f;
       target[3 * N_AGENTS + self] = 1.f;
@@ -129,8 +133,8 @@ WD_FN void start(Game& game, int n_envs, int (*loc_x)[N_AGENTS], int (*loc_y)[N_
 
 WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_x_reset_pool)[N_AGENTS],
                 const int (*loc_y_reset_pool)[N_AGENTS], const int (*sampled_actions)[N_AGENTS][1],
-                float (*rewards)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES],
-                float (*final_observations)[N_AGENTS][N_FEATURES], int* terminated, int* truncated, int* _done_,
+                float (*rewards)[N_AGENTS], float (*observations)[N_ROWS][N_FEATURES],
+                float (*final_observations)[N_ROWS][N_FEATURES], int* terminated, int* truncated, int* _done_,
                 int* _timestep_, int* _episode_, const int* _reset_seed_, int n_envs) {
   WD_SHARED Game game;
 
@@ -173,7 +177,7 @@ WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_
 }
 
 WD_KERNEL(reset)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_x_reset_pool)[N_AGENTS],
-                 const int (*loc_y_reset_pool)[N_AGENTS], float (*observations)[N_AGENTS][N_FEATURES], int* _done_,
+                 const int (*loc_y_reset_pool)[N_AGENTS], float (*observations)[N_ROWS][N_FEATURES], int* _done_,
                  int* _timestep_, int* _episode_, const int* _reset_seed_, int force, int n_envs) {
   WD_SHARED Game game;
   WD_EACH_ENV(local, env) {

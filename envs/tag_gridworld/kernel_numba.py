@@ -29,7 +29,7 @@ def build(c: Any) -> dict[str, Any]:
     """Close the kernels over the constants."""
     move, place, squared_distance, reward, seen = agent_functions(c)
     threads, envs_per_block, auto_reset = c.THREADS, c.ENVS_PER_BLOCK, c.AUTO_RESET
-    n_agents, n_features = c.N_AGENTS, c.N_FEATURES
+    n_agents, n_rows, n_features = c.N_AGENTS, c.N_ROWS, c.N_FEATURES
     episode_length, full = c.EPISODE_LENGTH, c.USE_FULL_OBSERVATION
 
     runner = n_agents - 1
@@ -91,10 +91,10 @@ def build(c: Any) -> dict[str, Any]:
                     rows = ends if block.ended[local] != 0 else observations
                     of_all = seen(block.progress[local], 0, env, positions, runner, column)
                     marked = column - 3 * n_agents
-                    for index in range(n_agents):
-                        self = natural(index)
-                        is_own = float32(1 if self == marked else 0)
-                        rows[env, self, column] = is_own if 0 <= marked < n_agents else of_all
+                    for index in range(n_rows):  # one alone is what all see, in which nobody is marked
+                        row = natural(index)
+                        is_own = float32(1 if n_rows > 1 and row == marked else 0)
+                        rows[env, row, column] = is_own if 0 <= marked < n_agents else of_all
             return
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
             local, env, self = agent_at(row, envs_per_block, n_agents)

@@ -60,10 +60,10 @@ def test_starter_passes(backend, write):
     assert not [result for result in results.values() if result.status == "failed"], results
     skipped = {name: result.detail for name, result in results.items() if result.status == "skipped"}
     if backend == "cpu":
-        assert set(skipped) == {"bounds", "consistency", "bit-identity", "rollout"}
+        assert set(skipped) == {"bounds", "consistency", "bit-identity", "rollout", "one-row"}
         assert all(skipped.values())
     else:
-        assert not skipped
+        assert set(skipped) <= {"one-row"}
         assert "0 of" in results["consistency"].detail
         assert "no episode ended" not in results["consistency"].detail, "the run must end episodes"
 

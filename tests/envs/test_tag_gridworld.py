@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from envs.tag_gridworld import TagGridWorld, TagGridWorldConfig
 from tests.envs.builders import got, put, started
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import EnvWrapper
+from warpdrive_min.validation import Result, Subject, run_checks
 
 here = pytest.mark.parametrize("backend", BACKENDS_HERE)
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
@@ -245,6 +247,35 @@ def test_pool_rows_are_joint_and_uniform(backend):
     if not is_simulated(backend):
         counts = np.bincount(np.concatenate(drawn), minlength=5)
         assert ((counts - 800) ** 2 / 800).sum() < 18.5  # chi-square, 4 degrees of freedom, 0.1 %
+
+
+# ------------------------------------------------------------------ what all agents see
+
+
+def one_row(cls, backend, **config) -> Result:
+    """Return what the check of kernels that write one row for all agents says."""
+    subject = Subject(target="", cls=cls, config={**FIVE, **config}, backend=backend, n_envs=7, n_steps=12)
+    return run_checks(subject, ["one-row"])[0]
+
+
+@here
+def test_one_row_is_what_all_agents_see(backend):
+    """It is the row of each but for the mark, also where episodes end; partial observations have none."""
+    full, partial = (one_row(TagGridWorld, backend, use_full_observation=is_full) for is_full in (True, False))
+    assert full.status == ("skipped" if backend == "cpu" else "passed"), full
+    assert partial.status == "skipped"
+
+
+def test_one_row_that_marks_somebody_is_caught(tmp_path):
+    """A kernel that takes the one row for that of the first agent fails the check."""
+    folder = Path(TagGridWorld.kernel_sources["cuda_c"]).parent
+    for name in ("kernel.cu", "agent.cuh"):
+        (tmp_path / name).write_text((folder / name).read_text().replace("N_ROWS == 1 ? N_AGENTS : row", "row"))
+    sources = {**TagGridWorld.kernel_sources, "cuda_c": tmp_path / "kernel.cu"}
+    faulty = type("Faulty", (TagGridWorld,), {"kernel_sources": sources})
+    result = one_row(faulty, "host")
+    assert result.status == "failed"
+    assert "observations of environment 0, agent 0, element 15" in result.detail
 
 
 # ------------------------------------------------------------------ config

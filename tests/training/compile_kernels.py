@@ -17,7 +17,7 @@ from triton.backends.driver import DriverBase
 from triton.runtime.jit import JITFunction
 
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import activations, learning, loss, narrow, wide
+from warpdrive_min.training.fused import activations, learning, loss, narrow, shared, wide
 from warpdrive_min.training.fused.cpu import Network
 from warpdrive_min.training.fused.loss import LossRule, Minibatch
 
@@ -71,24 +71,26 @@ def pass_through(evaluate: Callable[..., torch.Tensor], sizes: tuple[int, ...], 
     evaluate(torch.randn(ROWS, sizes[0]), weights(*sizes), name, precision).sum().backward()
 
 
-def learn(*, is_shared: bool, is_ppo: bool, precision: str) -> None:
-    """Find the gradients of a small network in one pass, and those of a loss."""
-    policy, value = weights(6, 64, 32, SPACE.n_outputs), weights(6, 64, 32, 1)
+def learn(*, is_shared: bool, is_ppo: bool, precision: str, own_columns: int | None = None) -> None:
+    """Find the gradients of a small network in one pass, and those of a loss; on shared observations if so."""
+    parts = weights(6, 64, 32, SPACE.n_outputs) + weights(6, 64, 32, 1)
+    vector = torch.cat([part.detach().flatten() for part in parts])
+    cut = zip(vector.split([part.numel() for part in parts]), parts, strict=True)
+    views = [flat.view_as(part) for flat, part in cut]
+    policy, value = views[:6], views[6:]
     value = policy[:4] + value[4:] if is_shared else value
     shape = (ROWS, 1, AGENTS)
     rule = LossRule(torch.ones(()), torch.ones(()), 0.2, is_ppo, 0.1 if is_ppo else None)
     rollout = {
-        "observations": torch.zeros(*shape, 6),
+        "observations": torch.zeros(*shape[:2], AGENTS if own_columns is None else 1, 6),
         "actions": torch.zeros(*shape, 2, dtype=torch.int32),
         **{name: torch.zeros(shape) for name in ("log_probs", "returns", "old_values")},
         "masks": torch.ones(*shape, SPACE.n_outputs, dtype=torch.int32) if is_ppo else None,
         "advantages": torch.zeros(shape) if is_ppo else None,
     }
-    network, vector = (
-        Network(policy, value, is_tanh=True, is_box=False, scale=1, offset=0, log_std=None),
-        torch.zeros(9_999),
-    )
-    one_pass = learning.Learning(network, vector, vector, SPACE, rollout, rule, precision=precision, n_rows=ROWS)
+    network = Network(policy, value, is_tanh=True, is_box=False, scale=1, offset=0, log_std=None)
+    given = {"precision": precision, "n_rows": ROWS, "own_columns": own_columns}
+    one_pass = learning.Learning(network, vector, vector, SPACE, rollout, rule, **given)
     indices = torch.arange(ROWS, dtype=torch.int32) if is_ppo else None
     one_pass.find(indices, None if is_ppo else rollout["old_values"])
     flat = {name: each.flatten(0, 1) for name, each in rollout.items() if each is not None}
@@ -122,6 +124,10 @@ def main(capability: int) -> None:
     pass_through(wide.wide, (71, 256, 256, 23), rough, "bf16")
     learn(is_shared=True, is_ppo=True, precision="tf32")
     learn(is_shared=False, is_ppo=False, precision="fp32")
+    learn(is_shared=True, is_ppo=True, precision="fp32", own_columns=3)
+    seen = shared.SharedRows(torch.zeros(ROWS, 1, 6), AGENTS, 3)
+    w1, _, *others = weights(6, 64, 32, 3)
+    shared.outputs(seen, torch.zeros(ROWS, 1, 64), (w1, *others), rough, "tf32")
     print(*sorted(names))
 
 

@@ -56,14 +56,36 @@ class AgentArrays:
     rewards: torch.Tensor = field(repr=False)
     timestep: torch.Tensor = field(repr=False)
     """Steps done in the episode, (n_envs,) int32: 0 where one begins."""
+    own_columns: int | None = None
+    """First of the columns in which agents mark themselves, where a rollout keeps the one row of observations that is
+    otherwise that of all agents of an environment; None: it keeps the row of each agent."""
 
     @property
     def n_agents(self) -> int:
         """Agents of the policy."""
         return len(self.agents)
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of an environment's observations that a rollout keeps."""
+        return self.n_agents if self.own_columns is None else 1
+
+    def restore(self, kept: torch.Tensor) -> None:
+        """Write the last observations that a rollout kept, (n_envs, n_rows, n_features), as a whole; enqueues."""
+        self.observations[0].copy_(kept)
+        if self.own_columns is not None:
+            self._own(self.observations[0]).diagonal(dim1=1, dim2=2).fill_(1.0)
+
+    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+        assert self.own_columns is not None
+        return rows[..., self.own_columns : self.own_columns + self.n_agents]
+
     def observe(self, out: torch.Tensor, mask: torch.Tensor | None = None) -> None:
-        """Copy what the agents see into ``out`` (n_envs, n_agents, n_features), and their masks; enqueues."""
+        """Copy what the agents see into ``out`` (n_envs, n_rows, n_features), and their masks; enqueues."""
+        if self.own_columns is not None:
+            out.copy_(self.observations[0][:, :1])
+            self._own(out).zero_()
+            return
         first = 0
         for array in self.observations:
             entries = flat_entries(array)

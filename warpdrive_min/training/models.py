@@ -28,6 +28,7 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused import perceptron
 from warpdrive_min.training.fused.columns import split
 from warpdrive_min.training.fused.cpu import Network
+from warpdrive_min.training.fused.shared import SharedRows
 from warpdrive_min.training.normalisation import Normaliser
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ class FullyConnected(ActorCritic):
         self.vf_head = nn.Linear(self.fc.width, 1)
         initialise(self, config.init_method)
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observations: Tensor | SharedRows) -> tuple[Tensor, Tensor]:
         """Return head and value."""
         if self.value_fc is not None:
             return self.act(observations), self.value(observations)
@@ -289,11 +290,11 @@ class FullyConnected(ActorCritic):
         head, value = split(outputs)
         return self.policy_head.bound(head), value
 
-    def act(self, observations: Tensor) -> Tensor:
+    def act(self, observations: Tensor | SharedRows) -> Tensor:
         """Return the head."""
         return self.policy_head.bound(self.fc.under(observations, self.policy_head))
 
-    def value(self, observations: Tensor) -> Tensor:
+    def value(self, observations: Tensor | SharedRows) -> Tensor:
         """Return the value."""
         below = self.fc if self.value_fc is None else self.value_fc
         return below.under(observations, self.vf_head).squeeze(-1)
@@ -461,8 +462,10 @@ class Trunk(nn.Sequential):
             return "model.fused is false"
         return ""
 
-    def under(self, inputs: Tensor, *heads: nn.Linear) -> Tensor:
+    def under(self, inputs: Tensor | SharedRows, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
+
+        Rows that agents share are for trunks without an `obstacle`.
 
         Raises:
             ConfigError: On a GPU it is to be one kernel, and cannot.
@@ -471,6 +474,9 @@ class Trunk(nn.Sequential):
         bias: Tensor = heads[0].bias
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+        if isinstance(inputs, SharedRows):
+            fused = inputs.under([*self.parameters(), weight, bias], self.activation)
+            return nn.functional.linear(self._of_shared(inputs), weight, bias) if fused is None else fused
         if self.exact is not None:
             return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self.activation)
         if self.fused is not False:
@@ -480,6 +486,15 @@ class Trunk(nn.Sequential):
             if fused is not None:
                 return fused
         return nn.functional.linear(self(inputs), weight, bias)
+
+    def _of_shared(self, inputs: SharedRows) -> Tensor:
+        """Return the last hidden layer of all agents, ``(..., n_agents, width)``."""
+        (weight, bias, *_), (first, *others) = self.parameters(), self.children()
+        _, act = first.children()
+        hidden: Tensor = act(inputs.first_layer(weight, bias))
+        for layer in others:
+            hidden = layer(hidden)
+        return hidden
 
 
 def initialise(model: nn.Module, method: str | None) -> None:

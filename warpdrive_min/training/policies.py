@@ -10,13 +10,14 @@ from typing import Any, Final, Protocol
 import torch
 
 from warpdrive_min.backends.base import Launch
-from warpdrive_min.constants import Constants
+from warpdrive_min.constants import FINAL_OBSERVATIONS, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import Member, PolicyConfig, present
 from warpdrive_min.training.fused import cpu
+from warpdrive_min.training.fused.shared import SharedRows
 from warpdrive_min.training.members import Members, by_member
 from warpdrive_min.training.normalisation import Moments, normalisers
 from warpdrive_min.training.recurrent import Memory, Recurrent
@@ -123,12 +124,16 @@ class PolicyGroup:
         observations, mask = self._place(t)
         if t == 0 or not self.is_direct:
             self.arrays.observe(observations, mask)
+        seen = observations if self.buffer is None else self.buffer.seen(observations)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
         self._recall(t)
-        self.actions.put(self.arrays, self._head(observations), mask, log_std)
+        self.actions.put(self.arrays, self._head(seen), mask, log_std)
 
-    def _head(self, observations: torch.Tensor) -> torch.Tensor:
+    def _head(self, observations: torch.Tensor | SharedRows) -> torch.Tensor:
         """Return the head of observations; enqueues."""
+        if isinstance(observations, SharedRows):
+            shared: torch.Tensor = self.acting.act(observations)
+            return shared
         if self.memory is not None:
             return self.memory.act(observations)
         if self._evaluation is _UNKNOWN:
@@ -154,7 +159,7 @@ class PolicyGroup:
         if self.buffer is None:
             return
         if self.is_direct:
-            self.arrays.observations[0].copy_(self.buffer.observations[-1])
+            self.arrays.restore(self.buffer.observations[-1])
         else:
             self.arrays.observe(*self.buffer.observation(-1))
         if self.arrays.rows is not None:
@@ -391,6 +396,9 @@ def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> lis
     is_whole = arrays.rows is None and arrays.mask is None and len(arrays.observations) == 1
     if not (is_whole and arrays.observations[0] is whole and whole.dtype == torch.float32 and whole.dim() == 3):
         return None
-    steps = [wrapper.bound_step(observations=row) for row in buffer.observations[1:]]
+    given: dict[str, Any] = {}
+    if arrays.own_columns is not None:
+        given = {"of_one_row": True, FINAL_OBSERVATIONS: arrays.last_observations[0]}
+    steps = [wrapper.bound_step(observations=row, **given) for row in buffer.observations[1:]]
     bound = [step for step in steps if step is not None]
     return bound if len(bound) == len(steps) else None

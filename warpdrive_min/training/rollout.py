@@ -13,6 +13,7 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.arrays import AgentArrays, flat_entries
+from warpdrive_min.training.fused.shared import SharedRows
 
 FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
 """Accumulators of the episodes that have ended."""
@@ -56,7 +57,7 @@ class RolloutRecorder:
         self.n_truncated = zeros(n_envs)
         """Episodes that the time limit ended in this rollout, (n_envs,) int32."""
         self.truncated_observations: torch.Tensor | None = None
-        """Last observations of these, (n_truncated, n_envs, n_agents, n_features) float32, those of an environment in
+        """Last observations of these, (n_truncated, n_envs, n_rows, n_features) float32, those of an environment in
         the order of time; None where nothing tells of time limits or of last observations."""
         n_kept = (n_steps - 1) // wrapper.episode_length + 1
         observations = zeros(1, 1, dtype=torch.float32)  # stands in, as does what is kept: never touched
@@ -71,7 +72,7 @@ class RolloutRecorder:
                 self._gathered = list(zip(whole.split(widths, 2), entries, strict=True))
             observations = whole.view(n_envs, -1)
             kept = zeros(n_kept, *observations.shape, dtype=torch.float32)
-            self.truncated_observations = kept.view(n_kept, n_envs, n_agents, -1)
+            self.truncated_observations = kept.view(n_kept, *whole.shape[:2], -1)
         self._sums = {
             "running_return": zeros(n_envs, n_agents, dtype=torch.float32),
             "running_steps": zeros(n_envs),
@@ -164,13 +165,14 @@ class RolloutRecorder:
 
 @dataclass(slots=True, eq=False)
 class RolloutBuffer:
-    """One policy's view of a rollout of T steps in E environments, with N agents.
+    """One policy's view of a rollout of T steps in E environments, with N agents, whose observations are R rows.
 
     Static buffers that every rollout overwrites; float32 unless said otherwise.
     """
 
     observations: torch.Tensor
-    """(T + 1, E, N, F): what each action was chosen from, and at last what came after all."""
+    """(T + 1, E, R, F): what each action was chosen from, and at last what came after all. R is N, or 1 where one row
+    is that of all agents (`AgentArrays.own_columns`)."""
     masks: torch.Tensor | None
     """(T + 1, E, N, A) int32; 0 forbids an action."""
     actions: torch.Tensor
@@ -186,7 +188,9 @@ class RolloutBuffer:
     successes: torch.Tensor
     """(T, E) int32: the episode ended before its time limit."""
     truncated_observations: torch.Tensor | None
-    """(C, E, N, F): last observations of truncated episodes, those of an environment in the order of time."""
+    """(C, E, R, F): last observations of truncated episodes, those of an environment in the order of time."""
+    own_columns: int | None = None
+    """As `AgentArrays.own_columns`."""
     recorder: RolloutRecorder | None = field(default=None, repr=False)
     """Recorder of all agents, from which the policy's rows are picked; None: they are the buffer's own."""
     states: torch.Tensor | None = None
@@ -208,7 +212,7 @@ class RolloutBuffer:
         is_all, last = arrays.rows is None, recorder.truncated_observations
         if last is not None and not is_all:
             last = torch.zeros(len(last), *rows[1:], arrays.n_features, device=device)
-        observations, masks = empty_observation(arrays, (n_steps + 1, *rows[1:]))
+        observations, masks = empty_observation(arrays, (n_steps + 1, n_envs, arrays.n_rows))
         dtype = torch.float32 if arrays.space.is_continuous else torch.int32
         return cls(
             observations=observations,
@@ -220,12 +224,19 @@ class RolloutBuffer:
             truncated=recorder.truncated,
             successes=recorder.successes,
             truncated_observations=last,
+            own_columns=arrays.own_columns,
             recorder=None if is_all else recorder,
         )
 
     def observation(self, step: int) -> Observation:
         """Return where the observations and masks of a step are kept."""
         return self.observations[step], None if self.masks is None else self.masks[step]
+
+    def seen(self, kept: torch.Tensor) -> torch.Tensor | SharedRows:
+        """Return observations as they are kept, (..., R, F), as models take them."""
+        if self.own_columns is None:
+            return kept
+        return SharedRows(kept, self.rewards.shape[2], self.own_columns)
 
     def keep_state(self, step: int, state: torch.Tensor) -> None:
         """Keep the state (E, N, S) before a step, where a part of the rollout begins; enqueues."""

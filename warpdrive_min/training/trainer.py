@@ -23,7 +23,7 @@ from warpdrive_min.files import remove_left, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
 from warpdrive_min.training.algorithms.exact import make_exact
-from warpdrive_min.training.arrays import Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
@@ -37,6 +37,7 @@ from warpdrive_min.training.policies import (
 )
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
+from warpdrive_min.training.sharing import shared_arrays
 
 log = logging.getLogger(__name__)
 
@@ -257,6 +258,8 @@ class Trainer:
             groups = list(self.groups.values())
             seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
             make_exact(groups, backend, seeds)
+        self.sharing = self._share_observations(arrays)
+        """Why rollouts keep the observations of each agent; empty: they keep one row for all of an environment."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
         algorithms = {name: build.algorithm_class(config, name) for name in self.groups}
@@ -302,6 +305,18 @@ class Trainer:
         self._collect = Captured(backend, self.collect, as_graph=as_graph)
         self._update = Captured(backend, self.update, as_graph=as_graph)
 
+    def _share_observations(self, arrays: dict[str, AgentArrays]) -> str:
+        """Replace the arrays of the policy by those of one row an environment; returns why not, empty if so."""
+        (name, group), *others = self.groups.items()
+        shared = shared_arrays(self.config, self.wrapper, group, 1 + len(others))
+        if isinstance(shared, str):
+            what, rule = "run config trainer.shared_observations", f"observations cannot be shared: {shared}"
+            do = "leave the key out, or set it to false"
+            require(not self.config.trainer.shared_observations, what, rule, True, do)
+            return shared
+        arrays[name] = group.arrays = shared
+        return ""
+
     def _rollout_at_once(self) -> Launch | str:
         """Return what plays a rollout in one launch, or why there is none."""
         wanted, (group, *others) = self.config.trainer.fused_rollout, self.groups.values()
@@ -313,6 +328,7 @@ class Trainer:
             return f"trainer.fused_rollout is null, and backend {self.wrapper.env_backend!r} is none of a GPU"
         obstacles = {
             "several policies act": others,
+            "its rollouts keep one row of observations for all agents": not self.sharing,
             "a centralised critic sees each step": self.global_states is not None,
             "trainer.precision is bf16, in which no kernel acts": self.config.trainer.precision == "bf16",
             "sampler.params.use_argmax is true": self.exploration["greedy"],

@@ -19,7 +19,7 @@ import torch
 from warpdrive_min import backends
 from warpdrive_min.consistency import Agreement, EnvironmentCPUvsGPU, step_by_step
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
-from warpdrive_min.environment import CUDAEnvironmentContext
+from warpdrive_min.environment import CUDAEnvironmentContext, Environment
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rollouts import Keep
@@ -327,6 +327,31 @@ KEPT_ROWS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED,
 """Arrays of which each row of a rollout is compared."""
 
 
+def check_one_row(subject: Subject) -> str:
+    """Kernels that write one row of observations for all agents write what those of each agent have in common."""
+    each, one = (subject.start(exact=True, auto_reset=True) for _ in "12")
+    first = each.env.own_columns if isinstance(each.env, Environment) else None
+    if first is None:
+        raise CheckSkippedError("its agents do not differ by columns of their own alone, by which they mark themselves")
+    _skip_reference(subject, "backend cpu writes the row of each agent")
+    own = slice(first, first + each.n_agents)
+    names = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS)
+    rows = {name: torch.zeros_like(one.cuda_data_manager.tensor(name)[:, :1]) for name in names}
+    step = one.bound_step(of_one_row=True, **rows)
+    assert step is not None, "it has kernels and restarts by itself"
+    marks = np.eye(each.n_agents, dtype=np.float32)
+    for index, actions in enumerate(draw_actions(each, subject.n_steps, subject.seed), start=1):
+        want = replay(each, actions)
+        got = replay(one, actions, step)
+        ended = want[DONE] > 0
+        for name, row in rows.items():
+            spread = row.cpu().numpy().repeat(each.n_agents, axis=1)
+            spread[..., own] += marks
+            got[name] = spread if name in OUTPUTS else np.where(_column(ended, spread), spread, want[name])
+        require_equal(want, got, f"step {index}")
+    return f"{subject.n_steps} steps, in which agents mark themselves from column {first} on"
+
+
 # ------------------------------------------------------------------ values
 
 
@@ -387,6 +412,7 @@ CHECKS: Final[dict[str, Callable[[Subject], str]]] = {
     "partial-reset": check_partial_reset,
     "auto-reset": check_auto_reset,
     "rollout": check_rollout,
+    "one-row": check_one_row,
     "finite": check_finite,
     "flags": check_flags,
     "truncation": check_truncation,

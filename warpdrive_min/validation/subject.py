@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -172,11 +172,11 @@ def snapshot(wrapper: EnvWrapper) -> Arrays:
     }
 
 
-def replay(wrapper: EnvWrapper, actions: Actions) -> Arrays:
-    """Take a step with these actions and return the arrays."""
+def replay(wrapper: EnvWrapper, actions: Actions, step: Callable[[], None] | None = None) -> Arrays:
+    """Take a step, the wrapper's or another one, with these actions and return the arrays."""
     for name, values in actions.items():
         wrapper.cuda_data_manager.tensor(name).copy_(values)
-    wrapper.step()
+    (step or wrapper.step)()
     return snapshot(wrapper)
 
 

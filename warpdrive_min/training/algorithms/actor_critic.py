@@ -109,7 +109,7 @@ class ActorCriticAlgorithm:
         self.returns = torch.zeros(n_steps, n_envs, n_agents, device=device)
         self.advantages = torch.zeros_like(self.returns)
         last = buffer.truncated_observations
-        self._truncated_values = None if last is None else torch.zeros(last.shape[:3], device=device)
+        self._truncated_values = None if last is None else torch.zeros(*last.shape[:2], n_agents, device=device)
         self.weights = torch.ones(n_steps, n_envs, 1, device=device) if self._ratio > 0 else None
         """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
         self._scan = self.return_scan(backend, n_envs, n_agents)
@@ -129,14 +129,15 @@ class ActorCriticAlgorithm:
         self._values_come_first = not (is_once and is_plain)
         """Advantages need all values before the first step; else the pass that learns gives them too."""
         is_alone = self.critic is None and not self.shape
-        network = cpu.network_of(self.model, trainer.precision, device) if is_alone else None
-        self._evaluation = None if network is None else cpu.Evaluation(network, of_value=True)
+        sees_each = buffer.own_columns is None
+        self._on_cpu = cpu.network_of(self.model, trainer.precision, device) if is_alone and sees_each else None
+        self._evaluation = None if self._on_cpu is None else cpu.Evaluation(self._on_cpu, of_value=True)
         self._learning = self._in_one_pass(buffer) if is_alone else None
         """The loss and its gradients in one kernel; None: torch goes through the model."""
 
     def _in_one_pass(self, buffer: RolloutBuffer) -> Learning | None:
-        device, config = self.returns.device, self.config
-        comes_first, is_plain = self._values_come_first, type(self).normalise is ActorCriticAlgorithm.normalise
+        config, comes_first = self.config, self._values_come_first
+        is_plain = type(self).normalise is ActorCriticAlgorithm.normalise
         arrays: dict[str, Tensor | None] = {
             "observations": buffer.observations,
             "actions": buffer.actions,
@@ -163,12 +164,14 @@ class ActorCriticAlgorithm:
                 return None
             at_once = self._rows_at_once(n_rows)
             return exact_learning.ExactLearning(self._exact, self.model, layers, *found, n_rows=n_rows, at_once=at_once)
-        if network := cpu.network_of(self.model, self._precision, device):
+        if self._on_cpu is not None:
             self._normalises_otherwise = config.normalize_advantage and not is_plain
-            return cpu.Learning(network, *found, normalises=config.normalize_advantage, n_rows=n_rows)
-        if network := learning.network_of(self.model) if self._is_fused else None:
+            return cpu.Learning(self._on_cpu, *found, normalises=config.normalize_advantage, n_rows=n_rows)
+        own_columns = buffer.own_columns
+        if network := learning.network_of(self.model, own_columns) if self._is_fused else None:
             self._normalises_otherwise = config.normalize_advantage
-            return learning.Learning(network, *found, precision=self._precision, n_rows=n_rows)
+            given: dict[str, Any] = {"precision": self._precision, "n_rows": n_rows, "own_columns": own_columns}
+            return learning.Learning(network, *found, **given)
         return None
 
     # -------------------------------------------------------------- what a rule of learning says
@@ -243,13 +246,17 @@ class ActorCriticAlgorithm:
             return
         n_steps, n_envs, n_agents = self.returns.shape
         at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
-        value = self.model.value if self.critic is None else self.critic
         valued, valued_last = self._valued(buffer)
         for start in range(0 if self._values_come_first else n_steps, n_steps + 1, at_once):
             part = slice(start, start + at_once)
-            self.values[part] = value(valued[part])
+            self.values[part] = self._value(buffer, valued[part])
         if self._truncated_values is not None and valued_last is not None:
-            self._truncated_values.copy_(value(valued_last))
+            self._truncated_values.copy_(self._value(buffer, valued_last))
+
+    def _value(self, buffer: RolloutBuffer, valued: Tensor) -> Tensor:
+        """Return the values of some of what `_valued` returns."""
+        values: Tensor = self.model.value(buffer.seen(valued)) if self.critic is None else self.critic(valued)
+        return values
 
     def _valued(self, buffer: RolloutBuffer) -> tuple[Tensor, Tensor | None]:
         """Return what values follow from: of each step and after all, and at the ends of truncated episodes."""
@@ -336,7 +343,7 @@ class ActorCriticAlgorithm:
         """Return the heads (rows, n_agents, n_outputs) and the values (rows, n_agents) of some rows."""
         observations = self._take(buffer.observations[:-1], rows)
         if self.critic is None:
-            outputs: tuple[Tensor, Tensor] = self.model(observations)
+            outputs: tuple[Tensor, Tensor] = self.model(buffer.seen(observations))
             return outputs
         return self.model.act(observations), self.central_value(buffer, rows)
 

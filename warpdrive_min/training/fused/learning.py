@@ -13,10 +13,11 @@ import torch
 
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Precision
-from warpdrive_min.training.fused import narrow
+from warpdrive_min.training.fused import narrow, shared
 from warpdrive_min.training.fused.activations import in_kernels
 from warpdrive_min.training.fused.cpu import Network, offset_of
 from warpdrive_min.training.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.fused.rows import take
 
 Tensor = torch.Tensor
 
@@ -29,18 +30,26 @@ COLUMNS: Final = 32
 """Numbers of the gradient that a program adds up."""
 
 
-def network_of(model: Any) -> Network | None:
-    """Return the layers of a model that the kernels can do; None: they cannot."""
+def network_of(model: Any, own_columns: int | None = None) -> Network | None:
+    """Return the layers of a model that the kernels can do, on shared observations if so; None: they cannot."""
     network: Network | None = model.as_network() if hasattr(model, "as_network") else None
-    return network if network is not None and _fits(network) else None
+    if network is None or not _is_narrow(network):
+        return None
+    return network if own_columns is not None or first_layer_stays(network) else None
 
 
-def _fits(network: Network) -> bool:
-    """Return whether hidden layers are narrow, the first one stays on the chip, and outputs are logits."""
+def _is_narrow(network: Network) -> bool:
+    """Return whether hidden layers are narrow, and outputs are logits."""
+    sizes = network.sizes
+    widest = max(sizes["n_first"], sizes["n_second"], sizes["n_outputs"] + 1)
+    return not network.is_box and widest <= narrow.WIDEST
+
+
+def first_layer_stays(network: Network) -> bool:
+    """Return whether the weights of the first layer stay on the chip."""
     sizes = network.sizes
     n_padded = narrow.block_of(sizes["n_features"]) * narrow.block_of(sizes["n_first"])
-    widest = max(sizes["n_first"], sizes["n_second"], sizes["n_outputs"] + 1)
-    return not network.is_box and widest <= narrow.WIDEST and n_padded <= narrow.MOST_RESIDENT
+    return n_padded <= narrow.MOST_RESIDENT
 
 
 class Learning:
@@ -55,6 +64,7 @@ class Learning:
         rule: Terms and weights of the loss.
         precision: Of products.
         n_rows: Rows of a minibatch.
+        own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
     """
 
     def __init__(
@@ -68,20 +78,25 @@ class Learning:
         *,
         precision: Precision,
         n_rows: int,
+        own_columns: int | None = None,
     ) -> None:
-        observations = rollout["observations"]
+        observations, actions = rollout["observations"], rollout["actions"]
         assert observations is not None
-        device, n_agents = observations.device, observations.shape[-2]
+        assert actions is not None
+        device, n_agents = observations.device, actions.shape[-2]
+        is_shared = own_columns is not None
         self.terms = torch.zeros(N_TERMS, device=device)
         self._gradient, self._n_items = gradient, n_rows * n_agents
         self._total = torch.full((), float(self._n_items), device=device)
-        is_shared, sizes = network.policy[0] is network.value[0], network.sizes
+        sizes = network.sizes
         heads: list[Sequence[Tensor | None]] = [(*network.value[:4], None, None, *network.value[4:])]
         heads.append((*network.policy, None, None))  # after the value, which its advantages may be of
-        if is_shared:
+        if network.policy[0] is network.value[0]:
             heads = [(*network.policy, *network.value[4:])]
-        self._passes = [_Pass(head, space, parameters) for head in heads]
         n_programs = narrow.n_programs(self._n_items, ROWS, PROGRAMS_PER_PROCESSOR, device)
+        if own_columns is not None:
+            n_programs = shared.n_programs(n_agents, n_rows, PROGRAMS_PER_PROCESSOR, device)
+        self._passes = [_Pass(head, space, parameters, is_shared=is_shared) for head in heads]
         places = [each.places for each in self._passes]
         self._places = torch.cat(places).to(device)
         partial = torch.zeros(n_programs, len(self._places), device=device)
@@ -91,6 +106,12 @@ class Learning:
         self._arrays["old_values"] = None if rule.value_clip is None else rollout["old_values"]
         self._given_advantages, self._values = rollout["advantages"], rollout["old_values"]
         self._numbers = {"vf_loss_coeff": rule.vf_loss_coeff, "entropy_coeff": rule.entropy_coeff}
+        self._first_layers: list[_SharedLayer | None] = [None for _ in heads]
+        if own_columns is not None:
+            self._first_layers = [
+                _SharedLayer(head, parameters, gradient, observations, n_agents, own_columns, n_rows, n_programs)
+                for head in heads
+            ]
         activation = in_kernels("tanh" if network.is_tanh else "relu", precision, device)
         self._constants: dict[str, Any] = {
             "F": sizes["n_features"],
@@ -100,11 +121,12 @@ class Learning:
             "BLOCK_H1": narrow.block_of(sizes["n_first"]),
             "BLOCK_H2": narrow.block_of(sizes["n_second"]),
             "N_AGENTS": n_agents,
+            "OWN_COLUMNS": own_columns,
             "SIZES": space.categories,
             "CLIP_PARAM": rule.clip_param,
             "IS_CLIPPED": rule.is_clipped,
             "VALUE_CLIP": rule.value_clip,
-            "ROWS": ROWS,
+            "ROWS": shared.ROWS if is_shared else ROWS,
             "ACTIVATION": activation,
             "PRODUCT": narrow.PRODUCTS[precision],
             "num_warps": WARPS,
@@ -124,9 +146,10 @@ class Learning:
 
         total = self._total if total is None else total
         is_taken = advantages is not None
-        for each, partial in zip(self._passes, self._parts, strict=True):
+        for each, first_layer, partial in zip(self._passes, self._first_layers, self._parts, strict=True):
+            own = {} if first_layer is None else first_layer.forward(indices)
             learning_kernels.learn[(len(partial),)](
-                **self._arrays,
+                **{"slopes": None, "of_agents": None, **self._arrays, **own},
                 **each.arguments,
                 advantages=advantages if is_taken else self._given_advantages,
                 values=self._values,
@@ -136,11 +159,13 @@ class Learning:
                 **self._numbers,
                 partial=partial,
                 partial_stride=partial.stride(0),
-                n_rows=self._n_items,
+                n_rows=self._n_items if first_layer is None else self._n_items // self._constants["N_AGENTS"],
                 IS_TAKEN=is_taken,
                 STORES=values is not None and each.has_value,
                 **self._constants,
             )
+            if first_layer is not None:
+                first_layer.backward()
         n_programs, n_columns = self._partial.shape
         learning_kernels.add_up[(-(-n_columns // COLUMNS),)](
             self._partial,
@@ -159,15 +184,69 @@ class Learning:
 class _Pass:
     """Arguments of one launch: a network, and the loss on its outputs."""
 
-    def __init__(self, layers: Sequence[Tensor | None], space: ActionSpace, parameters: Tensor) -> None:
+    def __init__(
+        self, layers: Sequence[Tensor | None], space: ActionSpace, parameters: Tensor, *, is_shared: bool
+    ) -> None:
         names = ("w1", "b1", "w2", "b2", "w3", "b3", "v3", "c3")
         self.arguments: dict[str, Any] = dict(zip(names, layers, strict=True))
         has_policy, self.has_value = layers[4] is not None, layers[6] is not None
         self.arguments["N_TYPES"] = space.n_types if has_policy else 0
         self.arguments["N_OUTPUTS"] = space.n_outputs if has_policy else 0
         self.arguments["BLOCK_O"] = narrow.block_of(self.arguments["N_OUTPUTS"] + self.has_value)
-        parts = [part for part in (layers[k] for k in (0, 1, 2, 3, 4, 6, 5, 7)) if part is not None]
+        in_order = (1, 2, 3, 4, 6, 5, 7) if is_shared else (0, 1, 2, 3, 4, 6, 5, 7)
+        parts = [part for part in (layers[k] for k in in_order) if part is not None]
         ranges = [torch.arange(part.numel()) + offset_of(part, parameters) for part in parts]
         terms = [parameters.numel() + k if (self.has_value if k == 1 else has_policy) else -1 for k in range(N_TERMS)]
         self.places = torch.cat([*ranges, torch.tensor(terms)]).int()
         """Places of a program's numbers, (n,) int32: in the gradient, behind it in the terms; -1: in neither."""
+
+
+class _SharedLayer:
+    """First layer on rows that agents share, before and after what the kernel makes of its outputs.
+
+    Args:
+        layers: Of the network.
+        parameters: Of which they are views.
+        gradient: Gets that of the layer's weights.
+        observations: (n_steps + 1, n_envs, 1, n_features).
+        n_agents: Agents of a row.
+        own_columns: First of the columns in which they mark themselves.
+        n_rows: Rows of a minibatch.
+        n_programs: Programs of the kernel.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Tensor | None],
+        parameters: Tensor,
+        gradient: Tensor,
+        observations: Tensor,
+        n_agents: int,
+        own_columns: int,
+        n_rows: int,
+        n_programs: int,
+    ) -> None:
+        weight, bias = layers[:2]
+        assert weight is not None
+        assert bias is not None
+        self._weight, self._bias = weight, bias
+        first, n_units = offset_of(weight, parameters), len(weight)
+        self._gradient = gradient[first : first + weight.numel()].view_as(weight)
+        self._own = shared.SharedRows(observations, n_agents, own_columns).table(self._gradient)
+        self._observed = observations.flatten(0, -2)
+        self._rows = self._observed[:n_rows]
+        n_blocks, device = shared.n_blocks(n_agents), observations.device
+        self._sums = torch.empty(n_rows, n_units, device=device)
+        self._slopes = torch.empty(n_rows, n_blocks, n_units, device=device)
+        self._of_agents = torch.empty(n_programs // n_blocks, n_blocks * shared.ROWS, n_units, device=device)
+
+    def forward(self, indices: Tensor | None) -> dict[str, Tensor]:
+        """Return what the kernel reads, and where it writes gradients of the sums over agents and over rows."""
+        self._rows = self._observed[: len(self._sums)] if indices is None else take(self._observed, indices)
+        torch.addmm(self._bias.detach(), self._rows, self._weight.detach().t(), out=self._sums)
+        return {"observations": self._sums, "slopes": self._slopes, "of_agents": self._of_agents}
+
+    def backward(self) -> None:
+        """Write the gradient of the weights."""
+        torch.mm(self._slopes.sum(1).t(), self._rows, out=self._gradient)
+        self._own.copy_(self._of_agents.sum(0)[: len(self._own)])

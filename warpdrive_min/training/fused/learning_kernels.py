@@ -21,11 +21,12 @@ from warpdrive_min.training.fused.narrow_kernels import (
     times,
     vector,
 )
+from warpdrive_min.training.fused.shared_kernels import own_weights
 
 
 @triton.jit
 def learn(
-    observations,  # (rows of the rollout, F)
+    observations,  # (rows of the rollout, F); where shared what the first layer makes of (minibatch's rows, H1)
     w1,  # (H1, F)
     b1,
     w2,  # (H2, H1)
@@ -46,6 +47,8 @@ def learn(
     total,  # 0-d, as vf_loss_coeff and entropy_coeff
     vf_loss_coeff,
     entropy_coeff,
+    slopes,  # (minibatch's rows, blocks of agents, H1), where shared, else None
+    of_agents,  # (programs, ROWS, H1), likewise
     partial,  # (programs, partial_stride)
     partial_stride,
     n_rows,
@@ -57,6 +60,7 @@ def learn(
     BLOCK_H2: tl.constexpr,
     BLOCK_O: tl.constexpr,
     N_AGENTS: tl.constexpr,
+    OWN_COLUMNS: tl.constexpr,
     N_TYPES: tl.constexpr,
     N_OUTPUTS: tl.constexpr,
     SIZES: tl.constexpr,
@@ -73,13 +77,28 @@ def learn(
 
     Gradients are in the order w1, b1, w2, b2, outputs' weights and biases, the value last. Each program takes every so
     many-th block of rows. The value, where there is one, is output N_OUTPUTS.
+
+    Where observations are shared, OWN_COLUMNS is no None, ``n_rows`` counts those of environments, and a program has a
+    block of agents of every so many-th: it adds its own columns' weights to what is shared, and writes gradients of
+    both in place of that of w1, sums over the block's agents, and over its rows.
     """
+    is_shared: tl.constexpr = OWN_COLUMNS is not None
     scale = 1.0 / tl.load(total)
     entropy_weight = tl.load(entropy_coeff)
     is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_H2 >= 64 and BLOCK_F == 16 and BLOCK_O == 16
-    first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
+    first = tl.program_id(0).to(tl.int64)
+    if is_shared:
+        n_blocks: tl.constexpr = (N_AGENTS + ROWS - 1) // ROWS
+        agent = first % n_blocks * ROWS + tl.arange(0, ROWS)
+        unit = tl.arange(0, BLOCK_H1)
+        own = own_weights(w1, agent, F, H1, BLOCK_H1, N_AGENTS, OWN_COLUMNS)
+        d_own = tl.zeros((ROWS, BLOCK_H1), tl.float32)
+        first, by = first // n_blocks, tl.num_programs(0) // n_blocks
+    else:
+        first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
+        d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
+        first, by = first * ROWS, tl.num_programs(0) * ROWS
     second_weights = matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
-    d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
     d_b1 = tl.zeros((ROWS // 16, 8, BLOCK_H1), tl.float32)
@@ -88,17 +107,22 @@ def learn(
     sums = tl.zeros((ROWS,), tl.float32)
     policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum = sums, sums, sums, sums, sums
     features, column = tl.arange(0, BLOCK_F), tl.arange(0, BLOCK_O)[None, :]
-    first = tl.program_id(0).to(tl.int64) * ROWS
     while first < n_rows:  # registers are short: biases are read anew
-        row = first + tl.arange(0, ROWS)
-        is_row = row < n_rows
+        if is_shared:
+            row, is_row = first * N_AGENTS + agent, agent < N_AGENTS
+        else:
+            row = first + tl.arange(0, ROWS)
+            is_row = row < n_rows
         source = row
         if indices is not None:
             source = tl.load(indices + row // N_AGENTS, is_row, 0).to(tl.int64) * N_AGENTS + row % N_AGENTS
-        is_inside = is_row[:, None] & (features < F)[None, :]
-        seen = tl.load(observations + source[:, None] * F + features[None, :], is_inside, 0.0)
-        first_sum = times(seen, tl.trans(first_weights), PRODUCT)
-        hidden1 = activate(first_sum + vector(b1, H1, BLOCK_H1)[None, :], ACTIVATION)
+        if is_shared:
+            hidden1 = activate(vector(observations + first * H1, H1, BLOCK_H1)[None, :] + own, ACTIVATION)
+        else:
+            is_inside = is_row[:, None] & (features < F)[None, :]
+            seen = tl.load(observations + source[:, None] * F + features[None, :], is_inside, 0.0)
+            first_sum = times(seen, tl.trans(first_weights), PRODUCT)
+            hidden1 = activate(first_sum + vector(b1, H1, BLOCK_H1)[None, :], ACTIVATION)
         second_sum = times(hidden1, tl.trans(second_weights), PRODUCT)
         hidden2 = activate(second_sum + vector(b2, H2, BLOCK_H2)[None, :], ACTIVATION)
         last_weights, last_biases = _last(w3, b3, v3, c3, N_OUTPUTS, H2, BLOCK_O, BLOCK_H2)
@@ -159,16 +183,24 @@ def learn(
         d_z2, d_w3, d_b3 = pull_back(d_outputs, hidden2, last_weights, d_w3, d_b3, ACTIVATION, PRODUCT)
         d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)
         d_b1 += fold(d_z1)
-        if is_upright:
+        if is_shared:
+            d_own += d_z1
+            at_sum = slopes + (first * n_blocks + tl.program_id(0) % n_blocks) * H1 + unit
+            tl.store(at_sum, tl.sum(d_z1, 0), unit < H1)
+        elif is_upright:
             d_w1 += across(d_z1, seen, PRODUCT)
         else:
             d_w1 += across(seen, d_z1, PRODUCT)
-        first += tl.num_programs(0) * ROWS
+        first += by
 
     n_last: tl.constexpr = N_OUTPUTS if v3 is None else N_OUTPUTS + 1
     at = partial + tl.program_id(0).to(tl.int64) * partial_stride
-    store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
-    at += F * H1
+    if is_shared:
+        at_row = of_agents + (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]) * H1
+        tl.store(at_row + unit[None, :], d_own, (unit < H1)[None, :])
+    else:
+        store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
+        at += F * H1
     store_behind_first(at, d_b1, d_w2, d_b2, d_w3, d_b3, H1, H2, n_last, BLOCK_H1, BLOCK_H2, BLOCK_O)
     at += H1 + H1 * H2 + H2 + H2 * n_last + n_last
     if N_TYPES > 0:

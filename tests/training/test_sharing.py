@@ -1,0 +1,95 @@
+"""Training on one row of observations for all agents of an environment goes as that on the row of each agent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.builders import A2C, ON_GPU, PPO, RUNS, differences, everything, make_run, weights
+from warpdrive_min.errors import ConfigError
+
+BACKENDS = ["host", *ON_GPU]
+TAG = {"num_taggers": 69, "grid_length": 9, "episode_length": 5}
+LAYERS = {"fc_dims": [32, 16], "activation": "tanh"}
+RULES = {
+    "A2C": {**A2C, "model": LAYERS},
+    "PPO": {**PPO, "model": {**LAYERS, "shared": False}},
+}
+
+
+def trainers(rule, backend, **given):
+    """Return a trainer that keeps one row an environment, and one that keeps the row of each agent."""
+    run, made = ("tag_gridworld", TAG, {"shared": RULES[rule]}), {"n_envs": 6, "n_steps": 13, **given}
+    wrapper = {"exact": True}
+    return [
+        make_run(run, backend, wrapper=wrapper, trainer={"shared_observations": shares, "fused_rollout": False}, **made)
+        for shares in (True, False)
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
+    """Rows that are spread out again, actions, rewards and ends are equal; values and weights but for rounding."""
+    one, other = trainers(rule, backend)
+    assert one.sharing == ""
+    assert other.sharing == "trainer.shared_observations is false"
+    for _ in range(2):
+        buffers = []
+        for trainer in (one, other):
+            trainer.collect()
+            buffers.append(trainer.groups["shared"].buffer)
+        for name in ("actions", "rewards", "terminated", "truncated"):
+            assert torch.equal(*(getattr(buffer, name) for buffer in buffers)), name
+        own = slice(3 * 70, 4 * 70)
+        for shared, each in (
+            (buffers[0].observations, buffers[1].observations),
+            (buffers[0].truncated_observations, buffers[1].truncated_observations),
+        ):
+            assert shared.shape == (*each.shape[:2], 1, each.shape[3])
+            assert not shared[..., own].any()
+        spread = buffers[0].observations.repeat(1, 1, 70, 1)
+        spread[..., own] = torch.eye(70)
+        assert torch.equal(spread, buffers[1].observations)
+        torch.testing.assert_close(*(buffer.log_probs for buffer in buffers), rtol=0, atol=1e-5)
+        for trainer in (one, other):
+            trainer.update()
+    assert buffers[1].truncated.any()
+    taught = [weights(trainer) for trainer in (one, other)]
+    for name in taught[0]:
+        torch.testing.assert_close(taught[0][name], taught[1][name], rtol=0, atol=2e-4)
+    values = [trainer.groups["shared"].algorithm.values for trainer in (one, other)]
+    torch.testing.assert_close(*values, rtol=0, atol=1e-4)
+    seen = [trainer.wrapper.cuda_data_manager.tensor("observations") for trainer in (one, other)]
+    assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
+    """From a checkpoint it ends as one that nothing interrupts."""
+    whole, first, second = (
+        trainers("A2C", backend, basedir=tmp_path / folder, **settings)[0]
+        for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))
+    )
+    whole.train(4)
+    first.train(2)
+    first.save_checkpoint()
+    second.load_checkpoint()
+    second.train(2)
+    assert not differences(everything(whole), everything(second))
+
+
+@pytest.mark.parametrize(
+    ("run", "backend", "why"),
+    [
+        ("shared", "host", "see more of their own"),
+        ("two policies", "host", "several policies act"),
+        ("shared, grid", "cpu", "a row for each agent"),
+        (("tag_gridworld", TAG, {"shared": {**PPO, "model": {"fc_dims": [32]}}}), "host", "two narrow layers"),
+        (("tag_gridworld", {**TAG, "use_full_observation": False}, RUNS["shared, grid"][2]), "host", "of their own"),
+    ],
+)
+def test_what_cannot_be_shared_says_why(run, backend, why):
+    """A run that must share observations is refused with the reason."""
+    with pytest.raises(ConfigError, match=f"shared_observations.*{why}"):
+        make_run(run, backend, trainer={"shared_observations": True})
