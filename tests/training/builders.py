@@ -114,6 +114,16 @@ def make_run(run, backend="cpu", **given) -> Trainer:
     return make_trainer(ENVS[env](**env_config), policies, backend, **given)
 
 
+def require_that_it_goes_on(whole: Trainer, first: Trainer, second: Trainer) -> None:
+    """Train one for four iterations, and another for two, from whose checkpoint a third goes on: they end the same."""
+    whole.train(4)
+    first.train(2)
+    first.save_checkpoint()
+    second.load_checkpoint()
+    second.train(2)
+    assert not differences(everything(whole), everything(second))
+
+
 def make_recorder(wrapper, n_steps) -> RolloutRecorder:
     """Return a recorder of all agents of a started wrapper."""
     arrays = SharedLayout().arrays(wrapper, {"all": list(wrapper.env.action_space)})

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.builders import A2C, CLASSIC, NORMALISED, ON_GPU, PPO, differences, everything, make_run, weights
+from tests.training.builders import (
+    A2C,
+    CLASSIC,
+    NORMALISED,
+    ON_GPU,
+    PPO,
+    everything,
+    make_run,
+    require_that_it_goes_on,
+    weights,
+)
 from warpdrive_min.errors import ConfigError
 
 DEEP = {"fc_dims": [20, 12], "activation": "tanh", "shared": False, "init_method": "xavier"}
@@ -100,12 +110,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
         make_run("PPO", **made, trainer={"fused_rollout": True, "mode": mode}, basedir=tmp_path / folder, **settings)
         for mode, folder, settings in (("auto", "whole", {}), ("eager", "parts", {}), ("eager", "parts", {"seed": 99}))
     )
-    whole.train(4)
-    first.train(2)
-    first.save_checkpoint()
-    second.load_checkpoint()
-    second.train(2)
-    assert not differences(everything(whole), everything(second))
+    require_that_it_goes_on(whole, first, second)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.builders import A2C, ON_GPU, PPO, RUNS, differences, everything, make_run, weights
+from tests.training.builders import A2C, ON_GPU, PPO, RUNS, make_run, require_that_it_goes_on, weights
 from warpdrive_min.errors import ConfigError
 
 BACKENDS = ["host", *ON_GPU]
@@ -71,12 +71,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
         trainers("A2C", backend, basedir=tmp_path / folder, **settings)[0]
         for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))
     )
-    whole.train(4)
-    first.train(2)
-    first.save_checkpoint()
-    second.load_checkpoint()
-    second.train(2)
-    assert not differences(everything(whole), everything(second))
+    require_that_it_goes_on(whole, first, second)
 
 
 @pytest.mark.parametrize(
