@@ -189,9 +189,9 @@ def width_in(chart: Chart) -> float:
 def height_in(chart: Chart) -> float:
     """Return how high the figure is in the paper's font, in."""
     columns, n_rows = _grid(chart)
-    if chart.kind == "lines":
-        return 0.6 + HEIGHT_IN[max(2, columns)] * n_rows
     n_lines = -(-len(_names(chart)) // _legend_columns(chart)) if chart.has_legend else 0
+    if chart.kind == "lines":
+        return 0.6 + HEIGHT_IN[max(2, columns)] * n_rows + 0.18 * max(0, n_lines - 2)
     n_ticks = sum(len(panel.ticks) for panel in chart.panels)
     return 0.5 + (0.45 if _shares_axis(chart) else 0.7) * n_rows + 0.17 * n_ticks + 0.18 * n_lines
 

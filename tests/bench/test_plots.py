@@ -86,6 +86,20 @@ def test_names_of_commits_do_not_run_into_each_other(runs, columns):
         assert not any(left.overlaps(right) for left, right in pairwise(boxes))
 
 
+@pytest.mark.parametrize("n_names", [2, 8])
+def test_long_legend_leaves_room_for_its_lines(n_names):
+    """A figure is as much higher as the lines of its legend need, and its panel is as high as with a short one."""
+    chart = throughput_chart([record(point=point("cpu", n, 110, "tag_continuous")) for n in (1, 2)])
+    (panel,) = chart.panels
+    names = [f"a long name of a series, {n}" for n in range(n_names)]
+    figure = paint(replace(chart, panels=[replace(panel, series=[replace(panel.series[0], name=n) for n in names])]))
+    FigureCanvasAgg(figure).draw()
+    (axes,) = figure.axes
+    assert axes.get_position().height * figure.get_figheight() > 1.2
+    (legend,) = figure.legends
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
 @pytest.mark.parametrize("ratio", [1.01, 1.7, 3, 8, 20, 60, 1e5])
 def test_every_range_of_values_has_several_numbers(ratio):
     """Whether rates differ by a hundredth or by five powers of ten, both axes of a panel name some of them."""
