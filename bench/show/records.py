@@ -38,8 +38,9 @@ def measured_alone(records: Iterable[Record]) -> list[Record]:
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Group records by the machine that made them, named by its GPU, else its CPU."""
-    return groups_of(records, lambda record: kind(record.machine))
+    """Group records by the machine that made them, named by its GPU, else its CPU; the one of most records first."""
+    groups = groups_of(records, lambda record: kind(record.machine))
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
 def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:

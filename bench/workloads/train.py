@@ -554,8 +554,9 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
 
     over = value_column("x reference (on an H200)", over_reference, ratio_text)
     made = every_point(records, over, Column("reference", reference))
-    sources = " ".join(f"{name}: {source}." for name, source in SOURCES.items())
-    return replace(made, caption=f"{made.caption} {sources}")
+    named = {other.by for record in records if (other := anchor(record.point)) is not None}
+    sources = [f"{name}: {source}." for name, source in SOURCES.items() if name in named]
+    return replace(made, caption=" ".join([made.caption, *sources]))
 
 
 def rollouts_chart(records: Sequence[Record]) -> Chart:
