@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import PolicyConfig, RunConfig
 from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.trainer import Trainer
 
 from ..anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
@@ -381,16 +382,20 @@ def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]
 def least_bytes(trainer: WatchedTrainer) -> int:
     """Return bytes that an iteration must move: what the steps do, and observations written and read once.
 
-    A policy that goes through them several times, or for the value too, reads them again.
+    A policy that goes through them several times, or for the value too, reads them again. What all agents of an
+    environment see counts once.
     """
-    observed = sum(group.arrays.n_agents * group.arrays.n_features * 4 * 2 for group in trainer.groups.values())
-    return int(trainer.config.trainer.train_batch_size * (trainer.wrapper.env.bytes_per_step + observed))
+    env, groups = trainer.wrapper.env, trainer.groups.values()
+    observed = sum(rows_seen(trainer, group) * group.arrays.n_features * 4 * 2 for group in groups)
+    alike = sum((group.arrays.n_agents - rows_seen(trainer, group)) * group.arrays.n_features * 4 for group in groups)
+    return int(trainer.config.trainer.train_batch_size * (env.bytes_per_step - alike + observed))
 
 
 def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
     """Return multiplications with additions that an iteration must do: each weight once a row, twice more to learn.
 
-    Gradients of what a layer is fed with, and what happens between the layers, come on top.
+    Gradients of what a layer is fed with, and what happens between the layers, come on top. What a first layer makes of
+    what all agents of an environment see counts once.
 
     Args:
         trainer: The trainer.
@@ -398,16 +403,25 @@ def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
     """
     total = 0
     for group in trainer.groups.values():
-        n_rows = trainer.config.trainer.train_batch_size * group.arrays.n_agents
-        total += n_rows * n_weights(group.acting)
+        arrays = group.arrays
+        share = rows_seen(trainer, group) / arrays.n_agents
+        weights = partial(n_weights, n_features=arrays.n_features, share=share)
+        n_rows = trainer.config.trainer.train_batch_size * arrays.n_agents
+        total += round(n_rows * weights(group.acting))
         if learns and group.algorithm is not None:
-            total += 2 * rows_learned(group.config, n_rows) * sum(map(n_weights, group.models.values()))
+            total += round(2 * rows_learned(group.config, n_rows) * sum(map(weights, group.models.values())))
     return total
 
 
-def n_weights(model: torch.nn.Module) -> int:
-    """Return how many weights a model has that rows are multiplied with."""
-    return sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
+def rows_seen(trainer: WatchedTrainer, group: PolicyGroup) -> int:
+    """Return the rows of observations of an environment that differ by more than who is oneself."""
+    return group.arrays.n_agents if trainer.wrapper.env.own_columns is None else 1
+
+
+def n_weights(model: torch.nn.Module, *, n_features: int = 0, share: float = 1) -> float:
+    """Return how many weights of a model a row is multiplied with; those of features count for a share."""
+    weights = [weight for weight in model.parameters() if weight.dim() > 1]
+    return sum(weight.numel() * (share if weight.shape[1] == n_features else 1) for weight in weights)
 
 
 def rows_learned(policy: PolicyConfig, n_rows: int) -> int:

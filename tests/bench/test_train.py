@@ -195,6 +195,15 @@ def test_least_operations_are_those_of_the_weights(trainer):
     assert train.least_bytes(trainer) == 32 * (trainer.wrapper.env.bytes_per_step + 2 * 4 * 4)
 
 
+def test_what_all_agents_see_counts_once():
+    """Of five rows of Tag GridWorld, that differ by who is oneself alone, the bytes and the first layer's products."""
+    shared = WatchedTrainer("tag_gridworld", train.settings(point(env="tag_gridworld", n_agents=5)))
+    n_first, n_others = 32 * 21, 32 * 32 + 32 * 5 + 32
+    assert train.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)
+    of_state = shared.wrapper.env.bytes_per_step - 5 * 21 * 4
+    assert train.least_bytes(shared) == 32 * (of_state + 3 * 21 * 4)
+
+
 # ------------------------------------------------------------------ rollouts
 
 
