@@ -338,7 +338,8 @@ class EnvWrapper:
         """
         if not (self.vectorised and self.auto_reset and self.resets_itself and isinstance(self.env, Environment)):
             return None
-        if self.debug or (of_one_row and self.env.own_columns is None):
+        has_rows = self.env.own_columns is not None and self.backend.language != "numpy"
+        if self.debug or (of_one_row and not has_rows):
             return None
         functions = self._functions_of_one_row() if of_one_row else self.cuda_function_manager
         return functions.bind(self._step_name(), self.cuda_data_manager, **arrays)

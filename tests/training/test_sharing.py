@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.builders import A2C, ON_GPU, PPO, RUNS, make_run, require_that_it_goes_on, weights
+from tests.training.builders import (
+    A2C,
+    ON_GPU,
+    PPO,
+    RUNS,
+    differences,
+    everything,
+    make_run,
+    require_that_it_goes_on,
+    weights,
+)
 from warpdrive_min.errors import ConfigError
 
-BACKENDS = ["host", *ON_GPU]
+BACKENDS = ["cpu", "host", *ON_GPU]
 TAG = {"num_taggers": 69, "grid_length": 9, "episode_length": 5}
 LAYERS = {"fc_dims": [32, 16], "activation": "tanh"}
 RULES = {
@@ -64,6 +74,24 @@ def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
     assert torch.equal(*seen)
 
 
+def test_runs_on_a_cpu_come_to_the_same(tmp_path):
+    """NumPy writes the row of each agent, of which one is kept; kernels write that one, and leave the array of all."""
+    found = []
+    for backend in ("cpu", "host"):
+        trainer = trainers("PPO", backend, basedir=tmp_path / backend)[0]
+        trainer.train(2)
+        found.append(everything(trainer))
+    assert differences(*found) == ["env/final_observations"]
+
+
+def test_first_layers_that_are_small_see_the_row_of_each_agent():
+    """By itself a run shares what 70 agents see, and not what four see."""
+    few = make_run(("tag_gridworld", {**TAG, "num_taggers": 3}, {"shared": RULES["A2C"]}), "host")
+    many = make_run(("tag_gridworld", TAG, {"shared": RULES["A2C"]}), "host")
+    assert many.sharing == ""
+    assert few.sharing == "trainer.shared_observations is null, and the first layer is small"
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     """From a checkpoint it ends as one that nothing interrupts."""
@@ -79,8 +107,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     [
         ("shared", "host", "see more of their own"),
         ("two policies", "host", "several policies act"),
-        ("shared, grid", "cpu", "a row for each agent"),
-        (("tag_gridworld", TAG, {"shared": {**PPO, "model": {"fc_dims": [32]}}}), "host", "two narrow layers"),
+        (("tag_gridworld", TAG, {"shared": {**PPO, "model": {"fc_dims": [32]}}}), "host", "no kernels for its network"),
         (("tag_gridworld", {**TAG, "use_full_observation": False}, RUNS["shared, grid"][2]), "host", "of their own"),
     ],
 )

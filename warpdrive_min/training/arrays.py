@@ -74,9 +74,14 @@ class AgentArrays:
         """Write the last observations that a rollout kept, (n_envs, n_rows, n_features), as a whole; enqueues."""
         self.observations[0].copy_(kept)
         if self.own_columns is not None:
-            self._own(self.observations[0]).diagonal(dim1=1, dim2=2).fill_(1.0)
+            self._marks(self.observations[0]).diagonal(dim1=1, dim2=2).fill_(1.0)
 
-    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+    def unmark(self, rows: torch.Tensor) -> None:
+        """Let nobody be marked in rows (..., n_features) that are to be kept for all agents; enqueues."""
+        if self.own_columns is not None:
+            self._marks(rows).zero_()
+
+    def _marks(self, rows: torch.Tensor) -> torch.Tensor:
         assert self.own_columns is not None
         return rows[..., self.own_columns : self.own_columns + self.n_agents]
 
@@ -84,7 +89,7 @@ class AgentArrays:
         """Copy what the agents see into ``out`` (n_envs, n_rows, n_features), and their masks; enqueues."""
         if self.own_columns is not None:
             out.copy_(self.observations[0][:, :1])
-            self._own(out).zero_()
+            self.unmark(out)
             return
         first = 0
         for array in self.observations:

@@ -194,7 +194,7 @@ class TrainerConfig(_Section):
     """Act, step and record a whole rollout in one launch; None: on a GPU and in exact runs, where that can be."""
     shared_observations: bool | None = None
     """Keep, and learn from, the one row of observations that agents of an environment share, where they do so but for
-    who is oneself; None: on a GPU, where the first layer is too large for the one pass that learns."""
+    who is oneself; None: where the first layer is large."""
     stop_return: float | dict[str, float] | None = None
     """Mean return at which training stops, of the latest episodes, enough for one in each environment; None: never."""
     compat: Literal["warpdrive"] | None = None

@@ -131,19 +131,17 @@ class PolicyGroup:
 
     def _head(self, observations: torch.Tensor | SharedRows) -> torch.Tensor:
         """Return the head of observations; enqueues."""
-        if isinstance(observations, SharedRows):
-            shared: torch.Tensor = self.acting.act(observations)
-            return shared
+        rows = observations.rows if isinstance(observations, SharedRows) else observations
         if self.memory is not None:
-            return self.memory.act(observations)
+            return self.memory.act(rows)
         if self._evaluation is _UNKNOWN:
-            network = cpu.network_of(self.acting, present(observations.device), observations.device)
+            network = cpu.network_of(self.acting, present(rows.device), rows.device)
             self._evaluation = None if network is None else cpu.Evaluation(network)
         if self._evaluation is None:
             head: torch.Tensor = self.acting.act(observations)
             return head
         if self._evaluated is None:
-            self._evaluated = observations.new_zeros(*observations.shape[:-1], self.arrays.space.n_outputs)
+            self._evaluated = rows.new_zeros(len(rows), self.arrays.n_agents, self.arrays.space.n_outputs)
         self._evaluation(observations, self._evaluated)
         return self._evaluated
 

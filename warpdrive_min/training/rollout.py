@@ -39,7 +39,8 @@ class RolloutRecorder:
 
     def __init__(self, wrapper: EnvWrapper, n_steps: int, arrays: AgentArrays) -> None:
         require(n_steps >= 1, "recorder.n_steps", "must be positive", n_steps)
-        self._data = data = wrapper.cuda_data_manager
+        self._data, self._arrays = wrapper.cuda_data_manager, arrays
+        data = self._data
         n_envs, n_agents = arrays.rewards.shape
         has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
 
@@ -68,7 +69,7 @@ class RolloutRecorder:
             if len(arrays.last_observations) > 1 or whole.dtype != torch.float32 or not whole.is_contiguous():
                 entries = [flat_entries(part) for part in arrays.last_observations]
                 widths = [part.shape[2] for part in entries]
-                whole = zeros(n_envs, n_agents, sum(widths), dtype=torch.float32)
+                whole = zeros(*entries[0].shape[:2], sum(widths), dtype=torch.float32)
                 self._gathered = list(zip(whole.split(widths, 2), entries, strict=True))
             observations = whole.view(n_envs, -1)
             kept = zeros(n_kept, *observations.shape, dtype=torch.float32)
@@ -115,6 +116,7 @@ class RolloutRecorder:
             self._launches[step] = self._prepare(step)
         for place, entries in self._gathered:
             place.copy_(entries)
+            self._arrays.unmark(place)
         self._launches[step]()
 
     def of_all_steps(self) -> dict[str, Argument] | None:

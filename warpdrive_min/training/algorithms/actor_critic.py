@@ -129,8 +129,7 @@ class ActorCriticAlgorithm:
         self._values_come_first = not (is_once and is_plain)
         """Advantages need all values before the first step; else the pass that learns gives them too."""
         is_alone = self.critic is None and not self.shape
-        sees_each = buffer.own_columns is None
-        self._on_cpu = cpu.network_of(self.model, trainer.precision, device) if is_alone and sees_each else None
+        self._on_cpu = cpu.network_of(self.model, trainer.precision, device) if is_alone else None
         self._evaluation = None if self._on_cpu is None else cpu.Evaluation(self._on_cpu, of_value=True)
         self._learning = self._in_one_pass(buffer) if is_alone else None
         """The loss and its gradients in one kernel; None: torch goes through the model."""
@@ -164,14 +163,13 @@ class ActorCriticAlgorithm:
                 return None
             at_once = self._rows_at_once(n_rows)
             return exact_learning.ExactLearning(self._exact, self.model, layers, *found, n_rows=n_rows, at_once=at_once)
+        given: dict[str, Any] = {"n_rows": n_rows, "own_columns": buffer.own_columns}
         if self._on_cpu is not None:
             self._normalises_otherwise = config.normalize_advantage and not is_plain
-            return cpu.Learning(self._on_cpu, *found, normalises=config.normalize_advantage, n_rows=n_rows)
-        own_columns = buffer.own_columns
-        if network := learning.network_of(self.model, own_columns) if self._is_fused else None:
+            return cpu.Learning(self._on_cpu, *found, normalises=config.normalize_advantage, **given)
+        if network := learning.network_of(self.model, buffer.own_columns) if self._is_fused else None:
             self._normalises_otherwise = config.normalize_advantage
-            given: dict[str, Any] = {"precision": self._precision, "n_rows": n_rows, "own_columns": own_columns}
-            return learning.Learning(network, *found, **given)
+            return learning.Learning(network, *found, precision=self._precision, **given)
         return None
 
     # -------------------------------------------------------------- what a rule of learning says
@@ -238,11 +236,11 @@ class ActorCriticAlgorithm:
         """Fill values, where the steps need them, after the rollout, and where time limits cut it; enqueues."""
         if self._evaluation is not None:
             if self._values_come_first:
-                self._evaluation(buffer.observations, self.values)
+                self._evaluation(buffer.seen(buffer.observations), self.values)
             else:
-                self._evaluation(buffer.observations[-1], self.values[-1])
+                self._evaluation(buffer.seen(buffer.observations[-1]), self.values[-1])
             if self._truncated_values is not None and buffer.truncated_observations is not None:
-                self._evaluation(buffer.truncated_observations, self._truncated_values)
+                self._evaluation(buffer.seen(buffer.truncated_observations), self._truncated_values)
             return
         n_steps, n_envs, n_agents = self.returns.shape
         at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))

@@ -19,6 +19,7 @@ from warpdrive_min.function_manager import LaunchShape
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Precision
 from warpdrive_min.training.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.fused.shared import SharedRows
 
 Tensor = torch.Tensor
 
@@ -31,6 +32,8 @@ TILE_ROWS: Final = 64
 """Rows of a block that are worked on at a time: their hidden layers stay in the nearest caches."""
 WIDTH: Final = 16
 """Numbers to a multiple of which rows of matrices are padded: whole vectors of every processor."""
+NONE: Final = -1
+"""Column from which agents mark themselves where each has a row of its own."""
 SIZES: Final = ("n_features", "n_first", "n_second", "n_outputs")
 
 
@@ -114,13 +117,15 @@ class Evaluation:
         }
         self._launches: dict[tuple[int, ...], Launch] = {}
 
-    def __call__(self, x: Tensor, out: Tensor) -> None:
-        """Write what comes out of ``x`` (..., n_features) into ``out``, both contiguous float32."""
+    def __call__(self, seen: Tensor | SharedRows, out: Tensor) -> None:
+        """Write what comes out of ``seen`` (..., n_features), or of what agents share, into ``out``; all contiguous."""
+        x, n_agents, own_columns = seen if isinstance(seen, SharedRows) else (seen, 1, NONE)
         key = tuple(each.data_ptr() for each in (x, out, *self._layers))
         if key not in self._launches:
             names = ("w1", "b1", "w2", "b2", "w3", "b3")
-            given = {**self._given, **dict(zip(names, self._layers, strict=True)), "x": x, "out": out}
-            n_rows = x.shape[:-1].numel()
+            layers: dict[str, Argument | None] = dict(zip(names, self._layers, strict=True))
+            given = {**self._given, **layers, "x": x, "out": out, "n_agents": n_agents, "own_columns": own_columns}
+            n_rows = x.shape[:-1].numel() * n_agents
             self._launches[key] = _prepare("evaluate", _blocks_of(n_rows), {**given, "n_rows": n_rows})
         self._launches[key]()
 
@@ -140,6 +145,7 @@ class Learning:
         rule: Terms and weights of the loss.
         normalises: Advantages of a minibatch are shifted and scaled to mean 0 and standard deviation 1.
         n_rows: Rows of a minibatch.
+        own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
     """
 
     def __init__(
@@ -153,10 +159,11 @@ class Learning:
         *,
         normalises: bool,
         n_rows: int,
+        own_columns: int | None = None,
     ) -> None:
-        observations = rollout["observations"]
-        assert observations is not None
-        n_agents = observations.shape[-2]
+        actions = rollout["actions"]
+        assert actions is not None
+        n_agents = actions.shape[-2]
         self.terms = torch.zeros(N_TERMS)
         self._taken, self._weights = torch.zeros(n_rows, n_agents), torch.zeros(n_rows, 1)
         self._total = torch.full((), float(n_rows * n_agents))
@@ -195,6 +202,7 @@ class Learning:
             "offset": network.offset,
             "n_rows": n_rows,
             "n_agents": n_agents,
+            "own_columns": NONE if own_columns is None else own_columns,
             "n_types": n_types,
             "n_scales": n_types if is_learned else 0,
             "n_blocks": self._n_blocks,

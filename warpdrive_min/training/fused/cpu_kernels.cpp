@@ -122,6 +122,55 @@ static void layer(float* const out, const int width, const float* const in, cons
   add_product(out, width, in, in_row, 1, weights, width, n_inputs, n_rows, width);
 }
 
+// ---------------------------------------------------------------- rows that agents share
+
+// The observations of rows that are agents of environments: a row for each agent, or where `own` is not negative one for
+// all of an environment's, in which nobody is marked. Then an agent marks itself in column `own` + its number.
+struct wd_observed {
+  const float* rows;   // (rows of a rollout, n_agents or 1, n_features)
+  const int* indices;  // those of them that are meant, or null: the first ones, in order
+  int n_agents, n_features, own;
+
+  const float* of_env(const int row) const {
+    return rows + static_cast<long long>(indices ? indices[row] : row) * n_features;
+  }
+};
+
+// Calls `each` with every environment's run of the rows from `first` on: its number, where it begins, how many they are.
+template <class Each>
+static void for_each_env(const wd_observed& seen, const int first, const int n, const Each& each) {
+  for (int r = 0; r < n;) {
+    const int row = (first + r) / seen.n_agents, many = wd_min(n - r, (row + 1) * seen.n_agents - first - r);
+    each(row, r, many);
+    r += many;
+  }
+}
+
+// The first layer: what it makes of what all agents of an environment see, and each agent's weights of its own column.
+static void shared_layer(float* const out, const int width, const wd_observed& seen, const float* const weights,
+                         const float* const bias, const int first, const int n) {
+  for_each_env(seen, first, n, [&](const int row, const int begin, const int many) {
+    float* const common = out + begin * width;
+    layer(common, width, seen.of_env(row), seen.n_features, weights, bias, seen.n_features, 1);
+    for (int i = many - 1; i >= 0; --i) {  // what all see lies in the first one's row
+      const float* const own = weights + (seen.own + (first + begin + i) % seen.n_agents) * width;
+      for (int j = 0; j < width; ++j) common[i * width + j] = common[j] + own[j];
+    }
+  });
+}
+
+// Adds to the gradient of its weights, transposed, that of rows whose gradients are `slopes`.
+static void add_shared_product(float* const sums, const int width, const wd_observed& seen, const float* const slopes,
+                               float* const total, const int first, const int n) {
+  for_each_env(seen, first, n, [&](const int row, const int begin, const int many) {
+    std::memset(total, 0, width * sizeof(float));
+    add_rows(total, slopes + begin * width, many, width);
+    add_product(sums, width, seen.of_env(row), 1, 0, total, width, 1, seen.n_features, width);
+    for (int i = 0; i < many; ++i)
+      add_rows(sums + (seen.own + (first + begin + i) % seen.n_agents) * width, slopes + (begin + i) * width, 1, width);
+  });
+}
+
 // ---------------------------------------------------------------- networks
 
 // Three layers, ready to be multiplied with: weights transposed, (inputs, padded outputs), and padded biases.
@@ -145,10 +194,11 @@ struct wd_layers {
   }
 };
 
-// Writes `out` (n_rows, n_outputs) of `x` (n_rows, n_features); of a box, `scale` * tanh(out) + `offset`.
+// Writes `out` (n_rows, n_outputs) of `x` (n_rows, n_features), or (n_rows / n_agents, n_features) where agents share them;
+// of a box, `scale` * tanh(out) + `offset`.
 WD_KERNEL(evaluate)(const float* x, const float* w1, const float* b1, const float* w2, const float* b2, const float* w3,
-                    const float* b3, float* out, int n_rows, int n_features, int n_first, int n_second, int n_outputs,
-                    int is_tanh, int is_box, float scale, float offset) {
+                    const float* b3, float* out, int n_rows, int n_agents, int n_features, int own_columns, int n_first,
+                    int n_second, int n_outputs, int is_tanh, int is_box, float scale, float offset) {
   const float* const from[6] = {w1, b1, w2, b2, w3, b3};
   const wd_layers of(from, n_features, n_first, n_second, n_outputs);
   std::vector<float> room(TILE_ROWS * (of.wide1 + of.wide2 + of.wide3));
@@ -157,7 +207,10 @@ WD_KERNEL(evaluate)(const float* x, const float* w1, const float* b1, const floa
   const int end = wd_min(n_rows, (WD_BLOCK + 1) * BLOCK_ROWS);
   for (int row = WD_BLOCK * BLOCK_ROWS; row < end; row += TILE_ROWS) {
     const int n = wd_min(TILE_ROWS, end - row);
-    layer(hidden1, of.wide1, x + static_cast<long long>(row) * n_features, n_features, of.w1, of.b1, n_features, n);
+    if (own_columns < 0)
+      layer(hidden1, of.wide1, x + static_cast<long long>(row) * n_features, n_features, of.w1, of.b1, n_features, n);
+    else
+      shared_layer(hidden1, of.wide1, {x, nullptr, n_agents, n_features, own_columns}, of.w1, of.b1, row, n);
     activate(hidden1, n * of.wide1, is_tanh);
     layer(hidden2, of.wide2, hidden1, of.wide1, of.w2, of.b2, n_first, n);
     activate(hidden2, n * of.wide2, is_tanh);
@@ -337,7 +390,7 @@ WD_KERNEL(learn)(const float* parameters, const int* offsets, const float* obser
                  const int* actions, const float* log_probs, const float* returns, const float* advantages,
                  const float* weights, const float* old_values, const int* masks, const int* categories,
                  const float* log_std, const float* total, const float* vf_loss_coeff, const float* entropy_coeff,
-                 float* values, float* partial, int n_rows, int n_agents, int n_features, int n_first, int n_second,
+                 float* values, float* partial, int n_rows, int n_agents, int n_features, int own_columns, int n_first, int n_second,
                  int n_outputs, int n_types, int n_scales, int is_shared, int is_tanh, int is_clipped, float clip_param,
                  float value_clip, float scale, float offset, int rows_of_block) {
   const bool is_box = !categories;
@@ -349,12 +402,13 @@ WD_KERNEL(learn)(const float* parameters, const int* offsets, const float* obser
   const int n_heads = 2, n_trunks = is_shared ? 1 : 2;
 
   std::vector<float> room(2 * n_second * wide1 + (n_outputs + 1) * wide2 + TILE_ROWS * (n_features + 4 * (wide1 + wide2) + 2 * wide3 + WIDTH + 1) +
-                          3 * n_outputs + 2 * n_types);
+                          wide1 + 3 * n_outputs + 2 * n_types);
   float* at = room.data();
   const auto take = [&at](const int n) { return (at += n) - n; };
   float *const seen = take(TILE_ROWS * n_features), *const head = take(TILE_ROWS * wide3), *const d_head = take(TILE_ROWS * wide3);
   float *const value = take(TILE_ROWS * WIDTH), *const d_value = take(TILE_ROWS);
-  float *const bounded = take(n_outputs), *const fixed = take(n_types);
+  float *const bounded = take(n_outputs), *const fixed = take(n_types), *const slopes_of_env = take(wide1);
+  const wd_observed observed = {observations, indices, n_agents, n_features, own_columns};
   wd_trunk trunks[2];
   for (int i = 0; i < n_heads; ++i) {
     float *const w2 = take(n_second * wide1), *const w3 = take((i ? 1 : n_outputs) * wide2);
@@ -377,13 +431,17 @@ WD_KERNEL(learn)(const float* parameters, const int* offsets, const float* obser
     for (int r = 0; r < n; ++r) {
       const int row = (first + r) / n_agents, agent = (first + r) % n_agents;
       sources[r] = static_cast<long long>(indices ? indices[row] : row) * n_agents + agent;
-      std::memcpy(seen + r * n_features, observations + sources[r] * n_features, n_features * sizeof(float));
+      if (own_columns < 0)
+        std::memcpy(seen + r * n_features, observations + sources[r] * n_features, n_features * sizeof(float));
     }
 
     // Forward
     for (int i = 0; i < n_trunks; ++i) {
       const wd_layers& layers = i ? valued : policy;
-      layer(trunks[i].hidden1, wide1, seen, n_features, layers.w1, layers.b1, n_features, n);
+      if (own_columns < 0)
+        layer(trunks[i].hidden1, wide1, seen, n_features, layers.w1, layers.b1, n_features, n);
+      else
+        shared_layer(trunks[i].hidden1, wide1, observed, layers.w1, layers.b1, first, n);
       activate(trunks[i].hidden1, n * wide1, is_tanh);
       layer(trunks[i].hidden2, wide2, trunks[i].hidden1, wide1, layers.w2, layers.b2, n_first, n);
       activate(trunks[i].hidden2, n * wide2, is_tanh);
@@ -430,7 +488,10 @@ WD_KERNEL(learn)(const float* parameters, const int* offsets, const float* obser
       std::memset(trunk.d1, 0, n * wide1 * sizeof(float));
       add_product(trunk.d1, wide1, trunk.d2, wide2, 1, trunk.w2, wide1, n_second, n, wide1);
       differentiate(trunk.d1, trunk.hidden1, n * wide1, is_tanh);
-      add_product(sums + start[0], wide1, seen, 1, n_features, trunk.d1, wide1, n, n_features, wide1);
+      if (own_columns < 0)
+        add_product(sums + start[0], wide1, seen, 1, n_features, trunk.d1, wide1, n, n_features, wide1);
+      else
+        add_shared_product(sums + start[0], wide1, observed, trunk.d1, slopes_of_env, first, n);
       add_rows(sums + start[1], trunk.d1, n, wide1);
     }
   }
