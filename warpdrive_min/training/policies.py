@@ -17,7 +17,6 @@ from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import AgentArrays
 from warpdrive_min.training.config import Member, PolicyConfig, present
 from warpdrive_min.training.fused import cpu
-from warpdrive_min.training.fused.shared import SharedRows
 from warpdrive_min.training.members import Members, by_member
 from warpdrive_min.training.normalisation import Moments, normalisers
 from warpdrive_min.training.recurrent import Memory, Recurrent
@@ -124,25 +123,25 @@ class PolicyGroup:
         observations, mask = self._place(t)
         if t == 0 or not self.is_direct:
             self.arrays.observe(observations, mask)
-        seen = observations if self.buffer is None else self.buffer.seen(observations)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
         self._recall(t)
-        self.actions.put(self.arrays, self._head(seen), mask, log_std)
+        self.actions.put(self.arrays, self._head(observations), mask, log_std)
 
-    def _head(self, observations: torch.Tensor | SharedRows) -> torch.Tensor:
-        """Return the head of observations; enqueues."""
-        rows = observations.rows if isinstance(observations, SharedRows) else observations
+    def _head(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return the head of observations as they are kept; enqueues."""
         if self.memory is not None:
-            return self.memory.act(rows)
+            return self.memory.act(observations)
+        seen = observations if self.buffer is None else self.buffer.seen(observations)
         if self._evaluation is _UNKNOWN:
-            network = cpu.network_of(self.acting, present(rows.device), rows.device)
+            network = cpu.network_of(self.acting, present(observations.device), observations.device)
             self._evaluation = None if network is None else cpu.Evaluation(network)
         if self._evaluation is None:
-            head: torch.Tensor = self.acting.act(observations)
+            head: torch.Tensor = self.acting.act(seen)
             return head
         if self._evaluated is None:
-            self._evaluated = rows.new_zeros(len(rows), self.arrays.n_agents, self.arrays.space.n_outputs)
-        self._evaluation(observations, self._evaluated)
+            rows = len(observations), self.arrays.n_agents
+            self._evaluated = observations.new_zeros(*rows, self.arrays.space.n_outputs)
+        self._evaluation(seen, self._evaluated)
         return self._evaluated
 
     def keep(self, t: int) -> None:
