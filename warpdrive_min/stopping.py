@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import ClassVar, Final
 
 from warpdrive_min.processes import is_rank
 
@@ -24,6 +24,9 @@ class Stopped(SystemExit):
     Args:
         number: Number of the signal.
     """
+
+    raised: ClassVar[Stopped | None] = None
+    """Exception that the signal has raised, by which the command unwinds; None: none has come."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -50,6 +53,11 @@ def stoppable() -> Iterator[None]:
     except Stopped as stop:
         stop.say()
         raise
+    except Exception as error:
+        if Stopped.raised is None:
+            raise
+        Stopped.raised.say()  # of what it raised within them, libraries in C may make another error
+        raise Stopped.raised from error
     finally:
         _ignore()  # there is nothing left to stop
 
@@ -75,7 +83,8 @@ def _ignore() -> None:
 
 def _unwind(number: int, frame: FrameType | None) -> None:
     _ignore()  # what cleans up is not to be stopped
-    raise Stopped(number)
+    Stopped.raised = Stopped(number)
+    raise Stopped.raised
 
 
 def _end(number: int, frame: FrameType | None) -> None:
