@@ -7,7 +7,7 @@ cannot show. So each side of each round is a process of its own, and what a rati
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from subprocess import CalledProcessError
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from .case import Job
 from .errors import NotComparable
-from .machine import ROOT, Bystanders, git
+from .machine import ROOT, Bystanders, git, git_state
 from .measure import PLANS, Measurement, rates
 from .point import Check, Facts, Point, Preset, point_name
 from .record import CaseVersion, Comparison, Context, Host, Record, append, read_all, read_comparisons, there
@@ -172,6 +172,14 @@ def measure_all(
             missing.append(index)
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
+    of_this_checkout = {
+        side.run_id for index in missing for pair in timings(todo[index]) for side in pair if side.start == Worker.copy
+    }
+    if of_this_checkout:  # before anything is measured that could not be kept
+        state = git_state(ROOT)
+        for record in (each for pair in there.values() for each in (pair.a, pair.b)):
+            if record.run_id in of_this_checkout:
+                _require_one_code(record, state)
     n_missing = sum(len(timings(todo[index])) for index in missing)
     for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once), start=1):
         index = missing[place]
@@ -181,7 +189,9 @@ def measure_all(
             say(f"{n_done}/{n_missing} {name}: {got}")
             continue
         for before in there.values():
-            _require_one_code(before, got)
+            for old, new in ((before.a, got.a), (before.b, got.b)):
+                if old.run_id == new.run_id:
+                    _require_one_code(old, new.git)
         if kept:
             kept.add(got)
         pairs.setdefault(index, []).append(got)
@@ -190,14 +200,13 @@ def measure_all(
     return found
 
 
-def _require_one_code(before: Pair, now: Pair) -> None:
-    """Make sure that what goes on is what was begun; raises NotComparable."""
-    for old, new in ((before.a, now.a), (before.b, now.b)):
-        differ = [(old.git.get(name), new.git.get(name)) for name in ("sha", "diff_hash")]
-        if old.run_id == new.run_id and any(was != is_ for was, is_ in differ):
-            (sha, changes), (sha_now, changes_now) = zip(*differ, strict=True)
-            got = f"then {sha} with changes {changes}, now {sha_now} with {changes_now}"
-            raise NotComparable(f"compare: {old.run_id} must go on with the code it began with (got {got}); begin anew")
+def _require_one_code(before: Record, now: Mapping[str, Any]) -> None:
+    """Make sure that a run goes on with the state of the code that it began with; raises NotComparable."""
+    differ = [(before.git.get(name), now.get(name)) for name in ("sha", "diff_hash")]
+    if any(was != is_ for was, is_ in differ):
+        (sha, changes), (sha_now, changes_now) = zip(*differ, strict=True)
+        got = f"then {sha} with changes {changes}, now {sha_now} with {changes_now}"
+        raise NotComparable(f"compare: {before.run_id} must go on with the code it began with (got {got}); begin anew")
 
 
 def measure_revisions(

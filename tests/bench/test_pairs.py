@@ -378,8 +378,8 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
 
 
 def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
-    """Pairs of two states of the code would be one table otherwise."""
-    fake = Machine().case()
+    """Pairs of two states of the code would be one table otherwise; of this checkout that is known beforehand."""
+    fake, said = Machine().case(), list[str]()
     points = [POINT | {"index": index} for index in range(2)]
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in points]
     kept = Kept.of(tmp_path, "run")
@@ -389,6 +389,10 @@ def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
     with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
         measure_all(todo, "smoke", kept=kept)
     assert len(kept.pairs()) == 1
+    of_this_checkout = [sides_of("run", fake, (each, each)) for each in points]
+    with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
+        measure_all(of_this_checkout, "smoke", said.append, kept)
+    assert said == ["1 of 2 pairs are kept"], "nothing is measured that could not be kept"
 
 
 # ------------------------------------------------------------------ revisions
