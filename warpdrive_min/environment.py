@@ -102,16 +102,6 @@ class CUDAEnvironmentContext:
         """
         return blocks_per_env or -(-self.num_agents // MAX_THREADS)
 
-    @property
-    def own_columns(self) -> int | None:
-        """First of the columns, one for each agent, in which agents mark themselves with a 1 and all else see a 0.
-
-        All other columns are the same for all agents of an environment. Kernels then write `N_ROWS` rows of
-        ``observations``: one for each agent, or where that constant is 1 a single one, in which nobody is marked. None:
-        observations differ otherwise.
-        """
-        return None
-
     def kernel_sequences(self, auto_reset: bool) -> Mapping[str, Sequence[KernelCall]]:
         """Return what ``step`` and ``reset`` are made of where they are not one kernel each.
 
@@ -191,6 +181,16 @@ class Environment(CUDAEnvironmentContext):
         rule = f"one block steps an environment {self.name!r}"
         require(blocks_per_env in (None, 1), "blocks_per_env", rule, blocks_per_env, "leave it out")
         return 1
+
+    @property
+    def own_columns(self) -> int | None:
+        """First of the columns, one for each agent, in which agents mark themselves with a 1 and all else see a 0.
+
+        All other columns are the same for all agents of an environment. Kernels then write `N_ROWS` rows of
+        ``observations``: one for each agent, or where that constant is 1 a single one, in which nobody is marked. None:
+        observations differ otherwise.
+        """
+        return None
 
     @property
     def bytes_per_step(self) -> int:

@@ -385,10 +385,10 @@ def least_bytes(trainer: WatchedTrainer) -> int:
     A policy that goes through them several times, or for the value too, reads them again. What all agents of an
     environment see counts once.
     """
-    env, groups = trainer.wrapper.env, trainer.groups.values()
-    observed = sum(rows_seen(trainer, group) * group.arrays.n_features * 4 * 2 for group in groups)
-    alike = sum((group.arrays.n_agents - rows_seen(trainer, group)) * group.arrays.n_features * 4 for group in groups)
-    return int(trainer.config.trainer.train_batch_size * (env.bytes_per_step - alike + observed))
+    n_bytes = trainer.wrapper.env.bytes_per_step  # with the row of each agent, written once
+    for group in trainer.groups.values():
+        n_bytes += 4 * group.arrays.n_features * (3 * rows_seen(trainer, group) - group.arrays.n_agents)
+    return int(trainer.config.trainer.train_batch_size * n_bytes)
 
 
 def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:

@@ -196,7 +196,7 @@ def test_least_operations_are_those_of_the_weights(trainer):
 
 
 def test_what_all_agents_see_counts_once():
-    """Of five rows of Tag GridWorld, that differ by who is oneself alone, the bytes and the first layer's products."""
+    """Bytes and products of the first layer are those of one of Tag GridWorld's five rows, which differ by a mark."""
     shared = WatchedTrainer("tag_gridworld", train.settings(point(env="tag_gridworld", n_agents=5)))
     n_first, n_others = 32 * 21, 32 * 32 + 32 * 5 + 32
     assert train.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)

@@ -29,7 +29,7 @@ def a2c(parts, is_shared, rollout):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_gradients_on_a_gpu_are_those_of_torch(sizes, precision, within):
     """Each is within a share of the largest, with hidden layers of one network or of two."""
-    n_features, first, second, n_choices = sizes
+    n_features, *_, n_choices = sizes
     generator = torch.Generator("cuda").manual_seed(0)
 
     def normal(*shape):
@@ -41,12 +41,7 @@ def test_gradients_on_a_gpu_are_those_of_torch(sizes, precision, within):
     rollout |= {"observations": normal(*shape, n_features), "actions": actions, "masks": None}
     one, coefficient = torch.ones((), device="cuda"), torch.full((), ENTROPY, device="cuda")
     for is_shared in (True, False):
-        layers = [(first, n_features), (first,), (second, first), (second,), (n_choices, second), (n_choices,)]
-        layers += [*([] if is_shared else layers[:4]), (1, second), (1,)]
-        parameters = 0.2 * normal(sum(torch.Size(each).numel() for each in layers))
-        parts = views(parameters, layers)
-        value = parts[:4] + parts[6:] if is_shared else parts[6:]
-        network = Network(parts[:6], value, is_tanh=False, is_box=False, scale=1, offset=0, log_std=None)
+        layers, parameters, network = made(normal, sizes, is_shared=is_shared)
         gradient = torch.zeros_like(parameters)
         rule = LossRule(one, coefficient, 0.2, False, None)
         space = ActionSpace((n_choices,), 1)
@@ -57,6 +52,17 @@ def test_gradients_on_a_gpu_are_those_of_torch(sizes, precision, within):
         doubles = {k: v.double() if v is not None and v.is_floating_point() else v for k, v in rollout.items()}
         a2c(views(exact, layers), is_shared, doubles).backward()
         assert (gradient - exact.grad).abs().max() <= within * exact.grad.abs().max()
+
+
+def made(normal, sizes, *, is_shared):
+    """Return shapes of layers, their parameters, and the network whose policy and value share hidden layers, or not."""
+    n_features, first, second, n_choices = sizes
+    layers = [(first, n_features), (first,), (second, first), (second,), (n_choices, second), (n_choices,)]
+    layers += [*([] if is_shared else layers[:4]), (1, second), (1,)]
+    parameters = 0.2 * normal(sum(torch.Size(each).numel() for each in layers))
+    parts = views(parameters, layers)
+    value = parts[:4] + parts[6:] if is_shared else parts[6:]
+    return layers, parameters, Network(parts[:6], value, is_tanh=False, is_box=False, scale=1, offset=0, log_std=None)
 
 
 def views(parameters, layers):

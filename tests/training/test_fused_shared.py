@@ -4,16 +4,15 @@ import pytest
 import torch
 
 from tests.training.fused_support import DEVICE, in_torch, network
-from tests.training.test_fused_learning import a2c, views
+from tests.training.test_fused_learning import a2c, made, views
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused import learning, shared
-from warpdrive_min.training.fused.cpu import Network
 from warpdrive_min.training.fused.loss import LossRule
 from warpdrive_min.training.fused.shared import SharedRows
 
 OWN, MORE = 2, 3
 """Features before and behind the columns in which agents mark themselves."""
-ON_GPU = 1e-5
+WITHIN = 1e-5
 """Errors of six products of bfloat16; interpreted products are those of float32."""
 
 
@@ -37,7 +36,7 @@ def test_outputs_are_those_of_the_row_of_each_agent(n_agents, activation):
     sums = torch.nn.functional.linear(seen.rows, w1, b1)
     got = shared.outputs(seen, sums, (w1, *others), activation, "fp32")
     assert got.shape == want.shape
-    assert (got - want).abs().max() <= ON_GPU * want.abs().max()
+    assert (got - want).abs().max() <= WITHIN * want.abs().max()
     first = each @ w1.T + b1
     assert torch.allclose(seen.first_layer(w1, b1), first, rtol=1e-5, atol=1e-5)
 
@@ -45,8 +44,8 @@ def test_outputs_are_those_of_the_row_of_each_agent(n_agents, activation):
 @pytest.mark.parametrize("is_dealt", [False, True])
 @pytest.mark.parametrize(("n_agents", "sizes"), [(5, (32, 32, 5)), (100, (32, 16, 5)), (70, (64, 64, 2))])
 def test_gradients_are_those_of_the_row_of_each_agent(n_agents, sizes, is_dealt):
-    """Of all rows in order, or of a minibatch, with hidden layers of one network or of two."""
-    n_steps, n_envs, (first, second, n_choices) = 4, 3, sizes
+    """The kernel finds those of all rows in order, or of a minibatch, with hidden layers of one network or of two."""
+    n_steps, n_envs, n_choices = 4, 3, sizes[-1]
     seen, each = shared_rows(n_agents, n_steps + 1, n_envs)
     generator, n_features = torch.Generator().manual_seed(1), each.shape[-1]
 
@@ -61,12 +60,7 @@ def test_gradients_are_those_of_the_row_of_each_agent(n_agents, sizes, is_dealt)
     n_rows = n_steps * n_envs if dealt is None else len(dealt)
     one, coefficient = torch.ones((), device=DEVICE), torch.full((), 0.01, device=DEVICE)
     for has_one_trunk in (True, False):
-        layers = [(first, n_features), (first,), (second, first), (second,), (n_choices, second), (n_choices,)]
-        layers += [*([] if has_one_trunk else layers[:4]), (1, second), (1,)]
-        parameters = 0.2 * normal(sum(torch.Size(part).numel() for part in layers))
-        parts = views(parameters, layers)
-        value = parts[:4] + parts[6:] if has_one_trunk else parts[6:]
-        perceptron = Network(parts[:6], value, is_tanh=False, is_box=False, scale=1, offset=0, log_std=None)
+        layers, parameters, perceptron = made(normal, (n_features, *sizes), is_shared=has_one_trunk)
         gradient, rule = torch.zeros_like(parameters), LossRule(one, coefficient, 0.2, False, None)
         given = {"precision": "fp32", "n_rows": n_rows, "own_columns": OWN}
         one_pass = learning.Learning(
@@ -80,11 +74,11 @@ def test_gradients_are_those_of_the_row_of_each_agent(n_agents, sizes, is_dealt)
             taken = {k: v[dealt.long()] for k, v in taken.items()}
         doubles = {k: v.double() if v.is_floating_point() else v for k, v in taken.items()}
         a2c(views(exact, layers), has_one_trunk, doubles).backward()
-        assert (gradient - exact.grad).abs().max() <= ON_GPU * exact.grad.abs().max()
+        assert (gradient - exact.grad).abs().max() <= WITHIN * exact.grad.abs().max()
         weights = views(exact.detach(), layers)
         of_value = in_torch(
             doubles["observations"], weights[:4] + weights[6:] if has_one_trunk else weights[6:], "relu"
         )
         got = rollout["old_values"].flatten(0, 1)
         got = got if dealt is None else got[dealt.long()]
-        assert (got - of_value[..., 0]).abs().max() <= ON_GPU * of_value.abs().max()
+        assert (got - of_value[..., 0]).abs().max() <= WITHIN * of_value.abs().max()

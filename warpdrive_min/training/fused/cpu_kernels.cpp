@@ -390,9 +390,9 @@ WD_KERNEL(learn)(const float* parameters, const int* offsets, const float* obser
                  const int* actions, const float* log_probs, const float* returns, const float* advantages,
                  const float* weights, const float* old_values, const int* masks, const int* categories,
                  const float* log_std, const float* total, const float* vf_loss_coeff, const float* entropy_coeff,
-                 float* values, float* partial, int n_rows, int n_agents, int n_features, int own_columns, int n_first, int n_second,
-                 int n_outputs, int n_types, int n_scales, int is_shared, int is_tanh, int is_clipped, float clip_param,
-                 float value_clip, float scale, float offset, int rows_of_block) {
+                 float* values, float* partial, int n_rows, int n_agents, int n_features, int own_columns, int n_first,
+                 int n_second, int n_outputs, int n_types, int n_scales, int is_shared, int is_tanh, int is_clipped,
+                 float clip_param, float value_clip, float scale, float offset, int rows_of_block) {
   const bool is_box = !categories;
   const wd_parts parts(n_features, n_first, n_second, n_outputs, n_scales, is_shared);
   const float* of[PARTS];

@@ -84,19 +84,23 @@ class Learning:
         assert observations is not None
         assert actions is not None
         device, n_agents = observations.device, actions.shape[-2]
-        is_shared = own_columns is not None
         self.terms = torch.zeros(N_TERMS, device=device)
-        self._gradient, self._n_items = gradient, n_rows * n_agents
-        self._total = torch.full((), float(self._n_items), device=device)
+        n_items = n_rows * n_agents
+        self._gradient, self._n_rows = gradient, n_items if own_columns is None else n_rows
+        self._total = torch.full((), float(n_items), device=device)
         sizes = network.sizes
         heads: list[Sequence[Tensor | None]] = [(*network.value[:4], None, None, *network.value[4:])]
         heads.append((*network.policy, None, None))  # after the value, which its advantages may be of
         if network.policy[0] is network.value[0]:
             heads = [(*network.policy, *network.value[4:])]
-        n_programs = narrow.n_programs(self._n_items, ROWS, PROGRAMS_PER_PROCESSOR, device)
+        n_programs = narrow.n_programs(n_items, ROWS, PROGRAMS_PER_PROCESSOR, device)
+        first_layers: list[_SharedLayer | None] = [None for _ in heads]
         if own_columns is not None:
             n_programs = shared.n_programs(n_agents, n_rows, PROGRAMS_PER_PROCESSOR, device)
-        self._passes = [_Pass(head, space, parameters, is_shared=is_shared) for head in heads]
+            seen = shared.SharedRows(observations, n_agents, own_columns)
+            first_layers = [_SharedLayer(head, parameters, gradient, seen, n_rows, n_programs) for head in heads]
+        both = zip(heads, first_layers, strict=True)
+        self._passes = [_Pass(head, first_layer, space, parameters) for head, first_layer in both]
         places = [each.places for each in self._passes]
         self._places = torch.cat(places).to(device)
         partial = torch.zeros(n_programs, len(self._places), device=device)
@@ -106,12 +110,6 @@ class Learning:
         self._arrays["old_values"] = None if rule.value_clip is None else rollout["old_values"]
         self._given_advantages, self._values = rollout["advantages"], rollout["old_values"]
         self._numbers = {"vf_loss_coeff": rule.vf_loss_coeff, "entropy_coeff": rule.entropy_coeff}
-        self._first_layers: list[_SharedLayer | None] = [None for _ in heads]
-        if own_columns is not None:
-            self._first_layers = [
-                _SharedLayer(head, parameters, gradient, observations, n_agents, own_columns, n_rows, n_programs)
-                for head in heads
-            ]
         activation = in_kernels("tanh" if network.is_tanh else "relu", precision, device)
         self._constants: dict[str, Any] = {
             "F": sizes["n_features"],
@@ -126,7 +124,7 @@ class Learning:
             "CLIP_PARAM": rule.clip_param,
             "IS_CLIPPED": rule.is_clipped,
             "VALUE_CLIP": rule.value_clip,
-            "ROWS": shared.ROWS if is_shared else ROWS,
+            "ROWS": ROWS if own_columns is None else shared.ROWS,
             "ACTIVATION": activation,
             "PRODUCT": narrow.PRODUCTS[precision],
             "num_warps": WARPS,
@@ -146,10 +144,9 @@ class Learning:
 
         total = self._total if total is None else total
         is_taken = advantages is not None
-        for each, first_layer, partial in zip(self._passes, self._first_layers, self._parts, strict=True):
-            own = {} if first_layer is None else first_layer.forward(indices)
+        for each, partial in zip(self._passes, self._parts, strict=True):
             learning_kernels.learn[(len(partial),)](
-                **{"slopes": None, "of_agents": None, **self._arrays, **own},
+                **{**self._arrays, **each.begin(indices)},
                 **each.arguments,
                 advantages=advantages if is_taken else self._given_advantages,
                 values=self._values,
@@ -159,13 +156,12 @@ class Learning:
                 **self._numbers,
                 partial=partial,
                 partial_stride=partial.stride(0),
-                n_rows=self._n_items if first_layer is None else self._n_items // self._constants["N_AGENTS"],
+                n_rows=self._n_rows,
                 IS_TAKEN=is_taken,
                 STORES=values is not None and each.has_value,
                 **self._constants,
             )
-            if first_layer is not None:
-                first_layer.backward()
+            each.end()
         n_programs, n_columns = self._partial.shape
         learning_kernels.add_up[(-(-n_columns // COLUMNS),)](
             self._partial,
@@ -182,23 +178,39 @@ class Learning:
 
 
 class _Pass:
-    """Arguments of one launch: a network, and the loss on its outputs."""
+    """Arguments of one launch: a network, and the loss on its outputs; and its first layer, where that is apart."""
 
     def __init__(
-        self, layers: Sequence[Tensor | None], space: ActionSpace, parameters: Tensor, *, is_shared: bool
+        self,
+        layers: Sequence[Tensor | None],
+        first_layer: _SharedLayer | None,
+        space: ActionSpace,
+        parameters: Tensor,
     ) -> None:
+        self._first_layer = first_layer
         names = ("w1", "b1", "w2", "b2", "w3", "b3", "v3", "c3")
         self.arguments: dict[str, Any] = dict(zip(names, layers, strict=True))
         has_policy, self.has_value = layers[4] is not None, layers[6] is not None
         self.arguments["N_TYPES"] = space.n_types if has_policy else 0
         self.arguments["N_OUTPUTS"] = space.n_outputs if has_policy else 0
         self.arguments["BLOCK_O"] = narrow.block_of(self.arguments["N_OUTPUTS"] + self.has_value)
-        in_order = (1, 2, 3, 4, 6, 5, 7) if is_shared else (0, 1, 2, 3, 4, 6, 5, 7)
+        in_order = (0, 1, 2, 3, 4, 6, 5, 7) if first_layer is None else (1, 2, 3, 4, 6, 5, 7)
         parts = [part for part in (layers[k] for k in in_order) if part is not None]
         ranges = [torch.arange(part.numel()) + offset_of(part, parameters) for part in parts]
         terms = [parameters.numel() + k if (self.has_value if k == 1 else has_policy) else -1 for k in range(N_TERMS)]
         self.places = torch.cat([*ranges, torch.tensor(terms)]).int()
         """Places of a program's numbers, (n,) int32: in the gradient, behind it in the terms; -1: in neither."""
+
+    def begin(self, indices: Tensor | None) -> dict[str, Tensor | None]:
+        """Return the arguments that are the first layer's; enqueues what it takes to have them."""
+        if self._first_layer is None:
+            return {"slopes": None, "of_agents": None}
+        return self._first_layer.forward(indices)
+
+    def end(self) -> None:
+        """Write the gradient of a first layer that is apart; enqueues."""
+        if self._first_layer is not None:
+            self._first_layer.backward()
 
 
 class _SharedLayer:
@@ -208,9 +220,7 @@ class _SharedLayer:
         layers: Of the network.
         parameters: Of which they are views.
         gradient: Gets that of the layer's weights.
-        observations: (n_steps + 1, n_envs, 1, n_features).
-        n_agents: Agents of a row.
-        own_columns: First of the columns in which they mark themselves.
+        seen: Observations of the rollout, with rows (n_steps + 1, n_envs, 1, n_features).
         n_rows: Rows of a minibatch.
         n_programs: Programs of the kernel.
     """
@@ -220,9 +230,7 @@ class _SharedLayer:
         layers: Sequence[Tensor | None],
         parameters: Tensor,
         gradient: Tensor,
-        observations: Tensor,
-        n_agents: int,
-        own_columns: int,
+        seen: shared.SharedRows,
         n_rows: int,
         n_programs: int,
     ) -> None:
@@ -232,15 +240,15 @@ class _SharedLayer:
         self._weight, self._bias = weight, bias
         first, n_units = offset_of(weight, parameters), len(weight)
         self._gradient = gradient[first : first + weight.numel()].view_as(weight)
-        self._own = shared.SharedRows(observations, n_agents, own_columns).table(self._gradient)
-        self._observed = observations.flatten(0, -2)
+        self._own = seen.table(self._gradient)
+        self._observed = seen.rows.flatten(0, -2)
         self._rows = self._observed[:n_rows]
-        n_blocks, device = shared.n_blocks(n_agents), observations.device
+        n_blocks, device = shared.n_blocks(seen.n_agents), seen.rows.device
         self._sums = torch.empty(n_rows, n_units, device=device)
         self._slopes = torch.empty(n_rows, n_blocks, n_units, device=device)
         self._of_agents = torch.empty(n_programs // n_blocks, n_blocks * shared.ROWS, n_units, device=device)
 
-    def forward(self, indices: Tensor | None) -> dict[str, Tensor]:
+    def forward(self, indices: Tensor | None) -> dict[str, Tensor | None]:
         """Return what the kernel reads, and where it writes gradients of the sums over agents and over rows."""
         self._rows = self._observed[: len(self._sums)] if indices is None else take(self._observed, indices)
         torch.addmm(self._bias.detach(), self._rows, self._weight.detach().t(), out=self._sums)
