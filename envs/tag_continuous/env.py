@@ -43,6 +43,8 @@ AGENTS_PER_CELL: Final = 3
 """Average number of agents in a cell; a search looks at nine cells or more."""
 CELLS_OF_A_PART: Final = 4_096
 """Cells, at most, that one block adds up: those of 12,288 agents."""
+AGENTS_OF_OUT_CELL: Final = 1_024
+"""Agents for each of the cells of those out of the game: were it one, half a million would wait to be counted in it."""
 
 
 class TagContinuousConfig(Config):
@@ -331,6 +333,11 @@ class TagContinuous(Environment):
         return max(1, round(math.sqrt(self.num_agents / AGENTS_PER_CELL))) if self.uses_grid else 1
 
     @property
+    def out_cells(self) -> int:
+        """Cells of who is out of the game."""
+        return -(-self.num_agents // AGENTS_OF_OUT_CELL)
+
+    @property
     def cell_parts(self) -> int:
         """Parts of the cells whose agents are added up apart: 1 unless they are many."""
         return -(-(self.cells_per_side**2) // CELLS_OF_A_PART)
@@ -346,6 +353,7 @@ class TagContinuous(Environment):
         of_cells: dict[str, Constant] = {
             "GRID_SEARCH": self.uses_grid,
             "N_CELLS": side * side,
+            "OUT_CELLS": self.out_cells,
             "CELLS_PER_SIDE": side,
             "CELL_PARTS": self.cell_parts,
             "CELL_LENGTH": config.grid_length / side,
@@ -398,13 +406,13 @@ class TagContinuous(Environment):
         for name, values in self._start.items():
             feed.add_data(name, values)
         if self.is_spread:
-            n_cells = self.cells_per_side**2
+            n_cells = self.cells_per_side**2 + self.out_cells
             for name in ("is_tagged", "n_catches", "slot_agent"):
                 feed.add_data(name, np.zeros(n_agents, np.int32), per_env=True, scratch=True)
             for name in ("slot_x", "slot_y"):
                 feed.add_data(name, np.zeros(n_agents, np.float32), per_env=True, scratch=True)
             for name in ("cell_count", "cell_start"):
-                feed.add_data(name, np.zeros(n_cells + 1, np.int32), per_env=True, scratch=True)
+                feed.add_data(name, np.zeros(n_cells, np.int32), per_env=True, scratch=True)
             feed.add_data("part_count", np.zeros(self.cell_parts, np.int32), per_env=True, scratch=True)
             feed.add_data("restarts", np.zeros((), np.int32), per_env=True, scratch=True)
         return feed

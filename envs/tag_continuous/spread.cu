@@ -4,20 +4,20 @@
 // move, parts, offsets, place, tag, observe, score; to restart start, parts, offsets, place, observe.
 //
 // `place` sorts the agents by cell (a counting sort, whose order within a cell may differ from run to run; no result
-// depends on it). Who is out of the game goes to a last cell that nobody searches. Without GRID_SEARCH
+// depends on it). Who is out of the game goes to one of OUT_CELLS last cells, which nobody searches. Without GRID_SEARCH
 // every search looks at all agents.
 
 #include "agent.cuh"
 
 constexpr int NOBODY = 0x7fffffff;
 constexpr int ROW = SLOTS | 1;        // ids of a round: an odd number of banks, so that rows do not collide
-constexpr int OUT_OF_GAME = N_CELLS;  // the cell that nobody searches
+constexpr int ALL_CELLS = N_CELLS + OUT_CELLS;
 constexpr float TOO_FAR = 1e35f;      // a squared distance that no neighbour has
 
 WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * INV_CELL_LENGTH), CELLS_PER_SIDE - 1); }
 
-WD_FN int cell_of(bool in_game, float x, float y) {
-  return in_game ? column_of(y) * CELLS_PER_SIDE + column_of(x) : OUT_OF_GAME;
+WD_FN int cell_of(int agent, bool in_game, float x, float y) {
+  return in_game ? column_of(y) * CELLS_PER_SIDE + column_of(x) : N_CELLS + agent % OUT_CELLS;
 }
 
 // ---------------------------------------------------------------------------------------------- move
@@ -25,7 +25,7 @@ WD_FN int cell_of(bool in_game, float x, float y) {
 WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
                 float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
                 float (*edge_hit_reward_penalty)[N_AGENTS], const int (*still_in_the_game)[N_AGENTS],
-                int (*n_catches)[N_AGENTS], int (*cell_count)[N_CELLS + 1], const float* skill_levels,
+                int (*n_catches)[N_AGENTS], int (*cell_count)[ALL_CELLS], const float* skill_levels,
                 const float* acceleration_actions, const float* turn_actions, const int (*sampled_actions)[N_AGENTS][2],
                 int* _timestep_, int n_envs) {
   WD_EACH_AGENT(local, env, agent) {
@@ -42,7 +42,7 @@ WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     acceleration[env][agent] = after.acceleration;
     edge_hit_reward_penalty[env][agent] = hits_edge ? EDGE_HIT_PENALTY : 0.f;
     n_catches[env][agent] = 0;
-    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(in_game, after.x, after.y)], 1);
+    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, in_game, after.x, after.y)], 1);
     if (agent == 0) _timestep_[env] += 1;
   }
 }
@@ -50,7 +50,7 @@ WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
 // ---------------------------------------------------------------------------------------------- cells
 
 // Cells are added up in CELL_PARTS parts: one of a small grid, whose block then needs nobody else's sum.
-constexpr int CELLS_OF_A_PART = (N_CELLS + CELL_PARTS) / CELL_PARTS;  // of N_CELLS + 1
+constexpr int CELLS_OF_A_PART = (ALL_CELLS + CELL_PARTS - 1) / CELL_PARTS;
 
 // Returns the sum of the values of this thread and of those before it; `sums` is of the block, which waits. Afterwards
 // its last entry is the sum of all.
@@ -68,13 +68,13 @@ WD_FN int sum_up_to(int* sums, int value) {
 }
 
 // The agents in each part of the cells.
-WD_KERNEL(parts)(const int (*cell_count)[N_CELLS + 1], int (*part_count)[CELL_PARTS], const int* restarts, int restarted,
+WD_KERNEL(parts)(const int (*cell_count)[ALL_CELLS], int (*part_count)[CELL_PARTS], const int* restarts, int restarted,
                  int n_envs) {
   WD_SHARED int sums[WD_STRIDE];
   const int env = WD_FIRST_ENV;
   if (env >= n_envs || (restarted && !restarts[env])) return;
   for (int part = WD_PART; part < CELL_PARTS; part += BLOCKS_PER_ENV) {
-    const int first = part * CELLS_OF_A_PART, end = wd_min(first + CELLS_OF_A_PART, N_CELLS + 1);
+    const int first = part * CELLS_OF_A_PART, end = wd_min(first + CELLS_OF_A_PART, ALL_CELLS);
     int sum = 0;
     for (int cell = first + WD_THREAD; cell < end; cell += WD_STRIDE) sum += cell_count[env][cell];
     sum_up_to(sums, sum);
@@ -83,7 +83,7 @@ WD_KERNEL(parts)(const int (*cell_count)[N_CELLS + 1], int (*part_count)[CELL_PA
 }
 
 // The slot at which each cell starts: sums of the counts before it. A run of cells a thread.
-WD_KERNEL(offsets)(const int (*cell_count)[N_CELLS + 1], int (*cell_start)[N_CELLS + 1],
+WD_KERNEL(offsets)(const int (*cell_count)[ALL_CELLS], int (*cell_start)[ALL_CELLS],
                    const int (*part_count)[CELL_PARTS], const int* restarts, int restarted, int n_envs) {
   constexpr int RUN = (CELLS_OF_A_PART + WD_STRIDE - 1) / WD_STRIDE;
   WD_SHARED int sums[WD_STRIDE];
@@ -96,7 +96,7 @@ WD_KERNEL(offsets)(const int (*cell_count)[N_CELLS + 1], int (*cell_start)[N_CEL
       sum_up_to(sums, before);
       before = sums[WD_STRIDE - 1];
     }
-    const int end_of_part = wd_min((part + 1) * CELLS_OF_A_PART, N_CELLS + 1);
+    const int end_of_part = wd_min((part + 1) * CELLS_OF_A_PART, ALL_CELLS);
     const int first = part * CELLS_OF_A_PART + WD_THREAD * RUN, end = wd_min(first + RUN, end_of_part);
     int sum = 0;
     for (int cell = first; cell < end; ++cell) sum += cell_count[env][cell];
@@ -110,13 +110,13 @@ WD_KERNEL(offsets)(const int (*cell_count)[N_CELLS + 1], int (*cell_start)[N_CEL
 
 // Sorts the agents by cell, and leaves the counts at 0.
 WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
-                 const int (*still_in_the_game)[N_AGENTS], int (*cell_count)[N_CELLS + 1],
-                 const int (*cell_start)[N_CELLS + 1], int (*slot_agent)[N_AGENTS], float (*slot_x)[N_AGENTS],
+                 const int (*still_in_the_game)[N_AGENTS], int (*cell_count)[ALL_CELLS],
+                 const int (*cell_start)[ALL_CELLS], int (*slot_agent)[N_AGENTS], float (*slot_x)[N_AGENTS],
                  float (*slot_y)[N_AGENTS], const int* restarts, int restarted, int n_envs) {
   WD_EACH_AGENT(local, env, agent) {
     if (restarted && !restarts[env]) continue;
     const float x = loc_x[env][agent], y = loc_y[env][agent];
-    const int cell = cell_of(still_in_the_game[env][agent], x, y);
+    const int cell = cell_of(agent, still_in_the_game[env][agent], x, y);
     const int slot = cell_start[env][cell] + WD_ATOMIC_ADD(&cell_count[env][cell], -1) - 1;
     slot_agent[env][slot] = agent;
     slot_x[env][slot] = x;
@@ -129,7 +129,7 @@ WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
 // Each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals.
 WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
                const int (*still_in_the_game)[N_AGENTS], const int* agent_types, const int* tagger_ids,
-               const int (*cell_start)[N_CELLS + 1], const int (*slot_agent)[N_AGENTS],
+               const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
                const float (*slot_x)[N_AGENTS], const float (*slot_y)[N_AGENTS], int (*is_tagged)[N_AGENTS],
                int (*n_catches)[N_AGENTS], int* num_runners, int n_envs) {
   WD_EACH_AGENT(local, env, slot) {
@@ -236,7 +236,7 @@ WD_FN void search_rings(Nearest& nearest, const int* start, const int* agents, c
 WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS], const float (*speed)[N_AGENTS],
                    const float (*direction)[N_AGENTS], const float (*acceleration)[N_AGENTS],
                    const int (*still_in_the_game)[N_AGENTS], const int* agent_types, const int* num_runners,
-                   const int (*cell_start)[N_CELLS + 1], const int (*slot_agent)[N_AGENTS],
+                   const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
                    const float (*slot_x)[N_AGENTS], const float (*slot_y)[N_AGENTS],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    const int* _timestep_, int* _done_, int* _episode_, const int* restarts, int restarted,
@@ -332,7 +332,7 @@ WD_KERNEL(start)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
                  float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
                  float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,
                  const float* start_x, const float* start_y, const float* start_direction,
-                 int (*cell_count)[N_CELLS + 1], const int* _done_, int* _timestep_, const int* _episode_,
+                 int (*cell_count)[ALL_CELLS], const int* _done_, int* _timestep_, const int* _episode_,
                  const int* _reset_seed_, int* restarts, int force, int n_envs) {
   WD_EACH_AGENT(local, env, agent) {
     const bool ends = force || _done_[env];
@@ -344,7 +344,7 @@ WD_KERNEL(start)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
     direction[env][agent] = first.direction;
     speed[env][agent] = acceleration[env][agent] = edge_hit_reward_penalty[env][agent] = 0.f;
     still_in_the_game[env][agent] = 1;
-    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(true, first.x, first.y)], 1);
+    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, true, first.x, first.y)], 1);
     if (agent == 0) {
       num_runners[env] = N_AGENTS - N_TAGGERS;
       _timestep_[env] = 0;

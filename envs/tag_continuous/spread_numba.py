@@ -52,7 +52,9 @@ def build(c: Any) -> dict[str, Any]:
     length = np.float32(episode_length)
     share = -(-n_agents // blocks_per_env)  # agents of a block
     cell_parts = c.CELL_PARTS
-    part_cells = (n_cells + cell_parts) // cell_parts
+    out_cells = c.OUT_CELLS
+    all_cells = n_cells + out_cells
+    part_cells = -(-all_cells // cell_parts)
     run = -(-part_cells // threads)  # cells of a thread that sums counts
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
@@ -70,9 +72,9 @@ def build(c: Any) -> dict[str, Any]:
         return min(int32(position * inv_cell_length), side - 1)
 
     @cuda.jit(device=True)
-    def cell_of(in_game, x, y):
-        """Return an agent's cell; who is out of the game is in a last one that nobody searches."""
-        return column_of(y) * side + column_of(x) if in_game else n_cells
+    def cell_of(agent, in_game, x, y):
+        """Return an agent's cell; who is out of the game is in one of the last, which nobody searches."""
+        return column_of(y) * side + column_of(x) if in_game else n_cells + agent % out_cells
 
     @cuda.jit(device=True)
     def key_of(distance, identity):
@@ -146,7 +148,7 @@ def build(c: Any) -> dict[str, Any]:
             plays, x, y, _, _, _ = move_agent(env, agent, agents, roles, actions)
             n_catches[env, agent] = 0
             if grid_search:
-                cuda.atomic.add(cell_count, (env, cell_of(plays, x, y)), 1)
+                cuda.atomic.add(cell_count, (env, cell_of(agent, plays, x, y)), 1)
             if agent == 0:
                 clock.timestep[env] += 1
 
@@ -174,7 +176,7 @@ def build(c: Any) -> dict[str, Any]:
         if restarted == 0 or restarts[env] != 0:
             for part in range(cuda.blockIdx.x % blocks_per_env, cell_parts, blocks_per_env):
                 total = int32(0)
-                for cell in range(part * part_cells + thread, min((part + 1) * part_cells, n_cells + 1), threads):
+                for cell in range(part * part_cells + thread, min((part + 1) * part_cells, all_cells), threads):
                     total += cell_count[env, cell]
                 sum_up_to(sums, total)
                 if thread == 0:
@@ -201,7 +203,7 @@ def build(c: Any) -> dict[str, Any]:
                     sum_up_to(sums, before)
                     before = sums[threads - 1]
                 first = part * part_cells + thread * run
-                end = min(first + run, (part + 1) * part_cells, n_cells + 1)
+                end = min(first + run, (part + 1) * part_cells, all_cells)
                 total = int32(0)
                 for cell in range(first, end):
                     total += cell_count[env, cell]
@@ -219,7 +221,7 @@ def build(c: Any) -> dict[str, Any]:
             agent = natural(index)
             if restarted == 0 or restarts[env] != 0:
                 x, y = agents.loc_x[env, agent], agents.loc_y[env, agent]
-                cell = cell_of(agents.still_in_the_game[env, agent] != 0, x, y)
+                cell = cell_of(agent, agents.still_in_the_game[env, agent] != 0, x, y)
                 slot = cells.cell_start[env, cell] + cuda.atomic.add(cells.cell_count, (env, cell), -1) - 1
                 cells.slot_agent[env, slot] = agent
                 cells.slot_x[env, slot] = x
@@ -402,7 +404,7 @@ def build(c: Any) -> dict[str, Any]:
             if ends:
                 x, y, _ = start_agent(env, agent, agents, starts, clock)
                 if grid_search:
-                    cuda.atomic.add(cell_count, (env, cell_of(True, x, y)), 1)
+                    cuda.atomic.add(cell_count, (env, cell_of(agent, True, x, y)), 1)
                 if agent == 0:
                     agents.num_runners[env] = n_agents - n_taggers
                     clock.timestep[env] = 0
