@@ -195,6 +195,9 @@ class TrainerConfig(_Section):
     shared_observations: bool | None = None
     """Keep, and learn from, the one row of observations that agents of an environment share, where they do so but for
     who is oneself; None: where the first layer is large."""
+    kept_passes: bool | None = None
+    """Keep what acting computes for learning, which then makes no forward pass of its own, where a rollout is learned
+    from once by a wide network; None: where that takes no more than half of the GPU's memory."""
     stop_return: float | dict[str, float] | None = None
     """Mean return at which training stops, of the latest episodes, enough for one in each environment; None: never."""
     compat: Literal["warpdrive"] | None = None

@@ -28,6 +28,7 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.fused import perceptron
 from warpdrive_min.training.fused.columns import split
 from warpdrive_min.training.fused.cpu import Network
+from warpdrive_min.training.fused.kept import KeptRows, StepRows
 from warpdrive_min.training.fused.shared import SharedRows
 from warpdrive_min.training.normalisation import Normaliser
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from warpdrive_min.training.config import ModelConfig
 
 Tensor = torch.Tensor
+Seen = Tensor | SharedRows | StepRows | KeptRows
+"""What a model is shown: observations (..., n_features), or rows that stand for them."""
 
 ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {
     "relu": nn.ReLU,
@@ -282,7 +285,7 @@ class FullyConnected(ActorCritic):
         self.vf_head = nn.Linear(self.fc.width, 1)
         initialise(self, config.init_method)
 
-    def forward(self, observations: Tensor | SharedRows) -> tuple[Tensor, Tensor]:
+    def forward(self, observations: Seen) -> tuple[Tensor, Tensor]:
         """Return head and value."""
         if self.value_fc is not None:
             return self.act(observations), self.value(observations)
@@ -290,11 +293,11 @@ class FullyConnected(ActorCritic):
         head, value = split(outputs)
         return self.policy_head.bound(head), value
 
-    def act(self, observations: Tensor | SharedRows) -> Tensor:
+    def act(self, observations: Seen) -> Tensor:
         """Return the head."""
         return self.policy_head.bound(self.fc.under(observations, self.policy_head))
 
-    def value(self, observations: Tensor | SharedRows) -> Tensor:
+    def value(self, observations: Seen) -> Tensor:
         """Return the value."""
         below = self.fc if self.value_fc is None else self.value_fc
         return below.under(observations, self.vf_head).squeeze(-1)
@@ -462,10 +465,10 @@ class Trunk(nn.Sequential):
             return "model.fused is false"
         return ""
 
-    def under(self, inputs: Tensor | SharedRows, *heads: nn.Linear) -> Tensor:
+    def under(self, inputs: Seen, *heads: nn.Linear) -> Tensor:
         """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
 
-        Rows that agents share are for trunks without an `obstacle`.
+        Rows that are no tensors are for trunks without an `obstacle`.
 
         Raises:
             ConfigError: On a GPU it is to be one kernel, and cannot.
@@ -474,6 +477,8 @@ class Trunk(nn.Sequential):
         bias: Tensor = heads[0].bias
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+        if isinstance(inputs, StepRows | KeptRows):
+            return inputs.under([*self.parameters(), weight, bias], self.activation)
         if isinstance(inputs, SharedRows):
             fused = inputs.under([*self.parameters(), weight, bias], self.activation)
             return nn.functional.linear(self._of_shared(inputs), weight, bias) if fused is None else fused

@@ -125,10 +125,13 @@ class PolicyGroup:
             self.arrays.observe(observations, mask)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
         self._recall(t)
-        self.actions.put(self.arrays, self._head(observations), mask, log_std)
+        self.actions.put(self.arrays, self._head(t, observations), mask, log_std)
 
-    def _head(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return the head of observations as they are kept; enqueues."""
+    def _head(self, t: int, observations: torch.Tensor) -> torch.Tensor:
+        """Return the head of a step's observations as they are kept; enqueues."""
+        if self.buffer is not None and self.buffer.passes is not None:
+            of_step: torch.Tensor = self.acting(self.buffer.passes.step(t, observations))[0]
+            return of_step
         if self.memory is not None:
             return self.memory.act(observations)
         seen = observations if self.buffer is None else self.buffer.seen(observations)

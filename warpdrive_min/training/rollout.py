@@ -13,6 +13,7 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.arrays import AgentArrays, flat_entries
+from warpdrive_min.training.fused.kept import KeptPasses
 from warpdrive_min.training.fused.shared import SharedRows
 
 FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
@@ -201,6 +202,8 @@ class RolloutBuffer:
     """(T + 1, E, S): what a centralised critic sees; None where there is none."""
     truncated_global_states: torch.Tensor | None = None
     """(C, E, S): what it sees last of truncated episodes, as ``truncated_observations``."""
+    passes: KeptPasses | None = field(default=None, repr=False)
+    """Forward passes of acting, from which learning goes back; None: it makes its own."""
 
     @classmethod
     def of(cls, arrays: AgentArrays, recorder: RolloutRecorder) -> RolloutBuffer:

@@ -19,6 +19,7 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.fused import cpu, is_supported, learning
 from warpdrive_min.training.fused import loss as fused_loss
+from warpdrive_min.training.fused.columns import split
 from warpdrive_min.training.fused.loss import N_TERMS, Learning, LossRule, Minibatch
 from warpdrive_min.training.fused.rows import take
 from warpdrive_min.training.policies import PolicyGroup
@@ -245,7 +246,11 @@ class ActorCriticAlgorithm:
         n_steps, n_envs, n_agents = self.returns.shape
         at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
         valued, valued_last = self._valued(buffer)
-        for start in range(0 if self._values_come_first else n_steps, n_steps + 1, at_once):
+        is_known = not self._values_come_first
+        if buffer.passes is not None and not is_known:
+            self.values[:-1].copy_(split(buffer.passes.outputs)[1])
+            is_known = True
+        for start in range(n_steps if is_known else 0, n_steps + 1, at_once):
             part = slice(start, start + at_once)
             self.values[part] = self._value(buffer, valued[part])
         if self._truncated_values is not None and valued_last is not None:
@@ -339,6 +344,9 @@ class ActorCriticAlgorithm:
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the heads (rows, n_agents, n_outputs) and the values (rows, n_agents) of some rows."""
+        if buffer.passes is not None and isinstance(rows, slice):
+            kept: tuple[Tensor, Tensor] = self.model(buffer.passes.rows(rows))
+            return kept
         observations = self._take(buffer.observations[:-1], rows)
         if self.critic is None:
             outputs: tuple[Tensor, Tensor] = self.model(buffer.seen(observations))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -10,6 +11,9 @@ from torch.autograd.function import once_differentiable
 from warpdrive_min.training.config import Precision
 from warpdrive_min.training.fused.narrow import Weights
 from warpdrive_min.training.fused.sizes import power_of_two
+
+Sizes = tuple[int, int, int]
+"""Numbers of features, and of units of both hidden layers."""
 
 MOST_UNITS: Final = 512
 """Most units of a hidden layer: a tile of 64 rows and as many columns fills half the registers of a multiprocessor."""
@@ -67,6 +71,30 @@ def fits(n_features: int, hidden: tuple[int, int], n_outputs: int, precision: Pr
     return is_small and precision in PLANS
 
 
+class Layers(NamedTuple):
+    """Inputs and hidden layers of some rows, padded, in the precision's type: a forward pass keeps them for gradients.
+
+    All have the same number of rows; a pass over fewer leaves in the others what is finite.
+    """
+
+    x: torch.Tensor
+    hidden_1: torch.Tensor
+    hidden_2: torch.Tensor
+
+    @classmethod
+    def empty(cls, n_rows: int, sizes: Sizes, precision: Precision, device: torch.device, *, is_zero: bool) -> Layers:
+        """Allocate them."""
+        plan, dtype = _plan_of(sizes, precision), _dtype(precision)
+        arrays = cls(*(_kept(n_rows, width, plan, dtype, device) for width in _widths(sizes)))
+        for array in arrays if is_zero else ():
+            array.zero_()
+        return arrays
+
+    def part(self, first: int, n_rows: int) -> Layers:
+        """Return the layers of some rows."""
+        return Layers(*(array[first : first + n_rows] for array in self))
+
+
 def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
     """Return what comes out of the last layer, ``(rows, n_outputs)`` float32; enqueues.
 
@@ -82,51 +110,57 @@ def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precisio
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights)):
         outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
         return outputs
-    return _evaluate(x, weights, activation, precision, keeps=False)[0]
+    out = torch.empty(len(x), len(weights[4]), device=x.device)
+    evaluate(x, weights, activation, precision, out)
+    return out
 
 
 class _Wide(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, activation: str, precision: Precision, *weights: Any) -> torch.Tensor:
-        out, *kept = _evaluate(x, weights, activation, precision, keeps=True)
-        ctx.save_for_backward(*kept, *weights[::2])
+        out = torch.empty(len(x), len(weights[4]), device=x.device)
+        sizes = (x.shape[1], len(weights[0]), len(weights[2]))
+        layers = Layers.empty(n_padded(len(x), sizes, precision), sizes, precision, x.device, is_zero=False)
+        evaluate(x, weights, activation, precision, out, layers)
+        ctx.save_for_backward(*layers, *weights[::2])
         ctx.activation, ctx.precision = activation, precision
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, hidden_1, hidden_2, w1, w2, w3 = ctx.saved_tensors
-        *slopes, sums = _slopes(slope, hidden_1, hidden_2, w2, w3, ctx.activation, ctx.precision)
-        n_parts = _n_parts(len(slope), _plan(ctx.precision, hidden_1.shape[1], hidden_2.shape[1]))
-        gradients: list[torch.Tensor] = []
-        of_biases = torch.split(sums.sum(0), [hidden_1.shape[1], hidden_2.shape[1], power_of_two(len(w3), 16)])
-        for w, layer, inputs, of_bias in zip((w1, w2, w3), slopes, (x, hidden_1, hidden_2), of_biases, strict=True):
-            gradients += [_over_rows(layer, inputs, n_parts)[: len(w), : w.shape[1]], of_bias[: len(w)]]
+        layers, matrices = Layers(*ctx.saved_tensors[:3]), ctx.saved_tensors[3:]
+        slope_1, found = gradients(slope, layers, matrices, ctx.activation, ctx.precision)
         d_x = None
         if ctx.needs_input_grad[0]:
-            d_x = (slopes[0][: len(slope), : len(w1)] @ w1.to(hidden_1.dtype)).float()
-        return d_x, None, None, *gradients
+            w1 = matrices[0]
+            d_x = (slope_1[: len(slope), : len(w1)] @ w1.to(slope_1.dtype)).float()
+        return d_x, None, None, *found
 
 
-def _evaluate(
-    x: torch.Tensor, weights: tuple[torch.Tensor, ...], activation: str, precision: Precision, *, keeps: bool
-) -> list[torch.Tensor]:
-    """Return the outputs, and what the way back needs: inputs and hidden layers, padded; empty unless `keeps`."""
+def evaluate(
+    x: torch.Tensor,
+    weights: tuple[torch.Tensor, ...],
+    activation: str,
+    precision: Precision,
+    out: torch.Tensor,
+    layers: Layers | None = None,
+) -> None:
+    """Write the outputs of rows (n_rows, n_outputs), and their layers if given; enqueues.
+
+    The layers are whole tiles of rows; those after the last row of ``x`` are as if they had seen zeros.
+    """
     from warpdrive_min.training.fused import wide_kernels
 
     w1, b1, w2, b2, w3, b3 = weights
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    (n_rows, n_features), n_outputs = x.shape, len(w3)
+    (n_rows, n_features), dtype = x.shape, _dtype(precision)
     width_1, width_2 = power_of_two(len(w1), LEAST_UNITS), power_of_two(len(w2), LEAST_UNITS)
     plan = _plan(precision, width_1, width_2)
-    tile = plan.forward if keeps else plan.alone
-    block, n_chunks = power_of_two(n_outputs, 16), -(-n_features // BLOCK_INPUTS)
-    n_padded = _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
-    kept_widths = (_multiple(n_features, 8), width_1, width_2)
-    kept = [_kept(n_padded if keeps else 0, width, plan, dtype, x.device) for width in kept_widths]
-    out = torch.empty(n_rows, n_outputs, device=x.device)
-    wide_kernels.forward[((n_padded if keeps else _multiple(max(n_rows, 1), tile.rows)) // tile.rows,)](
+    tile = plan.alone if layers is None else plan.forward
+    block, n_chunks = power_of_two(len(w3), 16), -(-n_features // BLOCK_INPUTS)
+    kept = layers or Layers.empty(0, (n_features, len(w1), len(w2)), precision, x.device, is_zero=False)
+    n_kept = len(kept.x)
+    wide_kernels.forward[(-(-max(n_rows, n_kept, 1) // tile.rows),)](
         x.contiguous(),
         _padded(w1, (width_1, n_chunks * BLOCK_INPUTS), dtype),
         _padded(b1, (width_1,)),
@@ -137,17 +171,66 @@ def _evaluate(
         out,
         *kept,
         n_rows,
-        n_padded,
+        n_kept,
         N_INPUTS=n_features,
-        KEPT_INPUTS=kept[0].shape[1],
+        KEPT_INPUTS=kept.x.shape[1],
         N_CHUNKS=n_chunks,
         BLOCK_INPUTS=BLOCK_INPUTS,
-        N_OUTPUTS=n_outputs,
+        N_OUTPUTS=len(w3),
         BLOCK_OUTPUTS=block,
-        KEEPS=keeps,
+        KEEPS=layers is not None,
         **_constants(activation, plan, tile, width_1, width_2),
     )
-    return [out, *kept]
+
+
+def gradients(
+    slope: torch.Tensor, layers: Layers, matrices: Sequence[torch.Tensor], activation: str, precision: Precision
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the gradient of the first layer before its activation, padded, and those of weights and biases; enqueues.
+
+    Args:
+        slope: Gradient of the outputs, (n_rows, n_outputs) float32.
+        layers: As `evaluate` wrote them, of `n_padded` rows.
+        matrices: Weights of each layer.
+        activation: As of `wide`, as the precision.
+        precision: Of products.
+    """
+    _, w2, w3 = matrices
+    *slopes, sums = _slopes(slope, layers.hidden_1, layers.hidden_2, w2, w3, activation, precision)
+    width_1, width_2 = layers.hidden_1.shape[1], layers.hidden_2.shape[1]
+    n_parts = _n_parts(len(slope), _plan(precision, width_1, width_2))
+    found: list[torch.Tensor] = []
+    of_biases = torch.split(sums.sum(0), [width_1, width_2, power_of_two(len(w3), 16)])
+    for w, of_layer, inputs, of_bias in zip(matrices, slopes, layers, of_biases, strict=True):
+        found += [_over_rows(of_layer, inputs, n_parts)[: len(w), : w.shape[1]], of_bias[: len(w)]]
+    return slopes[0], found
+
+
+def n_padded(n_rows: int, sizes: Sizes, precision: Precision) -> int:
+    """Return how many rows the layers of so many rows have, where `gradients` go back through them."""
+    plan = _plan_of(sizes, precision)
+    return _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
+
+
+def whole_tiles(n_rows: int, sizes: Sizes, precision: Precision) -> int:
+    """Return how many rows the layers of so many rows have at least."""
+    return _multiple(max(n_rows, 1), _most_rows(_plan_of(sizes, precision)))
+
+
+def most_padding(sizes: Sizes, precision: Precision) -> int:
+    """Return a number of rows that `n_padded` never adds."""
+    plan = _plan_of(sizes, precision)
+    return _most_rows(plan) * plan.n_parts
+
+
+def keeps_by_row(sizes: Sizes, precision: Precision) -> bool:
+    """Tell whether the layers of rows that follow each other lie in one piece."""
+    return not _plan_of(sizes, precision).by_column
+
+
+def bytes_of_row(sizes: Sizes, precision: Precision) -> int:
+    """Return the memory that the layers of a row take, bytes."""
+    return sum(_widths(sizes)) * _dtype(precision).itemsize
 
 
 def _slopes(
@@ -162,11 +245,11 @@ def _slopes(
     """Return the gradient of each layer before its activation, padded, the first layer's first; then their sums."""
     from warpdrive_min.training.fused import wide_kernels
 
-    (n_rows, n_outputs), (n_padded, width_1), width_2 = slope.shape, hidden_1.shape, hidden_2.shape[1]
+    (n_rows, n_outputs), (n_kept, width_1), width_2 = slope.shape, hidden_1.shape, hidden_2.shape[1]
     plan, dtype, block = _plan(precision, width_1, width_2), hidden_1.dtype, power_of_two(n_outputs, 16)
     kept_widths = (width_1, width_2, _multiple(n_outputs, 8))
-    slopes = [_kept(n_padded, width, plan, dtype, slope.device) for width in kept_widths]
-    n_programs = n_padded // plan.backward.rows
+    slopes = [_kept(n_kept, width, plan, dtype, slope.device) for width in kept_widths]
+    n_programs = n_kept // plan.backward.rows
     sums = torch.empty(n_programs, width_1 + width_2 + block, device=slope.device)
     wide_kernels.backward[(n_programs,)](
         slope.contiguous(),
@@ -177,7 +260,7 @@ def _slopes(
         *reversed(slopes),
         sums,
         n_rows,
-        n_padded,
+        n_kept,
         N_OUTPUTS=n_outputs,
         KEPT_OUTPUTS=kept_widths[2],
         BLOCK_OUTPUTS=block,
@@ -188,6 +271,19 @@ def _slopes(
 
 def _plan(precision: Precision, *widths: int) -> TileSizes:
     return PLANS[precision][max(widths) > 256]
+
+
+def _widths(sizes: Sizes) -> tuple[int, ...]:
+    """Return the numbers that are kept of a row's inputs and hidden layers."""
+    return _multiple(sizes[0], 8), *(power_of_two(units, LEAST_UNITS) for units in sizes[1:])
+
+
+def _plan_of(sizes: Sizes, precision: Precision) -> TileSizes:
+    return _plan(precision, *sizes[1:])
+
+
+def _dtype(precision: Precision) -> torch.dtype:
+    return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def _most_rows(plan: TileSizes) -> int:

@@ -1,0 +1,143 @@
+"""Learning that goes back from the forward passes of acting comes to what a pass of its own comes to."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from tests.training.builders import (
+    A2C,
+    CENTRAL,
+    CLASSIC,
+    ON_GPU,
+    PPO,
+    RUNS,
+    TAG,
+    make_run,
+    require_that_it_goes_on,
+    weights,
+)
+from tests.training.fused_support import DEVICE  # (before Triton is imported)
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training import fused, keeping
+from warpdrive_min.training.algorithms import actor_critic
+from warpdrive_min.training.fused import cpu, wide
+
+ON_DEVICE = DEVICE.type == "cuda"
+BACKENDS = ["host", *ON_GPU]
+MORE_THAN_ONCE = "it learns from a rollout more than once"
+WIDE = {"fc_dims": [8, 65]}
+LEARNS = {**A2C, "model": WIDE}
+RULES = {
+    "A2C": ("cartpole", CLASSIC, {"shared": LEARNS}),
+    "one epoch of PPO": ("cartpole", CLASSIC, {"shared": {**PPO, "n_epochs": 1, "n_minibatches": 1, "model": WIDE}}),
+    "values first": ("tag_continuous", TAG, {"shared": {**LEARNS, "normalize_advantage": True}}),
+    "continuous": ("pendulum", CLASSIC, {"shared": {**LEARNS, "model": {**WIDE, "output_w": 2.0}}}),
+    "two policies": ("tag_continuous", TAG, {"runner": LEARNS, "tagger": {**PPO, "model": WIDE}}),
+    "some environments": ("cartpole", CLASSIC, {"shared": LEARNS}),
+}
+TRAINERS = {"some environments": {"neg_pos_env_ratio": 1.0}}
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    """Let Triton's interpreter pass for a GPU where there is none, in small tiles; few rows are summed in parts."""
+    monkeypatch.setattr(wide, "LEAST_TILES", 0)
+    if ON_DEVICE:
+        return
+    tile = wide.Tile(16, 32, 4, 2)
+    plan = wide.TileSizes(tile, tile, tile._replace(rows=32), by_column=False, n_parts=2)
+    monkeypatch.setitem(wide.PLANS, "tf32", (plan, plan))
+    monkeypatch.setattr(cpu, "is_supported", lambda: False)
+    for module in (fused, actor_critic, keeping):
+        monkeypatch.setattr(module, "is_supported", lambda device: True)
+
+
+def trainer_of(run, backend, *, keeps=None, rule="", **given):
+    """Return a trainer that keeps the passes of its rollouts or not."""
+    trainer = {"kept_passes": keeps, "fused_rollout": False, "precision": "tf32", **TRAINERS.get(rule, {})}
+    return make_run(run, backend, trainer={**trainer, **given.pop("trainer", {})}, **given)
+
+
+def noting(forward, passes, *given):
+    """Go forward, and note whether for gradients."""
+    passes.append(len(given) > 5)
+    forward(*given)
+
+
+@pytest.mark.parametrize(("rule", "max_rows"), [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, monkeypatch):
+    """Of all kinds of heads and losses, whole and in parts that begin within steps, but for rounding."""
+    keeps = None if rule == "two policies" else True
+    one, other = (
+        trainer_of(RULES[rule], backend, keeps=each, rule=rule, trainer={"max_rows": max_rows}, n_envs=5)
+        for each in (keeps, False)
+    )
+    assert list(one.keeping.values()) == (["", MORE_THAN_ONCE] if rule == "two policies" else [""])
+    assert set(other.keeping.values()) == {"trainer.kept_passes is false"}
+    forward = wide.evaluate
+    for trainer in (one, other):
+        for _ in range(2):
+            trainer.collect()
+            passes: list[bool] = []
+            monkeypatch.setattr(wide, "evaluate", partial(noting, forward, passes))
+            trainer.update()
+            monkeypatch.setattr(wide, "evaluate", forward)
+            assert any(passes) == (trainer is other or rule == "two policies"), "a pass for gradients"
+    taught = [weights(trainer) for trainer in (one, other)]
+    for name in taught[0]:
+        torch.testing.assert_close(taught[0][name], taught[1][name], rtol=0, atol=1e-3 if ON_DEVICE else 2e-6)
+    values = [group.algorithm.values for trainer in (one, other) for group in trainer.groups.values()]
+    half = len(values) // 2
+    for mine, theirs in zip(values[:half], values[half:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-2 if ON_DEVICE else 1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
+    """From a checkpoint it ends as one that nothing interrupts."""
+    whole, first, second = (
+        trainer_of(RULES["A2C"], backend, keeps=True, basedir=tmp_path / folder, **settings)
+        for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))
+    )
+    require_that_it_goes_on(whole, first, second)
+
+
+@pytest.mark.parametrize(
+    ("policies", "trainer", "why"),
+    [
+        ({"shared": {**PPO, "model": WIDE}}, {}, MORE_THAN_ONCE),
+        ({"shared": {**LEARNS, **CENTRAL}}, {}, "it has a centralised critic"),
+        ({"shared": {**LEARNS, "model": {**WIDE, "shared": False}}}, {}, "that actions and values share"),
+        ({"shared": {**LEARNS, "model": {"fc_dims": [65]}}}, {}, "needs two hidden layers"),
+        ({"shared": {**LEARNS, "model": {**WIDE, "fused": False}}}, {}, "of its layers, model.fused is false"),
+        ({"shared": {**LEARNS, "model": {"fc_dims": [8, 8]}}}, {}, "its network is narrow"),
+        ({"shared": LEARNS}, {"precision": "fp32"}, "there are no kernels for its network in fp32"),
+        ({"shared": {**LEARNS, "to_train": False}}, {}, "it does not learn"),
+    ],
+)
+def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
+    """A run that must keep them is refused with the reason; another one makes passes of its own."""
+    run = ("tag_continuous", TAG, policies)
+    backend = "pycuda" if ON_DEVICE else "host"
+    assert why in trainer_of(run, backend, trainer=trainer).keeping["shared"]
+    with pytest.raises(ConfigError, match=f"trainer.kept_passes: .*'shared' cannot be kept: .*{why}"):
+        trainer_of(run, backend, keeps=True, trainer=trainer)
+
+
+@pytest.mark.gpu
+def test_passes_that_would_fill_the_memory_are_not_kept(monkeypatch):
+    """Unless they are asked for."""
+    monkeypatch.setattr(keeping, "MOST_MEMORY", 1e-9)
+    assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").keeping["shared"]
+    assert trainer_of(RULES["A2C"], "pycuda", keeps=True).keeping["shared"] == ""
+
+
+def test_without_a_gpu_nothing_is_kept(monkeypatch):
+    """As the kernels need one."""
+    monkeypatch.setattr(keeping, "is_supported", lambda device: False)
+    run = RUNS["A2C"]
+    assert "needs a GPU" in trainer_of(run, "host" if not ON_DEVICE else "pycuda").keeping["shared"]

@@ -1,0 +1,68 @@
+"""Rollouts whose forward passes are kept, so that learning from them once needs no other one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from warpdrive_min.perceptron import ACTIVATIONS
+from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.fused import is_supported, missing, narrow, wide
+from warpdrive_min.training.fused.kept import KeptPasses
+from warpdrive_min.training.models import FullyConnected
+from warpdrive_min.training.policies import PolicyGroup
+
+MOST_MEMORY: Final = 0.5
+"""Share of a GPU's memory that they may take unless they are asked for."""
+
+
+def kept_passes(config: RunConfig, group: PolicyGroup, *, is_at_once: bool) -> KeptPasses | str:
+    """Return where the passes of a policy's rollouts are kept, or why they are not.
+
+    Args:
+        config: Of the run.
+        group: The policy, with its algorithm.
+        is_at_once: Rollouts are played in one launch.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: They do not fit.
+    """
+    trainer, algorithm, buffer = config.trainer, group.algorithm, group.buffer
+    if buffer is None or not isinstance(algorithm, ActorCriticAlgorithm):
+        return "it does not learn by the rule of A2C or PPO"
+    model, device = group.models["model"], buffer.rewards.device
+    layers = model.as_perceptron() if isinstance(model, FullyConnected) else f"it is a {type(model).__name__}"
+    obstacles: dict[str, Any] = {
+        "trainer.kept_passes is false": trainer.kept_passes is False,
+        f"needs a GPU, Triton and a C compiler (missing: {missing() or 'none'})": not is_supported(device),
+        "it learns from a rollout more than once": algorithm.n_epochs * algorithm.n_minibatches > 1,
+        "its algorithm evaluates rows in its own way": type(algorithm).evaluate is not ActorCriticAlgorithm.evaluate,
+        "it acts in one launch a rollout": is_at_once,
+        "it has a centralised critic": "critic" in group.models,
+        "it is of a population": group.members,
+        "it trains exactly": group.exact,
+        "agents share its observations": buffer.own_columns is not None,
+        f"of its layers, {layers}": isinstance(layers, str),
+    }
+    if obstacle := next((reason for reason, holds in obstacles.items() if holds), ""):
+        return obstacle
+    assert not isinstance(layers, str)
+    if len(layers.policy) != 6 or layers.activation not in ACTIVATIONS or model.value_fc is not None:
+        return f"needs two hidden layers of {' or '.join(ACTIVATIONS)} that actions and values share"
+    sizes = group.arrays.n_features, len(layers.policy[0]), len(layers.policy[2])
+    n_outputs = len(layers.policy[4]) + len(layers.value[4])
+    if narrow.fits(sizes[0], sizes[1:], n_outputs):
+        return "its network is narrow, so that another pass costs less than keeping one"
+    if not (
+        wide.fits(sizes[0], sizes[1:], n_outputs, trainer.precision) and wide.keeps_by_row(sizes, trainer.precision)
+    ):
+        return f"there are no kernels for its network in {trainer.precision}"
+    shape = buffer.rewards.shape
+    n_bytes = shape.numel() * (4 * n_outputs + wide.bytes_of_row(sizes, trainer.precision))
+    if trainer.kept_passes is None and device.type == "cuda":
+        n_most = MOST_MEMORY * torch.cuda.get_device_properties(device).total_memory
+        if n_bytes > n_most:
+            return f"trainer.kept_passes is null, and they take {n_bytes / 1e9:.1f} GB, more than {n_most / 1e9:.1f}"
+    return KeptPasses((shape[0], shape[1], shape[2]), sizes, n_outputs, trainer.precision, device)
