@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partialmethod
 
 import pytest
 import torch
@@ -24,6 +24,8 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused, keeping
 from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.fused import cpu, wide
+from warpdrive_min.training.fused.kept import KeptRows
+from warpdrive_min.training.models import Trunk
 
 ON_DEVICE = DEVICE.type == "cuda"
 BACKENDS = ["host", *ON_GPU]
@@ -61,32 +63,31 @@ def trainer_of(run, backend, *, keeps=None, rule="", **given):
     return make_run(run, backend, trainer={**trainer, **given.pop("trainer", {})}, **given)
 
 
-def noting(forward, passes, *given):
-    """Go forward, and note whether for gradients."""
-    passes.append(len(given) > 5)
-    forward(*given)
+def noting(trunk, under, seen, inputs, *heads):
+    """Evaluate, and note what was shown where gradients are asked for."""
+    if torch.is_grad_enabled():
+        seen.append(type(inputs))
+    return under(trunk, inputs, *heads)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "fp32"])
 @pytest.mark.parametrize(("rule", "max_rows"), [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, monkeypatch):
+def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
     """Of all kinds of heads and losses, whole and in parts that begin within steps, but for rounding."""
     keeps = None if rule == "two policies" else True
-    one, other = (
-        trainer_of(RULES[rule], backend, keeps=each, rule=rule, trainer={"max_rows": max_rows}, n_envs=5)
-        for each in (keeps, False)
-    )
+    given = {"trainer": {"max_rows": max_rows, "precision": precision}, "n_envs": 5}
+    one, other = (trainer_of(RULES[rule], backend, keeps=each, rule=rule, **given) for each in (keeps, False))
     assert list(one.keeping.values()) == (["", MORE_THAN_ONCE] if rule == "two policies" else [""])
     assert set(other.keeping.values()) == {"trainer.kept_passes is false"}
-    forward = wide.evaluate
-    for trainer in (one, other):
+    seen: list[type] = []
+    monkeypatch.setattr(Trunk, "under", partialmethod(noting, Trunk.under, seen))
+    for trainer, shown in ((one, {KeptRows}), (other, {torch.Tensor})):
+        seen.clear()
         for _ in range(2):
             trainer.collect()
-            passes: list[bool] = []
-            monkeypatch.setattr(wide, "evaluate", partial(noting, forward, passes))
             trainer.update()
-            monkeypatch.setattr(wide, "evaluate", forward)
-            assert any(passes) == (trainer is other or rule == "two policies"), "a pass for gradients"
+        assert set(seen) == (shown | {torch.Tensor} if rule == "two policies" else shown)
     taught = [weights(trainer) for trainer in (one, other)]
     for name in taught[0]:
         torch.testing.assert_close(taught[0][name], taught[1][name], rtol=0, atol=1e-3 if ON_DEVICE else 2e-6)
@@ -115,7 +116,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
         ({"shared": {**LEARNS, "model": {"fc_dims": [65]}}}, {}, "needs two hidden layers"),
         ({"shared": {**LEARNS, "model": {**WIDE, "fused": False}}}, {}, "of its layers, model.fused is false"),
         ({"shared": {**LEARNS, "model": {"fc_dims": [8, 8]}}}, {}, "its network is narrow"),
-        ({"shared": LEARNS}, {"precision": "fp32"}, "there are no kernels for its network in fp32"),
+        ({"shared": {**LEARNS, "model": {"fc_dims": [8, 513]}}}, {}, "layers of its network cannot be kept in tf32"),
         ({"shared": {**LEARNS, "to_train": False}}, {}, "it does not learn"),
     ],
 )

@@ -10,7 +10,7 @@ from warpdrive_min.perceptron import ACTIVATIONS
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.fused import is_supported, missing, narrow, wide
-from warpdrive_min.training.fused.kept import KeptPasses
+from warpdrive_min.training.fused.kept import KeptPasses, KernelPasses, TorchPasses
 from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.policies import PolicyGroup
 
@@ -52,17 +52,18 @@ def kept_passes(config: RunConfig, group: PolicyGroup, *, is_at_once: bool) -> K
     if len(layers.policy) != 6 or layers.activation not in ACTIVATIONS or model.value_fc is not None:
         return f"needs two hidden layers of {' or '.join(ACTIVATIONS)} that actions and values share"
     sizes = group.arrays.n_features, len(layers.policy[0]), len(layers.policy[2])
-    n_outputs = len(layers.policy[4]) + len(layers.value[4])
+    n_outputs, precision = len(layers.policy[4]) + len(layers.value[4]), trainer.precision
     if narrow.fits(sizes[0], sizes[1:], n_outputs):
         return "its network is narrow, so that another pass costs less than keeping one"
-    if not (
-        wide.fits(sizes[0], sizes[1:], n_outputs, trainer.precision) and wide.keeps_by_row(sizes, trainer.precision)
-    ):
-        return f"there are no kernels for its network in {trainer.precision}"
+    is_wide = wide.fits(sizes[0], sizes[1:], n_outputs, precision)
+    if not (wide.keeps_by_row(sizes, precision) if is_wide else precision == "fp32"):
+        return f"layers of its network cannot be kept in {precision}"
     shape = buffer.rewards.shape
-    n_bytes = shape.numel() * (4 * n_outputs + wide.bytes_of_row(sizes, trainer.precision))
+    n_bytes = 4 * n_outputs + (wide.bytes_of_row(sizes, precision) if is_wide else 4 * sum(sizes[1:]))
     if trainer.kept_passes is None and device.type == "cuda":
-        n_most = MOST_MEMORY * torch.cuda.get_device_properties(device).total_memory
-        if n_bytes > n_most:
-            return f"trainer.kept_passes is null, and they take {n_bytes / 1e9:.1f} GB, more than {n_most / 1e9:.1f}"
-    return KeptPasses((shape[0], shape[1], shape[2]), sizes, n_outputs, trainer.precision, device)
+        n_all, n_most = shape.numel() * n_bytes, MOST_MEMORY * torch.cuda.get_device_properties(device).total_memory
+        if n_all > n_most:
+            return f"trainer.kept_passes is null, and they take {n_all / 1e9:.1f} GB, more than {n_most / 1e9:.1f}"
+    if is_wide:
+        return KernelPasses((shape[0], shape[1], shape[2]), sizes, n_outputs, precision, device)
+    return TorchPasses(buffer.observations[:-1], sizes[1:], n_outputs)

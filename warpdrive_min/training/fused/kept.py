@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,73 +17,140 @@ from warpdrive_min.training.fused.narrow import Weights
 Tensor = torch.Tensor
 
 
-class KeptPasses:
-    """Outputs and layers of a wide perceptron for all rows of a rollout, in the order of steps, environments, agents.
+class KeptPasses(ABC):
+    """Outputs and layers of a perceptron for all rows of a rollout, in the order of steps, environments, agents.
 
     Args:
         shape: Steps, environments and agents of a rollout.
-        sizes: Of a network that `wide.fits`, whose layers lie by rows.
         n_outputs: Of all heads.
-        precision: Of products.
         device: GPU.
 
     Raises:
         torch.cuda.OutOfMemoryError: They do not fit.
     """
 
-    def __init__(
-        self, shape: tuple[int, int, int], sizes: wide.Sizes, n_outputs: int, precision: Precision, device: torch.device
-    ) -> None:
-        n_steps, n_envs, self.n_agents = shape
-        self._sizes, self._precision = sizes, precision
+    def __init__(self, shape: tuple[int, int, int], n_outputs: int, device: torch.device) -> None:
         self.outputs = torch.zeros(*shape, n_outputs, device=device)
         """(n_steps, n_envs, n_agents, n_outputs) float32."""
+        _, n_envs, self.n_agents = shape
         self._rows_of_step = n_envs * self.n_agents
-        n_rows = n_steps * self._rows_of_step
-        # The last tile of a step reaches into the next one, which is written after it; padding reaches behind the end.
-        n_rows += wide.most_padding(self._sizes, precision)
-        self._layers = wide.Layers.empty(n_rows, self._sizes, precision, device, is_zero=True)
 
     def step(self, t: int, observations: Tensor) -> StepRows:
         """Return observations (n_envs, n_agents, n_features) of a step as models take them, whose pass is kept."""
-        first = t * self._rows_of_step
-        n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
-        return StepRows(observations, self.outputs[t], self._layers.part(first, n_rows), self._precision)
+        return StepRows(self, t, observations)
 
     def rows(self, part: slice) -> KeptRows:
         """Return rows (step, environment) of the rollout as models take them, which go no way forward but back."""
-        first, n_rows = part.start * self.n_agents, (part.stop - part.start) * self.n_agents
-        layers = self._layers.part(first, wide.n_padded(n_rows, self._sizes, self._precision))
-        return KeptRows(self.outputs.flatten(0, 1)[part], layers, self._precision)
+        return KeptRows(self, part)
+
+    @abstractmethod
+    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+        """Write the outputs of a step's rows ``x`` (n_envs * n_agents, n_features), and keep the layers; enqueues."""
+
+    @abstractmethod
+    def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
+        """Return the gradients of weights and biases from those of the outputs of rows (n_rows, n_outputs); enqueues.
+
+        Args:
+            first: First of the rows.
+            slope: Gradient of the outputs.
+            matrices: Weights of each layer, as they were when the rows were evaluated.
+            activation: After each hidden layer.
+        """
+
+
+class KernelPasses(KeptPasses):
+    """Those by the kernels of `wide`.
+
+    Args:
+        shape: As of `KeptPasses`, as the device and the number of outputs.
+        sizes: Of a network that `wide.fits`, whose layers lie by rows.
+        n_outputs: Of all heads.
+        precision: Of products.
+        device: GPU.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], sizes: wide.Sizes, n_outputs: int, precision: Precision, device: torch.device
+    ) -> None:
+        super().__init__(shape, n_outputs, device)
+        self._sizes, self._precision = sizes, precision
+        # The last tile of a step reaches into the next one, which is written after it; padding reaches behind the end.
+        n_rows = shape[0] * self._rows_of_step + wide.most_padding(sizes, precision)
+        self._layers = wide.Layers.empty(n_rows, sizes, precision, device, is_zero=True)
+
+    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+        """Write outputs and layers of a step in one kernel."""
+        n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
+        layers, out = self._layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
+        wide.evaluate(x, weights, in_kernels(activation, self._precision, x.device), self._precision, out, layers)
+
+    def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
+        """Go back in one kernel, and add up over the rows."""
+        layers = self._layers.part(first, wide.n_padded(len(slope), self._sizes, self._precision))
+        name = in_kernels(activation, self._precision, slope.device)
+        return wide.gradients(slope, layers, matrices, name, self._precision)[1]
+
+
+class TorchPasses(KeptPasses):
+    """Those by torch's products, in float32.
+
+    Args:
+        observations: Of the rollout, (n_steps, n_envs, n_agents, n_features) float32, which stay where they are.
+        units: Of both hidden layers.
+        n_outputs: Of all heads.
+    """
+
+    def __init__(self, observations: Tensor, units: tuple[int, int], n_outputs: int) -> None:
+        n_steps, n_envs, n_agents, _ = observations.shape
+        super().__init__((n_steps, n_envs, n_agents), n_outputs, observations.device)
+        self._x = observations.flatten(0, 2)
+        self._hidden = [torch.zeros(len(self._x), n, device=observations.device) for n in units]
+
+    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+        """Write outputs and layers of a step, layer by layer."""
+        step = slice(t * self._rows_of_step, (t + 1) * self._rows_of_step)
+        for hidden, weight, bias in zip(self._hidden, weights[0:4:2], weights[1:4:2], strict=True):
+            x = getattr(torch, f"{activation}_")(torch.addmm(bias, x, weight.t(), out=hidden[step]))
+        torch.addmm(weights[5], x, weights[4].t(), out=self.outputs[t].flatten(0, 1))
+
+    def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
+        """Go back layer by layer."""
+        rows, found = slice(first, first + len(slope)), list[Tensor]()
+        for layer in (2, 1, 0):
+            inputs = (self._x, *self._hidden)[layer][rows]
+            found = [slope.t() @ inputs, slope.sum(0), *found]
+            if layer:
+                slope = slope @ matrices[layer]
+                if activation == "relu":
+                    torch.ops.aten.threshold_backward.grad_input(slope, inputs, 0, grad_input=slope)
+                else:
+                    torch.ops.aten.tanh_backward.grad_input(slope, inputs, grad_input=slope)
+        return found
 
 
 class StepRows(NamedTuple):
-    """Observations of a step, and where its outputs and layers are kept."""
+    """Observations of a step, whose pass is kept."""
 
+    passes: KeptPasses
+    t: int
     observations: Tensor
-    outputs: Tensor
-    layers: wide.Layers
-    precision: Precision
 
     def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
         """Return the outputs of a perceptron, (n_envs, n_agents, n_outputs), once they are kept; enqueues."""
-        name = in_kernels(activation, self.precision, self.outputs.device)
-        out = self.outputs.flatten(0, 1)
-        wide.evaluate(self.observations.flatten(0, 1), _six(weights), name, self.precision, out, self.layers)
-        return self.outputs
+        self.passes.evaluate(self.t, self.observations.flatten(0, 1), _six(weights), activation)
+        return self.passes.outputs[self.t]
 
 
 class KeptRows(NamedTuple):
-    """Outputs and layers of some rows, with the weights that they came from."""
+    """Rows of a rollout, whose passes were kept."""
 
-    outputs: Tensor
-    layers: wide.Layers
-    precision: Precision
+    passes: KeptPasses
+    part: slice
 
     def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
         """Return the outputs (rows, n_agents, n_outputs), which have gradients by the weights; enqueues."""
-        name = in_kernels(activation, self.precision, self.outputs.device)
-        outputs: Tensor = _WayBack.apply(self, name, *_six(weights))  # type: ignore[no-untyped-call]
+        outputs: Tensor = _WayBack.apply(self, activation, *_six(weights))  # type: ignore[no-untyped-call]
         return outputs
 
 
@@ -91,13 +159,13 @@ class _WayBack(torch.autograd.Function):
     def forward(ctx: Any, rows: KeptRows, activation: str, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(*weights[::2])
         ctx.rows, ctx.activation = rows, activation
-        return rows.outputs.view_as(rows.outputs)
+        return rows.passes.outputs.flatten(0, 1)[rows.part]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        rows: KeptRows = ctx.rows
-        _, found = wide.gradients(slope.flatten(0, -2), rows.layers, ctx.saved_tensors, ctx.activation, rows.precision)
+        passes, part = ctx.rows
+        found = passes.gradients(part.start * passes.n_agents, slope.flatten(0, -2), ctx.saved_tensors, ctx.activation)
         return None, None, *found
 
 
