@@ -13,9 +13,6 @@ constexpr int NOBODY = 0x7fffffff;
 constexpr int ROW = SLOTS | 1;        // ids of a round: an odd number of banks, so that rows do not collide
 constexpr int ALL_CELLS = N_CELLS + OUT_CELLS;
 constexpr float TOO_FAR = 1e35f;      // a squared distance that no neighbour has
-constexpr float ENOUGH = 0.64f;       // 2 / pi: of a search for so many a circle would hold twice as many
-
-WD_FN int larger(int a, int b) { return a > b ? a : b; }
 
 WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * INV_CELL_LENGTH), CELLS_PER_SIDE - 1); }
 
@@ -184,20 +181,10 @@ WD_FN long long key_of(float distance, int id) { return static_cast<long long>(w
 
 WD_FN float distance_of(long long key) { return wd_float(static_cast<unsigned>(key >> 32)); }
 
-WD_FN int id_of(long long key) { return static_cast<int>(key & NOBODY); }
-
 // Keeps the SLOTS smallest keys after `last`, ascending.
 struct Nearest {
   long long keys[SLOTS], last;
 };
-
-WD_FN Nearest nobody_yet() {
-  Nearest nearest;
-  nearest.last = -1;
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) nearest.keys[slot] = key_of(TOO_FAR, NOBODY);
-  return nearest;
-}
 
 WD_FN void offer(Nearest& nearest, long long key) {
   if (key >= nearest.keys[SLOTS - 1] || key <= nearest.last) return;
@@ -217,122 +204,31 @@ WD_FN void search(Nearest& nearest, const int* start, const int* agents, const f
     if (agents[i] != self) offer(nearest, key_of(squared(xs[i] - x, ys[i] - y), agents[i]));
 }
 
-// The cells in which an agent looks for others: a square around its own, cut at the edges.
-struct Block {
-  int left, right, bottom, top;
-};
-
-WD_FN Block block_around(float x, float y, int ring) {
-  const int column = column_of(x), row = column_of(y), last = CELLS_PER_SIDE - 1;
-  return {larger(column - ring, 0), wd_min(column + ring, last), larger(row - ring, 0), wd_min(row + ring, last)};
-}
-
-// How near somebody outside the block may be, or NOT_SEEN if nobody is. MARGIN is more than the rounding of positions,
-// cells and distances together.
-constexpr float NOT_SEEN = 2.f * GRID_LENGTH;
-
-WD_FN float unseen_from(const Block& block, float x, float y) {
-  float unseen = NOT_SEEN;
-  if (block.left > 0) unseen = fminf(unseen, x - static_cast<float>(block.left) * CELL_LENGTH);
-  if (block.right < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(block.right + 1) * CELL_LENGTH - x);
-  if (block.bottom > 0) unseen = fminf(unseen, y - static_cast<float>(block.bottom) * CELL_LENGTH);
-  if (block.top < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(block.top + 1) * CELL_LENGTH - y);
-  return unseen == NOT_SEEN ? unseen : unseen - MARGIN;
-}
-
-// Searches square rings of cells around the agent until none farther out can hold a nearer one.
+// Searches square rings of cells around the agent until none farther out can hold a nearer one. MARGIN is more than
+// the rounding of positions, cells and distances together.
 WD_FN void search_rings(Nearest& nearest, const int* start, const int* agents, const float* xs, const float* ys,
                         int self, float x, float y) {
   const int column = column_of(x), row = column_of(y);
   for (int ring = 1;; ++ring) {
-    const Block block = block_around(x, y, ring);
-    for (int at = block.bottom; at <= block.top; ++at) {
-      if (ring == 1 || at == row - ring || at == row + ring) {
-        search(nearest, start, agents, xs, ys, self, x, y, at, block.left, block.right);
+    const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
+    for (int at = bottom < 0 ? 0 : bottom; at <= top && at < CELLS_PER_SIDE; ++at) {
+      if (ring == 1 || at == bottom || at == top) {
+        const int last = right < CELLS_PER_SIDE ? right : CELLS_PER_SIDE - 1;
+        search(nearest, start, agents, xs, ys, self, x, y, at, left < 0 ? 0 : left, last);
       } else {
-        if (column - ring >= 0) search(nearest, start, agents, xs, ys, self, x, y, at, block.left, block.left);
-        if (column + ring < CELLS_PER_SIDE)
-          search(nearest, start, agents, xs, ys, self, x, y, at, block.right, block.right);
+        if (left >= 0) search(nearest, start, agents, xs, ys, self, x, y, at, left, left);
+        if (right < CELLS_PER_SIDE) search(nearest, start, agents, xs, ys, self, x, y, at, right, right);
       }
     }
-    const float unseen = unseen_from(block, x, y);
-    if (unseen == NOT_SEEN) return;
+    float unseen = 2.f * GRID_LENGTH;  // how near somebody who was not searched may be; here: there is nobody
+    if (left > 0) unseen = fminf(unseen, x - static_cast<float>(left) * CELL_LENGTH);
+    if (right < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
+    if (bottom > 0) unseen = fminf(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
+    if (top < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
+    if (unseen == 2.f * GRID_LENGTH) return;
+    unseen -= MARGIN;
     if (unseen > 0.f && distance_of(nearest.keys[SLOTS - 1]) < unseen * unseen) return;
   }
-}
-
-// Keys of a quick search are half as long: the upper bits of a squared distance, and below them the number of the
-// candidate, in the order in which they come.
-constexpr int CANDIDATES = 256, NONE = 0x7fffffff;
-
-WD_FN bool is_close(int key, int other) { return (key ^ other) < CANDIDATES; }
-
-// Finds the nearest in a block of cells that is likely to hold them. False: `search_rings` has to, as the block holds too
-// many, or the bits of a key do not tell who is among the nearest.
-WD_FN bool search_quickly(int (&found)[SLOTS], const int* start, const int* agents, const float* xs, const float* ys,
-                          int own_slot, float x, float y) {
-  Block block;
-  float unseen;
-  for (int ring = 1;; ++ring) {
-    block = block_around(x, y, ring);
-    unseen = unseen_from(block, x, y);
-    int n = 0;
-    for (int at = block.bottom; at <= block.top; ++at)
-      n += start[at * CELLS_PER_SIDE + block.right + 1] - start[at * CELLS_PER_SIDE + block.left];
-    if (n > CANDIDATES) return false;
-    if (unseen == NOT_SEEN) break;
-    const float width = static_cast<float>(block.right + 1 - block.left) * CELL_LENGTH;
-    const float height = static_cast<float>(block.top + 1 - block.bottom) * CELL_LENGTH;
-    if (unseen > 0.f && static_cast<float>(n) * unseen * unseen > ENOUGH * static_cast<float>(SLOTS) * width * height) break;
-  }
-  int keys[SLOTS + 1], number = 0;
-#pragma unroll
-  for (int slot = 0; slot <= SLOTS; ++slot) keys[slot] = NONE;
-  for (int at = block.bottom; at <= block.top; ++at) {
-    const int end = start[at * CELLS_PER_SIDE + block.right + 1];
-    for (int i = start[at * CELLS_PER_SIDE + block.left]; i < end; ++i, ++number) {
-      const int key = (static_cast<int>(wd_bits(squared(xs[i] - x, ys[i] - y))) & -CANDIDATES) | number;
-      if (i == own_slot || key >= keys[SLOTS]) continue;
-#pragma unroll
-      for (int slot = SLOTS; slot > 0; --slot) keys[slot] = wd_min(keys[slot], larger(keys[slot - 1], key));
-      keys[0] = wd_min(keys[0], key);
-    }
-  }
-  const int farthest = keys[SLOTS - 1];
-  if (unseen != NOT_SEEN && !(wd_float(static_cast<unsigned>(farthest) | (CANDIDATES - 1)) < unseen * unseen)) return false;
-  if (farthest != NONE && is_close(farthest, keys[SLOTS])) return false;
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) found[slot] = NOBODY;
-  int before = 0;
-  for (int at = block.bottom; at <= block.top; ++at) {
-    const int first = start[at * CELLS_PER_SIDE + block.left];
-    const int n = start[at * CELLS_PER_SIDE + block.right + 1] - first;
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
-      const int place = (keys[slot] & (CANDIDATES - 1)) - before;
-      if (keys[slot] != NONE && place >= 0 && place < n) found[slot] = first + place;
-    }
-    before += n;
-  }
-  bool is_tie = false;
-#pragma unroll
-  for (int slot = 1; slot < SLOTS; ++slot)
-    is_tie = is_tie || (keys[slot] != NONE && is_close(keys[slot - 1], keys[slot]));
-  if (is_tie) {
-    Nearest sorted = nobody_yet();
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
-      const int i = found[slot];
-      if (i != NOBODY) offer(sorted, key_of(squared(xs[i] - x, ys[i] - y), agents[i]));
-    }
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) found[slot] = id_of(sorted.keys[slot]);
-  } else {
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot)
-      if (found[slot] != NOBODY) found[slot] = agents[found[slot]];
-  }
-  return true;
 }
 
 // Writes the rows of every environment, or only of those that restarted, THREADS agents at a time: each thread finds
@@ -364,24 +260,22 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
           const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
           const float x = loc_x[env][self], y = loc_y[env][self];
           const int last = round == 0 ? NOBODY : neighbours[row][SLOTS - 1];
-          const bool searches = still_in_the_game[env][self] && (round == 0 || last != NOBODY);
-          int found[SLOTS];
-          if (!(GRID_SEARCH && ROUNDS == 1 && searches &&
-                search_quickly(found, cell_start[env], slot_agent[env], slot_x[env], slot_y[env], first + row, x, y))) {
-            Nearest nearest = nobody_yet();
-            if (last != NOBODY) nearest.last = key_of(squared(loc_x[env][last] - x, loc_y[env][last] - y), last);
-            if (searches && GRID_SEARCH) {
+          Nearest nearest;
+          nearest.last = last == NOBODY ? -1 : key_of(squared(loc_x[env][last] - x, loc_y[env][last] - y), last);
+#pragma unroll
+          for (int slot = 0; slot < SLOTS; ++slot) nearest.keys[slot] = key_of(TOO_FAR, NOBODY);
+          if (still_in_the_game[env][self] && (round == 0 || last != NOBODY)) {
+            if (GRID_SEARCH) {
               search_rings(nearest, cell_start[env], slot_agent[env], slot_x[env], slot_y[env], self, x, y);
-            } else if (searches) {
+            } else {
               for (int other = 0; other < N_AGENTS; ++other)
                 if (other != self && still_in_the_game[env][other])
                   offer(nearest, key_of(squared(loc_x[env][other] - x, loc_y[env][other] - y), other));
             }
-#pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot) found[slot] = id_of(nearest.keys[slot]);
           }
 #pragma unroll
-          for (int slot = 0; slot < SLOTS; ++slot) neighbours[row][slot] = found[slot];
+          for (int slot = 0; slot < SLOTS; ++slot)
+            neighbours[row][slot] = static_cast<int>(nearest.keys[slot] & NOBODY);
         }
         WD_SYNC();
       }

@@ -37,12 +37,6 @@ from .arrays import Actions, Agents, Cells, Roles, Starts
 NOBODY: Final = 0x7FFFFFFF
 ID_BITS: Final = 32
 """Bits of the id, the lower part of a key; the squared distance is above."""
-CANDIDATES: Final = 256
-"""Most agents among whom a quick search looks, whose numbers are the lower bits of its keys; a power of two."""
-NONE: Final = 0x7FFFFFFF
-"""Key of nobody, in a quick search."""
-ENOUGH: Final = 0.64
-"""2 / pi: of a search for so many a circle would hold twice as many."""
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -64,7 +58,6 @@ def build(c: Any) -> dict[str, Any]:
     run = -(-part_cells // threads)  # cells of a thread that sums counts
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
-    candidates, enough, not_seen = CANDIDATES, np.float32(ENOUGH * slots), grid_length + grid_length
     columns = 7 * slots + 1
     lanes = math.gcd(32, threads)  # threads that write one row, each of them its columns
     rows = 1 if full else threads
@@ -110,115 +103,33 @@ def build(c: Any) -> dict[str, Any]:
                 offer(keys, last, key_of(squared(cells.slot_x[env, slot] - x, cells.slot_y[env, slot] - y), other))
 
     @cuda.jit(device=True)
-    def block_around(x, y, ring):
-        """Return the cells in which an agent looks for others: left, right, bottom and top, cut at the edges."""
-        column, row = column_of(x), column_of(y)
-        return max(column - ring, 0), min(column + ring, side - 1), max(row - ring, 0), min(row + ring, side - 1)
-
-    @cuda.jit(device=True)
-    def unseen_from(left, right, bottom, top, x, y):
-        """Return how near somebody outside a block may be, or ``not_seen`` if nobody is."""
-        unseen = not_seen
-        if left > 0:
-            unseen = min(unseen, x - float32(left) * cell_length)
-        if right < side - 1:
-            unseen = min(unseen, float32(right + 1) * cell_length - x)
-        if bottom > 0:
-            unseen = min(unseen, y - float32(bottom) * cell_length)
-        if top < side - 1:
-            unseen = min(unseen, float32(top + 1) * cell_length - y)
-        return unseen if unseen == not_seen else unseen - margin
-
-    @cuda.jit(device=True)
     def search_rings(keys, last, cells, env, self, x, y):
         """Search square rings of cells around the agent until none farther out can hold a nearer one."""
         column, row = column_of(x), column_of(y)
+        nobody = grid_length + grid_length
         ring, unseen = 1, ZERO
-        while unseen != not_seen and not (unseen > ZERO and distance_of(keys[slots - 1]) < unseen * unseen):
-            left, right, bottom, top = block_around(x, y, ring)
-            for at in range(bottom, top + 1):
-                if ring == 1 or at in (row - ring, row + ring):
-                    search(keys, last, cells, env, self, x, y, at, left, right)
+        while unseen < nobody and not (unseen > ZERO and distance_of(keys[slots - 1]) < unseen * unseen):
+            left, right, bottom, top = column - ring, column + ring, row - ring, row + ring
+            for at in range(max(bottom, 0), min(top, side - 1) + 1):
+                if ring == 1 or at in (bottom, top):
+                    search(keys, last, cells, env, self, x, y, at, max(left, 0), min(right, side - 1))
                 else:
-                    if column - ring >= 0:
+                    if left >= 0:
                         search(keys, last, cells, env, self, x, y, at, left, left)
-                    if column + ring < side:
+                    if right < side:
                         search(keys, last, cells, env, self, x, y, at, right, right)
-            unseen = unseen_from(left, right, bottom, top, x, y)
+            unseen = nobody  # how near somebody who was not searched may be
+            if left > 0:
+                unseen = min(unseen, x - float32(left) * cell_length)
+            if right < side - 1:
+                unseen = min(unseen, float32(right + 1) * cell_length - x)
+            if bottom > 0:
+                unseen = min(unseen, y - float32(bottom) * cell_length)
+            if top < side - 1:
+                unseen = min(unseen, float32(top + 1) * cell_length - y)
+            if unseen < nobody:
+                unseen = unseen - margin
             ring += 1
-
-    @cuda.jit(device=True)
-    def is_close(key, other):
-        return (key ^ other) < candidates
-
-    @cuda.jit(device=True)
-    def search_quickly(keys, quick, found, cells, env, own_slot, x, y):
-        """Write into ``found`` the nearest in a block of cells that is likely to hold them.
-
-        False: `search_rings` has to, as the block holds too many, or the bits of a key do not tell who is among the
-        nearest.
-        """
-        ring, n, is_enough = 0, int32(0), False
-        left, right, bottom, top = block_around(x, y, 0)
-        unseen = ZERO
-        while not is_enough and n <= candidates:
-            ring += 1
-            left, right, bottom, top = block_around(x, y, ring)
-            unseen = unseen_from(left, right, bottom, top, x, y)
-            n = int32(0)
-            for at in range(bottom, top + 1):
-                n += cells.cell_start[env, at * side + right + 1] - cells.cell_start[env, at * side + left]
-            area = float32(right + 1 - left) * float32(top + 1 - bottom) * (cell_length * cell_length)
-            is_enough = unseen == not_seen or (unseen > ZERO and float32(n) * unseen * unseen > enough * area)
-        if n > candidates:
-            return False
-        for slot in range(slots + 1):
-            quick[slot] = NONE
-        number = int32(0)
-        for at in range(bottom, top + 1):
-            for i in range(cells.cell_start[env, at * side + left], cells.cell_start[env, at * side + right + 1]):
-                distance = squared(cells.slot_x[env, i] - x, cells.slot_y[env, i] - y)
-                key = int32((bits(distance) & -candidates) | number)
-                number += int32(1)
-                if i != own_slot and key < quick[slots]:
-                    for back in range(slots):
-                        slot = slots - back
-                        quick[slot] = min(quick[slot], max(quick[slot - 1], key))
-                    quick[0] = min(quick[0], key)
-        farthest = quick[slots - 1]
-        if unseen != not_seen and not float_of_bits(farthest | int32(candidates - 1)) < unseen * unseen:
-            return False
-        if farthest != NONE and is_close(farthest, quick[slots]):
-            return False
-        for slot in range(slots):
-            found[slot] = NOBODY
-        before = int32(0)
-        for at in range(bottom, top + 1):
-            first = cells.cell_start[env, at * side + left]
-            n = cells.cell_start[env, at * side + right + 1] - first
-            for slot in range(slots):
-                place = (quick[slot] & (candidates - 1)) - before
-                if quick[slot] != NONE and place >= 0 and place < n:
-                    found[slot] = first + place
-            before += n
-        is_tie = False
-        for slot in range(1, slots):
-            is_tie = is_tie or (quick[slot] != NONE and is_close(quick[slot - 1], quick[slot]))
-        if is_tie:
-            for slot in range(slots):
-                keys[slot] = key_of(TOO_FAR, NOBODY)
-            for slot in range(slots):
-                i = found[slot]
-                if i != NOBODY:
-                    distance = squared(cells.slot_x[env, i] - x, cells.slot_y[env, i] - y)
-                    offer(keys, int64(-1), key_of(distance, cells.slot_agent[env, i]))
-            for slot in range(slots):
-                found[slot] = int32(keys[slot] & int64(NOBODY))
-        else:
-            for slot in range(slots):
-                if found[slot] != NOBODY:
-                    found[slot] = cells.slot_agent[env, found[slot]]
-        return True
 
     @cuda.jit
     def move(
@@ -401,8 +312,6 @@ def build(c: Any) -> dict[str, Any]:
         """Write the rows of every environment, or only of those that restarted; the last kernel of a restart."""
         neighbours = cuda.shared.array((rows, row_slots), int32)
         keys = cuda.local.array(slots, int64)
-        quick = cuda.local.array(slots + 1, int32)
-        found = cuda.local.array(slots, int32)
         env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
         start = cuda.blockIdx.x % blocks_per_env * share
         end = min(start + share, n_agents)
@@ -418,20 +327,12 @@ def build(c: Any) -> dict[str, Any]:
                     if thread < n_rows:
                         self = cells.slot_agent[env, first + thread] if grid_search else first + thread
                         last = NOBODY if turn == 0 else neighbours[thread, slots - 1]
-                        searches = agents.still_in_the_game[env, self] != 0 and (turn == 0 or last != NOBODY)
-                        is_found = False
-                        if grid_search and rounds == 1 and searches:
-                            x, y = agents.loc_x[env, self], agents.loc_y[env, self]
-                            is_found = search_quickly(keys, quick, found, cells, env, first + thread, x, y)
-                        if not is_found:
-                            for slot in range(slots):
-                                keys[slot] = key_of(TOO_FAR, NOBODY)
-                            if searches:
-                                find_nearest(keys, last, agents, cells, env, self)
-                            for slot in range(slots):
-                                found[slot] = int32(keys[slot] & int64(NOBODY))
                         for slot in range(slots):
-                            neighbours[thread, slot] = found[slot]
+                            keys[slot] = key_of(TOO_FAR, NOBODY)
+                        if agents.still_in_the_game[env, self] != 0 and (turn == 0 or last != NOBODY):
+                            find_nearest(keys, last, agents, cells, env, self)
+                        for slot in range(slots):
+                            neighbours[thread, slot] = int32(keys[slot] & int64(NOBODY))
                     cuda.syncthreads()
                 for column in range(thread % lanes, columns, lanes):
                     kind, slot = column // slots, column % slots

@@ -10,7 +10,6 @@ import torch
 
 from envs import CartPole, TagContinuous, TagGridWorld
 from envs.tag_continuous import env as tag_continuous
-from envs.tag_continuous import spread_numba
 from tests.agreement import assert_same_bits, free_run, start
 from tests.envs.builders import crowd, read
 from tests.support import OTHER_BACKENDS, is_simulated
@@ -40,26 +39,6 @@ def test_cells_and_all_pairs_give_the_same_bits(changes, n_observed, backend):
 
 
 @others
-@pytest.mark.parametrize("difference", [0.0, 2**-22, 2**-17, 2**-13])
-def test_who_is_nearly_as_far_comes_in_the_right_order(difference, backend):
-    """Some of those around an agent are farther than others by bits that a key of a quick search has no room for."""
-    n_agents = 24
-    angle, far = np.arange(n_agents) * 2.4, 1 + difference * (np.arange(n_agents) * 7 % n_agents)
-    starts = {
-        "starting_location_x": [5 + float(x) for x in far * np.cos(angle)],
-        "starting_location_y": [5 + float(y) for y in far * np.sin(angle)],
-        "starting_directions": [0.0] * n_agents,
-    }
-    starts["starting_location_x"][0] = starts["starting_location_y"][0] = 5.0
-    settings = crowd(n_agents, num_acceleration_levels=0, tagging_distance=0.0, start="fixed", **starts)
-    got, want = (
-        run(backend, {**settings, "neighbor_search": search}, 1, 2, blocks_per_env=1 if search == "grid" else 2)
-        for search in ("grid", "all_pairs")
-    )
-    assert np.array_equal(got["observations"], want["observations"])
-
-
-@others
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, monkeypatch):
     """Parts, more of them than blocks as well, change who adds the cells up; nor does it matter who left which cell."""
@@ -71,21 +50,6 @@ def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, mo
     env = TagContinuous(**crowd(n_agents))
     assert env.settle_blocks(blocks, "cuda_c") < env.cell_parts
     assert [name for name, _ in env.kernel_sequences(auto_reset=False)["step"]][:3] == ["move", "parts", "offsets"]
-
-
-@others
-def test_a_block_of_cells_that_holds_too_many_is_searched_otherwise(backend, monkeypatch):
-    """More agents than a quick search can number are close together, all at distances of their own."""
-    n_agents = 24 if is_simulated(backend) else 400
-    monkeypatch.setattr(spread_numba, "CANDIDATES", 8 if is_simulated(backend) else 256)
-    x, y = np.random.default_rng(5).uniform(4.5, 5.5, (2, n_agents)).tolist()
-    starts = {"starting_location_x": x, "starting_location_y": y, "starting_directions": [0.0] * n_agents}
-    settings = crowd(n_agents, num_acceleration_levels=0, tagging_distance=0.0, start="fixed", **starts)
-    got, want = (
-        run(backend, {**settings, "neighbor_search": search}, 1, 2, blocks_per_env=2)
-        for search in ("grid", "all_pairs")
-    )
-    assert np.array_equal(got["observations"], want["observations"])
 
 
 ONE_PLACE = {"starting_directions": 0.0, "starting_location_x": 0.0, "starting_location_y": 10.0}
