@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 Seen = Tensor | SharedRows | StepRows | KeptRows
-"""What a model is shown: observations (..., n_features), or rows that stand for them."""
+"""Observations (..., n_features) as models see them, or rows that stand for them."""
 
 ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {
     "relu": nn.ReLU,
