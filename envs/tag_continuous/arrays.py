@@ -50,10 +50,14 @@ class Starts(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Agents sorted by the cell of a grid that they are in: agents and start of each cell, and who is where."""
+    """Agents sorted by the cell of a grid that they are in: agents and start of each cell, and who is where.
+
+    ``features`` ``[env, agent, feature]`` are the agents' own numbers side by side, as others see them.
+    """
 
     cell_count: int32[:, :]
     cell_start: int32[:, :]
     slot_agent: int32[:, :]
     slot_x: float32[:, :]
     slot_y: float32[:, :]
+    features: float32[:, :, :]

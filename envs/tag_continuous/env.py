@@ -43,6 +43,8 @@ AGENTS_PER_CELL: Final = 3
 """Average number of agents in a cell; a search looks at nine cells or more."""
 CELLS_OF_A_PART: Final = 4_096
 """Cells, at most, that one block adds up: those of 12,288 agents."""
+N_SEEN: Final = 8
+"""Numbers of an agent that kernels keep side by side for those who see it: seven, and one for alignment."""
 AGENTS_OF_OUT_CELL: Final = 1_024
 """Agents for each of the cells of those out of the game: were it one, half a million would wait to be counted in it."""
 
@@ -409,6 +411,7 @@ class TagContinuous(Environment):
             n_cells = self.cells_per_side**2 + self.out_cells
             for name in ("is_tagged", "n_catches", "slot_agent"):
                 feed.add_data(name, np.zeros(n_agents, np.int32), per_env=True, scratch=True)
+            feed.add_data("features", np.zeros((n_agents, N_SEEN), np.float32), per_env=True, scratch=True)
             for name in ("slot_x", "slot_y"):
                 feed.add_data(name, np.zeros(n_agents, np.float32), per_env=True, scratch=True)
             for name in ("cell_count", "cell_start"):

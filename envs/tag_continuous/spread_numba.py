@@ -20,6 +20,7 @@ from warpdrive_min.kernels.core_numba import (
 
 from .agent_numba import (
     ACCELERATION,
+    DIRECTION,
     IN_GAME,
     MAX_SLOTS,
     ONE,
@@ -131,6 +132,17 @@ def build(c: Any) -> dict[str, Any]:
                 unseen = unseen - margin
             ring += 1
 
+    @cuda.jit(device=True)
+    def show(features, env, agent, x, y, speed, acceleration, direction, tags, plays):
+        """Write what others see of an agent, by feature."""
+        features[env, agent, X] = x
+        features[env, agent, Y] = y
+        features[env, agent, SPEED] = speed
+        features[env, agent, ACCELERATION] = acceleration
+        features[env, agent, DIRECTION] = direction
+        features[env, agent, TYPE] = ONE if tags else ZERO
+        features[env, agent, IN_GAME] = ONE if plays else ZERO
+
     @cuda.jit
     def move(
         agents: Agents,
@@ -139,13 +151,15 @@ def build(c: Any) -> dict[str, Any]:
         clock: Clock,
         cell_count: int32[:, :],
         n_catches: int32[:, :],
+        features: float32[:, :, :],
         n_envs: int32,
     ):
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
         for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
             agent = natural(index)
-            plays, x, y, _, _, _ = move_agent(env, agent, agents, roles, actions)
+            plays, x, y, speed, acceleration, direction = move_agent(env, agent, agents, roles, actions)
+            show(features, env, agent, x, y, speed, acceleration, direction, roles.agent_types[agent] == 1, plays)
             n_catches[env, agent] = 0
             if grid_search:
                 cuda.atomic.add(cell_count, (env, cell_of(agent, plays, x, y)), 1)
@@ -282,25 +296,9 @@ def build(c: Any) -> dict[str, Any]:
                     distance = squared(agents.loc_x[env, other] - x, agents.loc_y[env, other] - y)
                     offer(keys, last_key, key_of(distance, other))
 
-    @cuda.jit(device=True)
-    def relative(agents, env, self, other, kind):
-        """Return a feature of another agent relative to one's own, in the unit of the observation."""
-        if kind == X:
-            difference = agents.loc_x[env, other] - agents.loc_x[env, self]
-        elif kind == Y:
-            difference = agents.loc_y[env, other] - agents.loc_y[env, self]
-        elif kind == SPEED:
-            difference = agents.speed[env, other] - agents.speed[env, self]
-        elif kind == ACCELERATION:
-            difference = agents.acceleration[env, other] - agents.acceleration[env, self]
-        else:
-            difference = agents.direction[env, other] - agents.direction[env, self]
-        return difference * scale_of(kind)
-
     @cuda.jit
     def observe(
         agents: Agents,
-        roles: Roles,
         cells: Cells,
         clock: Clock,
         results: Results,
@@ -340,18 +338,17 @@ def build(c: Any) -> dict[str, Any]:
                     last_row = 0 if rank >= n_observed or (kind == TIME and turn > 0) else n_rows
                     for row in range(thread // lanes, last_row, threads // lanes):
                         self = cells.slot_agent[env, first + row] if grid_search else first + row
-                        plays = agents.still_in_the_game[env, self] != 0
+                        plays = cells.features[env, self, IN_GAME] != ZERO
                         other = rank + (1 if rank >= self else 0) if full else neighbours[row, slot]
                         seen = ZERO
                         if kind == TIME:
                             seen = progress if plays else ZERO
                         elif other != NOBODY:
-                            if kind == TYPE:
-                                seen = ONE if roles.agent_types[other] == 1 else ZERO
-                            elif kind == IN_GAME:
-                                seen = ONE if agents.still_in_the_game[env, other] != 0 else ZERO
+                            if kind >= TYPE:
+                                seen = cells.features[env, other, kind]
                             elif plays:
-                                seen = relative(agents, env, self, other, kind)
+                                difference = cells.features[env, other, kind] - cells.features[env, self, kind]
+                                seen = difference * scale_of(kind)
                         if is_final:
                             results.final_observations[env, self, kind * n_observed + rank] = seen
                         else:
@@ -386,9 +383,11 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit
     def start(
         agents: Agents,
+        agent_types: int32[:],
         starts: Starts,
         clock: Clock,
         cell_count: int32[:, :],
+        features: float32[:, :, :],
         restarts: int32[:],
         force: int32,
         n_envs: int32,
@@ -402,7 +401,8 @@ def build(c: Any) -> dict[str, Any]:
             if agent == 0:
                 restarts[env] = ends
             if ends:
-                x, y, _ = start_agent(env, agent, agents, starts, clock)
+                x, y, direction = start_agent(env, agent, agents, starts, clock)
+                show(features, env, agent, x, y, ZERO, ZERO, direction, agent_types[agent] == 1, True)
                 if grid_search:
                     cuda.atomic.add(cell_count, (env, cell_of(agent, True, x, y)), 1)
                 if agent == 0:
