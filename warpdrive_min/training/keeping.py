@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 
+from warpdrive_min.errors import require
 from warpdrive_min.perceptron import ACTIVATIONS
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.config import RunConfig
@@ -15,20 +17,36 @@ from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.policies import PolicyGroup
 
 MOST_MEMORY: Final = 0.5
-"""Share of a GPU's memory that they may take unless they are asked for."""
+"""Share of a GPU's memory that all of them may take unless they are asked for."""
 
 
-def kept_passes(config: RunConfig, group: PolicyGroup, *, is_at_once: bool) -> KeptPasses | str:
-    """Return where the passes of a policy's rollouts are kept, or why they are not.
+def keep_passes(config: RunConfig, groups: Mapping[str, PolicyGroup], *, is_at_once: bool) -> dict[str, str]:
+    """Let rollouts keep the forward passes of policies where that can be; returns why not, by policy, empty if so.
 
     Args:
         config: Of the run.
-        group: The policy, with its algorithm.
+        groups: Policies with their algorithms, by name.
         is_at_once: Rollouts are played in one launch.
 
     Raises:
+        ConfigError: They must be kept, and cannot be.
         torch.cuda.OutOfMemoryError: They do not fit.
     """
+    reasons, n_bytes = dict[str, str](), 0
+    for name, group in groups.items():
+        passes = _passes(config, group, n_bytes, is_at_once=is_at_once)
+        reasons[name] = passes if isinstance(passes, str) else ""
+        if isinstance(passes, KeptPasses) and group.buffer is not None:
+            group.buffer.passes = passes
+            n_bytes += passes.n_bytes
+        what, rule = "run config trainer.kept_passes", f"passes of policy {name!r} cannot be kept: {reasons[name]}"
+        is_fine = not (reasons[name] and config.trainer.kept_passes)
+        require(is_fine, what, rule, True, "leave the key out, or set it to false")
+    return reasons
+
+
+def _passes(config: RunConfig, group: PolicyGroup, n_taken: int, *, is_at_once: bool) -> KeptPasses | str:
+    """Return where the passes of a policy's rollouts are kept, beside some bytes for others, or why they are not."""
     trainer, algorithm, buffer = config.trainer, group.algorithm, group.buffer
     if buffer is None or not isinstance(algorithm, ActorCriticAlgorithm):
         return "it does not learn by the rule of A2C or PPO"
@@ -61,9 +79,10 @@ def kept_passes(config: RunConfig, group: PolicyGroup, *, is_at_once: bool) -> K
     shape = buffer.rewards.shape
     n_bytes = 4 * n_outputs + (wide.bytes_of_row(sizes, precision) if is_wide else 4 * sum(sizes[1:]))
     if trainer.kept_passes is None and device.type == "cuda":
-        n_all, n_most = shape.numel() * n_bytes, MOST_MEMORY * torch.cuda.get_device_properties(device).total_memory
+        n_all = n_taken + shape.numel() * n_bytes
+        n_most = MOST_MEMORY * torch.cuda.get_device_properties(device).total_memory
         if n_all > n_most:
-            return f"trainer.kept_passes is null, and they take {n_all / 1e9:.1f} GB, more than {n_most / 1e9:.1f}"
+            return f"trainer.kept_passes is null, and it would take {n_all / 1e9:.1f} GB (at most {n_most / 1e9:.1f})"
     if is_wide:
         return KernelPasses((shape[0], shape[1], shape[2]), sizes, n_outputs, precision, device)
     return TorchPasses(buffer.observations[:-1], sizes[1:], n_outputs)

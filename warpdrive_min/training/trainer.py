@@ -27,7 +27,7 @@ from warpdrive_min.training.arrays import AgentArrays, Agents, PolicyMap, Shared
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
-from warpdrive_min.training.keeping import kept_passes
+from warpdrive_min.training.keeping import keep_passes
 from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.policies import (
     PolicyGroup,
@@ -302,7 +302,7 @@ class Trainer:
         require(is_fine, what, f"{rule}: {self.rollout_at_once}", True, do)
         if not callable(self.rollout_at_once):
             log.info("rollouts are played step by step: %s", self.rollout_at_once)
-        self.keeping = {name: self._keep_passes(group) for name, group in self.groups.items()}
+        self.keeping = keep_passes(config, self.groups, is_at_once=callable(self.rollout_at_once))
         """Why learning makes a forward pass of its own, by policy; empty: it goes back from what acting computed."""
         as_graph = backend.captures_graphs and config.trainer.mode != "eager"
         self._collect = Captured(backend, self.collect, as_graph=as_graph)
@@ -318,18 +318,6 @@ class Trainer:
             require(not self.config.trainer.shared_observations, what, rule, True, do)
             return shared
         arrays[name] = group.arrays = shared
-        return ""
-
-    def _keep_passes(self, group: PolicyGroup) -> str:
-        """Let a policy's rollouts keep their forward passes; returns why not, empty if so."""
-        passes = kept_passes(self.config, group, is_at_once=callable(self.rollout_at_once))
-        if isinstance(passes, str):
-            what, rule = "run config trainer.kept_passes", f"passes of policy {group.name!r} cannot be kept: {passes}"
-            do = "leave the key out, or set it to false"
-            require(not self.config.trainer.kept_passes, what, rule, True, do)
-            return passes
-        assert group.buffer is not None
-        group.buffer.passes = passes
         return ""
 
     def _rollout_at_once(self) -> Launch | str:

@@ -32,8 +32,15 @@ class KeptPasses(ABC):
     def __init__(self, shape: tuple[int, int, int], n_outputs: int, device: torch.device) -> None:
         self.outputs = torch.zeros(*shape, n_outputs, device=device)
         """(n_steps, n_envs, n_agents, n_outputs) float32."""
+        self.layers: Sequence[Tensor] = ()
+        """Arrays of what is kept besides, each with an axis of rows."""
         _, n_envs, self.n_agents = shape
         self._rows_of_step = n_envs * self.n_agents
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of outputs and layers."""
+        return sum(array.nbytes for array in (self.outputs, *self.layers))
 
     def step(self, t: int, observations: Tensor) -> StepRows:
         """Return observations (n_envs, n_agents, n_features) of a step as models take them, whose pass is kept."""
@@ -77,17 +84,17 @@ class KernelPasses(KeptPasses):
         self._sizes, self._precision = sizes, precision
         # The last tile of a step reaches into the next one, which is written after it; padding reaches behind the end.
         n_rows = shape[0] * self._rows_of_step + wide.most_padding(sizes, precision)
-        self._layers = wide.Layers.empty(n_rows, sizes, precision, device, is_zero=True)
+        self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device, is_zero=True)
 
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
         """Write outputs and layers of a step in one kernel."""
         n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
-        layers, out = self._layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
+        layers, out = self.layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
         wide.evaluate(x, weights, in_kernels(activation, self._precision, x.device), self._precision, out, layers)
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
         """Go back in one kernel, and add up over the rows."""
-        layers = self._layers.part(first, wide.n_padded(len(slope), self._sizes, self._precision))
+        layers = self.layers.part(first, wide.n_padded(len(slope), self._sizes, self._precision))
         name = in_kernels(activation, self._precision, slope.device)
         return wide.gradients(slope, layers, matrices, name, self._precision)[1]
 
@@ -105,12 +112,12 @@ class TorchPasses(KeptPasses):
         n_steps, n_envs, n_agents, _ = observations.shape
         super().__init__((n_steps, n_envs, n_agents), n_outputs, observations.device)
         self._x = observations.flatten(0, 2)
-        self._hidden = [torch.zeros(len(self._x), n, device=observations.device) for n in units]
+        self.layers = [torch.zeros(len(self._x), n, device=observations.device) for n in units]
 
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
         """Write outputs and layers of a step, layer by layer."""
         step = slice(t * self._rows_of_step, (t + 1) * self._rows_of_step)
-        for hidden, weight, bias in zip(self._hidden, weights[0:4:2], weights[1:4:2], strict=True):
+        for hidden, weight, bias in zip(self.layers, weights[0:4:2], weights[1:4:2], strict=True):
             x = getattr(torch, f"{activation}_")(torch.addmm(bias, x, weight.t(), out=hidden[step]))
         torch.addmm(weights[5], x, weights[4].t(), out=self.outputs[t].flatten(0, 1))
 
@@ -118,7 +125,7 @@ class TorchPasses(KeptPasses):
         """Go back layer by layer."""
         rows, found = slice(first, first + len(slope)), list[Tensor]()
         for layer in (2, 1, 0):
-            inputs = (self._x, *self._hidden)[layer][rows]
+            inputs = (self._x, *self.layers)[layer][rows]
             found = [slope.t() @ inputs, slope.sum(0), *found]
             if layer:
                 slope = slope @ matrices[layer]
