@@ -49,7 +49,9 @@ def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list
     order = list(ENV_NAME)
 
     def place(key: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple((order.index(part) if part in order else len(order), part) for part in key)
+        of_env = [order.index(part) if part in order else len(order) for part in key]
+        # An axis that some points lack is a number on others
+        return tuple((n, not isinstance(part, str), part) for n, part in zip(of_env, key, strict=True))
 
     return {key: groups[key] for key in sorted(groups, key=place)}
 

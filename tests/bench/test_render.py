@@ -9,6 +9,8 @@ from rich.console import Console
 
 from bench.show import render
 from bench.show.columns import Column, Table
+from bench.show.records import grouped
+from tests.bench.builders import record
 
 TABLE = Table(
     title="[bold]Lengths[/bold]",
@@ -53,3 +55,10 @@ def test_console_is_as_wide_as_asked(width: int, monkeypatch: pytest.MonkeyPatch
     """A wider terminal keeps its width."""
     monkeypatch.setenv("COLUMNS", "100")
     assert render.console(width).width == max(100, width)
+
+
+def test_points_that_lack_an_axis_are_grouped_before_its_numbers() -> None:
+    """A population has a size, and a run of one agent none."""
+    sizes = [1024, None, 256]
+    records = [record(point={"env": "cartpole"} | ({"population": n} if n else {})) for n in sizes]
+    assert [key[1] for key in grouped(records, "env", "population")] == ["", 256, 1024]
