@@ -1,4 +1,4 @@
-"""Rollouts whose forward passes are kept, so that learning from them once needs no other one."""
+"""Choice of the policies that keep the forward passes of their rollouts, so that learning has only a backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.policies import PolicyGroup
 
 MOST_MEMORY: Final = 0.5
-"""Share of a GPU's memory that all of them may take unless they are asked for."""
+"""Share of a GPU's memory that kept passes may take together where ``trainer.kept_passes`` is null."""
 
 
 def keep_passes(config: RunConfig, groups: Mapping[str, PolicyGroup], *, is_at_once: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Forward passes that acting makes and learning goes back from, where a rollout is learned from once, whole."""
+"""Forward passes of a rollout that are kept, so that an update on the whole rollout needs only the backward pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Tensor = torch.Tensor
 
 
 class KeptPasses(ABC):
-    """Outputs and layers of a perceptron for all rows of a rollout, in the order of steps, environments, agents.
+    """Outputs and hidden layers of a perceptron for all rows of a rollout, ordered by step, environment, agent.
+
+    Acting evaluates each step and keeps it; learning asks for the gradients of some rows.
 
     Args:
         shape: Steps, environments and agents of a rollout.
@@ -43,11 +45,16 @@ class KeptPasses(ABC):
         return sum(array.nbytes for array in (self.outputs, *self.layers))
 
     def step(self, t: int, observations: Tensor) -> StepRows:
-        """Return observations (n_envs, n_agents, n_features) of a step as models take them, whose pass is kept."""
+        """Return what a model is shown to act at step ``t``: its forward pass is kept.
+
+        Args:
+            t: Step.
+            observations: ``(n_envs, n_agents, n_features)``.
+        """
         return StepRows(self, t, observations)
 
     def rows(self, part: slice) -> KeptRows:
-        """Return rows (step, environment) of the rollout as models take them, which go no way forward but back."""
+        """Return what a model is shown to learn from rows (step, environment): it has only a backward pass."""
         return KeptRows(self, part)
 
     @abstractmethod
@@ -67,7 +74,7 @@ class KeptPasses(ABC):
 
 
 class KernelPasses(KeptPasses):
-    """Those by the kernels of `wide`.
+    """Passes by the Triton kernels of `wide`, in TF32 or bfloat16.
 
     Args:
         shape: As of `KeptPasses`, as the device and the number of outputs.
@@ -100,7 +107,7 @@ class KernelPasses(KeptPasses):
 
 
 class TorchPasses(KeptPasses):
-    """Those by torch's products, in float32.
+    """Passes by torch's matrix products, in float32.
 
     Args:
         observations: Of the rollout, (n_steps, n_envs, n_agents, n_features) float32, which stay where they are.
