@@ -17,7 +17,8 @@ from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.policies import PolicyGroup
 
 MOST_MEMORY: Final = 0.5
-"""Share of a GPU's memory that kept passes may take together where ``trainer.kept_passes`` is null."""
+"""Share of a GPU's memory that kept passes, and the observations they are of, may take where
+``trainer.kept_passes`` is null."""
 
 
 def keep_passes(config: RunConfig, groups: Mapping[str, PolicyGroup], *, is_at_once: bool) -> dict[str, str]:
@@ -38,7 +39,7 @@ def keep_passes(config: RunConfig, groups: Mapping[str, PolicyGroup], *, is_at_o
         reasons[name] = passes if isinstance(passes, str) else ""
         if isinstance(passes, KeptPasses) and group.buffer is not None:
             group.buffer.passes = passes
-            n_bytes += passes.n_bytes
+            n_bytes += passes.n_bytes + group.buffer.observations.nbytes
         what, rule = "run config trainer.kept_passes", f"passes of policy {name!r} cannot be kept: {reasons[name]}"
         is_fine = not (reasons[name] and config.trainer.kept_passes)
         require(is_fine, what, rule, True, "leave the key out, or set it to false")
@@ -79,10 +80,11 @@ def _passes(config: RunConfig, group: PolicyGroup, n_taken: int, *, is_at_once: 
     shape = buffer.rewards.shape
     n_bytes = 4 * n_outputs + (wide.bytes_of_row(sizes, precision) if is_wide else 4 * sum(sizes[1:]))
     if trainer.kept_passes is None and device.type == "cuda":
-        n_all = n_taken + shape.numel() * n_bytes
+        n_all = n_taken + shape.numel() * n_bytes + buffer.observations.nbytes
         n_most = MOST_MEMORY * torch.cuda.get_device_properties(device).total_memory
         if n_all > n_most:
-            return f"trainer.kept_passes is null, and it would take {n_all / 1e9:.1f} GB (at most {n_most / 1e9:.1f})"
+            much = f"{n_all / 1e9:.1f} GB with the observations, more than {n_most / 1e9:.1f}"
+            return f"trainer.kept_passes is null, and they take {much}"
     if is_wide:
         return KernelPasses((shape[0], shape[1], shape[2]), sizes, n_outputs, precision, device)
     return TorchPasses(buffer.observations[:-1], sizes[1:], n_outputs)
