@@ -604,14 +604,15 @@ def training_chart(records: Sequence[Record]) -> Chart:
 
         own = rows(environment(str(env)), found, "env_steps_per_s", _iteration, beside)
         panels.append(Panel(own.title, [*own.series, *_others(best, own.ticks)], own.ticks))
+    has_others = any(math.isfinite(_lead(record)) for record in shown)
+    others = " What others reach on these points was measured on an NVIDIA H200; x is the fastest backend over it."
     return Chart(
         name="training",
         title="Training",
-        caption=f"An iteration is a rollout and the update of every policy. {MEDIANS} What others reach on the same "
-        "points was measured on an NVIDIA H200; x is what the fastest backend is over it.",
+        caption=f"An iteration is a rollout and the update of every policy. {MEDIANS}{others if has_others else ''}",
         statistic="medians",
         kind="rows",
-        x=Axis("environment steps per second (x: over the reference)"),
+        x=Axis("environment steps per second" + (" (x: over the reference)" if has_others else "")),
         panels=panels,
         records=shown,
     )
@@ -624,7 +625,7 @@ def _others(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
         other = anchor(record.point)
         if other is not None and other.env_steps_per_s is not None:
             rate, label = other.env_steps_per_s, "" if _lead(record) >= 1 else _over_other(record)
-            place = DataPoint(rate, names.index(name), rate, rate, "bench/reference.py", label)
+            place = DataPoint(rate, names.index(name), rate, rate, "bench/anchors.toml", label)
             points.setdefault(other.by, []).append(place)
     return [
         Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, own) for by, own in sorted(points.items())
