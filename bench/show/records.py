@@ -49,9 +49,10 @@ def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list
     order = list(ENV_NAME)
 
     def place(key: tuple[Any, ...]) -> tuple[Any, ...]:
-        of_env = [order.index(part) if part in order else len(order) for part in key]
-        # An axis that some points lack is a number on others
-        return tuple((n, not isinstance(part, str), part) for n, part in zip(of_env, key, strict=True))
+        # What is no text comes last: an axis that some points lack, "", is a number on others
+        return tuple(
+            (order.index(part) if part in order else len(order), not isinstance(part, str), part) for part in key
+        )
 
     return {key: groups[key] for key in sorted(groups, key=place)}
 

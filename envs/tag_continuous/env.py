@@ -356,6 +356,7 @@ class TagContinuous(Environment):
             "GRID_SEARCH": self.uses_grid,
             "N_CELLS": side * side,
             "OUT_CELLS": self.out_cells,
+            "N_SEEN": N_SEEN,
             "CELLS_PER_SIDE": side,
             "CELL_PARTS": self.cell_parts,
             "CELL_LENGTH": config.grid_length / side,

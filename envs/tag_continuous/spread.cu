@@ -16,9 +16,8 @@ constexpr int NOBODY = 0x7fffffff;
 constexpr int ROW = SLOTS | 1;        // ids of a round: an odd number of banks, so that rows do not collide
 constexpr int ALL_CELLS = N_CELLS + OUT_CELLS;
 constexpr float TOO_FAR = 1e35f;      // a squared distance that no neighbour has
-constexpr int N_SEEN = 8;             // numbers of an agent in `features`, the last one for alignment
 
-// What others see of an agent, by `Feature`.
+// What others see of an agent, by `Feature`; the last number is for alignment.
 struct WD_ALIGN(16) Seen {
   float of[N_SEEN];
 };
@@ -251,8 +250,7 @@ WD_FN void search_rings(Nearest& nearest, const int* start, const int* agents, c
 // one agent's neighbours, then all write these agents' rows. The last kernel of a restart: it counts the episode.
 WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
                    const int (*still_in_the_game)[N_AGENTS], const float (*features)[N_AGENTS][N_SEEN],
-                   const int* num_runners,
-                   const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
+                   const int* num_runners, const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
                    const float (*slot_x)[N_AGENTS], const float (*slot_y)[N_AGENTS],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    const int* _timestep_, int* _done_, int* _episode_, const int* restarts, int restarted,

@@ -11,10 +11,21 @@ from itertools import pairwise
 import pytest
 import torch
 
+from warpdrive_min.training import fused, keeping
+from warpdrive_min.training.algorithms import actor_critic
+from warpdrive_min.training.fused import cpu
+
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def interpret(monkeypatch) -> None:
+    """Let training on a CPU go through Triton's kernels, which are interpreted."""
+    monkeypatch.setattr(cpu, "is_supported", lambda: False)
+    for module in (fused, actor_critic, keeping):
+        monkeypatch.setattr(module, "is_supported", lambda device: True)
 
 
 def rows(n_rows, n_columns, seed=2) -> torch.Tensor:

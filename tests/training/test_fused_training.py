@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from tests.training.builders import CENTRAL, PPO, RUNS, TAG, make_run, refused, weights
-from tests.training.fused_support import DEVICE
+from tests.training.fused_support import DEVICE, interpret
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
-from warpdrive_min.training.algorithms import actor_critic
-from warpdrive_min.training.fused import columns, cpu, learning
+from warpdrive_min.training.fused import columns, learning
 from warpdrive_min.training.fused.rows import take
 
 CENTRALISED = ("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}})
@@ -46,9 +45,7 @@ def interpreted(monkeypatch):
     monkeypatch.setattr(
         learning.Learning, "find", lambda self, *rows, **given: (passes.append(1), find(self, *rows, **given))
     )
-    monkeypatch.setattr(cpu, "is_supported", lambda: False)
-    monkeypatch.setattr(fused, "is_supported", lambda device: True)
-    monkeypatch.setattr(actor_critic, "is_supported", lambda device: True)
+    interpret(monkeypatch)
     return passes
 
 

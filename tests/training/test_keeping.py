@@ -13,21 +13,20 @@ from tests.training.builders import (
     CLASSIC,
     ON_GPU,
     PPO,
-    RUNS,
     TAG,
     make_run,
     require_that_it_goes_on,
     weights,
 )
-from tests.training.fused_support import DEVICE  # (before Triton is imported)
+from tests.training.fused_support import DEVICE, interpret  # (before Triton is imported)
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import fused, keeping
-from warpdrive_min.training.algorithms import actor_critic
-from warpdrive_min.training.fused import cpu, wide
+from warpdrive_min.training import keeping
+from warpdrive_min.training.fused import wide
 from warpdrive_min.training.fused.kept import KeptRows
 from warpdrive_min.training.models import Trunk
 
 ON_DEVICE = DEVICE.type == "cuda"
+HERE = "pycuda" if ON_DEVICE else "host"
 BACKENDS = ["host", *ON_GPU]
 MORE_THAN_ONCE = "it learns from a rollout more than once"
 WIDE = {"fc_dims": [8, 65]}
@@ -40,7 +39,6 @@ RULES = {
     "two policies": ("tag_continuous", TAG, {"runner": LEARNS, "tagger": {**PPO, "model": WIDE}}),
     "some environments": ("cartpole", CLASSIC, {"shared": LEARNS}),
 }
-TRAINERS = {"some environments": {"neg_pos_env_ratio": 1.0}}
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +50,12 @@ def interpreted(monkeypatch):
     tile = wide.Tile(16, 32, 4, 2)
     plan = wide.TileSizes(tile, tile, tile._replace(rows=32), by_column=False, n_parts=2)
     monkeypatch.setitem(wide.PLANS, "tf32", (plan, plan))
-    monkeypatch.setattr(cpu, "is_supported", lambda: False)
-    for module in (fused, actor_critic, keeping):
-        monkeypatch.setattr(module, "is_supported", lambda device: True)
+    interpret(monkeypatch)
 
 
-def trainer_of(run, backend, *, keeps=None, rule="", **given):
+def trainer_of(run, backend, *, keeps=None, **given):
     """Return a trainer that keeps the passes of its rollouts or not."""
-    trainer = {"kept_passes": keeps, "fused_rollout": False, "precision": "tf32", **TRAINERS.get(rule, {})}
+    trainer = {"kept_passes": keeps, "fused_rollout": False, "precision": "tf32"}
     return make_run(run, backend, trainer={**trainer, **given.pop("trainer", {})}, **given)
 
 
@@ -74,10 +70,12 @@ def noting(trunk, under, seen, inputs, *heads):
 @pytest.mark.parametrize(("rule", "max_rows"), [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
-    """Of all kinds of heads and losses, whole and in parts that begin within steps, but for rounding."""
+    """Heads and losses of all kinds, whole and in parts that begin within steps, agree but for rounding."""
     keeps = None if rule == "two policies" else True
-    given = {"trainer": {"max_rows": max_rows, "precision": precision}, "n_envs": 5}
-    one, other = (trainer_of(RULES[rule], backend, keeps=each, rule=rule, **given) for each in (keeps, False))
+    settings = {"max_rows": max_rows, "precision": precision}
+    settings |= {"neg_pos_env_ratio": 1.0} if rule == "some environments" else {}
+    given = {"trainer": settings, "n_envs": 5}
+    one, other = (trainer_of(RULES[rule], backend, keeps=each, **given) for each in (keeps, False))
     assert list(one.keeping.values()) == (["", MORE_THAN_ONCE] if rule == "two policies" else [""])
     assert set(other.keeping.values()) == {"trainer.kept_passes is false"}
     seen: list[type] = []
@@ -91,10 +89,9 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     taught = [weights(trainer) for trainer in (one, other)]
     for name in taught[0]:
         torch.testing.assert_close(taught[0][name], taught[1][name], rtol=0, atol=1e-3 if ON_DEVICE else 2e-6)
-    values = [group.algorithm.values for trainer in (one, other) for group in trainer.groups.values()]
-    half = len(values) // 2
-    for mine, theirs in zip(values[:half], values[half:], strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-2 if ON_DEVICE else 1e-5)
+    for name, group in one.groups.items():
+        values = [each.algorithm.values for each in (group, other.groups[name])]
+        torch.testing.assert_close(*values, rtol=0, atol=1e-2 if ON_DEVICE else 1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -123,22 +120,20 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
 def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
     """A run that must keep them is refused with the reason; another one makes passes of its own."""
     run = ("tag_continuous", TAG, policies)
-    backend = "pycuda" if ON_DEVICE else "host"
-    assert why in trainer_of(run, backend, trainer=trainer).keeping["shared"]
+    assert why in trainer_of(run, HERE, trainer=trainer).keeping["shared"]
     with pytest.raises(ConfigError, match=f"trainer.kept_passes: .*'shared' cannot be kept: .*{why}"):
-        trainer_of(run, backend, keeps=True, trainer=trainer)
+        trainer_of(run, HERE, keeps=True, trainer=trainer)
 
 
 @pytest.mark.gpu
 def test_passes_that_would_fill_the_memory_are_not_kept(monkeypatch):
-    """Unless they are asked for."""
+    """Half of the memory is the limit unless they are asked for."""
     monkeypatch.setattr(keeping, "MOST_MEMORY", 1e-9)
     assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").keeping["shared"]
     assert trainer_of(RULES["A2C"], "pycuda", keeps=True).keeping["shared"] == ""
 
 
 def test_without_a_gpu_nothing_is_kept(monkeypatch):
-    """As the kernels need one."""
+    """The kernels need one."""
     monkeypatch.setattr(keeping, "is_supported", lambda device: False)
-    run = RUNS["A2C"]
-    assert "needs a GPU" in trainer_of(run, "host" if not ON_DEVICE else "pycuda").keeping["shared"]
+    assert "needs a GPU" in trainer_of(RULES["A2C"], HERE).keeping["shared"]

@@ -246,11 +246,10 @@ class ActorCriticAlgorithm:
         n_steps, n_envs, n_agents = self.returns.shape
         at_once = max(1, (self._max_rows or self._n_rows * n_agents) // (n_envs * n_agents))
         valued, valued_last = self._valued(buffer)
-        is_known = not self._values_come_first
-        if buffer.passes is not None and not is_known:
+        first = 0 if self._values_come_first and buffer.passes is None else n_steps
+        if self._values_come_first and buffer.passes is not None:
             self.values[:-1].copy_(split(buffer.passes.outputs)[1])
-            is_known = True
-        for start in range(n_steps if is_known else 0, n_steps + 1, at_once):
+        for start in range(first, n_steps + 1, at_once):
             part = slice(start, start + at_once)
             self.values[part] = self._value(buffer, valued[part])
         if self._truncated_values is not None and valued_last is not None:

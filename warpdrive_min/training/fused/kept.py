@@ -91,7 +91,9 @@ class KernelPasses(KeptPasses):
         self._sizes, self._precision = sizes, precision
         # The last tile of a step reaches into the next one, which is written after it; padding reaches behind the end.
         n_rows = shape[0] * self._rows_of_step + wide.most_padding(sizes, precision)
-        self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device, is_zero=True)
+        self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device)
+        for array in self.layers:
+            array.zero_()
 
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
         """Write outputs and layers of a step in one kernel."""

@@ -82,13 +82,10 @@ class Layers(NamedTuple):
     hidden_2: torch.Tensor
 
     @classmethod
-    def empty(cls, n_rows: int, sizes: Sizes, precision: Precision, device: torch.device, *, is_zero: bool) -> Layers:
+    def empty(cls, n_rows: int, sizes: Sizes, precision: Precision, device: torch.device) -> Layers:
         """Allocate them."""
-        plan, dtype = _plan_of(sizes, precision), _dtype(precision)
-        arrays = cls(*(_kept(n_rows, width, plan, dtype, device) for width in _widths(sizes)))
-        for array in arrays if is_zero else ():
-            array.zero_()
-        return arrays
+        plan, dtype = _plan(precision, *sizes[1:]), _dtype(precision)
+        return cls(*(_kept(n_rows, width, plan, dtype, device) for width in _widths(sizes)))
 
     def part(self, first: int, n_rows: int) -> Layers:
         """Return the layers of some rows."""
@@ -120,7 +117,7 @@ class _Wide(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, activation: str, precision: Precision, *weights: Any) -> torch.Tensor:
         out = torch.empty(len(x), len(weights[4]), device=x.device)
         sizes = (x.shape[1], len(weights[0]), len(weights[2]))
-        layers = Layers.empty(n_padded(len(x), sizes, precision), sizes, precision, x.device, is_zero=False)
+        layers = Layers.empty(n_padded(len(x), sizes, precision), sizes, precision, x.device)
         evaluate(x, weights, activation, precision, out, layers)
         ctx.save_for_backward(*layers, *weights[::2])
         ctx.activation, ctx.precision = activation, precision
@@ -154,11 +151,11 @@ def evaluate(
 
     w1, b1, w2, b2, w3, b3 = weights
     (n_rows, n_features), dtype = x.shape, _dtype(precision)
-    width_1, width_2 = power_of_two(len(w1), LEAST_UNITS), power_of_two(len(w2), LEAST_UNITS)
-    plan = _plan(precision, width_1, width_2)
+    sizes = n_features, len(w1), len(w2)
+    (_, width_1, width_2), plan = _widths(sizes), _plan(precision, *sizes[1:])
     tile = plan.alone if layers is None else plan.forward
     block, n_chunks = power_of_two(len(w3), 16), -(-n_features // BLOCK_INPUTS)
-    kept = layers or Layers.empty(0, (n_features, len(w1), len(w2)), precision, x.device, is_zero=False)
+    kept = layers or Layers.empty(0, sizes, precision, x.device)
     n_kept = len(kept.x)
     wide_kernels.forward[(-(-max(n_rows, n_kept, 1) // tile.rows),)](
         x.contiguous(),
@@ -208,24 +205,24 @@ def gradients(
 
 def n_padded(n_rows: int, sizes: Sizes, precision: Precision) -> int:
     """Return how many rows the layers of so many rows have, where `gradients` go back through them."""
-    plan = _plan_of(sizes, precision)
+    plan = _plan(precision, *sizes[1:])
     return _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
 
 
 def whole_tiles(n_rows: int, sizes: Sizes, precision: Precision) -> int:
     """Return how many rows the layers of so many rows have at least."""
-    return _multiple(max(n_rows, 1), _most_rows(_plan_of(sizes, precision)))
+    return _multiple(max(n_rows, 1), _most_rows(_plan(precision, *sizes[1:])))
 
 
 def most_padding(sizes: Sizes, precision: Precision) -> int:
     """Return a number of rows that `n_padded` never adds."""
-    plan = _plan_of(sizes, precision)
+    plan = _plan(precision, *sizes[1:])
     return _most_rows(plan) * plan.n_parts
 
 
 def keeps_by_row(sizes: Sizes, precision: Precision) -> bool:
     """Tell whether the layers of rows that follow each other lie in one piece."""
-    return not _plan_of(sizes, precision).by_column
+    return not _plan(precision, *sizes[1:]).by_column
 
 
 def bytes_of_row(sizes: Sizes, precision: Precision) -> int:
@@ -276,10 +273,6 @@ def _plan(precision: Precision, *widths: int) -> TileSizes:
 def _widths(sizes: Sizes) -> tuple[int, ...]:
     """Return the numbers that are kept of a row's inputs and hidden layers."""
     return _multiple(sizes[0], 8), *(power_of_two(units, LEAST_UNITS) for units in sizes[1:])
-
-
-def _plan_of(sizes: Sizes, precision: Precision) -> TileSizes:
-    return _plan(precision, *sizes[1:])
 
 
 def _dtype(precision: Precision) -> torch.dtype:
