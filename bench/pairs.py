@@ -33,6 +33,8 @@ ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper"
 interval too narrow."""
 TURNS: Final = 3
 """Turns A B B A of a round."""
+OUT_OF_MEMORY: Final = "Memory"
+"""Part of the name of each error of torch, PyCUDA, Numba or Python that says so."""
 WORKING_TREE: Final = "."
 """Stands for the present checkout, as it is, in place of a revision."""
 
@@ -181,7 +183,7 @@ def measure_all(
             if record.run_id in of_this_checkout:
                 _require_one_code(record, state)
     n_missing = sum(len(timings(todo[index])) for index in missing)
-    for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once), start=1):
+    for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once, say), start=1):
         index = missing[place]
         name = point_name(todo[index][0].case.name, todo[index][0].point)
         if isinstance(got, WorkerError):
@@ -262,7 +264,10 @@ def timings(sides: tuple[Side, Side]) -> list[tuple[Side, Side]]:
 
 
 def in_rounds(
-    todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1
+    todo: Sequence[tuple[Side, Side]],
+    preset: Preset,
+    at_once: int = 1,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield the place of each pair and its two records with their comparison, or why there are none. Waits.
 
@@ -272,7 +277,8 @@ def in_rounds(
         at_once: Most rounds whose processes are started and set up at the same time. Then they are timed one after
             the other, while all others wait, and checked and ended at the same time (ADR 0026). A pair that fails
             beside others, which may have had the memory, is measured again beside half as many, and at last by itself.
-            If all rounds fail, half as many go on.
+            If all rounds fail, or one for want of memory, half as many go on.
+        say: Gets a line for each pair that is put off so.
 
     Raises:
         NotComparable: The sides of a pair have different versions of the case, or other cards.
@@ -292,7 +298,8 @@ def in_rounds(
         for each in batch:
             done.setdefault(each.place, []).append(each)
         failed = {each.place for each in batch if each.error}
-        if all(each.error and each.error.kind != "Skip" for each in batch):
+        errors = [each.error for each in batch if each.error and each.error.kind != "Skip"]
+        if len(errors) == len(batch) or any(OUT_OF_MEMORY in error.kind for error in errors):
             at_once = max(1, at_once // 2)
         rounds = [each for each in rounds if each.place not in failed]
         for place in sorted({each.place for each in batch} - {each.place for each in rounds}):
@@ -302,10 +309,12 @@ def in_rounds(
                 yield from ((place, pair) for pair in _pairs(todo[place], of_pair, preset, at_once))
             elif len(batch) > 1 and error.kind != "Skip":
                 again.append(place)
+                side = todo[place][0]
+                say(f"put off, to be measured beside fewer: {point_name(side.case.name, side.point)}: {error}")
             else:
                 yield place, error
     if again:
-        for index, got in in_rounds([todo[place] for place in again], preset, max(1, at_once // 2)):
+        for index, got in in_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
             yield again[index], got
 
 
@@ -365,7 +374,7 @@ class Half:
 class Round:
     """A process for each side, which are set up, timed in turns, and checked again.
 
-    Of two processes the one that starts second, and sets a point up second, can be slower throughout. Sides start in
+    Of two processes the one that starts second can be slower throughout. Sides start first in
     turn, so that this cancels over the rounds as a drift does.
 
     Where both sides can go back, the four blocks of a turn start from the same state, and each turn starts where the
@@ -390,14 +399,15 @@ class Round:
         self._processes = ExitStack()
 
     def set_up(self) -> None:
-        """Start the processes and set both sides up."""
+        """Start the processes, one after the other, and set both sides up at the same time."""
         self.started = datetime.now(UTC)
         with self._noting():
             self._there = [self._processes.enter_context(side.start()) for side in self._order]
-            self._replies = [
-                {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point))}
-                for each, side in zip(self._there, self._order, strict=True)
-            ]
+
+            def reply(each: Answering, side: Side) -> Message:
+                return {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point))}
+
+            self._replies = on_both(reply, self._there, self._order)
             first, second = self._order
             if first.case.name == second.case.name:  # a peer has another one, with versions of its own
                 _require_one_version(*self._replies)
@@ -434,7 +444,7 @@ class Round:
         if self.error:
             return
         with self._noting():
-            ends = [each.ask("finish", with_twin=self.number == 0) for each in self._there]
+            ends = on_both(lambda each: each.ask("finish", with_twin=self.number == 0), self._there)
             for samples in self._samples:
                 halves = [Half(*each, self._busy) for each in zip(self._replies, samples, ends, strict=True)]
                 self.timings.append(tuple(halves[::-1] if self.number % 2 else halves))
@@ -452,6 +462,12 @@ class Round:
         except WorkerError as error:
             self.error = error
             self.close(error)
+
+
+def on_both(do: Callable[..., Message], *sides: Sequence[Any]) -> list[Message]:
+    """Do something on both sides at the same time; returns both results, or raises what the first one raised."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(do, *sides))
 
 
 def _require_one_version(a: Message, b: Message) -> None:

@@ -320,9 +320,28 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
 
     fake = case(setup, 3)
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
-    got = dict(in_rounds(todo, "smoke", at_once=3))
+    said = []
+    got = dict(in_rounds(todo, "smoke", at_once=3, say=said.append))
     assert [type(got[place]).__name__ for place in range(3)] == ["Pair", "WorkerError", "WorkerError"]
-    assert [tried.count(index) for index in range(3)] == [2, 2, 1]
+    assert [tried.count(index) for index in range(3)] == [2, 4, 2], "both sides of the one are tried again"
+    (line,) = said
+    assert "index=1" in line
+    assert "too many" in line
+
+
+def test_want_of_memory_halves_the_crowd():
+    """Of what comes next, as many would fail again."""
+
+    def setup(point):
+        if point["index"] == 0:
+            raise MemoryError("too many")
+        watch = FakeWatch(lambda run: 1e6)
+        return timed(watch.run, stopwatch=watch)
+
+    fake = case(setup, 7)
+    todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
+    got = dict(in_rounds(todo, "smoke", at_once=4))
+    assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
 
 
 def test_sides_of_different_versions_are_not_compared():
