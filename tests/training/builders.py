@@ -114,6 +114,19 @@ def make_run(run, backend="cpu", **given) -> Trainer:
     return make_trainer(ENVS[env](**env_config), policies, backend, **given)
 
 
+def begin_iteration(trainer: Trainer) -> None:
+    """Write what `Trainer.iterate` does before a rollout: without it learning rates are 0."""
+    trainer.schedules.write(trainer.env_steps + trainer.steps_per_iteration)
+
+
+def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.Tensor], within: float) -> None:
+    """Make sure that two trainers have learned the same, but for rounding, and that all of it has changed."""
+    taught = [weights(trainer) for trainer in (one, other)]
+    for name, weight in taught[0].items():
+        assert not torch.equal(weight, before[name]), name
+        torch.testing.assert_close(weight, taught[1][name], rtol=0, atol=within)
+
+
 def require_that_it_goes_on(whole: Trainer, first: Trainer, second: Trainer) -> None:
     """Train one for four iterations, and another for two, from whose checkpoint a third goes on: they end the same."""
     whole.train(4)

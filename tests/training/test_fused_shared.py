@@ -27,16 +27,17 @@ def shared_rows(n_agents, *n_envs):
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize(("precision", "within"), [("fp32", WITHIN), pytest.param("bf16", 3e-2, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("n_agents", [5, 64, 100])
-def test_outputs_are_those_of_the_row_of_each_agent(n_agents, activation):
+def test_outputs_are_those_of_the_row_of_each_agent(n_agents, precision, within, activation):
     """In torch, and in the kernel; agents fill a block, or do not."""
     seen, each = shared_rows(n_agents, 3, 4)
     w1, b1, *others = network(OWN + n_agents + MORE, 32, 16, 6)
     want = in_torch(each, (w1, b1, *others), activation)
     sums = torch.nn.functional.linear(seen.rows, w1, b1)
-    got = shared.outputs(seen, sums, (w1, *others), activation, "fp32")
+    got = shared.outputs(seen, sums, (w1, *others), activation, precision)
     assert got.shape == want.shape
-    assert (got - want).abs().max() <= WITHIN * want.abs().max()
+    assert (got - want).abs().max() <= within * want.abs().max()
     first = each @ w1.T + b1
     assert torch.allclose(seen.first_layer(w1, b1), first, rtol=1e-5, atol=1e-5)
 

@@ -10,9 +10,11 @@ from tests.training.builders import (
     ON_GPU,
     PPO,
     RUNS,
+    begin_iteration,
     differences,
     everything,
     make_run,
+    require_same_weights,
     require_that_it_goes_on,
     weights,
 )
@@ -44,6 +46,9 @@ def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
     one, other = trainers(rule, backend)
     assert one.sharing == ""
     assert other.sharing == "trainer.shared_observations is false"
+    before = weights(one)
+    for trainer in (one, other):
+        begin_iteration(trainer)
     for _ in range(2):
         buffers = []
         for trainer in (one, other):
@@ -65,13 +70,47 @@ def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
         for trainer in (one, other):
             trainer.update()
     assert buffers[1].truncated.any()
-    taught = [weights(trainer) for trainer in (one, other)]
-    for name in taught[0]:
-        torch.testing.assert_close(taught[0][name], taught[1][name], rtol=0, atol=2e-4)
+    require_same_weights(one, other, before, 2e-4)
     values = [trainer.groups["shared"].algorithm.values for trainer in (one, other)]
     torch.testing.assert_close(*values, rtol=0, atol=1e-4)
     seen = [trainer.wrapper.cuda_data_manager.tensor("observations") for trainer in (one, other)]
     assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16_acts_and_learns_nearly_as_float32(backend):
+    """A run shares observations in bfloat16, too: what it takes for an action's chance is what float32 does, nearly."""
+    settings = {"shared_observations": True, "fused_rollout": False}
+    low, full = (
+        make_run(
+            ("tag_gridworld", TAG, {"shared": RULES["PPO"]}),
+            backend,
+            wrapper={"exact": True},
+            trainer={**settings, "precision": precision},
+            n_envs=6,
+            n_steps=13,
+        )
+        for precision in ("bf16", "fp32")
+    )
+    before = weights(full)
+    buffers = []
+    for trainer in (low, full):
+        begin_iteration(trainer)
+        trainer.collect()
+        buffers.append(trainer.groups["shared"].buffer)
+        trainer.update()
+    actions, log_probs, observations = (
+        [getattr(buffer, name)[0] for buffer in buffers] for name in ("actions", "log_probs", "observations")
+    )
+    assert torch.equal(*observations), "both begin with the same rows"
+    same = (actions[0] == actions[1]).all(-1)
+    assert same.float().mean() > 0.95
+    apart = (log_probs[0] - log_probs[1])[same].abs()
+    assert 0 < apart.max() < 2e-2
+    steps = [{name: weight - before[name] for name, weight in weights(trainer).items()} for trainer in (low, full)]
+    for name, step in steps[0].items():
+        assert step.any(), name
+        assert step.abs().max() < 2 * steps[1][name].abs().max(), name
 
 
 def test_runs_on_a_cpu_come_to_the_same(tmp_path):

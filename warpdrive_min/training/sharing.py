@@ -46,7 +46,6 @@ def shared_arrays(config: RunConfig, wrapper: EnvWrapper, group: PolicyGroup, n_
         "it has a centralised critic": "critic" in group.models,
         "it is of a population": group.members,
         "it trains exactly": trainer.exact,
-        "trainer.precision is bf16": trainer.precision == "bf16",
         "there are no kernels for its network": network is None,
         "trainer.shared_observations is null, and the first layer is small": (
             trainer.shared_observations is None and network is not None and learning.first_layer_stays(network)

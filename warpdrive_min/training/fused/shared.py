@@ -36,9 +36,14 @@ class SharedRows(NamedTuple):
         """Return what being marked adds to a layer, (n_agents, n_units), of its weights (n_units, n_features)."""
         return weight[:, self.own_columns : self.own_columns + self.n_agents].t()
 
+    def sums(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return what a layer makes of the rows as they are, (..., 1, n_units) float32, whatever the precision."""
+        with torch.autocast(self.rows.device.type, enabled=False):
+            return torch.nn.functional.linear(self.rows, weight, bias)
+
     def first_layer(self, weight: Tensor, bias: Tensor) -> Tensor:
         """Return what a layer makes of all agents' rows, (..., n_agents, n_units)."""
-        return torch.nn.functional.linear(self.rows, weight, bias) + self.table(weight)
+        return self.sums(weight, bias) + self.table(weight)
 
     def under(self, weights: Sequence[Tensor], activation: str) -> Tensor | None:
         """Return the outputs of a perceptron in two kernels, (..., n_agents, n_outputs); None: there is none for it.
@@ -51,9 +56,10 @@ class SharedRows(NamedTuple):
         if torch.is_grad_enabled() or not (is_fit and self.rows.is_cuda):
             return None
         w1, b1, *others = weights
-        sums = torch.nn.functional.linear(self.rows, w1, b1)
         precision = present(self.rows.device)
-        return outputs(self, sums, (w1, *others), in_kernels(activation, precision, self.rows.device), precision)
+        return outputs(
+            self, self.sums(w1, b1), (w1, *others), in_kernels(activation, precision, self.rows.device), precision
+        )
 
 
 def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activation: str, precision: Precision) -> Tensor:
