@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -17,9 +17,12 @@ from warpdrive_min.files import write_atomically
 
 from .cases import CASES
 from .errors import ShowError, exiting
+from .machine import kind
 from .record import Record, RecordError, read_all, selected
 from .show import peers, render
-from .show.columns import MakeTable
+from .show.columns import Column, MakeTable, Table
+from .show.labels import commit_label
+from .show.records import latest as latest_of
 from .show.records import measured_alone
 from .show.tables import every_point
 from .static.command import TABLES as STATIC
@@ -41,10 +44,12 @@ def table(
     records: Annotated[list[str], typer.Argument(help="Files or folders of records; patterns with * too.")],
     case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE.")] = None,
+    on: Annotated[str, typer.Option(help="Keep only machines whose name begins so, as nvidia-h200.")] = "",
+    latest: Annotated[bool, typer.Option("--latest", help="Keep the latest record of each point only.")] = False,
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
     with exiting(1, RecordError, ShowError, to_stderr=True):
-        print(printed(records, case or [], where or []))
+        print(printed(records, case or [], where or [], on, latest))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
@@ -77,21 +82,42 @@ def markdown(records: Sequence[Record]) -> str:
     for case, make in TABLES.items():
         shown = [record for record in ordered if record.case == case and record.is_evidence and record.metrics]
         if shown:
-            parts.append(render.markdown(make(measured_alone(shown) or shown)))
+            parts.append(render.markdown(_with_commits(make(measured_alone(shown) or shown))))
     return "\n\n".join(parts)
 
 
-def printed(records: Sequence[str], cases: Sequence[str] = (), where: Sequence[str] = ()) -> str:
+def _with_commits(table: Table[Any]) -> Table[Any]:
+    """Add the commit of each record of a table of records of several commits."""
+    rows = table.rows
+    if not all(isinstance(row, Record) for row in rows) or len({commit_label(row) for row in rows}) < 2:
+        return table
+    return replace(table, columns=[*table.columns, Column("commit", commit_label)])
+
+
+def printed(
+    records: Sequence[str], cases: Sequence[str] = (), where: Sequence[str] = (), on: str = "", latest: bool = False
+) -> str:
     """Return the Markdown tables of the records that are kept; paths are relative to the working directory.
+
+    Args:
+        records: Files, folders and patterns.
+        cases: Names of cases; none: all.
+        where: Conditions on points.
+        on: Beginning of the names of machines, see `machine.kind`.
+        latest: Of the records of a point keep the latest.
 
     Raises:
         ShowError: There is no such file, or nothing measured and right is left to show.
         RecordError: A file of records breaks the schema.
     """
     paths = [Path(path) for each in records for path in sorted(glob.glob(each))]
-    shown = markdown(selected(read_all(paths), cases, where))
+    chosen = [record for record in selected(read_all(paths), cases, where) if kind(record.machine).startswith(on)]
+    if latest:
+        chosen = latest_of(measured_alone(record for record in chosen if record.is_evidence))
+    shown = markdown(chosen)
     if not shown:
         kept = " ".join([*(f"--case {case}" for case in cases), *(f"--where {condition}" for condition in where)])
+        kept += f" --on {on}" if on else ""
         which = f"{' '.join(records)} {kept}".rstrip()
         raise ShowError(f"table: no record of {which} is measured and right; look at what there is")
     return shown
@@ -121,9 +147,9 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
     return "".join(made)
 
 
-def _arguments(words: str) -> tuple[list[str], list[str], list[str]]:
+def _arguments(words: str) -> tuple[list[str], list[str], list[str], str, bool]:
     """Parse what stands behind `python -m bench table` as the command itself does, whose errors are typer's."""
     app = typer.Typer()
     app.command()(table)
     given = typer.main.get_command(app).make_context("table", shlex.split(words)).params
-    return given["records"], given["case"] or [], given["where"] or []
+    return given["records"], given["case"] or [], given["where"] or [], given["on"], given["latest"]

@@ -7,6 +7,7 @@ import pytest
 from bench import machine
 from bench.cases import CASES
 from bench.documents import COMMAND, TABLES, printed, refreshed
+from bench.errors import ShowError
 from bench.record import append
 from tests.bench.builders import bench, metric, point, record
 
@@ -96,6 +97,30 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
     text = (machine.ROOT / "results" / "README.md").read_text()
     assert len(COMMAND.findall(text)) >= 2
     assert refreshed(text, str) == text
+
+
+def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
+    """Of two runs of a point the newer is shown, of records of two commits each has its own, and of one none has."""
+    git = {"sha": "1234567890" * 4, "dirty": False}
+    append(sweeps / "d.jsonl", measured("host", "2026-01-02T00:00:00+00:00", "d", git=git))
+    shown = printed(["sweeps/*.jsonl"], ["env_step"], latest=True)
+    (of_host,) = [line for line in shown.splitlines() if line.startswith("| C++ ")]
+    assert of_host.endswith("| 1234567 |")
+    assert "commit" not in printed(["sweeps/a.jsonl"])
+    command = "python -m bench table sweeps/*.jsonl --case env_step --latest"
+    assert refreshed(f"`{command}`:\n\n| old |\n", str).endswith(f"\n\n{shown}\n")
+    assert printed(["sweeps/d.jsonl"]) in bench("table", "sweeps/d.jsonl", "--latest")
+
+
+def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
+    """Records of others are left out, by the beginning of the names that figures have."""
+    other = {**record().machine, "gpu": "NVIDIA L4", "cores": 8}
+    append(sweeps / "d.jsonl", measured("pycuda", "2026-01-02T00:00:00+00:00", "d", machine=other))
+    shown = printed(["sweeps/*.jsonl"], ["env_step"], on="nvidia-l4")
+    assert "CUDA C" in shown
+    assert "NumPy" not in shown
+    with pytest.raises(ShowError, match=r"--on nvidia-l40"):
+        printed(["sweeps/*.jsonl"], on="nvidia-l40")
 
 
 def test_table_without_records_says_so(sweeps):
