@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -110,11 +111,17 @@ def space_of(observation: Any) -> Any:
     if isinstance(observation, Mapping):
         return Dict({key: space_of(value) for key, value in observation.items()})
     array = np.asarray(observation)
-    if array.dtype.kind in "ub":
-        return Box(0, 1 if array.dtype.kind == "b" else np.iinfo(array.dtype).max, array.shape, array.dtype)
+    return _box_of(array.shape, array.dtype)
+
+
+@cache
+def _box_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Box:
+    """Return one space for all arrays of a shape and type: a million agents have a million equal ones."""
+    if dtype.kind in "ub":
+        return Box(0, 1 if dtype.kind == "b" else np.iinfo(dtype).max, shape, dtype)
     bound = 1e20
-    if array.dtype.kind in "if":
-        largest = float((np.finfo if array.dtype.kind == "f" else np.iinfo)(array.dtype).max)
+    if dtype.kind in "if":
+        largest = float((np.finfo if dtype.kind == "f" else np.iinfo)(dtype).max)
         while bound > largest:
             bound /= 2
-    return Box(-bound, bound, array.shape, array.dtype)
+    return Box(-bound, bound, shape, dtype)
