@@ -24,6 +24,8 @@ WARM_BLOCKS: Final = 5
 SAMPLES_PER_BLOCK: Final = 3
 WARM_SPREAD: Final = 0.01
 """Share by which those medians may differ."""
+FEWEST: Final = 9
+"""Samples with which slow work may stop: the fewest whose shortest and longest lie outside the median's interval."""
 CLOCKS_AGREE: Final = 0.02
 """Share by which device time and wall time may differ before the record says why."""
 
@@ -39,7 +41,7 @@ class Plan:
     sample_s: float = 0.02
     """Least length of a sample, s."""
     n_samples: int = 20
-    """Least number of samples."""
+    """Least number of samples, until ``measure_cap_s`` is over."""
     max_samples: int = 60
     """Most samples."""
     interval: float = 0.01
@@ -47,7 +49,7 @@ class Plan:
     warm_up_cap_s: float = 10.0
     """Longest warm-up, s."""
     measure_cap_s: float = 10.0
-    """Time after which no sample beyond ``n_samples`` is taken, s."""
+    """Time after which no sample beyond `FEWEST` is taken, s."""
     n_starts: int = 20
     """Samples of a point each of whose samples is a process of its own."""
     watch_s: float = 5.5
@@ -445,14 +447,15 @@ def refuse_simulator(device: torch.device) -> None:
 
 
 def _stop_reason(samples: list[float], spent_ns: int, plan: Plan) -> str:
-    if len(samples) < plan.n_samples:
+    is_late = spent_ns >= plan.measure_cap_s * 1e9
+    if len(samples) < (min(FEWEST, plan.n_samples) if is_late else plan.n_samples):
         return ""
     low, high = median_interval(samples)
     if (high - low) / 2 <= plan.interval * median(samples):
         return f"interval of the median within {plan.interval:.0%}"
     if len(samples) >= plan.max_samples:
         return f"{plan.max_samples} samples"
-    return f"{plan.measure_cap_s:g} s" if spent_ns >= plan.measure_cap_s * 1e9 else ""
+    return f"{plan.measure_cap_s:g} s" if is_late else ""
 
 
 def _clock_note(walls: list[float], devices: list[float]) -> dict[str, str]:

@@ -56,12 +56,13 @@ def test_noisy_point_takes_more_samples_up_to_the_cap():
     assert got.interval_ns[0] < got.median_ns < got.interval_ns[1]
 
 
-def test_time_cap_stops_after_the_least_number_of_samples():
-    """With a cap in seconds that is over at once, exactly the least number of samples is taken."""
+@pytest.mark.parametrize(("cap_s", "n"), [(0.1, 9), (0.6, 12), (5.0, 60)])
+def test_time_cap_stops_slow_work_with_fewer_samples(cap_s, n):
+    """Samples of 50 ms: of a cap that is over at once the fewest are taken, else those till then."""
     watch = FakeWatch(cycle([40e6, 60e6]))
-    got = measure(watch, Plan(warm_up_cap_s=0.1, measure_cap_s=0.1))
-    assert len(got.samples_ns) == 20
-    assert got.stop_reason == "0.1 s"
+    got = measure(watch, Plan(warm_up_cap_s=0.1, measure_cap_s=cap_s))
+    assert len(got.samples_ns) == n
+    assert got.stop_reason == (f"{cap_s:g} s" if n < 60 else "60 samples")
 
 
 def test_one_outlier_does_not_move_the_median():
