@@ -22,8 +22,7 @@ from .record import Record, RecordError, read_all, selected
 from .show import peers, render
 from .show.columns import Column, MakeTable, Table
 from .show.labels import commit_label
-from .show.records import latest as latest_of
-from .show.records import measured_alone
+from .show.records import latest, measured_alone
 from .show.tables import every_point
 from .static.command import TABLES as STATIC
 
@@ -45,11 +44,11 @@ def table(
     case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE.")] = None,
     on: Annotated[str, typer.Option(help="Keep only machines whose name begins so, as nvidia-h200.")] = "",
-    latest: Annotated[bool, typer.Option("--latest", help="Keep the latest record of each point only.")] = False,
+    only_latest: Annotated[bool, typer.Option("--latest", help="Keep the latest record of each point only.")] = False,
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
     with exiting(1, RecordError, ShowError, to_stderr=True):
-        print(printed(records, case or [], where or [], on, latest))
+        print(printed(records, case or [], where or [], on, only_latest=only_latest))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
@@ -75,14 +74,16 @@ def show(records: Sequence[Record], console: Console) -> None:
     console.print(f"{len(records) - len(failed) - len(skipped)} measured, {len(failed)} failed, {len(skipped)} skipped")
 
 
-def markdown(records: Sequence[Record]) -> str:
+def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
     """Return the records of each case as a Markdown table, for documents; in whatever order they were measured."""
     parts = []
-    ordered = sorted(records, key=lambda record: (str(sorted(record.point.items())), record.started_at))
     for case, make in TABLES.items():
-        shown = [record for record in ordered if record.case == case and record.is_evidence and record.metrics]
-        if shown:
-            parts.append(render.markdown(_with_commits(make(measured_alone(shown) or shown))))
+        found = [record for record in records if record.case == case and record.is_evidence and record.metrics]
+        found = measured_alone(found) or found
+        found = latest(found) if only_latest else found
+        if found:
+            ordered = sorted(found, key=lambda record: (str(sorted(record.point.items())), record.started_at))
+            parts.append(render.markdown(_with_commits(make(ordered))))
     return "\n\n".join(parts)
 
 
@@ -95,7 +96,12 @@ def _with_commits(table: Table[Any]) -> Table[Any]:
 
 
 def printed(
-    records: Sequence[str], cases: Sequence[str] = (), where: Sequence[str] = (), on: str = "", latest: bool = False
+    records: Sequence[str],
+    cases: Sequence[str] = (),
+    where: Sequence[str] = (),
+    on: str = "",
+    *,
+    only_latest: bool = False,
 ) -> str:
     """Return the Markdown tables of the records that are kept; paths are relative to the working directory.
 
@@ -104,7 +110,7 @@ def printed(
         cases: Names of cases; none: all.
         where: Conditions on points.
         on: Beginning of the names of machines, see `machine.kind`.
-        latest: Of the records of a point keep the latest.
+        only_latest: Of the records of a point keep the latest.
 
     Raises:
         ShowError: There is no such file, or nothing measured and right is left to show.
@@ -112,9 +118,7 @@ def printed(
     """
     paths = [Path(path) for each in records for path in sorted(glob.glob(each))]
     chosen = [record for record in selected(read_all(paths), cases, where) if kind(record.machine).startswith(on)]
-    if latest:
-        chosen = latest_of(measured_alone(record for record in chosen if record.is_evidence))
-    shown = markdown(chosen)
+    shown = markdown(chosen, only_latest=only_latest)
     if not shown:
         kept = " ".join([*(f"--case {case}" for case in cases), *(f"--where {condition}" for condition in where)])
         kept += f" --on {on}" if on else ""
@@ -140,16 +144,17 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
         tell(command := f"`python -m bench table {words}`")
         if not (rows := ROWS.search(after)):
             raise ShowError(f"refresh: no table follows {command}; put the head of one there")
-        shown = printed(*_arguments(words))
+        shown = printed(**_arguments(words))
         if (tables := shown.count("\n\n") + 1) > 1:
             raise ShowError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
         made += [command, after[: rows.start()], shown, "\n", after[rows.end() :]]
     return "".join(made)
 
 
-def _arguments(words: str) -> tuple[list[str], list[str], list[str], str, bool]:
+def _arguments(words: str) -> dict[str, Any]:
     """Parse what stands behind `python -m bench table` as the command itself does, whose errors are typer's."""
     app = typer.Typer()
     app.command()(table)
     given = typer.main.get_command(app).make_context("table", shlex.split(words)).params
-    return given["records"], given["case"] or [], given["where"] or [], given["on"], given["latest"]
+    cases, where = (given.pop(name) or [] for name in ("case", "where"))
+    return {"cases": cases, "where": where, **given}

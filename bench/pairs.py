@@ -374,8 +374,8 @@ class Half:
 class Round:
     """A process for each side, which are set up, timed in turns, and checked again.
 
-    Of two processes the one that starts second can be slower throughout. Sides start first in
-    turn, so that this cancels over the rounds as a drift does.
+    Of two processes the one that starts second can be slower throughout. Sides start first in turn, so that this
+    cancels over the rounds as a drift does.
 
     Where both sides can go back, the four blocks of a turn start from the same state, and each turn starts where the
     one before has ended, the first of a round where the round before has: a load that follows the episode, or what was

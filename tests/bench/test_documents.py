@@ -100,10 +100,10 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
-    """Of two runs of a point the newer is shown, of records of two commits each has its own, and of one none has."""
+    """A point has one row, of its newer run; where records are of two commits each row names its own."""
     git = {"sha": "1234567890" * 4, "dirty": False}
     append(sweeps / "d.jsonl", measured("host", "2026-01-02T00:00:00+00:00", "d", git=git))
-    shown = printed(["sweeps/*.jsonl"], ["env_step"], latest=True)
+    shown = printed(["sweeps/*.jsonl"], ["env_step"], only_latest=True)
     (of_host,) = [line for line in shown.splitlines() if line.startswith("| C++ ")]
     assert of_host.endswith("| 1234567 |")
     assert "commit" not in printed(["sweeps/a.jsonl"])

@@ -305,22 +305,24 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
     assert not got.failed
 
 
-def test_pair_that_fails_beside_others_is_measured_by_itself():
-    """Others may have had the memory; what fails by itself too has failed, and what cannot run is not tried again."""
-    tried = []
+def sides_that_break(errors, n, tried):
+    """Return the sides of ``n`` pairs, of which some cannot be set up; ``tried`` gets the number of each that is."""
 
     def setup(point):
         tried.append(point["index"])
-        if point["index"] == 2:
-            raise Skip("no device; buy one")
-        if point["index"] == 1:
-            raise MemoryError("too many")
+        if point["index"] in errors:
+            raise errors[point["index"]]
         watch = FakeWatch(lambda run: 1e6)
         return timed(watch.run, stopwatch=watch)
 
-    fake = case(setup, 3)
-    todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
-    said = []
+    fake = case(setup, n)
+    return [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
+
+
+def test_pair_that_fails_beside_others_is_measured_by_itself():
+    """Others may have had the memory; what fails by itself too has failed, and what cannot run is not tried again."""
+    tried, said = [], []
+    todo = sides_that_break({1: MemoryError("too many"), 2: Skip("no device; buy one")}, 3, tried)
     got = dict(in_rounds(todo, "smoke", at_once=3, say=said.append))
     assert [type(got[place]).__name__ for place in range(3)] == ["Pair", "WorkerError", "WorkerError"]
     assert [tried.count(index) for index in range(3)] == [2, 4, 2], "both sides of the one are tried again"
@@ -330,16 +332,8 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
 
 
 def test_want_of_memory_halves_the_crowd():
-    """Of what comes next, as many would fail again."""
-
-    def setup(point):
-        if point["index"] == 0:
-            raise MemoryError("too many")
-        watch = FakeWatch(lambda run: 1e6)
-        return timed(watch.run, stopwatch=watch)
-
-    fake = case(setup, 7)
-    todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in fake.points("smoke")]
+    """The rounds that come next would fail as well."""
+    todo = sides_that_break({0: MemoryError("too many")}, 7, [])
     got = dict(in_rounds(todo, "smoke", at_once=4))
     assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
 

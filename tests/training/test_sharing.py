@@ -29,14 +29,16 @@ RULES = {
 }
 
 
-def trainers(rule, backend, **given):
-    """Return a trainer that keeps one row an environment, and one that keeps the row of each agent."""
+def trainer_of(rule, backend, *, shares=True, precision="fp32", **given):
+    """Return a trainer that keeps one row an environment, or the row of each agent."""
     run, made = ("tag_gridworld", TAG, {"shared": RULES[rule]}), {"n_envs": 6, "n_steps": 13, **given}
-    wrapper = {"exact": True}
-    return [
-        make_run(run, backend, wrapper=wrapper, trainer={"shared_observations": shares, "fused_rollout": False}, **made)
-        for shares in (True, False)
-    ]
+    settings = {"shared_observations": shares, "fused_rollout": False, "precision": precision}
+    return make_run(run, backend, wrapper={"exact": True}, trainer=settings, **made)
+
+
+def trainers(rule, backend, **given):
+    """Return a trainer of either kind."""
+    return [trainer_of(rule, backend, shares=shares, **given) for shares in (True, False)]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -80,18 +82,7 @@ def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_acts_and_learns_nearly_as_float32(backend):
     """A run shares observations in bfloat16, too: what it takes for an action's chance is what float32 does, nearly."""
-    settings = {"shared_observations": True, "fused_rollout": False}
-    low, full = (
-        make_run(
-            ("tag_gridworld", TAG, {"shared": RULES["PPO"]}),
-            backend,
-            wrapper={"exact": True},
-            trainer={**settings, "precision": precision},
-            n_envs=6,
-            n_steps=13,
-        )
-        for precision in ("bf16", "fp32")
-    )
+    low, full = (trainer_of("PPO", backend, precision=precision) for precision in ("bf16", "fp32"))
     before = weights(full)
     buffers = []
     for trainer in (low, full):
@@ -117,7 +108,7 @@ def test_runs_on_a_cpu_come_to_the_same(tmp_path):
     """NumPy writes the row of each agent, of which one is kept; kernels write that one, and leave the array of all."""
     found = []
     for backend in ("cpu", "host"):
-        trainer = trainers("PPO", backend, basedir=tmp_path / backend)[0]
+        trainer = trainer_of("PPO", backend, basedir=tmp_path / backend)
         trainer.train(2)
         found.append(everything(trainer))
     assert differences(*found) == ["env/final_observations"]
@@ -135,7 +126,7 @@ def test_first_layers_that_are_small_see_the_row_of_each_agent():
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     """From a checkpoint it ends as one that nothing interrupts."""
     whole, first, second = (
-        trainers("A2C", backend, basedir=tmp_path / folder, **settings)[0]
+        trainer_of("A2C", backend, basedir=tmp_path / folder, **settings)
         for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))
     )
     require_that_it_goes_on(whole, first, second)
