@@ -17,7 +17,7 @@ from triton.backends.driver import DriverBase
 from triton.runtime.jit import JITFunction
 
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import activations, learning, loss, narrow, shared, wide
+from warpdrive_min.training.fused import activations, adam, learning, loss, narrow, shared, wide
 from warpdrive_min.training.fused.cpu import Network
 from warpdrive_min.training.fused.loss import LossRule, Minibatch
 
@@ -107,6 +107,14 @@ def learn(*, is_shared: bool, is_ppo: bool, precision: str, own_columns: int | N
     loss.loss(SPACE, head, torch.zeros(ROWS, AGENTS), rows, rule, torch.ones(()), indices=indices)
 
 
+def step() -> None:
+    """Take a step of Adam."""
+    vectors = {name: torch.zeros(3_000) for name in ("parameters", "gradient", "exp_avg", "exp_avg_sq")}
+    numbers = {name: torch.zeros(()) for name in ("step", "norm", "n_skipped", "lr")}
+    skip, settings = torch.zeros((), dtype=torch.bool), {"max_norm": 0.5, "eps": 1e-8, "almost_zero": 1e-6}
+    adam.adam(**vectors, **numbers, skip=skip, **settings, betas=(0.9, 0.999))()
+
+
 def main(capability: int) -> None:
     """Compile all kernels for an architecture, and print their names."""
     names: set[str] = set()
@@ -128,6 +136,7 @@ def main(capability: int) -> None:
     seen = shared.SharedRows(torch.zeros(ROWS, 1, 6), AGENTS, 3)
     w1, _, *others = weights(6, 64, 32, 3)
     shared.outputs(seen, torch.zeros(ROWS, 1, 64), (w1, *others), rough, "tf32")
+    step()
     print(*sorted(names))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.builders import CENTRAL, PPO, RUNS, TAG, make_run, refused, weights
+from tests.training.builders import CENTRAL, CLASSIC, PPO, RUNS, TAG, make_run, refused, weights
 from tests.training.fused_support import DEVICE, interpret
+from tests.training.test_population import make_population
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
+from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.fused import columns, learning
 from warpdrive_min.training.fused.rows import take
 
@@ -64,6 +66,26 @@ def test_fused_training_is_that_of_torch(name, model, tmp_path, monkeypatch):
     assert got.keys() == want.keys()
     assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-6
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+
+
+def test_populations_through_kernels_learn_as_through_torch(tmp_path, monkeypatch):
+    """Their networks are kernels, and rows of a minibatch are gathered by one."""
+    taken = []
+
+    def learned(**model):
+        layers = {"fc_dims": [8, 8], "activation": "tanh", **model}
+        run = ("cartpole", CLASSIC, {"shared": {**PPO, "model": layers}})
+        population = make_population(3, run, basedir=tmp_path / str(model))
+        population.train(2)
+        return weights(population)
+
+    want = learned(fused=False)
+    interpret(monkeypatch)
+    monkeypatch.setattr(actor_critic, "take", lambda *given: (taken.append(1), take(*given))[1])
+    got = learned()
+    assert taken
+    assert max(float((got[name] - want[name]).abs().max()) for name in want) < 1e-6
+    assert any(not torch.equal(got[name], want[name]) for name in want), "both went the same way"
 
 
 def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 
 import pytest
 import torch
 
-from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.algorithms import optimiser as module
+from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
 
 MAX_NORM = 0.3
+ON_GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(params=["C++", "torch", "Triton"], autouse=True)
+def device(request, monkeypatch):
+    """Take the steps by each of the ways in which they can be taken; on a GPU the last two are what runs there."""
+    if request.param == "Triton" and importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    if request.param != "C++":
+        monkeypatch.setattr(module.cpu, "is_supported", lambda: False)
+        monkeypatch.setattr(module, "is_supported", lambda device: request.param == "Triton")
+    here = torch.device("cuda" if ON_GPU and request.param != "C++" else "cpu")
+    with here:
+        yield here
 
 
 def network(seed=0):
@@ -84,16 +100,45 @@ def test_flat_adam_skips_and_counts_broken_gradients(broken):
     assert not torch.equal(before["parameters"], adams[0].state()["parameters"])
 
 
-def test_flat_adam_skips_where_told():
-    """With the flag set nothing changes and nothing is counted; unset, it is as if it were not there."""
-    models = [network(), network()]
-    adams = [optimiser(model)[0] for model in models]
-    start = snapshot(adams[0])
-    adams[0].step(loss_of(models[0]), skip=torch.tensor(True))
-    for name, tensor in start.items():
-        assert torch.equal(tensor, adams[0].state()[name]), name
-    adams[0].step(loss_of(models[0]), skip=torch.tensor(False))
-    adams[1].step(loss_of(models[1]))
-    for name, tensor in adams[1].state().items():
-        assert torch.equal(tensor, adams[0].state()[name]), name
-    assert adams[0].state()["step"].item() == 1
+def test_long_vectors_take_the_same_steps(device):
+    """So do a million parameters, of which a program has two thousand, under their norm."""
+    generator = torch.Generator(device).manual_seed(0)
+    start = torch.randn(1_200_001, generator=generator)
+    parameter, want = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.double())
+    adam, plain = FlatAdam([parameter], torch.tensor(1e-2), MAX_NORM), torch.optim.Adam([want], lr=1e-2)
+    for _ in range(3):
+        adam.gradient.copy_(torch.randn(len(start), generator=generator))
+        want.grad = adam.gradient.double()
+        norm = torch.nn.utils.clip_grad_norm_([want], MAX_NORM)
+        adam.apply()
+        plain.step()
+        assert adam.norm.item() == pytest.approx(norm.item(), rel=1e-4)  # torch's own sum of squares is this far off
+    torch.testing.assert_close(parameter.detach().double(), want.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("norms", [None, 0.3, (0.3, 1e9, 0.5)])
+def test_members_take_steps_of_their_own(device, norms):
+    """Each has a rate and a norm; one's gradient breaks once, another is told to stay, and no other moves for that."""
+    n_members, n = 3, 1_500
+    generator = torch.Generator(device).manual_seed(0)
+    start = torch.randn(n_members, n, generator=generator)
+    rates, parameter = torch.tensor([0.01, 0.02, 0.03]), torch.nn.Parameter(start.clone())
+    adam = MembersAdam([parameter], rates, torch.tensor(norms)[:, None] if isinstance(norms, tuple) else norms)
+    alone = [torch.nn.Parameter(row.double()) for row in start]
+    plain = [torch.optim.Adam([each], lr=float(rate)) for each, rate in zip(alone, rates, strict=True)]
+    for step in range(4):
+        adam.gradient.copy_(torch.randn(n_members, n, generator=generator) / 100)
+        adam.gradient[1, 7] = torch.nan if step == 1 else 0.0
+        stays = torch.tensor([False, False, step == 2])
+        for member, (each, by) in enumerate(zip(alone, plain, strict=True)):
+            each.grad = adam.gradient[member].double()
+            limit = norms[member] if isinstance(norms, tuple) else norms or torch.inf
+            norm = torch.nn.utils.clip_grad_norm_([each], limit)
+            if norm.isfinite() and not stays[member]:
+                by.step()
+        adam.apply(stays)
+        assert adam.norm.isfinite().tolist() == [True, step != 1, True]
+    assert adam.n_skipped.tolist() == [0, 1, 0]
+    assert adam.state()["step"].tolist() == [4, 3, 3]
+    for got, want in zip(adam.vector, alone, strict=True):
+        torch.testing.assert_close(got.double(), want.detach(), rtol=1e-4, atol=1e-5)

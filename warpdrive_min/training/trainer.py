@@ -380,7 +380,8 @@ class Trainer:
         )
         for name, numbers in updates.items():
             metrics.check_finite(name, numbers, self.iteration, self.env_steps, logged)
-        self.world.check_equal(self._shared_state())
+        if self.world.size > 1:
+            self.world.check_equal(self._shared_state())
         for recorder in self.recorders.values():
             recorder.clear_statistics()
         if self.world.is_first:

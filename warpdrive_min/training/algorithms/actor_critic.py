@@ -83,11 +83,11 @@ class ActorCriticAlgorithm:
         """Members of a population that learn no more, (members,) bool; None of an ordinary run."""
         self._exact: Exact | None = group.exact
         """Kernels with one order of operations; None: those of torch and Triton."""
-        self._is_fused = (
-            not (self.shape or self._exact)
-            and getattr(config.model, "fused", None) is not False
-            and is_supported(device)
+        self._has_kernels = (
+            not self._exact and getattr(config.model, "fused", None) is not False and is_supported(device)
         )
+        self._is_fused = self._has_kernels and not self.shape
+        """The loss is a kernel, or the whole of a minibatch is."""
         keys = ("lr", "vf_loss_coeff", "entropy_coeff")
         self.scheduled = {name: torch.zeros(self.shape, device=device) for name in keys}
         """Numbers that may change with time; written before each update."""
@@ -377,7 +377,7 @@ class ActorCriticAlgorithm:
         flat = array.flatten(0, 1)
         if isinstance(rows, slice):
             return flat[rows]
-        return take(flat, rows) if self._is_fused else flat.index_select(0, rows)
+        return take(flat, rows) if self._has_kernels else flat.index_select(0, rows)
 
     # -------------------------------------------------------------- loss
 

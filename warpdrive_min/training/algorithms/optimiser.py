@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from warpdrive_min.backends.base import Launch
-from warpdrive_min.training.fused import cpu
+from warpdrive_min.training.fused import adam, cpu, is_supported
 from warpdrive_min.training.ranks import average
 
 ALMOST_ZERO: Final = 1e-6
@@ -93,14 +93,15 @@ class FlatAdam(_Flat):
         }
         self._skip = torch.zeros((), dtype=torch.bool, device=flat.device)
         self._step: Launch | None = None
-        """A step in one kernel, where there is one for the CPU."""
+        """A step by kernels of ours, where there are some."""
         self._adam: torch.optim.Adam | None = None
         """Optimiser that takes the step elsewhere; to make one imports torch's compiler, which takes a second."""
+        counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
+        tensors = {"parameters": flat, "gradient": self.gradient, **self._moments, **counts}
         if flat.device.type == "cpu" and cpu.is_supported():
-            numbers = {"n": flat.numel(), "max_norm": max_norm or 0.0, "eps": eps}
-            counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
-            tensors = {"parameters": flat, "gradient": self.gradient, **self._moments}
-            self._step = cpu.adam(**tensors, **counts, **numbers)
+            self._step = cpu.adam(**tensors, n=flat.numel(), max_norm=max_norm or 0.0, eps=eps)
+        elif is_supported(flat.device):
+            self._step = adam.adam(**tensors, max_norm=max_norm or 0.0, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
         else:
             self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=flat.is_cuda)
             self._adam.state[self.vector] = self._moments
@@ -120,7 +121,7 @@ class FlatAdam(_Flat):
         assert self._adam is not None, "a step is taken by one or the other"
         torch.linalg.vector_norm(self.gradient, out=self.norm)
         is_broken = ~torch.isfinite(self.norm)
-        self.n_skipped.add_(is_broken)
+        self.n_skipped.add_(is_broken if skip is None else is_broken & ~skip)
         # Adam's arguments for mixed precision: it divides gradients by the one, and keeps still where the other is 1.
         self._adam.found_inf = (is_broken if skip is None else is_broken | skip).float()  # type: ignore[attr-defined]
         if self._max_norm is not None:
@@ -165,6 +166,14 @@ class MembersAdam(_Flat):
         self._mean, self._square = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
         self.norm, self.n_skipped, self._step = (torch.zeros_like(lr) for _ in range(3))
         """`norm` of the last gradient before it was clipped; steps not taken for want of a finite one, (members,)."""
+        self._skip = torch.zeros_like(lr, dtype=torch.bool)
+        self._take_step: Launch | None = None
+        """A step by kernels of ours, where there are some."""
+        if is_supported(lr.device):
+            counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
+            tensors = self.state() | {"gradient": self.gradient, **counts}
+            norms = 0.0 if max_norm is None else max_norm
+            self._take_step = adam.adam(**tensors, max_norm=norms, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
 
     def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
         """Put the gradients of the members' losses (members,) into `gradient`, or add them; enqueues."""
@@ -179,6 +188,11 @@ class MembersAdam(_Flat):
 
         Source: Kingma and Ba 2015, "Adam", algorithm 1.
         """
+        if self._take_step is not None:
+            if skip is not None:
+                self._skip.copy_(skip)
+            self._take_step()
+            return
         torch.linalg.vector_norm(self.gradient, dim=1, out=self.norm)
         is_broken = ~torch.isfinite(self.norm)
         self.n_skipped.add_(is_broken if skip is None else is_broken & ~skip)

@@ -65,7 +65,7 @@ class _OfMembers(ActorCriticAlgorithm):
 
     def _take(self, array: Tensor, rows: Rows) -> Tensor:
         assert isinstance(rows, Tensor)
-        taken = array.flatten(0, 1).index_select(0, rows.flatten())
+        taken = super()._take(array, rows.flatten())
         return taken.view(*rows.shape, *taken.shape[1:])
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -547,9 +547,10 @@ WD_KERNEL(adam)(float* parameters, float* gradient, float* exp_avg, float* exp_a
   double square = 0;
   for (int lane = 0; lane < WIDTH; ++lane) square += parts[lane];
   *norm = static_cast<float>(std::sqrt(square));
+  if (skip && *skip) return;
   const bool is_broken = !std::isfinite(*norm);
   *n_skipped += is_broken;
-  if (is_broken || (skip && *skip)) return;
+  if (is_broken) return;
   *step += 1.f;
   const float excess_norm = max_norm > 0.f ? std::fmax((*norm + ALMOST_ZERO) / max_norm, 1.f) : 1.f;
   const double bias1 = 1 - std::pow(beta1, static_cast<double>(*step)), bias2 = 1 - std::pow(beta2, static_cast<double>(*step));
