@@ -14,6 +14,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
@@ -99,9 +100,15 @@ def read_members(group: PolicyGroup, recorder: RolloutRecorder) -> Arrays:
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:
-    """Read 0-d tensors from the device in one copy; synchronises."""
-    values = torch.stack([tensor.double() for tensor in numbers.values()]).tolist() if numbers else []
-    return dict(zip(numbers, values, strict=True))
+    """Read 0-d tensors from the device in one copy, by their types; synchronises."""
+
+    def kind(name: str) -> str:
+        return str(numbers[name].dtype)
+
+    names = sorted(numbers, key=kind)
+    of_types = [torch.stack([numbers[name] for name in each]).double() for _, each in groupby(names, kind)]
+    values = torch.cat(of_types).tolist() if of_types else []
+    return dict(zip(names, values, strict=True))
 
 
 def _means(group: PolicyGroup, returns: Any, steps: Any, episodes: Any) -> dict[str, Any]:
