@@ -12,20 +12,22 @@ from warpdrive_min.training.algorithms import optimiser as module
 from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
 
 MAX_NORM = 0.3
-ON_GPU = torch.cuda.is_available()
+ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch", "Triton")]
 
 
-@pytest.fixture(params=["C++", "torch", "Triton"], autouse=True)
+@pytest.fixture(params=[("C++", "cpu"), ("torch", "cpu"), ("Triton", "cpu"), *ON_GPU], ids=" on ".join, autouse=True)
 def device(request, monkeypatch):
-    """Take the steps by each of the ways in which they can be taken; on a GPU the last two are what runs there."""
-    if request.param == "Triton" and importlib.util.find_spec("triton") is None:
+    """Take the steps by each of the ways in which they can be taken."""
+    way, here = request.param
+    if way == "Triton" and importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
-    if request.param != "C++":
+    if way == "Triton" and here == "cpu" and torch.cuda.is_available():
+        pytest.skip("kernels are compiled here, not interpreted")
+    if way != "C++":
         monkeypatch.setattr(module.cpu, "is_supported", lambda: False)
-        monkeypatch.setattr(module, "is_supported", lambda device: request.param == "Triton")
-    here = torch.device("cuda" if ON_GPU and request.param != "C++" else "cpu")
-    with here:
-        yield here
+        monkeypatch.setattr(module, "is_supported", lambda device: way == "Triton")
+    with torch.device(here) as found:
+        yield found
 
 
 def network(seed=0):
