@@ -17,7 +17,7 @@ from triton.backends.driver import DriverBase
 from triton.runtime.jit import JITFunction
 
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import activations, adam, learning, loss, narrow, shared, wide
+from warpdrive_min.training.fused import activations, adam, learning, loss, narrow, rows, shared, wide
 from warpdrive_min.training.fused.cpu import Network
 from warpdrive_min.training.fused.loss import LossRule, Minibatch
 
@@ -137,6 +137,9 @@ def main(capability: int) -> None:
     w1, _, *others = weights(6, 64, 32, 3)
     shared.outputs(seen, torch.zeros(ROWS, 1, 64), (w1, *others), rough, "tf32")
     step()
+    some, whole = torch.zeros(4, 3, 71), torch.zeros(4, 8, 71)
+    for is_placing in (False, True):
+        rows.move(some, whole, torch.arange(3), is_placing=is_placing)
     print(*sorted(names))
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from warpdrive_min.training import fused, keeping
+from warpdrive_min.training import arrays, fused, keeping
 from warpdrive_min.training.algorithms import actor_critic, optimiser
 from warpdrive_min.training.fused import cpu
 
@@ -24,7 +24,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def interpret(monkeypatch) -> None:
     """Let training on a CPU go through Triton's kernels, which are interpreted."""
     monkeypatch.setattr(cpu, "is_supported", lambda: False)
-    for module in (fused, actor_critic, keeping, optimiser):
+    for module in (fused, actor_critic, arrays, keeping, optimiser):
         monkeypatch.setattr(module, "is_supported", lambda device: True)
 
 

@@ -23,4 +23,4 @@ def test_kernels_compile_for_a_gpu(capability, tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     forward_and_back = ["backward", "evaluate", "first_layer", "forward", "learn"]
-    assert ran.stdout.split() == ["add_squares", "add_up", *forward_and_back, "take", "take_step"]
+    assert ran.stdout.split() == ["add_squares", "add_up", *forward_and_back, "of_agents", "take", "take_step"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import fused
 from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.fused import columns, learning
-from warpdrive_min.training.fused.rows import take
+from warpdrive_min.training.fused.rows import can_move, move, take
 
 CENTRALISED = ("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}})
 
@@ -150,6 +152,27 @@ def test_take_gathers_rows(shape, dtype):
     array = torch.arange(torch.Size(shape).numel(), dtype=dtype, device=DEVICE).view(shape)
     for indices in (torch.tensor([49, 0, 7, 7], device=DEVICE), torch.arange(49, -1, -1, device=DEVICE).int()):
         assert torch.equal(take(array, indices), array[indices.long()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (71,), (3, 4)])
+def test_rows_of_agents_are_picked_and_placed(shape, dtype):
+    """As torch does it, also where rows of the agents are a part of longer ones; what does not fit says so."""
+    n_envs, agents = 37, torch.tensor([6, 0, 3], device=DEVICE)
+    whole = torch.arange(n_envs * 8 * math.prod(shape), device=DEVICE).view(n_envs, 8, *shape).to(dtype)
+    some = torch.zeros(n_envs, 3, *shape, dtype=dtype, device=DEVICE)
+    assert can_move(some, whole)
+    move(some, whole, agents, is_placing=False)
+    assert torch.equal(some, whole.index_select(1, agents))
+    placed = torch.zeros_like(whole)
+    move(some, placed, agents, is_placing=True)
+    assert torch.equal(placed, torch.zeros_like(whole).index_copy_(1, agents, some))
+    if len(shape) == 1:
+        part = torch.cat([some + 1, some], -1)[..., : shape[0]]
+        move(part, placed, agents, is_placing=True)
+        assert torch.equal(placed, torch.zeros_like(whole).index_copy_(1, agents, part))
+    assert not can_move(some.double(), whole)
+    assert not can_move(some.transpose(0, 1), whole)
 
 
 def test_columns_are_joined_where_they_lie_and_copied_elsewhere():

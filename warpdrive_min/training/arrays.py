@@ -20,6 +20,8 @@ from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.sampler import by_type
 from warpdrive_min.spaces import category_counts
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.fused import is_supported
+from warpdrive_min.training.fused.rows import can_move, move
 
 Agents = Sequence[Hashable]
 PolicyMap = Mapping[str, Agents]
@@ -104,6 +106,8 @@ class AgentArrays:
         """Copy the agents' rows of an array (n_envs, agents of the array, ...) into ``out``; enqueues."""
         if self.rows is None:
             out.copy_(array)
+        elif is_supported(array.device) and can_move(out, array):
+            move(out, array, self.rows, is_placing=False)
         elif array.dtype == out.dtype and out.is_contiguous():
             torch.index_select(array, 1, self.rows, out=out)
         else:
@@ -113,6 +117,8 @@ class AgentArrays:
         """Write the agents' values into their rows of an array, of which ``axis`` counts agents; enqueues."""
         if self.rows is None:
             into.copy_(values)
+        elif axis == 1 and is_supported(into.device) and can_move(values, into):
+            move(values, into, self.rows, is_placing=True)
         else:
             into.index_copy_(axis, self.rows, values)
 
