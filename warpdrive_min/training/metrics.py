@@ -107,8 +107,8 @@ def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:
 
     names = sorted(numbers, key=kind)
     of_types = [torch.stack([numbers[name] for name in each]).double() for _, each in groupby(names, kind)]
-    values = torch.cat(of_types).tolist() if of_types else []
-    return dict(zip(names, values, strict=True))
+    read = dict(zip(names, torch.cat(of_types).tolist() if of_types else [], strict=True))
+    return {name: read[name] for name in numbers}
 
 
 def _means(group: PolicyGroup, returns: Any, steps: Any, episodes: Any) -> dict[str, Any]:
