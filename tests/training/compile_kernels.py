@@ -6,6 +6,7 @@ The interpreter, in which tests run without a GPU, takes more of Python than the
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +72,24 @@ def pass_through(evaluate: Callable[..., torch.Tensor], sizes: tuple[int, ...], 
     evaluate(torch.randn(ROWS, sizes[0]), weights(*sizes), name, precision).sum().backward()
 
 
+def learn_many() -> None:
+    """Find the gradients of two networks at once, each with a clip of its own."""
+    n_rows, sizes = ROWS // 2, (6, 64, 32)
+    shapes = [shape for n, m in itertools.pairwise((*sizes, SPACE.n_outputs)) for shape in ((m, n), (m,))]
+    shapes += [(1, sizes[-1]), (1,)]
+    matrix = torch.zeros(2, sum(map(math.prod, shapes)))
+    views = [flat.view(shape) for flat, shape in zip(matrix[0].split([*map(math.prod, shapes)]), shapes, strict=True)]
+    coefficients, clips = torch.ones(2), torch.tensor([0.1, 0.2])[:, None, None]
+    rule = LossRule(coefficients, coefficients, clips, True, None)
+    shape = (ROWS, 1, 1)
+    rollout = {name: torch.zeros(shape) for name in ("log_probs", "returns", "old_values", "advantages")}
+    rollout |= {"observations": torch.zeros(*shape, 6), "actions": torch.zeros(*shape, 2, dtype=torch.int32)}
+    network = Network(views[:6], views[:4] + views[6:], is_tanh=True, is_box=False, scale=1, offset=0, log_std=None)
+    given = {"precision": "tf32", "n_rows": n_rows}
+    one_pass = learning.Learning(network, matrix, matrix, SPACE, {**rollout, "masks": None}, rule, **given)
+    one_pass.find(torch.zeros(2, n_rows, dtype=torch.int64))
+
+
 def learn(*, is_shared: bool, is_ppo: bool, precision: str, own_columns: int | None = None) -> None:
     """Find the gradients of a small network in one pass, and those of a loss; on shared observations if so."""
     parts = weights(6, 64, 32, SPACE.n_outputs) + weights(6, 64, 32, 1)
@@ -133,6 +152,7 @@ def main(capability: int) -> None:
     learn(is_shared=True, is_ppo=True, precision="tf32")
     learn(is_shared=False, is_ppo=False, precision="fp32")
     learn(is_shared=True, is_ppo=True, precision="fp32", own_columns=3)
+    learn_many()
     seen = shared.SharedRows(torch.zeros(ROWS, 1, 6), AGENTS, 3)
     w1, _, *others = weights(6, 64, 32, 3)
     shared.outputs(seen, torch.zeros(ROWS, 1, 64), (w1, *others), rough, "tf32")

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.training.builders import CENTRAL, CLASSIC, PPO, RUNS, TAG, make_run, refused, weights
+from tests.training.builders import A2C, CENTRAL, CLASSIC, PPO, RUNS, TAG, make_run, refused, weights
 from tests.training.fused_support import DEVICE, interpret
 from tests.training.test_population import make_population
 from warpdrive_min.errors import ConfigError
@@ -70,24 +70,40 @@ def test_fused_training_is_that_of_torch(name, model, tmp_path, monkeypatch):
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
 
 
-def test_populations_through_kernels_learn_as_through_torch(tmp_path, monkeypatch):
-    """Their networks are kernels, and rows of a minibatch are gathered by one."""
+POPULATIONS = {
+    "A2C": ("cartpole", {**A2C, "clip_grad_norm": True}, {"lr": [1e-2, 1e-3]}),
+    "PPO": ("cartpole", PPO, {"clip_param": [0.1, 0.3], "entropy_coeff": [0.0, 0.1], "max_grad_norm": [0.1, 9.0]}),
+    "PPO, normalised": ("cartpole", {**PPO, "normalize_advantage": True, "value_clip": 0.1, "target_kl": 1e-3}, {}),
+    "PPO, several agents": ("tag_gridworld", {**PPO, "model": {"shared": False}}, {}),
+    "PPO, continuous": ("pendulum", PPO, {}),
+}
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_populations_through_kernels_learn_as_through_torch(name, tmp_path, monkeypatch):
+    """A minibatch of all members is one pass over their rows; of continuous actions rows are gathered by a kernel."""
+    env, policy, table = POPULATIONS[name]
     taken = []
 
-    def learned(**model):
-        layers = {"fc_dims": [8, 8], "activation": "tanh", **model}
-        run = ("cartpole", CLASSIC, {"shared": {**PPO, "model": layers}})
-        population = make_population(3, run, basedir=tmp_path / str(model))
+    def learned(backend="host", **model):
+        layers = {**policy["model"], "fc_dims": [8, 8], "activation": "tanh", **model}
+        run = (
+            env,
+            CLASSIC if env != "tag_gridworld" else RUNS["shared, grid"][1],
+            {"shared": {**policy, "model": layers}},
+        )
+        population = make_population(4, run, backend, population=table, basedir=tmp_path / str(model))
         population.train(2)
         return weights(population)
 
     want = learned(fused=False)
-    interpret(monkeypatch)
+    found = interpreted(monkeypatch)
     monkeypatch.setattr(actor_critic, "take", lambda *given: (taken.append(1), take(*given))[1])
     got = learned()
-    assert taken
-    assert max(float((got[name] - want[name]).abs().max()) for name in want) < 1e-6
-    assert any(not torch.equal(got[name], want[name]) for name in want), "both went the same way"
+    assert bool(found) == (name != "PPO, continuous")
+    assert bool(taken) == (name in ("PPO, normalised", "PPO, continuous"))
+    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 2e-6
+    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
 
 
 def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from warpdrive_min.training.fused import narrow
+from warpdrive_min.training.fused.cpu import Network
 from warpdrive_min.training.models import Trunk
 
 Tensor = torch.Tensor
@@ -61,6 +62,16 @@ class Members(nn.Module):
     def log_std(self) -> Tensor | None:
         """Logarithm of the standard deviation of continuous actions, (n_members, n_types); None of discrete ones."""
         return getattr(self.members, "log_std", None)
+
+    def as_network(self) -> Network | None:
+        """Return the layers of the first member for kernels that know where the others' are; None: there are none."""
+        of_members: Any = getattr(self.members, "as_network", None)
+        network: Network | None = of_members and of_members()
+        if network is None:
+            return None
+        first = {id(layer): layer[0] for layer in (*network.policy, *network.value)}
+        policy, value = ([first[id(layer)] for layer in layers] for layers in (network.policy, network.value))
+        return network._replace(policy=policy, value=value)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Return heads and values."""

@@ -132,7 +132,7 @@ class ActorCriticAlgorithm:
         is_alone = self.critic is None and not self.shape
         self._on_cpu = cpu.network_of(self.model, trainer.precision, device) if is_alone else None
         self._evaluation = None if self._on_cpu is None else cpu.Evaluation(self._on_cpu, of_value=True)
-        self._learning = self._in_one_pass(buffer) if is_alone else None
+        self._learning = self._in_one_pass(buffer) if self.critic is None else None
         """The loss and its gradients in one kernel; None: torch goes through the model."""
 
     def _in_one_pass(self, buffer: RolloutBuffer) -> Learning | None:
@@ -149,7 +149,7 @@ class ActorCriticAlgorithm:
         }
         self._values_of_rows = None if comes_first else self.values[:-1]
         """Values of the rollout's rows, which the pass that learns gives."""
-        n_rows = self._n_rows // self.n_minibatches
+        n_rows = self._n_rows // self.n_minibatches // math.prod(self.shape)
         found: tuple[Any, ...] = (
             self.optimiser.vector.detach(),
             self.optimiser.gradient,
@@ -168,7 +168,7 @@ class ActorCriticAlgorithm:
         if self._on_cpu is not None:
             self._normalises_otherwise = config.normalize_advantage and not is_plain
             return cpu.Learning(self._on_cpu, *found, normalises=config.normalize_advantage, **given)
-        if network := learning.network_of(self.model, buffer.own_columns) if self._is_fused else None:
+        if network := learning.network_of(self.model, buffer.own_columns) if self._has_kernels else None:
             self._normalises_otherwise = config.normalize_advantage
             return learning.Learning(network, *found, precision=self._precision, **given)
         return None

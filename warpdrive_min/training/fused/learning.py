@@ -6,6 +6,7 @@ the time of a pass forward, one over the loss and one back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -55,15 +56,17 @@ def first_layer_stays(network: Network) -> bool:
 class Learning:
     """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows.
 
+    Those of a population's members at once, if parameters have an axis of members.
+
     Args:
-        network: Its parameters have become views of ``parameters``, as `network_of` gives it.
-        parameters: All of them, (n,) float32.
-        gradient: Gets the gradient, (n,).
+        network: Its parameters have become views of ``parameters``, as `network_of` gives it; of members the first's.
+        parameters: All of them, (n,) float32, or (members, n).
+        gradient: Gets the gradient, of that shape.
         space: Of the actions.
         rollout: Arrays with its rows.
         rule: Terms and weights of the loss.
         precision: Of products.
-        n_rows: Rows of a minibatch.
+        n_rows: Rows of a minibatch, of one member.
         own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
     """
 
@@ -84,7 +87,9 @@ class Learning:
         assert observations is not None
         assert actions is not None
         device, n_agents = observations.device, actions.shape[-2]
-        self.terms = torch.zeros(N_TERMS, device=device)
+        *members, n_parameters = parameters.shape
+        self._n_networks = math.prod(members)
+        self.terms = torch.zeros(N_TERMS, *members, device=device)
         n_items = n_rows * n_agents
         self._gradient, self._n_rows = gradient, n_items if own_columns is None else n_rows
         self._total = torch.full((), float(n_items), device=device)
@@ -93,23 +98,31 @@ class Learning:
         heads.append((*network.policy, None, None))  # after the value, which its advantages may be of
         if network.policy[0] is network.value[0]:
             heads = [(*network.policy, *network.value[4:])]
-        n_programs = narrow.n_programs(n_items, ROWS, PROGRAMS_PER_PROCESSOR, device)
+        n_programs = narrow.n_programs(n_items, ROWS, PROGRAMS_PER_PROCESSOR, device, self._n_networks)
         first_layers: list[_SharedLayer | None] = [None for _ in heads]
         if own_columns is not None:
             n_programs = shared.n_programs(n_agents, n_rows, PROGRAMS_PER_PROCESSOR, device)
             seen = shared.SharedRows(observations, n_agents, own_columns)
             first_layers = [_SharedLayer(head, parameters, gradient, seen, n_rows, n_programs) for head in heads]
         both = zip(heads, first_layers, strict=True)
-        self._passes = [_Pass(head, first_layer, space, parameters) for head, first_layer in both]
+        self._passes = [
+            _Pass(head, first_layer, space, parameters.view(-1, n_parameters)[0]) for head, first_layer in both
+        ]
         places = [each.places for each in self._passes]
         self._places = torch.cat(places).to(device)
-        partial = torch.zeros(n_programs, len(self._places), device=device)
-        self._parts = partial.split([len(each) for each in places], 1)
+        partial = torch.zeros(self._n_networks, n_programs, len(self._places), device=device)
+        self._parts = partial.split([len(each) for each in places], -1)
         self._partial = partial
         self._arrays = {name: rollout[name] for name in ("observations", "actions", "log_probs", "returns", "masks")}
         self._arrays["old_values"] = None if rule.value_clip is None else rollout["old_values"]
         self._given_advantages, self._values = rollout["advantages"], rollout["old_values"]
-        self._numbers = {"vf_loss_coeff": rule.vf_loss_coeff, "entropy_coeff": rule.entropy_coeff}
+        clips = rule.clip_param if isinstance(rule.clip_param, Tensor) else None
+        self._numbers = {
+            "vf_loss_coeff": rule.vf_loss_coeff,
+            "entropy_coeff": rule.entropy_coeff,
+            "clip_param": clips,
+            "n_parameters": n_parameters,
+        }
         activation = in_kernels("tanh" if network.is_tanh else "relu", precision, device)
         self._constants: dict[str, Any] = {
             "F": sizes["n_features"],
@@ -121,7 +134,8 @@ class Learning:
             "N_AGENTS": n_agents,
             "OWN_COLUMNS": own_columns,
             "SIZES": space.categories,
-            "CLIP_PARAM": rule.clip_param,
+            "CLIP_PARAM": rule.clip_param if clips is None else 0.0,
+            "IS_MANY": bool(members),
             "IS_CLIPPED": rule.is_clipped,
             "VALUE_CLIP": rule.value_clip,
             "ROWS": ROWS if own_columns is None else shared.ROWS,
@@ -145,7 +159,7 @@ class Learning:
         total = self._total if total is None else total
         is_taken = advantages is not None
         for each, partial in zip(self._passes, self._parts, strict=True):
-            learning_kernels.learn[(len(partial),)](
+            learning_kernels.learn[(partial.shape[1], self._n_networks)](
                 **{**self._arrays, **each.begin(indices)},
                 **each.arguments,
                 advantages=advantages if is_taken else self._given_advantages,
@@ -155,15 +169,15 @@ class Learning:
                 total=total,
                 **self._numbers,
                 partial=partial,
-                partial_stride=partial.stride(0),
+                partial_stride=partial.stride(1),
                 n_rows=self._n_rows,
                 IS_TAKEN=is_taken,
                 STORES=values is not None and each.has_value,
                 **self._constants,
             )
             each.end()
-        n_programs, n_columns = self._partial.shape
-        learning_kernels.add_up[(-(-n_columns // COLUMNS),)](
+        _, n_programs, n_columns = self._partial.shape
+        learning_kernels.add_up[(-(-n_columns // COLUMNS), self._n_networks)](
             self._partial,
             self._places,
             total,
@@ -171,7 +185,7 @@ class Learning:
             self.terms,
             n_programs,
             n_columns,
-            self._gradient.numel(),
+            self._gradient.shape[-1],
             ROWS=128,
             COLUMNS=COLUMNS,
         )

@@ -1,7 +1,9 @@
 """Triton kernels that learn in one pass: a block of rows goes forward, to its loss, and back, without leaving the chip.
 
-A row here is one agent of one row of a minibatch. Weights stay on the chip, as do the sums of their gradients. Names in
-capitals are constants of a kernel, as in `narrow_kernels` and `loss_kernels`.
+A row here is one agent of one row of a minibatch. Weights stay on the chip, as do the sums of their gradients. With
+IS_MANY there are the networks of a population's members, which the last axis of the grid counts: their parameters,
+minibatches, coefficients and gradients are an axis before all others. Names in capitals are constants of a kernel, as
+in `narrow_kernels` and `loss_kernels`.
 """
 
 from __future__ import annotations
@@ -44,14 +46,16 @@ def learn(
     masks,  # (rows of the rollout, N_OUTPUTS) int32 or None
     old_values,  # or None: values are not clipped
     indices,  # (rows of the minibatch,), or None: the first rows of the rollout
-    total,  # 0-d, as vf_loss_coeff and entropy_coeff
+    total,  # 0-d, as vf_loss_coeff and entropy_coeff, of which each network has its own
     vf_loss_coeff,
     entropy_coeff,
+    clip_param,  # of each network, or None: CLIP_PARAM is that of all
     slopes,  # (minibatch's rows, blocks of agents, H1), where shared, else None
     of_agents,  # (programs, ROWS, H1), likewise
     partial,  # (programs, partial_stride)
     partial_stride,
     n_rows,
+    n_parameters,
     F: tl.constexpr,
     H1: tl.constexpr,
     H2: tl.constexpr,
@@ -72,6 +76,7 @@ def learn(
     ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRODUCT: tl.constexpr,
+    IS_MANY: tl.constexpr,
 ):
     """Write into a program's row of ``partial`` what its rows add to the gradients, and the weighted sums of its terms.
 
@@ -83,6 +88,22 @@ def learn(
     both in place of that of w1, sums over the block's agents, and over its rows.
     """
     is_shared: tl.constexpr = OWN_COLUMNS is not None
+    clip = CLIP_PARAM
+    if IS_MANY:
+        network = tl.program_id(1).to(tl.int64)
+        own_weights_at = network * n_parameters
+        w1, b1, w2, b2 = w1 + own_weights_at, b1 + own_weights_at, w2 + own_weights_at, b2 + own_weights_at
+        if w3 is not None:
+            w3, b3 = w3 + own_weights_at, b3 + own_weights_at
+        if v3 is not None:
+            v3, c3 = v3 + own_weights_at, c3 + own_weights_at
+        indices += network * (n_rows // N_AGENTS)
+        if IS_TAKEN:
+            advantages += network * n_rows
+        vf_loss_coeff, entropy_coeff = vf_loss_coeff + network, entropy_coeff + network
+        partial += network * tl.num_programs(0) * partial_stride
+        if clip_param is not None:
+            clip = tl.load(clip_param + network)
     scale = 1.0 / tl.load(total)
     entropy_weight = tl.load(entropy_coeff)
     is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_H2 >= 64 and BLOCK_F == 16 and BLOCK_O == 16
@@ -166,13 +187,13 @@ def learn(
             log_ratio = log_prob - tl.load(log_probs + source, is_row, 0.0)
             kl = excess(log_ratio)
             if IS_CLIPPED:
-                policy, d_log_prob = surrogate(log_ratio, advantage, CLIP_PARAM)
+                policy, d_log_prob = surrogate(log_ratio, advantage, clip)
             else:
                 policy, d_log_prob = -log_prob * advantage, -advantage
             policy_sum += policy * weight
             entropy_sum += entropy * weight
             kl_sum += kl * weight
-            clipped_sum += tl.where(tl.abs(kl + log_ratio) > CLIP_PARAM, weight, 0.0)
+            clipped_sum += tl.where(tl.abs(kl + log_ratio) > clip, weight, 0.0)
             of_policy, of_entropy = (d_log_prob * weight * scale)[:, None], (entropy_weight * weight * scale)[:, None]
             for j in tl.static_range(N_TYPES):
                 _, entropy_of_type, chance, product, is_chosen, is_free = types[j]
@@ -218,7 +239,7 @@ def add_up(
     places,  # (n_columns,) int32: of a number of the gradient, behind these of a term, or -1: of none
     total,
     gradient,  # (n_parameters,)
-    terms,  # (5,), as `loss_kernels` orders them
+    terms,  # (5, networks), as `loss_kernels` orders them
     n_programs,
     n_columns,
     n_parameters,
@@ -226,6 +247,8 @@ def add_up(
     COLUMNS: tl.constexpr,
 ):
     """Add the rows of ``partial`` in order: gradients, and terms, which are divided by ``total``."""
+    network = tl.program_id(1).to(tl.int64)
+    partial, gradient = partial + network * n_programs * n_columns, gradient + network * n_parameters
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     place = tl.load(places + column, column < n_columns, -1)
     added = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -237,7 +260,8 @@ def add_up(
         first += ROWS
     summed = tl.sum(added, 0)
     tl.store(gradient + place, summed, (place >= 0) & (place < n_parameters))
-    tl.store(terms + place - n_parameters, summed / tl.load(total), place >= n_parameters)
+    term = (place - n_parameters) * tl.num_programs(1) + network
+    tl.store(terms + term, summed / tl.load(total), place >= n_parameters)
 
 
 @triton.jit

@@ -248,10 +248,9 @@ def _gaussian(head, actions, scales, local, source, is_row, N_TYPES: tl.constexp
 
 
 @triton.jit
-def surrogate(log_ratio, advantage, CLIP_PARAM: tl.constexpr):
+def surrogate(log_ratio, advantage, clip_param):
     """Return PPO's terms and their derivative by the log-probability; ties go half and half, as in torch."""
-    low: tl.constexpr = 1.0 - CLIP_PARAM
-    high: tl.constexpr = 1.0 + CLIP_PARAM
+    low, high = 1.0 - clip_param, 1.0 + clip_param
     ratio = tl.exp(log_ratio)
     is_within = (ratio >= low) & (ratio <= high)
     clipped = tl.where(ratio < low, low, tl.where(ratio > high, high, ratio)) * advantage
