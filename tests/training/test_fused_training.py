@@ -79,30 +79,36 @@ POPULATIONS = {
 }
 
 
+def learned(name, backend, folder, **model):
+    """Return the weights of one of `POPULATIONS` after two iterations."""
+    env, policy, table = POPULATIONS[name]
+    config = RUNS["shared, grid"][1] if env == "tag_gridworld" else CLASSIC
+    layers = {**policy["model"], "fc_dims": [8, 8], "activation": "tanh", **model}
+    run = (env, config, {"shared": {**policy, "model": layers}})
+    population = make_population(4, run, backend, population=table, basedir=folder)
+    population.train(2)
+    return weights(population)
+
+
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_populations_through_kernels_learn_as_through_torch(name, tmp_path, monkeypatch):
     """A minibatch of all members is one pass over their rows; of continuous actions rows are gathered by a kernel."""
-    env, policy, table = POPULATIONS[name]
-    taken = []
-
-    def learned(backend="host", **model):
-        layers = {**policy["model"], "fc_dims": [8, 8], "activation": "tanh", **model}
-        run = (
-            env,
-            CLASSIC if env != "tag_gridworld" else RUNS["shared, grid"][1],
-            {"shared": {**policy, "model": layers}},
-        )
-        population = make_population(4, run, backend, population=table, basedir=tmp_path / str(model))
-        population.train(2)
-        return weights(population)
-
-    want = learned(fused=False)
-    found = interpreted(monkeypatch)
+    want = learned(name, "host", tmp_path / "torch", fused=False)
+    found, taken = interpreted(monkeypatch), []
     monkeypatch.setattr(actor_critic, "take", lambda *given: (taken.append(1), take(*given))[1])
-    got = learned()
+    got = learned(name, "host", tmp_path / "kernels")
     assert bool(found) == (name != "PPO, continuous")
     assert bool(taken) == (name in ("PPO, normalised", "PPO, continuous"))
     assert max(float((got[key] - want[key]).abs().max()) for key in want) < 2e-6
+    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_populations_through_kernels_learn_as_through_torch_on_a_gpu(name, tmp_path):
+    """Replayed from a graph, they end close to each other."""
+    want, got = (learned(name, "pycuda", tmp_path / str(fused), fused=fused) for fused in (False, None))
+    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-4
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
 
 
