@@ -86,6 +86,7 @@ class ActorCriticAlgorithm:
         self._has_kernels = (
             not self._exact and getattr(config.model, "fused", None) is not False and is_supported(device)
         )
+        """Kernels in Triton may do what torch would."""
         self._is_fused = self._has_kernels and not self.shape
         """The loss is a kernel, or the whole of a minibatch is."""
         keys = ("lr", "vf_loss_coeff", "entropy_coeff")
