@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tests.training.fused_support import in_torch
+from tests.training.fused_support import DEVICE, in_torch
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import learning
+from warpdrive_min.training.fused import learning, narrow
 from warpdrive_min.training.fused.cpu import Network
 from warpdrive_min.training.fused.loss import LossRule
 
@@ -69,3 +69,44 @@ def views(parameters, layers):
     """Return the parameters of each layer, one after the other."""
     parts = parameters.split([torch.Size(each).numel() for each in layers])
     return [part.view(each) for part, each in zip(parts, layers, strict=True)]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_networks_of_members_have_the_gradients_of_each_alone(is_shared, monkeypatch):
+    """Each sees a minibatch of its own, by coefficients and a clip of its own, also where several programs share it."""
+    n_members, n_rows, sizes = 3, 200, (5, 16, 32, 4)
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).to(DEVICE)
+
+    monkeypatch.setattr(narrow, "n_programs", lambda *given: 2)
+    shape = (n_members * n_rows, 1, 1)
+    rollout = {name: normal(*shape) for name in ("log_probs", "returns", "old_values", "advantages")}
+    actions = torch.randint(4, (*shape, 1), generator=generator, dtype=torch.int32).to(DEVICE)
+    rollout |= {"observations": normal(*shape, 5), "actions": actions, "masks": None}
+    layers, vector, network = made(normal, sizes, is_shared=is_shared)
+    matrix = torch.stack([vector, 0.5 * vector, -vector])
+    parts = views(matrix[0], layers)
+    network = network._replace(policy=parts[:6], value=parts[:4] + parts[6:] if is_shared else parts[6:])
+    order = torch.randperm(n_members * n_rows, generator=generator).view(n_members, n_rows).to(DEVICE)
+    taken = normal(n_members, n_rows, 1)
+    coefficients, clips = torch.tensor([[1.0, 0.5, 2.0], [0.0, 0.01, 0.1]]).to(DEVICE), [0.1, 0.2, 0.3]
+
+    def found(network, parameters, rule, indices, advantages):
+        gradient = torch.zeros_like(parameters)
+        given = {"precision": "fp32", "n_rows": n_rows}
+        one_pass = learning.Learning(network, parameters, gradient, ActionSpace((4,), 1), rollout, rule, **given)
+        one_pass.find(indices, advantages=advantages)
+        return gradient, one_pass.terms
+
+    all_clips = torch.tensor(clips, device=DEVICE)[:, None, None]
+    gradients, terms = found(network, matrix, LossRule(*coefficients, all_clips, True, 0.2), order, taken)
+    for member in range(n_members):
+        vector = matrix[member].clone()
+        parts = views(vector, layers)
+        alone = network._replace(policy=parts[:6], value=parts[:4] + parts[6:] if is_shared else parts[6:])
+        rule = LossRule(coefficients[0, member], coefficients[1, member], clips[member], True, 0.2)
+        want, of_terms = found(alone, vector, rule, order[member], taken[member])
+        assert torch.equal(gradients[member], want), member
+        assert torch.equal(terms[:, member], of_terms), member
