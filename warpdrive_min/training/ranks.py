@@ -63,7 +63,8 @@ class World:
 
     def averaged(self, numbers: Mapping[str, torch.Tensor]) -> Tensors:
         """Return the means over ranks of 0-d tensors, by one all-reduce; enqueues."""
-        return {name: value / self.size for name, value in self.summed(numbers).items()}
+        total = self.summed(numbers)
+        return total if self.size == 1 else {name: value / self.size for name, value in total.items()}
 
     def gathered(self, own: Mapping[str, torch.Tensor]) -> Tensors | None:
         """Return each tensor of all ranks side by side, (size, ...), on the first rank; None on the others.
