@@ -17,7 +17,7 @@ def activate(z, ACTIVATION: tl.constexpr):
         square = z * z
         near = z * (1.0 + square * (-1.0 / 3 + square * (2.0 / 15 - square * (17.0 / 315))))
         return tl.where(tl.abs(z) < 0.15, near, tl.where(z < 0, -far, far))
-    return tl.where(z < 0, 0.0, z)
+    return tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

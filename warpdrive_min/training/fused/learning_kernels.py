@@ -15,12 +15,14 @@ from warpdrive_min.training.fused.activation_kernels import activate
 from warpdrive_min.training.fused.loss_kernels import categorical, clipped_error, excess, first_choice, surrogate
 from warpdrive_min.training.fused.narrow_kernels import (
     across,
+    chained,
     fold,
     matrix,
     pull_back,
     store_behind_first,
     store_transposed,
     times,
+    unfold,
     vector,
 )
 from warpdrive_min.training.fused.shared_kernels import own_weights
@@ -88,6 +90,7 @@ def learn(
     both in place of that of w1, sums over the block's agents, and over its rows.
     """
     is_shared: tl.constexpr = OWN_COLUMNS is not None
+    has_room: tl.constexpr = not is_shared and F < BLOCK_F  # for a feature that is 1, whose weights are the first biases
     clip = CLIP_PARAM
     if IS_MANY:
         network = tl.program_id(1).to(tl.int64)
@@ -117,12 +120,15 @@ def learn(
         first, by = first // n_blocks, tl.num_programs(0) // n_blocks
     else:
         first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
+        if has_room:
+            is_one = tl.arange(0, BLOCK_F) == F
+            first_weights = tl.where(is_one[None, :], vector(b1, H1, BLOCK_H1)[:, None], first_weights)
         d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
         first, by = first * ROWS, tl.num_programs(0) * ROWS
     second_weights = matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
     d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
     d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
-    d_b1 = tl.zeros((ROWS // 16, 8, BLOCK_H1), tl.float32)
+    d_b1 = tl.zeros((BLOCK_H1,) if has_room else (ROWS // 16, 8, BLOCK_H1), tl.float32)
     d_b2 = tl.zeros((ROWS // 16, 8, BLOCK_H2), tl.float32)
     d_b3 = tl.zeros((ROWS // 16, 8, BLOCK_O), tl.float32)
     sums = tl.zeros((ROWS,), tl.float32)
@@ -142,12 +148,16 @@ def learn(
         else:
             is_inside = is_row[:, None] & (features < F)[None, :]
             seen = tl.load(observations + source[:, None] * F + features[None, :], is_inside, 0.0)
+            if has_room:
+                seen = tl.where(is_row[:, None] & is_one[None, :], 1.0, seen)
             first_sum = times(seen, tl.trans(first_weights), PRODUCT)
-            hidden1 = activate(first_sum + vector(b1, H1, BLOCK_H1)[None, :], ACTIVATION)
-        second_sum = times(hidden1, tl.trans(second_weights), PRODUCT)
+            if not has_room:
+                first_sum += vector(b1, H1, BLOCK_H1)[None, :]
+            hidden1 = activate(first_sum, ACTIVATION)
+        second_sum = chained(hidden1, tl.trans(second_weights), PRODUCT)
         hidden2 = activate(second_sum + vector(b2, H2, BLOCK_H2)[None, :], ACTIVATION)
         last_weights, last_biases = _last(w3, b3, v3, c3, N_OUTPUTS, H2, BLOCK_O, BLOCK_H2)
-        outputs = times(hidden2, tl.trans(last_weights), PRODUCT) + last_biases[None, :]
+        outputs = chained(hidden2, tl.trans(last_weights), PRODUCT) + last_biases[None, :]
 
         weight = is_row.to(tl.float32)
         if weights is not None:
@@ -203,7 +213,8 @@ def learn(
 
         d_z2, d_w3, d_b3 = pull_back(d_outputs, hidden2, last_weights, d_w3, d_b3, ACTIVATION, PRODUCT)
         d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)
-        d_b1 += fold(d_z1)
+        if not has_room:
+            d_b1 += fold(d_z1)
         if is_shared:
             d_own += d_z1
             at_sum = slopes + (first * n_blocks + tl.program_id(0) % n_blocks) * H1 + unit
@@ -220,8 +231,13 @@ def learn(
         at_row = of_agents + (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]) * H1
         tl.store(at_row + unit[None, :], d_own, (unit < H1)[None, :])
     else:
-        store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
+        d_w1 = tl.trans(d_w1) if is_upright else d_w1
+        store_transposed(at, d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
         at += F * H1
+    if has_room:
+        d_b1 = tl.sum(tl.where(is_one[:, None], d_w1, 0.0), 0)
+    else:
+        d_b1 = unfold(d_b1)
     store_behind_first(at, d_b1, d_w2, d_b2, d_w3, d_b3, H1, H2, n_last, BLOCK_H1, BLOCK_H2, BLOCK_O)
     at += H1 + H1 * H2 + H2 + H2 * n_last + n_last
     if N_TYPES > 0:

@@ -28,6 +28,26 @@ def times(a, b, PRODUCT: tl.constexpr):
 
 
 @triton.jit
+def exchanged(tile):
+    """Return float32 columns, a multiple of eight, of a product in the order in which the next one takes them.
+
+    Matrix units leave neighbouring columns in one thread, and take such that are four apart from one: in this order
+    nothing moves. A sum over columns does not depend on it, but for rounding, if the other operand's rows follow suit.
+    """
+    eights = tl.reshape(tile, (tile.shape[0], tile.shape[1] // 8, 4, 2))
+    return tl.reshape(tl.permute(eights, (0, 1, 3, 2)), tile.shape)
+
+
+@triton.jit
+def chained(a, b, PRODUCT: tl.constexpr):
+    """Multiply ``a``, which comes from a product, by ``b``."""
+    if PRODUCT == "tf32":
+        return times(exchanged(a), tl.trans(exchanged(tl.trans(b))), PRODUCT)
+    else:  # of two bytes matrix units take columns as they leave them
+        return times(a, b, PRODUCT)
+
+
+@triton.jit
 def matrix(at, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Load a matrix (n_rows, n_columns) that lies row by row into a block."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
@@ -105,7 +125,7 @@ def pull_back(d_out, hidden, weights, d_weights, d_bias, ACTIVATION: tl.constexp
     """
     d_weights += across(hidden, d_out, PRODUCT)
     d_bias += fold(d_out)
-    return times(d_out, weights, PRODUCT) * derivative(hidden, ACTIVATION), d_weights, d_bias
+    return chained(d_out, weights, PRODUCT) * derivative(hidden, ACTIVATION), d_weights, d_bias
 
 
 @triton.jit
@@ -123,8 +143,8 @@ def store_behind_first(
     BLOCK_H2: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):
-    """Store the gradients of all but the first weights, one after the other."""
-    tl.store(at + tl.arange(0, BLOCK_H1), unfold(d_b1), mask=tl.arange(0, BLOCK_H1) < H1)
+    """Store the gradients of all but the first weights, one after the other; of biases but the first they are folded."""
+    tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
     at += H1
     store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)
     at += H1 * H2
@@ -290,7 +310,7 @@ def backward(
     if not IS_STREAMED:
         store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
         at += n_first
-    store_behind_first(at, d_b1, d_w2, d_b2, d_w3, d_b3, H1, H2, O, BLOCK_H1, BLOCK_H2, BLOCK_O)
+    store_behind_first(at, unfold(d_b1), d_w2, d_b2, d_w3, d_b3, H1, H2, O, BLOCK_H1, BLOCK_H2, BLOCK_O)
 
 
 @triton.jit

@@ -161,9 +161,9 @@ def evaluate(
         x.contiguous(),
         _padded(w1, (width_1, n_chunks * BLOCK_INPUTS), dtype),
         _padded(b1, (width_1,)),
-        _padded(w2, (width_2, width_1), dtype),
+        _exchanged(_padded(w2, (width_2, width_1), dtype)),
         _padded(b2, (width_2,)),
-        _padded(w3, (block, width_2), dtype),
+        _exchanged(_padded(w3, (block, width_2), dtype)),
         b3.contiguous(),
         out,
         *kept,
@@ -251,7 +251,7 @@ def _slopes(
     wide_kernels.backward[(n_programs,)](
         slope.contiguous(),
         _padded(w3.T, (width_2, block), dtype),
-        _padded(w2.T, (width_1, width_2), dtype),
+        _exchanged(_padded(w2.T, (width_1, width_2), dtype)),
         hidden_1,
         hidden_2,
         *reversed(slopes),
@@ -321,6 +321,11 @@ def _padded(array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = to
     padded = array.new_zeros(shape, dtype=dtype)
     padded[tuple(slice(size) for size in array.shape)] = array
     return padded
+
+
+def _exchanged(weights: torch.Tensor) -> torch.Tensor:
+    """Return weights with the columns of float32 as `narrow_kernels.exchanged` orders them."""
+    return weights.unflatten(1, (-1, 4, 2)).mT.flatten(1) if weights.dtype == torch.float32 else weights
 
 
 def _multiple(size: int, of: int) -> int:

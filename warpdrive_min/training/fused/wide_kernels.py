@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from warpdrive_min.training.fused.activation_kernels import activate, derivative
+from warpdrive_min.training.fused.narrow_kernels import exchanged
 
 
 @triton.jit
@@ -20,7 +21,7 @@ def forward(
     x,  # (n_rows, N_INPUTS) float32
     w1,  # (WIDTH_1, N_CHUNKS * BLOCK_INPUTS)
     b1,  # (WIDTH_1,) float32, as all biases
-    w2,  # (WIDTH_2, WIDTH_1)
+    w2,  # (WIDTH_2, WIDTH_1), as w3 with columns as `_chained` takes them
     b2,
     w3,  # (BLOCK_OUTPUTS, WIDTH_2)
     b3,  # (N_OUTPUTS,)
@@ -70,7 +71,7 @@ def forward(
         if KEEPS:
             tl.store(kept_1 + _place(rows, columns, n_padded, WIDTH_1, BY_COLUMN), hidden)
         weights = tl.load(w2 + units[:, None] * WIDTH_1 + columns[None, :])
-        total = tl.dot(hidden, weights.T, total, input_precision="tf32")
+        total = _chained(hidden, weights, total)
 
     outputs = tl.arange(0, BLOCK_OUTPUTS)
     last = tl.zeros((BLOCK_ROWS, BLOCK_OUTPUTS), tl.float32)
@@ -81,7 +82,7 @@ def forward(
         if KEEPS:
             tl.store(kept_2 + _place(rows, units, n_padded, WIDTH_2, BY_COLUMN), hidden)
         weights = tl.load(w3 + outputs[:, None] * WIDTH_2 + units[None, :])
-        last = tl.dot(hidden, weights.T, last, input_precision="tf32")
+        last = _chained(hidden, weights, last)
     last += tl.load(b3 + outputs, outputs < N_OUTPUTS, 0.0)[None, :]
     tl.store(out + rows[:, None] * N_OUTPUTS + outputs[None, :], last, is_row & (outputs < N_OUTPUTS)[None, :])
 
@@ -90,7 +91,7 @@ def forward(
 def backward(
     slope,  # (n_rows, N_OUTPUTS) float32: gradient of the outputs
     w3,  # (WIDTH_2, BLOCK_OUTPUTS): transposed
-    w2,  # (WIDTH_1, WIDTH_2): transposed
+    w2,  # (WIDTH_1, WIDTH_2): transposed, with columns as `_chained` takes them
     kept_1,
     kept_2,
     slope_3,  # (n_padded, KEPT_OUTPUTS): of the outputs, padded by zeros
@@ -132,7 +133,7 @@ def backward(
         second = second.to(w2.dtype.element_ty)
         tl.store(slope_2 + places, second)
         weights = tl.load(w2 + units[:, None] * WIDTH_2 + columns[None, :])
-        total = tl.dot(second, weights.T, total, input_precision="tf32")
+        total = _chained(second, weights, total)
 
     quarters = _quarters(total)
     for quarter in tl.static_range(4):
@@ -141,6 +142,14 @@ def backward(
         first = quarters[quarter] * derivative(tl.load(kept_1 + places).to(tl.float32), ACTIVATION)
         tl.store(sums + units, tl.sum(first, 0))
         tl.store(slope_1 + places, first.to(w2.dtype.element_ty))
+
+
+@triton.jit
+def _chained(a, weights, total):
+    """Add the product of what comes from one, and of weights, whose columns of float32 are `exchanged`."""
+    if weights.dtype == tl.float32:
+        a = exchanged(a)
+    return tl.dot(a, weights.T, total, input_precision="tf32")
 
 
 @triton.jit
