@@ -396,9 +396,10 @@ def test_best_weights_of_each_member_are_kept(tmp_path):
         load_policies(population.folder, ENVS["cartpole"](**CLASSIC), 3)
 
 
-def test_members_play_with_their_own_weights(tmp_path):
+@pytest.mark.parametrize("run", ["PPO", KERNELS], ids=["one layer", "as kernels know it"])
+def test_members_play_with_their_own_weights(run, tmp_path):
     """Scores are those of each member's network in its block of environments."""
-    population = make_population(2, "PPO", basedir=tmp_path)
+    population = make_population(2, run, basedir=tmp_path)
     with torch.no_grad():
         for bias, value in ((0, 0.0), (1, 100.0)):
             population.network.members.policy_head.bias[bias, 1] = value  # member 1 always pushes to one side
@@ -407,6 +408,7 @@ def test_members_play_with_their_own_weights(tmp_path):
     heads = by_member(population.network.act(observations), 2, 0)
     assert (heads[1, ..., 1] - heads[0, ..., 1] == 100.0 - 0.0).all()
     scores = population.evaluate(20)
+    assert scores["0"].mean_return != scores["1"].mean_return
     assert list(scores) == ["0", "1"]
     assert all(score.n_episodes == 20 for score in scores.values())
 

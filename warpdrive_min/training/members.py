@@ -63,7 +63,7 @@ class Members(nn.Module):
         """Logarithm of the standard deviation of continuous actions, (n_members, n_types); None of discrete ones."""
         return getattr(self.members, "log_std", None)
 
-    def as_network(self) -> Network | None:
+    def as_first_network(self) -> Network | None:
         """Return the layers of the first member for kernels that know where the others' are; None: there are none."""
         of_members: Any = getattr(self.members, "as_network", None)
         network: Network | None = of_members and of_members()

@@ -32,8 +32,9 @@ COLUMNS: Final = 32
 
 
 def network_of(model: Any, own_columns: int | None = None) -> Network | None:
-    """Return the layers of a model that the kernels can do, on shared observations if so; None: they cannot."""
-    network: Network | None = model.as_network() if hasattr(model, "as_network") else None
+    """Return the layers of a model, of members the first's, that the kernels can do; None: they cannot."""
+    layers = getattr(model, "as_network", None) or getattr(model, "as_first_network", None)
+    network: Network | None = layers() if layers else None
     if network is None or not _is_narrow(network):
         return None
     return network if own_columns is not None or first_layer_stays(network) else None
