@@ -90,7 +90,7 @@ def learn(
     both in place of that of w1, sums over the block's agents, and over its rows.
     """
     is_shared: tl.constexpr = OWN_COLUMNS is not None
-    has_room: tl.constexpr = not is_shared and F < BLOCK_F  # for a feature that is 1, whose weights are the first biases
+    has_room: tl.constexpr = not is_shared and F < BLOCK_F  # for a feature that is 1: its weights are the first biases
     clip = CLIP_PARAM
     if IS_MANY:
         network = tl.program_id(1).to(tl.int64)
@@ -234,10 +234,7 @@ def learn(
         d_w1 = tl.trans(d_w1) if is_upright else d_w1
         store_transposed(at, d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
         at += F * H1
-    if has_room:
-        d_b1 = tl.sum(tl.where(is_one[:, None], d_w1, 0.0), 0)
-    else:
-        d_b1 = unfold(d_b1)
+    d_b1 = tl.sum(tl.where(is_one[:, None], d_w1, 0.0), 0) if has_room else unfold(d_b1)
     store_behind_first(at, d_b1, d_w2, d_b2, d_w3, d_b3, H1, H2, n_last, BLOCK_H1, BLOCK_H2, BLOCK_O)
     at += H1 + H1 * H2 + H2 + H2 * n_last + n_last
     if N_TYPES > 0:

@@ -143,7 +143,7 @@ def store_behind_first(
     BLOCK_H2: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):
-    """Store the gradients of all but the first weights, one after the other; of biases but the first they are folded."""
+    """Store the gradients of all but the first weights, one after the other; other biases' are folded."""
     tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
     at += H1
     store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)
