@@ -216,8 +216,8 @@ def forward(
         hidden = activate(total + first_bias, ACTIVATION)
         if KEEPS:
             _store_rows(kept, hidden, first, n_rows, H1, ROWS, BLOCK_H1)
-        hidden = activate(times(hidden, second_weights, PRODUCT) + second_bias, ACTIVATION)
-        outputs = times(hidden, third_weights, PRODUCT) + third_bias
+        hidden = activate(chained(hidden, second_weights, PRODUCT) + second_bias, ACTIVATION)
+        outputs = chained(hidden, third_weights, PRODUCT) + third_bias
         _store_rows(out, outputs, first, n_rows, O, ROWS, BLOCK_O)
         block += tl.num_programs(0) * ROWS
 
@@ -290,7 +290,7 @@ def backward(
             seen = _rows(x, first, n_rows, F, F, ROWS, BLOCK_F)
             first_sum = times(seen, tl.trans(first_weights), PRODUCT)
             hidden1 = activate(first_sum + vector(b1, H1, BLOCK_H1)[None, :], ACTIVATION)
-        second_sum = times(hidden1, tl.trans(second_weights), PRODUCT)
+        second_sum = chained(hidden1, tl.trans(second_weights), PRODUCT)
         hidden2 = activate(second_sum + vector(b2, H2, BLOCK_H2)[None, :], ACTIVATION)
         d_z2, d_w3, d_b3 = pull_back(d_outputs, hidden2, third_weights, d_w3, d_b3, ACTIVATION, PRODUCT)
         d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from warpdrive_min.training.fused.activation_kernels import activate
-from warpdrive_min.training.fused.narrow_kernels import matrix, times, vector
+from warpdrive_min.training.fused.narrow_kernels import chained, matrix, vector
 
 
 @triton.jit
@@ -52,8 +52,8 @@ def forward(
     env = (tl.program_id(0) // n_blocks).to(tl.int64)
     while env < n_envs:
         hidden = activate(vector(sums + env * H1, H1, BLOCK_H1)[None, :] + own, ACTIVATION)
-        hidden = activate(times(hidden, second_weights, PRODUCT) + second_bias, ACTIVATION)
-        outputs = times(hidden, third_weights, PRODUCT) + third_bias
+        hidden = activate(chained(hidden, second_weights, PRODUCT) + second_bias, ACTIVATION)
+        outputs = chained(hidden, third_weights, PRODUCT) + third_bias
         at = out + (env * N_AGENTS + agent[:, None]) * O + output
         tl.store(at, outputs, (agent < N_AGENTS)[:, None] & (output < O))
         env += tl.num_programs(0) // n_blocks
