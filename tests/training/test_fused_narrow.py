@@ -74,7 +74,7 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
 def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
     """Narrow networks are a launch for each trunk, with torch's numbers; others are torch's own products."""
     calls = []
-    monkeypatch.setattr(fused, "is_supported", lambda device: True)
+    monkeypatch.setattr(fused, "is_supported", lambda device: device.type == DEVICE.type)
     monkeypatch.setattr(module, "narrow", lambda *given: calls.append(given) or narrow(*given))
     made = {}
     for is_fused in (None, False):
@@ -146,9 +146,9 @@ def test_narrow_passes_what_is_not_a_number():
 
 def test_narrow_tanh_is_accurate_near_zero():
     """Small inputs keep their relative precision through both layers."""
-    one = torch.eye(8)[:1]
-    weights = (one.T.clone(), torch.zeros(8), torch.eye(8), torch.zeros(8), one.clone(), torch.zeros(1))
-    x = torch.tensor([[1e-6], [1e-3], [0.1], [0.149], [0.151], [1.0], [-0.3], [30.0]])
+    eye, zeros = torch.eye(8, device=DEVICE), torch.zeros(8, device=DEVICE)
+    weights = (eye[:, :1].clone(), zeros, eye, zeros, eye[:1].clone(), zeros[:1])
+    x = torch.tensor([[1e-6], [1e-3], [0.1], [0.149], [0.151], [1.0], [-0.3], [30.0]], device=DEVICE)
     want = x.double().tanh().tanh()
     assert ((narrow(x, weights, "tanh", "fp32") - want).abs() <= 4e-7 * want.abs()).all()
 

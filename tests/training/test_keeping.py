@@ -29,7 +29,7 @@ from warpdrive_min.training.models import Trunk
 
 ON_DEVICE = DEVICE.type == "cuda"
 HERE = "pycuda" if ON_DEVICE else "host"
-BACKENDS = ["host", *ON_GPU]
+BACKENDS = ON_GPU if ON_DEVICE else ["host", *ON_GPU]
 MORE_THAN_ONCE = "it learns from a rollout more than once"
 WIDE = {"fc_dims": [8, 65]}
 LEARNS = {**A2C, "model": WIDE}
