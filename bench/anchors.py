@@ -13,6 +13,8 @@ FILE: Final = Path(__file__).with_suffix(".toml")
 _TABLES: Final = tomllib.loads(FILE.read_text(encoding="utf-8"))
 WARPDRIVE: Final = str(_TABLES["warpdrive"]["name"])
 JAX: Final = str(_TABLES["purejaxrl"]["name"])
+CARD: Final = "NVIDIA H200"
+"""Card of all figures."""
 SEPARATE: Final = "64-64 separate tanh"
 """PureJaxRL's networks."""
 SOURCES: Final[dict[str, str]] = {table["name"]: table["source"] for table in _TABLES.values()}

@@ -24,7 +24,7 @@ from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.trainer import Trainer
 
-from ..anchors import ANCHORS, JAX, SEPARATE, SOURCES, WARPDRIVE, anchor
+from ..anchors import ANCHORS, CARD, JAX, SEPARATE, SOURCES, WARPDRIVE, Anchor, anchor
 from ..case import Case
 from ..measure import Metric, Timed
 from ..point import ON_CPU, Check, Point, Preset
@@ -563,12 +563,12 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
         return lead if math.isfinite(lead := _lead(record)) else None
 
     def reference(record: Record) -> str:
-        other = anchor(record.point)
+        other = _reference(record)
         return NOTHING if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
 
     over = value_column("x reference (on an H200)", over_reference, ratio_text)
     made = every_point(records, over, Column("reference", reference))
-    named = {other.by for record in records if (other := anchor(record.point)) is not None}
+    named = {other.by for record in records if (other := _reference(record)) is not None}
     sources = [f"{name}: {source}." for name, source in SOURCES.items() if name in named]
     return replace(made, caption=" ".join([made.caption, *sources]))
 
@@ -622,7 +622,7 @@ def _others(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
     """Return what others reach on the points of our fastest records; what is ahead is labelled, to be readable."""
     points: dict[str, list[DataPoint]] = {}
     for name, record in best.items():
-        other = anchor(record.point)
+        other = _reference(record)
         if other is not None and other.env_steps_per_s is not None:
             rate, label = other.env_steps_per_s, "" if _lead(record) >= 1 else _over_other(record)
             place = DataPoint(rate, names.index(name), rate, rate, "bench/anchors.toml", label)
@@ -632,15 +632,20 @@ def _others(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
     ]
 
 
+def _reference(record: Record) -> Anchor | None:
+    """Return what others reach on a record's point, on a card of its kind."""
+    return anchor(record.point) if record.machine.get("gpu") == CARD else None
+
+
 def _lead(record: Record) -> float:
     """Return how many times what others reach on a point a record is; infinitely many where they do not run."""
-    other = anchor(record.point)
+    other = _reference(record)
     rate = rate_of(record, "env_steps_per_s")
     return rate / other.env_steps_per_s if other is not None and other.env_steps_per_s else math.inf
 
 
 def _over_other(record: Record) -> str:
-    other = anchor(record.point)
+    other = _reference(record)
     if other is None:
         return ""
     return f"{ratio_text(_lead(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
