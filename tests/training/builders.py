@@ -114,11 +114,6 @@ def make_run(run, backend="cpu", **given) -> Trainer:
     return make_trainer(ENVS[env](**env_config), policies, backend, **given)
 
 
-def begin_iteration(trainer: Trainer) -> None:
-    """Write what `Trainer.iterate` does before a rollout: without it learning rates are 0."""
-    trainer.schedules.write(trainer.env_steps + trainer.steps_per_iteration)
-
-
 def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.Tensor], within: float) -> None:
     """Make sure that two trainers have learned the same, but for rounding, and that all of it has changed."""
     taught = [weights(trainer) for trainer in (one, other)]

@@ -11,7 +11,6 @@ from tests.training.builders import (
     NORMALISED,
     ON_GPU,
     PPO,
-    begin_iteration,
     everything,
     make_run,
     require_same_weights,
@@ -50,8 +49,6 @@ def test_rollout_at_once_is_that_of_single_steps(backend, run):
     one, other = trainers(run, backend)
     assert callable(one.rollout_at_once)
     before = weights(one)
-    for trainer in (one, other):
-        begin_iteration(trainer)
     for _ in range(2):
         for trainer in (one, other):
             trainer.collect()

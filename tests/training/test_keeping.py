@@ -14,7 +14,6 @@ from tests.training.builders import (
     ON_GPU,
     PPO,
     TAG,
-    begin_iteration,
     make_run,
     require_same_weights,
     require_that_it_goes_on,
@@ -85,7 +84,6 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     monkeypatch.setattr(Trunk, "under", partialmethod(noting, Trunk.under, seen))
     for trainer, shown in ((one, {KeptRows}), (other, {torch.Tensor})):
         seen.clear()
-        begin_iteration(trainer)
         for _ in range(2):
             trainer.collect()
             trainer.update()

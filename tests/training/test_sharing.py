@@ -10,7 +10,6 @@ from tests.training.builders import (
     ON_GPU,
     PPO,
     RUNS,
-    begin_iteration,
     differences,
     everything,
     make_run,
@@ -49,8 +48,6 @@ def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
     assert one.sharing == ""
     assert other.sharing == "trainer.shared_observations is false"
     before = weights(one)
-    for trainer in (one, other):
-        begin_iteration(trainer)
     for _ in range(2):
         buffers = []
         for trainer in (one, other):
@@ -86,7 +83,6 @@ def test_bfloat16_acts_and_learns_nearly_as_float32(backend):
     before = weights(full)
     buffers = []
     for trainer in (low, full):
-        begin_iteration(trainer)
         trainer.collect()
         buffers.append(trainer.groups["shared"].buffer)
         trainer.update()

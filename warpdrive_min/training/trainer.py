@@ -122,6 +122,7 @@ class Trainer:
         """Training has stopped because its policies reached ``trainer.stop_return``."""
         self._start_environments()
         self._build()
+        self.schedules.write(self.steps_per_iteration)  # so that `collect` and `update` by hand learn, too
         runs = runs_of(self.config)
         self.folder = runs / (str(folder) if folder else str(self.world.agreed(unused_number(runs))))
         """Folder of the run's settings, metrics and checkpoints."""
