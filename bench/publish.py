@@ -306,7 +306,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
         for sides in publication.of_shard(pairs)
         if tuple(point_key(side.case.name, side.point) for side in sides) not in done
     ]
-    for index, (place, got) in enumerate(in_rounds(todo, preset, publication.at_once), start=1):
+    for index, (place, got) in enumerate(in_rounds(todo, preset, publication.at_once, say), start=1):
         name = " : ".join(point_name(side.case.name, side.point) for side in todo[place])
         if isinstance(got, WorkerError):
             reasons = publication.skipped if got.kind == "Skip" else publication.failed
@@ -321,7 +321,8 @@ def run_peers(publication: Publication) -> Iterator[str]:
     """Measure each peer's point that has no evidence yet, in turns with ours."""
     wanted = chosen(publication.context.preset, publication.wanted.peers, [])
     todo = unfinished(publication.of_shard(wanted), publication.records(), publication.comparisons())
-    run = sides.Run(context=publication.context, pythons=interpreters(publication.pythons), timeout_s=PEER_TIMEOUT_S)
+    pythons = interpreters(publication.pythons)
+    run = sides.Run(context=publication.context, pythons=pythons, timeout_s=PEER_TIMEOUT_S, say=say)
     measured = sides.measure_each(todo, run, publication.at_once)
     for index, (job, records, comparison) in enumerate(measured, start=1):
         publication.add(records, comparison)

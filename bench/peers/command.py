@@ -50,7 +50,7 @@ def peers(
         say("no point of a peer passes the filters")
         raise typer.Exit(3)
     context = Context.here(preset.value, resume)
-    run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend)
+    run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
     keeps(file, words=("--resume", context.run_id))

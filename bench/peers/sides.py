@@ -61,6 +61,8 @@ class Run:
     """Starts a process of ours."""
     devices: dict[str, str] = field(default_factory=dict)
     """Kind of device that each peer was found to run on."""
+    say: Callable[[str], None] = lambda text: None
+    """Gets a line for each pair that is put off, see `pairs.in_rounds`."""
 
 
 def measure_each(
@@ -89,7 +91,7 @@ def measure_each(
             yield job, [_unmeasured(job, run, error)], None
     for is_eager, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_eager == is_eager]
-        for index, got in pairs.in_rounds([both[place] for place in places], run.context.preset, n):
+        for index, got in pairs.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None

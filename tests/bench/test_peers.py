@@ -464,7 +464,7 @@ def test_loops_in_python_are_measured_alone(monkeypatch):
     """Compiled programs are set up at once as asked for; what waiting processes slow down is not."""
     asked = []
 
-    def in_rounds(todo, preset, at_once):
+    def in_rounds(todo, preset, at_once, say):
         asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
         return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
 
