@@ -150,7 +150,7 @@ def value_column(header: str, value: Callable[[Record], float | None], write: Ca
 def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) -> Column[Record]:
     """Return the column of how many times as fast a point is as its baseline; see `shared_axes`.
 
-    Two cards make no ratio.
+    Two cards make no ratio, nor does a CPU in another run.
 
     Args:
         records: Records with the baselines among them.
@@ -204,7 +204,7 @@ def over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Re
 
 
 def _ratio(own: Record, base: Record) -> float | None:
-    if are_on_two_cards(own, base):
+    if are_on_two_cards(own, base) or (base.card is None and own.run_id != base.run_id):
         return None
     one, other = first_metric(own), first_metric(base)
     return one.value / other.value if one and other else None
