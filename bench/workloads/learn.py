@@ -609,14 +609,14 @@ def learning_over(
                     how = "".join(f", {each}" for each in (precision, until and f"to the {until}") if each)
                     several = "" if min(counts) == max(counts) else f"{min(counts)} to "
                     n_seeds = f"{several}{plural(max(counts), 'seed')}"
-                    title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} x, {n_seeds}"
+                    title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} environments, {n_seeds}"
                     panels.append(Panel(title, series, level=float(threshold) if policy == learner else None))
         return Chart(
             name=name,
             title=f"Learning over {axis.label}",
             caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
             "done keep their last return. Marks are the evaluations of each seed, where its training ended. The level "
-            "is the task's threshold; x counts environments.",
+            "is the task's threshold.",
             statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
             x=axis,
             y=Axis("mean return", is_log=False),
