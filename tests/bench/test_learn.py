@@ -178,8 +178,8 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
     chart, over_seconds = (make(records) for make in learn.LEARN.charts)
     assert not over_seconds.panels, "a run to the end is not timed"
     assert [(panel.title, panel.level) for panel in chart.panels] == [
-        ("Tag GridWorld (tagger), PPO, to the end, 100 x, 3 seeds", 30.0),
-        ("Tag GridWorld (runner), PPO, to the end, 100 x, 3 seeds", None),
+        ("Tag GridWorld (tagger), PPO, to the end, 100 environments, 3 seeds", 30.0),
+        ("Tag GridWorld (runner), PPO, to the end, 100 environments, 3 seeds", None),
     ]
 
 
