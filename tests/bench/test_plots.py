@@ -185,7 +185,7 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
         assert (y[0], y[-1]) == (0, pytest.approx((500 + 500 + 200) / 3))
         assert len(ends.get_xdata()) == len(seeds), "each is evaluated where its training ended"
         assert list(threshold.get_ydata()) == [475, 475]
-        assert axes.get_title(loc="left") == "CartPole, PPO, 64 x, 3 seeds"
+        assert axes.get_title(loc="left") == "CartPole, PPO, 64 environments, 3 seeds"
 
 
 def test_figure_is_that_of_the_style_alone(tmp_path):
