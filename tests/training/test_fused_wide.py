@@ -71,7 +71,8 @@ def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
     monkeypatch.setattr(module, "LEAST_TILES", 2)
     parts, bmm = [], torch.bmm
     monkeypatch.setattr(torch, "bmm", lambda a, b: parts.append(len(a)) or bmm(a, b))
-    far = errors(by("tanh", "tf32"), rows(130, 5), network(5, 64, 64, 3), "tanh", rows(130, 3, seed=3))
+    activation = "relu" if DEVICE.type == "cpu" else "tanh"  # a GPU's rounding takes units across relu's edge
+    far = errors(by(activation, "tf32"), rows(130, 5), network(5, 64, 64, 3), activation, rows(130, 3, seed=3))
     assert parts == [2, 2, 2]
     assert max(far) < BOUNDS["tf32"]
 

@@ -102,6 +102,21 @@ def test_flat_adam_skips_and_counts_broken_gradients(broken):
     assert not torch.equal(before["parameters"], adams[0].state()["parameters"])
 
 
+def test_flat_adam_skips_where_told():
+    """With the flag set nothing changes and nothing is counted; unset, it is as if it were not there."""
+    models = [network(), network()]
+    adams = [optimiser(model)[0] for model in models]
+    start = snapshot(adams[0])
+    adams[0].step(loss_of(models[0]), skip=torch.tensor(True))
+    for name, tensor in start.items():
+        assert torch.equal(tensor, adams[0].state()[name]), name
+    adams[0].step(loss_of(models[0]), skip=torch.tensor(False))
+    adams[1].step(loss_of(models[1]))
+    for name, tensor in adams[1].state().items():
+        assert torch.equal(tensor, adams[0].state()[name]), name
+    assert adams[0].state()["step"].item() == 1
+
+
 def test_long_vectors_take_the_same_steps(device):
     """So do a million parameters, of which a program has two thousand, under their norm."""
     generator = torch.Generator(device).manual_seed(0)

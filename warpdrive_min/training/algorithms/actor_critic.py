@@ -130,8 +130,7 @@ class ActorCriticAlgorithm:
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
         """Advantages need all values before the first step; else the pass that learns gives them too."""
-        is_alone = self.critic is None and not self.shape
-        self._on_cpu = cpu.network_of(self.model, trainer.precision, device) if is_alone else None
+        self._on_cpu = cpu.network_of(self.model, trainer.precision, device) if self.critic is None else None
         self._evaluation = None if self._on_cpu is None else cpu.Evaluation(self._on_cpu, of_value=True)
         self._learning = self._in_one_pass(buffer) if self.critic is None else None
         """The loss and its gradients in one kernel; None: torch goes through the model."""
