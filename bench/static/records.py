@@ -59,7 +59,7 @@ def point_column(name: str) -> Column[Record]:
     return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
 
 
-MACHINE_CODE: Final = CaseVersion(name="machine_code", scope="static")
+MACHINE_CODE: Final = CaseVersion(name="machine_code", scope="static", version=2)
 
 
 # ------------------------------------------------------------------ the processes

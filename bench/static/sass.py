@@ -290,11 +290,25 @@ def shape_hash(code: Iterable[Instruction]) -> str:
     return hashlib.sha256(json.dumps(sorted(counts.items())).encode()).hexdigest()[:16]
 
 
-def access_hash(code: Iterable[Instruction]) -> str:
-    """Return a hash over what decides which addresses are used: memory instructions, and multiplications by numbers."""
-    counts = Counter(
-        (each.shape, each.depth)
-        for each in code
-        if pipe_of(each) in MEMORY or each.opcode.startswith(("IMAD.WIDE", "LEA", "IMAD.SHL"))
-    )
-    return hashlib.sha256(json.dumps(sorted(counts.items())).encode()).hexdigest()[:16]
+def access_hash(code: Sequence[Instruction]) -> str:
+    """Return a hash over what decides which addresses are used: memory instructions, and the strides of indices.
+
+    Strides are a set: one by a shift is as good as one by a product, wherever a compiler puts it and however often.
+    """
+    counts = Counter((each.shape, each.depth) for each in code if pipe_of(each) in MEMORY)
+    strides = {_stride_of(each) for each in code}
+    return hashlib.sha256(json.dumps([sorted(counts.items()), sorted(strides)]).encode()).hexdigest()[:16]
+
+
+def _stride_of(instruction: Instruction) -> int:
+    """Return the number that an instruction multiplies an integer by, in a product or a shift; 1: it does not."""
+    if instruction.opcode.startswith(("IMAD", "UIMAD")):
+        numbers = _HEXADECIMAL.findall(instruction.operands.split(",")[2])
+        return int(numbers[0], 16) if numbers else 1
+    if instruction.opcode.startswith(("LEA", "ULEA", "SHF.L", "USHF.L")):
+        numbers = _HEXADECIMAL.findall(instruction.operands)
+        return 1 << int(numbers[-1], 16) if numbers else 1
+    return 1
+
+
+_HEXADECIMAL = re.compile(r"(?<![\w\[])-?0x[0-9a-f]+")

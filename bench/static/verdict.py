@@ -97,7 +97,7 @@ def of_machine_code(before: Record, now: Record, threshold: float) -> Row:
     """Judge machine code.
 
     * unchanged: the same bytes, launched alike. Exact; there is nothing to measure.
-    * same: other bytes, but no cost differs by the threshold, and the same instructions make the addresses.
+    * same: other bytes, but no cost differs by the threshold, and addresses have the same strides.
     * worse, better: costs that differ all grew, or all shrank.
     * needs timing: some grew and others shrank; or addresses, blocks or threads changed and no cost did.
     """
@@ -119,7 +119,7 @@ def of_machine_code(before: Record, now: Record, threshold: float) -> Row:
     if before.notes["shape"] == now.notes["shape"]:
         return row("same", {}, "the same instructions in another order or other registers")
     if before.notes["access"] != now.notes["access"]:
-        return row("needs timing", {}, "addresses are made in another way")
+        return row("needs timing", {}, "addresses have other strides, or memory instructions differ")
     return row("same", {}, f"no figure differs by {threshold:.1%}")
 
 

@@ -110,8 +110,19 @@ def test_shapes_ignore_order_and_registers_but_no_number():
     two = code("FADD R9,R9,c[0x0][0x218]", "IMAD R7,R8,0x80,R9", "LDG.E R5,desc[UR8][R2.64+0x10]")
     far = code("IMAD R1,R2,0x84,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
     assert shape_hash(one) == shape_hash(two) != shape_hash(far)
-    assert access_hash(one) == access_hash(two)
+    assert access_hash(one) == access_hash(two) != access_hash(far)
     assert access_hash(one) != access_hash(code("LDG.E R4,desc[UR4][R6.64+0x14]"))
+
+
+@pytest.mark.parametrize(
+    "other", ["LEA R1,R2,R3,0x7", "SHF.L.U32 R1,R2,0x7,RZ", "IMAD.SHL.U32 R1,R2,0x80,RZ", "IMAD.WIDE R2,R5,0x80,R2"]
+)
+def test_stride_may_be_a_product_or_a_shift_any_number_of_times(other):
+    """Addresses are the same, however a compiler multiplies; a sum, and a copy of a number, multiply by nothing."""
+    load = "LDG.E R4,desc[UR4][R6.64+0x10]"
+    none = ("IMAD.MOV.U32 R1,RZ,RZ,0x5", "IMAD.IADD R1,R2,0x1,R3", "IADD3 R1,R2,0x40,RZ")
+    assert access_hash(code("IMAD R1,R2,0x80,R3", load)) == access_hash(code(other, other, load, *none))
+    assert access_hash(code(other, load)) != access_hash(code(load))
 
 
 @pytest.mark.parametrize(
