@@ -7,7 +7,8 @@ the time of a pass forward, one over the loss and one back.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -117,6 +118,9 @@ class Learning:
         self._arrays = {name: rollout[name] for name in ("observations", "actions", "log_probs", "returns", "masks")}
         self._arrays["old_values"] = None if rule.value_clip is None else rollout["old_values"]
         self._given_advantages, self._values = rollout["advantages"], rollout["old_values"]
+        is_apart = device.type == "cuda" and len(heads) > 1 and own_columns is None
+        self._side = torch.cuda.Stream(device) if is_apart else None
+        """Stream on which the network of the value learns beside that of the policy: few rows leave room for both."""
         clips = rule.clip_param if isinstance(rule.clip_param, Tensor) else None
         self._numbers = {
             "vf_loss_coeff": rule.vf_loss_coeff,
@@ -159,24 +163,30 @@ class Learning:
 
         total = self._total if total is None else total
         is_taken = advantages is not None
-        for each, partial in zip(self._passes, self._parts, strict=True):
-            learning_kernels.learn[(partial.shape[1], self._n_networks)](
-                **{**self._arrays, **each.begin(indices)},
-                **each.arguments,
-                advantages=advantages if is_taken else self._given_advantages,
-                values=self._values,
-                weights=weights,
-                indices=indices,
-                total=total,
-                **self._numbers,
-                partial=partial,
-                partial_stride=partial.stride(1),
-                n_rows=self._n_rows,
-                IS_TAKEN=is_taken,
-                STORES=values is not None and each.has_value,
-                **self._constants,
-            )
-            each.end()
+        if advantages is None:
+            advantages = self._given_advantages
+        side = None if advantages is None else self._side  # without them the policy waits for the values
+        for number, (each, partial) in enumerate(zip(self._passes, self._parts, strict=True)):
+            with nullcontext() if side is None or number else _beside(side):
+                learning_kernels.learn[(partial.shape[1], self._n_networks)](
+                    **{**self._arrays, **each.begin(indices)},
+                    **each.arguments,
+                    advantages=advantages,
+                    values=self._values,
+                    weights=weights,
+                    indices=indices,
+                    total=total,
+                    **self._numbers,
+                    partial=partial,
+                    partial_stride=partial.stride(1),
+                    n_rows=self._n_rows,
+                    IS_TAKEN=is_taken,
+                    STORES=values is not None and each.has_value,
+                    **self._constants,
+                )
+                each.end()
+        if side is not None:
+            torch.cuda.current_stream().wait_stream(side)
         _, n_programs, n_columns = self._partial.shape
         learning_kernels.add_up[(-(-n_columns // COLUMNS), self._n_networks)](
             self._partial,
@@ -190,6 +200,14 @@ class Learning:
             ROWS=128,
             COLUMNS=COLUMNS,
         )
+
+
+@contextmanager
+def _beside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Enqueue on another stream, where it waits for what has been enqueued so far."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
 
 
 class _Pass:
