@@ -41,7 +41,7 @@ def exchanged(tile):
 @triton.jit
 def chained(a, b, PRODUCT: tl.constexpr):
     """Multiply ``a``, which comes from a product, by ``b``."""
-    if PRODUCT == "tf32":
+    if PRODUCT == "tf32" or PRODUCT == "tf32x3":
         return times(exchanged(a), tl.trans(exchanged(tl.trans(b))), PRODUCT)
     else:  # of two bytes matrix units take columns as they leave them
         return times(a, b, PRODUCT)
