@@ -145,9 +145,9 @@ def main(capability: int) -> None:
 
     JITFunction.run = compiled
     triton.runtime.driver.set_active(AbsentGpu(capability))
-    rough = activations.in_kernels("tanh", "tf32", torch.device("cuda"))
+    rough, full = (activations.in_kernels("tanh", precision, torch.device("cuda")) for precision in ("tf32", "fp32"))
     pass_through(narrow.narrow, (6, 64, 32, 3), rough, "tf32")
-    pass_through(narrow.narrow, (300, 32, 32, 3), "relu", "fp32")
+    pass_through(narrow.narrow, (300, 32, 32, 3), full, "fp32")
     pass_through(wide.wide, (71, 256, 256, 23), rough, "bf16")
     learn(is_shared=True, is_ppo=True, precision="tf32")
     learn(is_shared=False, is_ppo=False, precision="fp32")
