@@ -25,9 +25,12 @@ from warpdrive_min.compat.lightning import (
 )
 from warpdrive_min.training.lightning import LIGHTNING
 
-pytestmark = pytest.mark.filterwarnings(  # of torch, at how Lightning walks through nested containers
-    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
-)
+pytestmark = [
+    pytest.mark.filterwarnings(  # of torch, at how Lightning walks through nested containers
+        r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
+    ),
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+]
 
 N_ENVS, BATCH, LENGTH, N_EPISODES = 4, 24, 6, 20
 N_ITERATIONS = N_EPISODES * LENGTH // BATCH

@@ -94,10 +94,14 @@ def test_exact_runs_are_bit_identical(case, backend):
 @on_every_backend
 @every_scenario
 def test_environment_does_not_depend_on_how_many_there_are(name, config, backend):
-    """The first environments of a larger run go through the same states to the bit."""
+    """The first environments of a larger run go through the same states to the bit.
+
+    On a CPU with `exact` alone: else a compiler may round those that do not fill a vector of SIMD in another way.
+    """
     n_envs, n_more, n_steps = (2, 9 if name in SINGLE else 3, 2) if is_simulated(backend) else (5, 16, 40)
     n_steps = n_steps if name not in LARGE else n_steps // 2
-    few, more = (free_run(name, config, backend, exact=False, n_envs=n, n_steps=n_steps)[0] for n in (n_envs, n_more))
+    exact = backend == "host"
+    few, more = (free_run(name, config, backend, exact=exact, n_envs=n, n_steps=n_steps)[0] for n in (n_envs, n_more))
     keys = [
         key for key in few if key.startswith(("observations", "rewards", "sampled_actions", "_timestep_", "_episode_"))
     ]

@@ -146,6 +146,8 @@ def test_html_data_cannot_end_the_script(tmp_path):
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_every_format_draws_every_kind_of_layer(suffix, tmp_path):
     """Each kind, shape, fill and line is written, also with something that is not there."""
+    if suffix == ".mp4":
+        pytest.importorskip("imageio_ffmpeg")
     write(every_layer(), tmp_path / f"all{suffix}")
     assert (tmp_path / f"all{suffix}").stat().st_size > 1000
     first, second = frames(every_layer())
@@ -155,6 +157,8 @@ def test_every_format_draws_every_kind_of_layer(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", [*FORMATS, ".npz"])
 def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch):
     """If writing breaks off, the old file stays and nothing else is left in the folder."""
+    if suffix == ".mp4":
+        pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / f"tag{suffix}"
     path.write_bytes(b"before")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.training import fused_support  # noqa: F401  (skips without Triton)
+from tests.training.fused_support import DEVICE
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
@@ -24,6 +24,13 @@ SPACES = {
 }
 ROLLOUT, ROWS, N_AGENTS = 36, 27, 3
 CLIP = 0.2
+
+
+@pytest.fixture(autouse=True)
+def _one_device(request):
+    """Arrays are a CPU's, whose kernels are interpreted, except in the test that is marked."""
+    if DEVICE.type == "cuda" and not request.node.get_closest_marker("gpu"):
+        pytest.skip("kernels are compiled here, not interpreted")
 
 
 def arrays(space, n_rollout=ROLLOUT, n_rows=ROWS, n_agents=N_AGENTS, *, masks=False, indices=False, seed=0):
