@@ -154,6 +154,8 @@ def disturbed(record: Record) -> list[str]:
 
 MOST_OTHERS: Final = 0.1
 """Share of our cores from which on a record says that others kept them busy."""
+MOST_SLOWED: Final = 1.25
+"""Longest time of a loop of Python over its shortest, from which on a record says that something slowed our cores."""
 
 
 def remarks(record: Record) -> list[str]:
@@ -161,7 +163,11 @@ def remarks(record: Record) -> list[str]:
     warm_up = record.warm_up or {}
     unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
     others = (record.host and record.host.others_busy) or 0.0
-    return unsettled + ([f"others kept {others:.0%} of our cores busy"] if others > MOST_OTHERS else [])
+    busy = [f"others kept {others:.0%} of our cores busy"] if others > MOST_OTHERS else []
+    shortest, longest = (record.host and record.host.loop_ns) or (1, 1)
+    slowed = longest / shortest
+    slow = [f"a loop of Python took up to {slowed:.1f} times as long as at best"] if slowed > MOST_SLOWED else []
+    return unsettled + busy + slow
 
 
 @dataclass(frozen=True, slots=True)

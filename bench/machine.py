@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -134,6 +135,24 @@ def pinned_cores() -> list[int] | None:
     if n_cores() == os.cpu_count() or not hasattr(os, "sched_getaffinity"):
         return None
     return sorted(os.sched_getaffinity(0))
+
+
+def loop_ns() -> int:
+    """Return the time of a loop of Python, ns, the median of five; it grows with whatever slows a core.
+
+    Cores of a virtual machine may share their execution units with those of another one, of which `/proc/stat` tells
+    nothing.
+    """
+    times = []
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        for _ in range(LOOP_TURNS):
+            pass
+        times.append(time.perf_counter_ns() - start)
+    return sorted(times)[2]
+
+
+LOOP_TURNS: Final = 50_000
 
 
 class Bystanders:

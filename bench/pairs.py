@@ -21,7 +21,7 @@ import torch
 
 from .case import Job
 from .errors import NotComparable
-from .machine import ROOT, Bystanders, git, git_state
+from .machine import ROOT, Bystanders, git, git_state, loop_ns
 from .measure import PLANS, Measurement, rates
 from .point import Check, Facts, Point, Preset, point_name
 from .record import CaseVersion, Comparison, Context, Host, Record, append, read_all, read_comparisons, there
@@ -369,6 +369,8 @@ class Half:
     """Its last check, and the host."""
     others_busy: float | None
     """Share of the host's cores that others kept busy while both sides were timed."""
+    loop_ns: tuple[int, int]
+    """Times of one loop of Python before and after, see `machine.loop_ns`."""
 
 
 class Round:
@@ -428,13 +430,13 @@ class Round:
             done = self.number * TURNS if goes_back else 0
             for each, reply in zip(self._there, self._replies, strict=True):
                 each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done)
-            others = Bystanders()
+            others, loop = Bystanders(), loop_ns()
             self._samples = [abba_turns(self._there[0], self._there[1], TURNS)]
             if any(side.slower for side in self._order):
                 for each, reply, side in zip(self._there, self._replies, self._order, strict=True):
                     each.ask("begin", runs=reply["runs_per_sample"], n_blocks=0, slower=side.slower)
                 self._samples.append(abba_turns(self._there[0], self._there[1], TURNS))
-            self._busy = others.busy()
+            self._host = others.busy(), (loop, loop_ns())
 
     def finish(self) -> None:
         """Check both sides again and end their processes, unless one has failed.
@@ -446,7 +448,7 @@ class Round:
         with self._noting():
             ends = on_both(lambda each: each.ask("finish", with_twin=self.number == 0), self._there)
             for samples in self._samples:
-                halves = [Half(*each, self._busy) for each in zip(self._replies, samples, ends, strict=True)]
+                halves = [Half(*each, *self._host) for each in zip(self._replies, samples, ends, strict=True)]
                 self.timings.append(tuple(halves[::-1] if self.number % 2 else halves))
             self._processes.close()
 
@@ -544,9 +546,10 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
 
 
 def _host(halves: Sequence[Half]) -> Host:
-    """Return the host of the round in which others kept it busiest."""
+    """Return the host of the round in which others kept it busiest, with the times of the loop in all rounds."""
     busiest = max(halves, key=lambda half: (half.others_busy or 0.0, half.end["host"]["load_before"] or 0.0))
-    return Host(**busiest.end["host"] | {"others_busy": busiest.others_busy})
+    loops = [time for half in halves for time in half.loop_ns]
+    return Host(**busiest.end["host"] | {"others_busy": busiest.others_busy, "loop_ns": [min(loops), max(loops)]})
 
 
 # ------------------------------------------------------------------ revisions

@@ -90,6 +90,9 @@ class Host(Model):
     others_busy: float | None = None
     """Share of the cores that the process may use that others kept busy meanwhile, in the round in which it was most;
     null: the system does not say, or the point was not measured in turns."""
+    loop_ns: list[int] | None = None
+    """Shortest and longest time of one loop of Python in the process that leads, before and after the turns of each
+    round; null: the point was not measured in turns."""
 
     @classmethod
     def before(cls) -> Host:

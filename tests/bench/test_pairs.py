@@ -194,12 +194,17 @@ def test_pair_has_a_record_of_each_side():
 def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
     """Of four rounds the second was disturbed; both records say so, and in words that a reader sees."""
     shares = iter([0.01, 0.4, 0.02, None])
+    times = iter([1000, 1001, 1000, 2100, 1000, 1002, 999, 1000])
     monkeypatch.setattr(pairs, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
+    monkeypatch.setattr(pairs, "loop_ns", lambda: next(times))
     fake = Machine()
     got = measured(fake.side(), fake.side())
     for record in (got.a, got.b):
-        assert record.host.others_busy == 0.4
-        assert remarks(record) == ["others kept 40% of our cores busy"]
+        assert (record.host.others_busy, record.host.loop_ns) == (0.4, [999, 2100])
+        assert remarks(record) == [
+            "others kept 40% of our cores busy",
+            "a loop of Python took up to 2.1 times as long as at best",
+        ]
 
 
 def test_one_round_says_that_processes_were_not_compared():
