@@ -48,7 +48,7 @@ class KeptPasses(ABC):
         """Return what a model is shown to act at step ``t``: its forward pass is kept.
 
         Args:
-            t: Step.
+            t: Step; the first one of a rollout is 0, and weights are the same in all that follow.
             observations: ``(n_envs, n_agents, n_features)``.
         """
         return StepRows(self, t, observations)
@@ -94,12 +94,16 @@ class KernelPasses(KeptPasses):
         self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device)
         for array in self.layers:
             array.zero_()
+        self._weights: Weights | None = None
 
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
-        """Write outputs and layers of a step in one kernel."""
+        """Write outputs and layers of a step in one kernel; the weights are padded at the first one of a rollout."""
+        if t == 0 or self._weights is None:
+            self._weights = wide.padded(weights, self._precision)
         n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
         layers, out = self.layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
-        wide.evaluate(x, weights, in_kernels(activation, self._precision, x.device), self._precision, out, layers)
+        name = in_kernels(activation, self._precision, x.device)
+        wide.evaluate(x, self._weights, name, self._precision, out, layers)
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
         """Go back in one kernel, and add up over the rows."""

@@ -108,7 +108,7 @@ def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precisio
         outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
         return outputs
     out = torch.empty(len(x), len(weights[4]), device=x.device)
-    evaluate(x, weights, activation, precision, out)
+    evaluate(x, padded(weights, precision), activation, precision, out)
     return out
 
 
@@ -118,7 +118,7 @@ class _Wide(torch.autograd.Function):
         out = torch.empty(len(x), len(weights[4]), device=x.device)
         sizes = (x.shape[1], len(weights[0]), len(weights[2]))
         layers = Layers.empty(n_padded(len(x), sizes, precision), sizes, precision, x.device)
-        evaluate(x, weights, activation, precision, out, layers)
+        evaluate(x, padded(weights, precision), activation, precision, out, layers)
         ctx.save_for_backward(*layers, *weights[::2])
         ctx.activation, ctx.precision = activation, precision
         return out
@@ -135,9 +135,24 @@ class _Wide(torch.autograd.Function):
         return d_x, None, None, *found
 
 
+def padded(weights: Weights, precision: Precision) -> Weights:
+    """Return the weights of a network as `evaluate` takes them; enqueues."""
+    w1, b1, w2, b2, w3, b3 = weights
+    dtype = _dtype(precision)
+    _, width_1, width_2 = _widths((w1.shape[1], len(w1), len(w2)))
+    return (
+        _padded(w1, (width_1, _multiple(w1.shape[1], BLOCK_INPUTS)), dtype),
+        _padded(b1, (width_1,)),
+        _exchanged(_padded(w2, (width_2, width_1), dtype)),
+        _padded(b2, (width_2,)),
+        _exchanged(_padded(w3, (power_of_two(len(w3), 16), width_2), dtype)),
+        b3.contiguous(),
+    )
+
+
 def evaluate(
     x: torch.Tensor,
-    weights: tuple[torch.Tensor, ...],
+    weights: Weights,
     activation: str,
     precision: Precision,
     out: torch.Tensor,
@@ -145,36 +160,30 @@ def evaluate(
 ) -> None:
     """Write the outputs of rows (n_rows, n_outputs), and their layers if given; enqueues.
 
-    The layers are whole tiles of rows; those after the last row of ``x`` are as if they had seen zeros.
+    The weights are `padded`. The layers are whole tiles of rows; those after the last row of ``x`` are as if they had
+    seen zeros.
     """
     from warpdrive_min.training.fused import wide_kernels
 
-    w1, b1, w2, b2, w3, b3 = weights
-    (n_rows, n_features), dtype = x.shape, _dtype(precision)
-    sizes = n_features, len(w1), len(w2)
-    (_, width_1, width_2), plan = _widths(sizes), _plan(precision, *sizes[1:])
+    w1, _, w2, _, w3, b3 = weights
+    (n_rows, n_features), (width_2, width_1) = x.shape, w2.shape
+    plan = _plan(precision, width_1, width_2)
     tile = plan.alone if layers is None else plan.forward
-    block, n_chunks = power_of_two(len(w3), 16), -(-n_features // BLOCK_INPUTS)
-    kept = layers or Layers.empty(0, sizes, precision, x.device)
+    kept = layers or Layers.empty(0, (n_features, width_1, width_2), precision, x.device)
     n_kept = len(kept.x)
     wide_kernels.forward[(-(-max(n_rows, n_kept, 1) // tile.rows),)](
         x.contiguous(),
-        _padded(w1, (width_1, n_chunks * BLOCK_INPUTS), dtype),
-        _padded(b1, (width_1,)),
-        _exchanged(_padded(w2, (width_2, width_1), dtype)),
-        _padded(b2, (width_2,)),
-        _exchanged(_padded(w3, (block, width_2), dtype)),
-        b3.contiguous(),
+        *weights,
         out,
         *kept,
         n_rows,
         n_kept,
         N_INPUTS=n_features,
         KEPT_INPUTS=kept.x.shape[1],
-        N_CHUNKS=n_chunks,
+        N_CHUNKS=w1.shape[1] // BLOCK_INPUTS,
         BLOCK_INPUTS=BLOCK_INPUTS,
-        N_OUTPUTS=len(w3),
-        BLOCK_OUTPUTS=block,
+        N_OUTPUTS=len(b3),
+        BLOCK_OUTPUTS=len(w3),
         KEEPS=layers is not None,
         **_constants(activation, plan, tile, width_1, width_2),
     )
