@@ -180,32 +180,37 @@ def _missing(claim: Claim, query: Query) -> str:
 def own_claims(records: Sequence[Record]) -> list[Claim]:
     """Return what this project's documents show first: the best figure of each environment, or of each implementation.
 
-    Each comes from the newest but one of the runs that have its point, and the newest has to show it again. What a
-    single run has is claimed by that one.
+    Each comes from the newest but one of the runs that have its point on one kind of hardware, and the newest has to
+    show it again. What a single run has is claimed by that one, where nothing else has been repeated.
     """
     ours = (
         record
         for record in evidence(records)
         if record.case != PEER and record.metrics and record.point.get("implementation", "ours") == "ours"
     )
-    best: dict[tuple[Any, ...], tuple[float, Claim]] = {}
-    for of_point in groups_of(ours, lambda record: point_key(record.case, _without_seed(record.point))).values():
-        if (claim := _own_claim(of_point)) is None:
+    best: dict[tuple[Any, ...], tuple[bool, float, Claim]] = {}
+    groups = groups_of(ours, lambda record: (point_key(record.case, _without_seed(record.point)), worker(record)))
+    for of_point in groups.values():
+        claim, is_repeated = _own_claim(of_point)
+        if claim is None:
             continue
         case, point = of_point[0].case, of_point[0].point
         key = (case, *(point.get(axis) for axis in ("env", "implementation", "algorithm", "learner")))
         score = -claim.low if claim.direction == "lower" else claim.low
-        if key not in best or score > best[key][0]:
-            best[key] = score, claim
-    return [claim for _, claim in best.values()]
+        if key not in best or (is_repeated, score) > best[key][:2]:
+            best[key] = is_repeated, score, claim
+    return [claim for *_, claim in best.values()]
 
 
 def _without_seed(point: Point) -> dict[str, Any]:
     return {axis: value for axis, value in point.items() if axis != "seed"}
 
 
-def _own_claim(records: Sequence[Record]) -> Claim | None:
-    """Return what is claimed of the point of some records; the seeds of `learn`, of which none may lack, are one."""
+def _own_claim(records: Sequence[Record]) -> tuple[Claim | None, bool]:
+    """Return what is claimed of records of one point on one kind of hardware, and whether another run has it, too.
+
+    The seeds of `learn`, of which none may lack, are one point.
+    """
     case, point = records[0].case, _without_seed(records[0].point)
     absent = {axis: None for axis in _axes(case) if axis not in records[0].point}
     points = Filter(case=case, axes=point | absent)
@@ -217,10 +222,10 @@ def _own_claim(records: Sequence[Record]) -> Claim | None:
         unit, direction = "s", "lower"
     newest = query.estimate(records)
     if newest is None:
-        return None
+        return None, False
     before = query.estimate([each for each in records if each.run_id != newest.run_id])
-    claimed = before if before and before.on == newest.on else newest
-    return Claim(
+    claimed = before or newest
+    claim = Claim(
         name=_named(case, point),
         source=OURS,
         says=f"made by run {claimed.run_id}",
@@ -231,6 +236,7 @@ def _own_claim(records: Sequence[Record]) -> Claim | None:
         query=query,
         made_by=claimed.run_id,
     )
+    return claim, before is not None
 
 
 @cache

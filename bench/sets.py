@@ -98,18 +98,21 @@ def verify(folder: Path) -> None:
 
 
 def newest_sets(root: Path = RESULTS) -> list[Path]:
-    """Return the newest finished set of each kind of machine; one of chosen points only where there is no other.
+    """Return the newest finished set of each kind of machine; where there are only sets of chosen points, all of them.
 
     Raises:
         SetError: A manifest breaks the schema.
     """
-    newest: dict[str, tuple[bool, str, Path]] = {}
+    finished: dict[str, list[tuple[str, bool, Path]]] = {}
     for path in sorted((root / SETS.name).glob(f"*/{MANIFEST}")):
         manifest = read_manifest(path.parent)
         if manifest and manifest.finished_at:
-            this = not manifest.chosen, manifest.finished_at, path.parent
-            newest[manifest.kind] = max(this, newest.get(manifest.kind, this))
-    return [folder for *_, folder in newest.values()]
+            finished.setdefault(manifest.kind, []).append((manifest.finished_at, not manifest.chosen, path.parent))
+    found = []
+    for of_kind in map(sorted, finished.values()):
+        of_all_points = [each for each in of_kind if each[1]]
+        found += [folder for *_, folder in of_all_points[-1:] or of_kind]
+    return found
 
 
 def published_records(root: Path = RESULTS) -> list[Path]:

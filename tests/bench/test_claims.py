@@ -423,6 +423,17 @@ def test_own_claim_is_held_against_the_newest_run(now, verdict):
     assert judge(own, runs).verdict == verdict
 
 
+def test_own_claim_is_what_another_run_has_on_the_same_hardware():
+    """A faster GPU that a single run had does not take the place of what two runs show on another one."""
+    slow = [on_gpu(2e6, run_id=name, started_at=f"{name}-01-01T00:00:00+00:00") for name in ("2001", "2002")]
+    fast = on_gpu(9e6, run_id="2003", started_at="2003-01-01T00:00:00+00:00")
+    fast = fast.model_copy(update={"machine": fast.machine | {"gpu": "another"}})
+    (own,) = own_claims([*slow, fast])
+    assert (own.low, own.made_by, judge(own, [*slow, fast]).verdict) == (2e6, "2001", "holds")
+    (own,) = own_claims([slow[0], fast])
+    assert (own.low, own.hardware) == (9e6, "another")
+
+
 def test_own_claim_of_learning_needs_every_seed():
     """Two seeds may be the lucky ones: what five show is claimed, though it took longer; precisions stay apart."""
     five = learned(10, [3.0] * len(SEEDS))

@@ -124,7 +124,7 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
 
 
 def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
-    """Documents show the set of all points, though one of chosen points is of a later commit."""
+    """Documents show the set of all points, though one of chosen points is of a later commit; without it all others."""
     here()
     whole = folder_in(tmp_path)
     monkeypatch.setattr(machine, "git_state", lambda root: {**CLEAN, "sha": "fedcba9876543210"})
@@ -134,6 +134,10 @@ def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
     assert newest_sets(tmp_path) == [whole]
     shutil.rmtree(whole)
     assert newest_sets(tmp_path) == [chosen]
+    monkeypatch.setattr(machine, "git_state", lambda root: {**CLEAN, "sha": "0011223344556677"})
+    here("--where", "backend=host")
+    (later,) = set((tmp_path / "sets").iterdir()) - {chosen}
+    assert set(newest_sets(tmp_path)) == {chosen, later}
 
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
