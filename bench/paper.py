@@ -16,7 +16,7 @@ import typer
 from .documents import TABLES
 from .errors import ShowError, exiting
 from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
-from .record import Record, RecordError, read_all
+from .record import Record, RecordError, files_in, read_all
 from .sets import published_records
 from .show import pgf
 from .show.columns import Column, Table
@@ -59,7 +59,7 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
         ShowError: No record is evidence, two files of records have one name in folders of one name, or ``out`` holds
             the records.
     """
-    files = [file for path in sources for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+    files = [file for path in sources for file in files_in(path)]
     copies, names = out / "records", Counter(file.name for file in files)
     # Records of sets have one name, and lie in folders named after their machines and commits.
     places = [Path(file.resolve().parent.name if names[file.name] > 1 else "", file.name) for file in files]

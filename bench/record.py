@@ -411,7 +411,7 @@ def there(*files: Path) -> list[Path]:
 
 
 def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
-    """Return the comparisons of several files, and of the ``*.jsonl`` in folders; pairs of schema 1 are of one round.
+    """Return the comparisons of several files and folders, see `files_in`; pairs of schema 1 are of one round.
 
     Raises:
         RecordError: As for `read_all`.
@@ -441,9 +441,14 @@ def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
             yield from zip(first, sides.get(f"{run_id[:-2]}-b", []), strict=False)
 
 
+def files_in(path: Path) -> list[Path]:
+    """Return a file itself; of a folder the ``*.jsonl`` in it and in those within it, as a set has its own."""
+    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+
+
 def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the JSON object of each line of files, and of the ``*.jsonl`` in folders, and its place for messages."""
-    files = itertools.chain(*(sorted(path.glob("*.jsonl")) if path.is_dir() else [path] for path in paths))
+    """Yield the JSON object of each line of `files_in` some paths, and its place for messages."""
+    files = itertools.chain(*map(files_in, paths))
     lines = ((path, *numbered) for path in files for numbered in enumerate(path.read_text().splitlines(), start=1))
     for path, number, line in lines:
         where = f"{path}, line {number}"
@@ -486,7 +491,7 @@ def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
 
 
 def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record]:
-    """Return the records of several files, and of the ``*.jsonl`` in folders.
+    """Return the records of several files and folders, see `files_in`.
 
     Args:
         paths: Files of JSON lines, and folders; comparisons among the lines are left to `read_comparisons`.

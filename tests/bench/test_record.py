@@ -149,6 +149,9 @@ def test_comparison_survives_its_file_beside_records(tmp_path):
     for each in (a, comparison, b):
         append(tmp_path / "run.jsonl", each)
     assert read_all([tmp_path / "run.jsonl"]) == [a, b]
+    (tmp_path / "sets" / "one").mkdir(parents=True)
+    (tmp_path / "run.jsonl").rename(tmp_path / "sets" / "one" / "records.jsonl")
+    assert read_all([tmp_path / "sets"]) == [a, b], "a set lies in a folder of its own"
     assert read_comparisons([tmp_path])[0] == comparison
     ratio = comparison.ratio()
     assert math.log(ratio.value) == pytest.approx(0.2)
