@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import torch
 from pydantic import Field, ValidationError, model_validator
@@ -368,7 +368,15 @@ def are_on_two_cards(a: Record, b: Record) -> bool:
 # ------------------------------------------------------------------ files
 
 
-def append(path: Path, record: Record | Comparison) -> None:
+class HasLine(Protocol):
+    """Something that is kept as a line of JSON."""
+
+    def to_line(self) -> str:
+        """Return the line, with its end."""
+        ...
+
+
+def append(path: Path, record: HasLine) -> None:
     """Add one line and wait until it is on the disk.
 
     A line is one write to a file that is only ever appended to, so sweeps that write to one file at once do not mix

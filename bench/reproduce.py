@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Annotated, Any, Final
 
+import torch
 import typer
 
 from warpdrive_min.commands import verify
@@ -68,7 +71,9 @@ def reproduce(
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest relative difference that counts as reproduced.")
     ] = TOLERANCE,
-    out: Annotated[Path | None, typer.Option(help="Also write the new records to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the new records, or the answers on certificates, to this file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken.
@@ -76,7 +81,8 @@ def reproduce(
     Of certificates the runs are trained again, and compared to the bit.
     """
     if Path(run).suffix == ".json" or Path(run).is_dir():
-        _end([certified(path, as_json) for path in certificates(Path(run))], as_json)
+        keeps(*([out] if out else []), words=None)
+        _end([certified(path, as_json, out) for path in certificates(Path(run))], as_json)
     cut: list[str] = []
     try:
         chosen = find(read_all(records or searched(), cut), run, where or [])
@@ -162,8 +168,32 @@ def certificates(path: Path) -> list[Path]:
     return found
 
 
-def certified(path: Path, is_quiet: bool = False) -> Repetition:
-    """Train the run of a certificate again, compare all its bits, and print the answer unless it is to be quiet."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What became of a certificate, where and when."""
+
+    repetition: Repetition
+    machine: Mapping[str, Any]
+    """Of `machine.fingerprint`."""
+    git: Mapping[str, Any]
+    """Code that trained again, of `machine.git_state`."""
+    answered_at: str
+
+    def to_line(self) -> str:
+        """Return the answer as a line of JSON, with a count of what is not the same."""
+        said = asdict(self)
+        repetition = said.pop("repetition")
+        return json.dumps({**repetition, "differs": len(repetition["differs"]), **said}) + "\n"
+
+
+def certified(path: Path, is_quiet: bool = False, out: Path | None = None) -> Repetition:
+    """Train the run of a certificate again and compare all its bits; the answer is printed, and goes to ``out``.
+
+    Args:
+        path: The certificate.
+        is_quiet: Print nothing.
+        out: File of JSON lines to which the answer is added.
+    """
     try:
         verdict = verify.replayed(Certificate.read(path))
     except (WarpDriveError, OSError) as error:
@@ -178,6 +208,10 @@ def certified(path: Path, is_quiet: bool = False) -> Repetition:
         )
     if not is_quiet:
         typer.echo("\n".join(lines(repetition)))
+    if out is not None:
+        here = machine.fingerprint(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        append(out, Answer(repetition=repetition, machine=here, git=machine.git_state(machine.ROOT), answered_at=now))
     return repetition
 
 
@@ -317,8 +351,23 @@ def lines(repetition: Repetition) -> list[str]:
     if repetition.ratio is not None:
         value, low, high = repetition.ratio
         head += f", here/recorded {value:.3f} ({low:.3f} to {high:.3f})"
-    differs = [
-        f"  differs: {name}: {' -> '.join('none or unknown' if value is None else str(value) for value in both)}"
-        for name, both in repetition.differs.items()
-    ]
+    differs, many = [], Counter(map(_kind, repetition.differs))
+    for name, both in repetition.differs.items():
+        if many[_kind(name)] <= MOST_LISTED:
+            values = " -> ".join("none or unknown" if value is None else str(value) for value in both)
+            differs.append(f"  differs: {name}: {values}")
+    differs += [f"  differs: {n} {KINDS[kind]} (--json names them)" for kind, n in many.items() if n > MOST_LISTED]
     return [head, *(f"  {reason}" for reason in repetition.reasons), *differs]
+
+
+MOST_LISTED: Final = 3
+"""Sources, or kernels' machine code, that are named one by one; of more there is a count."""
+
+
+def _kind(name: str) -> str:
+    """Return what several things that differ have in common, or the name of one."""
+    return next((kind for kind in KINDS if name.startswith(f"{kind} ")), name)
+
+
+KINDS: Final = {"source": "sources", "machine code": "kernels, in their machine code"}
+"""Words before the names of things of which many may differ, and what several are."""

@@ -12,7 +12,7 @@ from bench.case import Skip
 from bench.measure import Curve
 from bench.point import Check
 from bench.record import SWEEPS, Context, append, read_all
-from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, compare, find
+from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, Repetition, compare, find, lines
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 from warpdrive_min.cli import app as train_app
 from warpdrive_min.training.certificate import Certificate
@@ -306,6 +306,25 @@ def test_certificates_are_replayed(name, code, says, certificates):
     assert says in output
     if name == "other.json":
         assert f"policy/x after iteration 2: {'0' * 64} recorded, missing here" in output
+
+
+def test_answers_on_certificates_are_kept(certificates, tmp_path):
+    """A line for each, with the machine and the commit; sources that differ are counted where they are many."""
+    bench("reproduce", certificates, "--out", tmp_path / "answers.jsonl", exits=5)
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [(each["name"], each["verdict"]) for each in answers] == [
+        ("cut", "BROKEN"),
+        ("good", "REPRODUCED"),
+        ("other", "NOT REPRODUCED"),
+    ]
+    assert all(each["machine"]["cores"] and each["git"]["sha"] and each["answered_at"] for each in answers)
+    differs = {f"source {n}.py": ("a", "b") for n in range(4)} | {"commit": ("a", None), "machine code step": (1, 2)}
+    said = lines(Repetition(name="x", verdict="REPRODUCED", reasons=(), differs=differs))
+    assert said[1:] == [
+        "  differs: commit: a -> none or unknown",
+        "  differs: machine code step: 1 -> 2",
+        "  differs: 4 sources (--json names them)",
+    ]
 
 
 def test_published_certificates_are_named_after_their_runs(certificates):
