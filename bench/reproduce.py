@@ -369,5 +369,9 @@ def _kind(name: str) -> str:
     return next((kind for kind in KINDS if name.startswith(f"{kind} ")), name)
 
 
-KINDS: Final = {"source": "sources", "machine code": "kernels, in their machine code"}
+KINDS: Final = {
+    "source": "sources",
+    "dependency": "packages or compilers",
+    "machine code": "kernels, in their machine code",
+}
 """Words before the names of things of which many may differ, and what several are."""
