@@ -69,9 +69,9 @@ COLUMNS: Final[Sequence[Column[Row]]] = (
     Column("case", lambda row: row[1].case, is_choice=True),
     Column("point", lambda row: point_label(row[1].point)),
     Column("backend", lambda row: BACKEND.text(row[1]), is_choice=True),
-    Column("before", lambda row: number(abs(_rate(row[0]))), lambda row: abs(_rate(row[0]))),
-    Column("commit before", lambda row: commit_label(row[0])),
-    Column("now", lambda row: number(abs(_rate(row[1]))), lambda row: abs(_rate(row[1]))),
-    Column("commit", lambda row: commit_label(row[1])),
     Column("now / before", lambda row: f"{_share(row):.2f}", _share),
+    Column("before", lambda row: number(abs(_rate(row[0]))), lambda row: abs(_rate(row[0]))),
+    Column("now", lambda row: number(abs(_rate(row[1]))), lambda row: abs(_rate(row[1]))),
+    Column("commit before", lambda row: commit_label(row[0])),
+    Column("commit", lambda row: commit_label(row[1])),
 )
