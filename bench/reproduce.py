@@ -174,9 +174,9 @@ class Answer:
 
     repetition: Repetition
     machine: Mapping[str, Any]
-    """Of `machine.fingerprint`."""
+    """Fields of `machine.fingerprint`."""
     git: Mapping[str, Any]
-    """Code that trained again, of `machine.git_state`."""
+    """Commit of the code that trained again, see `machine.git_state`."""
     answered_at: str
 
     def to_line(self) -> str:
