@@ -170,7 +170,7 @@ def certificates(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What became of a certificate, where and when."""
+    """Answer on a certificate, with where and when."""
 
     repetition: Repetition
     machine: Mapping[str, Any]

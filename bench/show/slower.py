@@ -1,4 +1,4 @@
-"""What has become slower: points whose newest record is beaten by an older one on the same hardware."""
+"""Points that have become slower: their newest record is beaten by an older one on the same hardware."""
 
 from __future__ import annotations
 
