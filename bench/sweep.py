@@ -21,7 +21,7 @@ from .at_once import run_points
 from .case import Case, Job
 from .cases import CASES
 from .judge import key, name_of, point_key
-from .point import Preset, PresetName, passes
+from .point import ABSENT, Preset, PresetName, passes
 from .record import RESULTS, SWEEPS, Context, Record, append, read_all, there
 from .show import render
 from .show.records import by_machine
@@ -144,11 +144,13 @@ def command(
 
 
 def require_known(conditions: Sequence[str]) -> None:
-    """Make sure that AXIS=VALUE conditions name axes and values that a case has; raises BadParameter."""
+    """Make sure that AXIS=VALUE conditions name axes, and `ABSENT` or values, that a case has; raises BadParameter."""
     known: dict[str, dict[str, None]] = {}
     for preset, case in itertools.product(PresetName, CASES.values()):
         for axis, values in case.axes(preset.value).items():
             known.setdefault(axis, {}).update(dict.fromkeys(map(str, values)))
+    for each in known.values():
+        each[ABSENT] = None
     for condition in conditions:
         axis, _, text = condition.partition("=")
         if axis not in known or text not in known[axis]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+import typer
 from rich.console import Console
 
 from bench import documents, machine, plots, sweep
@@ -106,6 +107,14 @@ def cartpoles(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
         return list(sweep.run(todo, Context.here("smoke", run_id="test"), file, run_points))
+
+
+def test_points_without_an_axis_are_chosen_by_absent():
+    """The word is known for every axis, and a wrong value is told of it."""
+    sweep.require_known(["population=absent", "exact=True"])
+    assert {job.point.get("population") for job in sweep.jobs("full", ["case=learn", "population=absent"])} == {None}
+    with pytest.raises(typer.BadParameter, match=r"population=7: unknown \(known: 256, 1024, absent\)"):
+        sweep.require_known(["population=7"])
 
 
 def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
