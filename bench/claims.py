@@ -191,9 +191,9 @@ def own_claims(records: Sequence[Record]) -> list[Claim]:
     best: dict[tuple[Any, ...], tuple[bool, float, Claim]] = {}
     groups = groups_of(ours, lambda record: (point_key(record.case, _without_seed(record.point)), worker(record)))
     for of_point in groups.values():
-        claim, is_repeated = _own_claim(of_point)
-        if claim is None:
+        if (found := _own_claim(of_point)) is None:
             continue
+        claim, is_repeated = found
         case, point = of_point[0].case, of_point[0].point
         key = (case, *(point.get(axis) for axis in ("env", "implementation", "algorithm", "learner")))
         score = -claim.low if claim.direction == "lower" else claim.low
@@ -206,7 +206,7 @@ def _without_seed(point: Point) -> dict[str, Any]:
     return {axis: value for axis, value in point.items() if axis != "seed"}
 
 
-def _own_claim(records: Sequence[Record]) -> tuple[Claim | None, bool]:
+def _own_claim(records: Sequence[Record]) -> tuple[Claim, bool] | None:
     """Return what is claimed of records of one point on one kind of hardware, and whether another run has it, too.
 
     The seeds of `learn`, of which none may lack, are one point.
@@ -222,7 +222,7 @@ def _own_claim(records: Sequence[Record]) -> tuple[Claim | None, bool]:
         unit, direction = "s", "lower"
     newest = query.estimate(records)
     if newest is None:
-        return None, False
+        return None
     before = query.estimate([each for each in records if each.run_id != newest.run_id])
     claimed = before or newest
     claim = Claim(

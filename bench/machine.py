@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -143,13 +144,8 @@ def loop_ns() -> int:
     Cores of a virtual machine may share their execution units with those of another one, of which `/proc/stat` tells
     nothing.
     """
-    times = []
-    for _ in range(5):
-        start = time.perf_counter_ns()
-        for _ in range(LOOP_TURNS):
-            pass
-        times.append(time.perf_counter_ns() - start)
-    return sorted(times)[2]
+    times = timeit.repeat(number=LOOP_TURNS, repeat=5, timer=time.perf_counter_ns)
+    return int(sorted(times)[2])
 
 
 LOOP_TURNS: Final = 50_000

@@ -11,7 +11,6 @@ from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Annotated, Any, Final
 
-import torch
 import typer
 
 from warpdrive_min.commands import verify
@@ -82,7 +81,13 @@ def reproduce(
     """
     if Path(run).suffix == ".json" or Path(run).is_dir():
         keeps(*([out] if out else []), words=None)
-        _end([certified(path, as_json, out) for path in certificates(Path(run))], as_json)
+        here = Context.here("full")
+        repetitions = []
+        for path in certificates(Path(run)):
+            repetitions.append(certified(path, as_json))
+            if out is not None:
+                append(out, Answer.of(repetitions[-1], here))
+        _end(repetitions, as_json)
     cut: list[str] = []
     try:
         chosen = find(read_all(records or searched(), cut), run, where or [])
@@ -179,6 +184,12 @@ class Answer:
     """Commit of the code that trained again, see `machine.git_state`."""
     answered_at: str
 
+    @classmethod
+    def of(cls, repetition: Repetition, here: Context) -> Answer:
+        """Date what was found on this machine."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(repetition=repetition, machine=here.machine, git=here.git, answered_at=now)
+
     def to_line(self) -> str:
         """Return the answer as a line of JSON, with a count of what is not the same."""
         said = asdict(self)
@@ -186,14 +197,8 @@ class Answer:
         return json.dumps({**repetition, "differs": len(repetition["differs"]), **said}) + "\n"
 
 
-def certified(path: Path, is_quiet: bool = False, out: Path | None = None) -> Repetition:
-    """Train the run of a certificate again and compare all its bits; the answer is printed, and goes to ``out``.
-
-    Args:
-        path: The certificate.
-        is_quiet: Print nothing.
-        out: File of JSON lines to which the answer is added.
-    """
+def certified(path: Path, is_quiet: bool = False) -> Repetition:
+    """Train the run of a certificate again, compare all its bits, and print the answer unless it is to be quiet."""
     try:
         verdict = verify.replayed(Certificate.read(path))
     except (WarpDriveError, OSError) as error:
@@ -208,10 +213,6 @@ def certified(path: Path, is_quiet: bool = False, out: Path | None = None) -> Re
         )
     if not is_quiet:
         typer.echo("\n".join(lines(repetition)))
-    if out is not None:
-        here = machine.fingerprint(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        append(out, Answer(repetition=repetition, machine=here, git=machine.git_state(machine.ROOT), answered_at=now))
     return repetition
 
 
