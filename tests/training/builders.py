@@ -72,6 +72,12 @@ FAST = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 """Backends that run here, but for Numba's simulator."""
 
 
+def need_interpreter() -> None:
+    """Skip what wants Triton's kernels interpreted: on a machine with a GPU they are compiled."""
+    if torch.cuda.is_available():
+        pytest.skip("Triton's kernels are interpreted where there is no GPU")
+
+
 def runs_here(*names):
     """Return the named runs on every backend here as test parameters; in Numba's simulator the first one alone."""
     return [

@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from tests.training.builders import need_interpreter
 from warpdrive_min.training import arrays, fused, keeping
 from warpdrive_min.training.algorithms import actor_critic, optimiser
 from warpdrive_min.training.fused import cpu
@@ -23,8 +24,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def interpret(monkeypatch) -> None:
     """Let training on a CPU go through Triton's kernels, which are interpreted; skips where they are compiled."""
-    if DEVICE.type == "cuda":
-        pytest.skip("Triton's kernels are interpreted where there is no GPU")
+    need_interpreter()
     monkeypatch.setattr(cpu, "is_supported", lambda: False)
     for module in (fused, actor_critic, arrays, keeping, optimiser):
         monkeypatch.setattr(module, "is_supported", lambda device: True)

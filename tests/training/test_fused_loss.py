@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.training.fused_support import DEVICE
+from tests.training import fused_support  # noqa: F401  (skips without Triton)
+from tests.training.builders import need_interpreter
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
@@ -29,8 +30,8 @@ CLIP = 0.2
 @pytest.fixture(autouse=True)
 def _one_device(request):
     """Arrays are a CPU's, whose kernels are interpreted, except in the test that is marked."""
-    if DEVICE.type == "cuda" and not request.node.get_closest_marker("gpu"):
-        pytest.skip("kernels are compiled here, not interpreted")
+    if not request.node.get_closest_marker("gpu"):
+        need_interpreter()
 
 
 def arrays(space, n_rollout=ROLLOUT, n_rows=ROWS, n_agents=N_AGENTS, *, masks=False, indices=False, seed=0):
