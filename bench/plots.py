@@ -108,7 +108,7 @@ def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart
         for make in of_case
     ]
     made += [make(with_past if make is across.history else ordered) for make in across.CHARTS]
-    return [chart for chart in made if chart.panels]
+    return [chart for each in made if (chart := each.with_points()).panels]
 
 
 def _by_case(records: Iterable[Record]) -> list[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from ..measure import Metric
@@ -106,6 +106,11 @@ class Chart:
     def has_bars(self) -> bool:
         """True: its series are bars, one after the other."""
         return any("hatch" in series.style for panel in self.panels for series in panel.series)
+
+    def with_points(self) -> Chart:
+        """Return it without series that have no point, and without panels that are left with no series."""
+        full = [replace(panel, series=[each for each in panel.series if each.points]) for panel in self.panels]
+        return replace(self, panels=[panel for panel in full if panel.series])
 
 
 MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]

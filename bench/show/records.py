@@ -11,7 +11,7 @@ from ..groups import groups_of
 from ..machine import kind
 from ..measure import Metric
 from ..point import ORACLE, PLAIN
-from ..record import ALONE, Record
+from ..record import ALONE, Record, are_on_two_cards
 from .labels import ENV_NAME
 
 
@@ -95,9 +95,9 @@ def between(value: float, low: float, high: float) -> Metric:
 
 
 def times_baseline(record: Record, base: Record) -> Metric | None:
-    """Return how many times faster a record is than its baseline; None where one of them has no figure."""
+    """Return how many times faster a record is than its baseline; None: they are of two cards, or one has no figure."""
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
-    if own is None or reference is None:
+    if own is None or reference is None or are_on_two_cards(record, base):
         return None
     return between(own.value / reference.value, own.low / reference.high, own.high / reference.low)
 

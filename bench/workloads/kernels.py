@@ -34,7 +34,7 @@ from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
 from ..measure import Timed
 from ..point import ON_CPU, Check, Point, Preset
-from ..record import Record
+from ..record import Record, are_on_two_cards
 from ..show.charts import Axis, Chart, rows
 from ..show.labels import MEDIANS, is_ours, maker, plural
 from ..show.records import grouped, latest, rate_of
@@ -614,18 +614,20 @@ def launch_points(preset: Preset) -> list[Point]:
 
 
 def samplers_chart(records: Sequence[Record]) -> Chart:
-    """Return the rate of each sampler in a row of its own, and its ratio to torch on the same device."""
+    """Return the rate of each sampler in a row of its own, and its ratio to torch on the same device, a card or CPU."""
     shown = latest(records)
     panels = []
     for (n_envs, n_agents, n_actions), found in grouped(shown, "n_envs", "n_agents", "n_actions").items():
         by_rate = sorted(found, key=lambda record: (record.threads is not None, -rate_of(record, "samples_per_s")))
         torch = [record for record in found if record.point["implementation"] == "torch.multinomial"]
-        base = {record.threads is None: rate_of(record, "samples_per_s") for record in torch}
+        base = {record.threads is None: record for record in torch}
         title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
 
-        def over_torch(record: Record, base: Mapping[bool, float] = base) -> str:
+        def over_torch(record: Record, base: Mapping[bool, Record] = base) -> str:
             other = base.get(record.threads is None)
-            return f"{rate_of(record, 'samples_per_s') / other:.3g} x" if other else ""
+            if other is None or are_on_two_cards(record, other):
+                return ""
+            return f"{rate_of(record, 'samples_per_s') / rate_of(other, 'samples_per_s'):.3g} x"
 
         panels.append(rows(title, by_rate, "samples_per_s", _sampler_name, over_torch))
     return Chart(

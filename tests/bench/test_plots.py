@@ -160,6 +160,10 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
     assert [list(line.get_ydata()) for line in rates.get_lines()] == [[8e6], [1e6]]
     assert list(factors.get_lines()[0].get_ydata()) == [8.0]
     assert not neighbors_chart([both[0], searched(8e6, "grid", 500, run_id="other")]).panels
+    cards = [
+        each.model_copy(update={"machine": each.machine | {"gpu_uuid_hash": str(n)}}) for n, each in enumerate(both)
+    ]
+    assert len(neighbors_chart(cards).with_points().panels) == 1, "two cards make no ratio"
 
 
 def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
