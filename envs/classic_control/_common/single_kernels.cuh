@@ -200,13 +200,13 @@ constexpr int LINE = 64;
 constexpr int greatest_divisor(const int a, const int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
 constexpr int NEIGHBOURS = LINE / greatest_divisor(LINE, sizeof(Seen));
 
-// Neighbours of a thread, itself among them, as bits of lanes, of those that play.
-WD_FN unsigned neighbours(const unsigned lanes) { return __match_any_sync(lanes, WD_THREAD % 32 / NEIGHBOURS); }
+// Neighbours of a thread, itself among them, as bits of lanes.
+WD_FN unsigned neighbours() { return __match_any_sync(0xFFFFFFFFu, WD_THREAD % 32 / NEIGHBOURS); }
 
 // Whether an episode of a thread or of one of its neighbours ended. Where each step has rows of its own all of them then
 // write what they see: memory takes a whole line much faster than a part of one.
-WD_FN bool any_near(const bool is_done, const unsigned lanes, const unsigned near) {
-  return (__ballot_sync(lanes, is_done) & near) != 0u;
+WD_FN bool any_near(const bool is_done, const unsigned near) {
+  return (__ballot_sync(0xFFFFFFFFu, is_done) & near) != 0u;
 }
 
 #endif
@@ -236,43 +236,43 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
                    const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
                    int* draws, const int* seed, int stream, int n_steps, int n_envs) {
 #if defined(__CUDACC__)
-  WD_EACH_ENV(local, env) {
-    const int n_lanes = wd_min(32, wd_min(ENVS_PER_BLOCK - local, n_envs - env) + WD_THREAD % 32);
-    const unsigned lanes = 0xFFFFFFFFu >> (32 - n_lanes), near = neighbours(lanes);
-    const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]};
-    const int seed_low = RANDOM ? seed[0] : 0, seed_high = RANDOM ? seed[1] : 0;
-    Playing at = {wd_load<State>(state[env][0]), {}, _timestep_[env], _episode_[env]};
-    const unsigned first_word = RANDOM ? draws[env] : 0;
-    wd_words words = {0u, 0u, 0u, 0u};
-    Action action = 0;
-    for (int k = 0; k < n_steps;) {
-      draw_next_start(at, env, start_seed, state_reset_pool);
-      for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
-        const long long row = static_cast<long long>(k) * n_envs + env;
-        if (RANDOM) {
-          const unsigned word = first_word + k;
-          if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
-          action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
-        } else {
-          action = sampled_actions[row][0][0];
-        }
-        float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
-        const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
-        if (KEEP_ALL && any_near(at.is_terminal | at.out_of_time, lanes, near))
-          wd_store(final_observations[row][0], led_to);
-        if (KEEP_ALL) {
-          keep_step(at, action, sampled_actions[row][0], observations[row][0], rewards[row]);
-          keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
-        }
+  static_assert(THREADS == ENVS_PER_BLOCK, "a thread has an environment");
+  // The last warp's threads beyond the environments play the last one, too, and write the same: a warp acts as a whole.
+  const int env = wd_min(WD_FIRST_ENV + WD_THREAD, n_envs - 1);
+  const unsigned near = neighbours();
+  const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]};
+  const int seed_low = RANDOM ? seed[0] : 0, seed_high = RANDOM ? seed[1] : 0;
+  Playing at = {wd_load<State>(state[env][0]), {}, _timestep_[env], _episode_[env]};
+  const unsigned first_word = RANDOM ? draws[env] : 0;
+  wd_words words = {0u, 0u, 0u, 0u};
+  Action action = 0;
+  WD_SYNC();  // before the state that others start from is written
+  for (int k = 0; k < n_steps;) {
+    draw_next_start(at, env, start_seed, state_reset_pool);
+    for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
+      const long long row = static_cast<long long>(k) * n_envs + env;
+      if (RANDOM) {
+        const unsigned word = first_word + k;
+        if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
+        action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
+      } else {
+        action = sampled_actions[row][0][0];
+      }
+      float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
+      const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
+      if (KEEP_ALL) {
+        keep_step(at, action, sampled_actions[row][0], observations[row][0], rewards[row]);
+        keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
+        if (any_near(at.is_terminal | at.out_of_time, near)) wd_store(final_observations[row][0], led_to);
       }
     }
-    if (!KEEP_ALL) keep_step(at, action, sampled_actions[env][0], observations[env][0], rewards[env]);
-    keep_flags(at, _done_ + env, terminated + env, truncated + env);
-    wd_store(state[env][0], at.state);
-    _timestep_[env] = at.timestep;
-    _episode_[env] = at.episode;
-    if (RANDOM) draws[env] = first_word + n_steps;
   }
+  if (!KEEP_ALL) keep_step(at, action, sampled_actions[env][0], observations[env][0], rewards[env]);
+  keep_flags(at, _done_ + env, terminated + env, truncated + env);
+  wd_store(state[env][0], at.state);
+  _timestep_[env] = at.timestep;
+  _episode_[env] = at.episode;
+  if (RANDOM) draws[env] = first_word + n_steps;
 #else
   Lanes at;
   bool are_alike = true;
@@ -364,7 +364,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   Playing at = {wd_load<State>(state[env][0]), wd_load<Seen>(observations[env][0]), _timestep_[env], _episode_[env]};
   const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]}, seed_low = seed[0], seed_high = seed[1];
   const unsigned first_word = draws[env];
-  const unsigned near = neighbours(0xFFFFFFFFu);
+  const unsigned near = neighbours();
   wd_words words = {0u, 0u, 0u, 0u};
   WD_SYNC();  // before the state that others start from is written
   for (int k = 0; k < n_steps; ++k) {
@@ -378,7 +378,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     float* const ended = KEEPS_ENDS || !is_own ? nullptr : final_observations[env][0];
     const Seen led_to = play(at, drawn.action, env, ended, start_seed, state_reset_pool);
     const bool is_done = at.is_terminal | at.out_of_time;
-    if (KEEPS_ENDS && any_near(is_done, 0xFFFFFFFFu, near) && is_own) wd_store(final_observations[row][0], led_to);
+    if (KEEPS_ENDS && any_near(is_done, near) && is_own) wd_store(final_observations[row][0], led_to);
     if (RECORDS && is_own) {
       record_step(recorder, env, at.reward, is_done, at.out_of_time, final_observations);
       successes[kept] = terminated[kept] = at.is_terminal;

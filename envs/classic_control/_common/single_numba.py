@@ -144,6 +144,8 @@ def kernels(
             s, seen, reward, is_terminal = outcome(s, action)
             timestep = int32(timestep + 1)
             out_of_time = timestep >= episode_length
+            if keep_all:  # that of every step: memory takes whole lines much faster than parts of them
+                store_row(rows.final_observations[k], env, seen)
             if is_terminal or out_of_time:
                 has_final, final = True, seen
                 s = start(env, episode, reset_seed, pool)
@@ -151,8 +153,6 @@ def kernels(
                 episode = int32(episode + 1)
                 timestep = int32(0)
             if keep_all:
-                if is_terminal or out_of_time:
-                    store_row(rows.final_observations[k], env, final)
                 put(row_of(rows, k), env, action, seen, reward, is_terminal, out_of_time)
         store_row(state, env, s)
         episodes.timestep[env] = timestep
