@@ -159,7 +159,7 @@ class EnvWrapper:
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
         self._of_one_row: CUDAFunctionManager | None = None
-        self._bound: dict[tuple[int, Keep, str | Policy], tuple[Launch, Any]] = {}
+        self._bound: dict[tuple[int, Keep, str | Policy, str], tuple[Launch, Any]] = {}
         self._sampler: CUDASampler | None = None
         for name, stages in sequences.items():
             self.cuda_function_manager.define_sequence(name, stages)
@@ -401,7 +401,8 @@ class EnvWrapper:
         They are the same to the bit as single draws and steps with ``exact``, on every backend; without it, where both
         kernels are compiled to the same arithmetic. On a GPU, and on `host`, one launch takes them all where it can
         (`rollout_mode`, `rollout_mode_of`). What a policy computes differs by rounding, and so may a draw that rounding
-        decides. The first call compiles.
+        decides; on a GPU its products are of TF32 where `torch.set_float32_matmul_precision` lets torch's be. The first
+        call compiles.
 
         Args:
             n_steps: How many.
@@ -421,9 +422,10 @@ class EnvWrapper:
         if isinstance(policy, torch.Tensor) or sampler is not None:
             launch, steps = self.bound_rollout(n_steps, policy, keep=keep, sampler=sampler)
         else:
-            if (n_steps, keep, policy) not in self._bound:
-                self._bound[n_steps, keep, policy] = self.bound_rollout(n_steps, policy, keep=keep)
-            launch, steps = self._bound[n_steps, keep, policy]
+            key = n_steps, keep, policy, torch.get_float32_matmul_precision()
+            if key not in self._bound:
+                self._bound[key] = self.bound_rollout(n_steps, policy, keep=keep)
+            launch, steps = self._bound[key]
         launch()
         return steps
 

@@ -188,7 +188,8 @@ class Rollouts:
             ConfigError: As `bound_policy`.
         """
         self._check_policy(policy)
-        kernel = self._kernel_of(_perceptron_of(policy))
+        perceptron = _perceptron_of(policy)
+        kernel = self._kernel_of(perceptron, is_tf32=_takes_tf32(perceptron))
         return RolloutMode("stepwise", kernel) if isinstance(kernel, str) else RolloutMode("fused")
 
     def bound_policy(
@@ -211,7 +212,7 @@ class Rollouts:
         if keeps_all:
             given[Constants.OBSERVATIONS] = seen[1:]
         perceptron = _perceptron_of(policy)
-        kernel = self._kernel_of(perceptron, keeps_all=keeps_all)
+        kernel = self._kernel_of(perceptron, keeps_all=keeps_all, is_tf32=_takes_tf32(perceptron))
         if isinstance(kernel, str):
             act = self._act_stepwise(n_steps, policy, given, said, sampler)
         else:
@@ -531,6 +532,11 @@ def _perceptron_of(policy: Policy) -> Perceptron | str:
     """Return the layers of a policy, or why there are none for kernels."""
     found = getattr(policy, "as_perceptron", None)
     return found() if found else f"{type(policy).__name__} does not say what its layers are, by as_perceptron()"
+
+
+def _takes_tf32(policy: Perceptron | str) -> bool:
+    """Tell whether products of a policy may be of TF32, as torch's may be now; those of an exact one never are."""
+    return torch.get_float32_matmul_precision() != "highest" and isinstance(policy, Perceptron) and not policy.in_order
 
 
 def obstacle_of(functions: CUDAFunctionManager, step: str, sequences: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
 from warpdrive_min.rollouts import Policy, PolicySteps, Steps
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models import FullyConnected
 
 from ..case import Skip
@@ -38,8 +39,8 @@ WIDE: Final = 32_768
 """Most environments of one agent that a twin with a policy has: with many to a thread of a CPU blocks are wider."""
 STEPS_OF_A_LAUNCH: Final = 100
 MOST_ENVS_OF_A_POLICY: Final = 100_000
-ROUNDING: Final = 1e-5
-"""Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer."""
+ROUNDING: Final = {"fp32": 1e-5, "tf32": 5e-3}
+"""Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer, by precision."""
 
 
 def many_steps(point: Point) -> Timed:
@@ -77,16 +78,17 @@ def steps_of_policy(point: Point) -> Timed:
     backend = available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     model, is_fused = network(point, wrapper), point["mode"] == "fused"
-    form = wrapper.rollout_mode_of(model)
-    if is_fused and form.name != "fused":
-        raise Skip(f"{point['env']} on {point['backend']} steps one by one: {form.reason}")
     acting: Policy = model if is_fused else lambda seen: model(seen)  # of which no kernel knows the layers
     n_steps = STEPS_OF_A_LAUNCH if is_fused or backend.captures_graphs else EAGER_STEPS
-    launch, steps = wrapper.bound_rollout(n_steps, acting, keep=point["kept"])
-    launch()
-    run = capture(backend, launch) if point["mode"] == "graph" else launch
+    with precision_of(point):
+        form = wrapper.rollout_mode_of(model)
+        if is_fused and form.name != "fused":
+            raise Skip(f"{point['env']} on {point['backend']} steps one by one: {form.reason}")
+        launch, steps = wrapper.bound_rollout(n_steps, acting, keep=point["kept"])
+        launch()
+        run = capture(backend, launch) if point["mode"] == "graph" else launch
     # Products on matrix units are no operations of the float32 units, whose rate is the limit.
-    n_products = 0 if is_fused and backend.captures_graphs else n_weights(model)
+    n_products = 0 if (is_fused and backend.captures_graphs) or "precision" in point else n_weights(model)
     return stepping(
         point,
         Repeated(run, n_steps, point["mode"]),
@@ -95,6 +97,11 @@ def steps_of_policy(point: Point) -> Timed:
         n_ops=wrapper.env.ops_per_step + n_products,
         snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
     )
+
+
+def precision_of(point: Point) -> AbstractContextManager[None]:
+    """Return the context in which a policy's products are bound: of float32, or of what the point says."""
+    return precision(point.get("precision", "fp32"), BACKENDS[point["backend"]].device)
 
 
 def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
@@ -117,7 +124,9 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     n_envs = min(point["n_envs"], WIDE) if point["n_agents"] == 1 else checked_envs(point)
     twin, oracle = exact_pair(point, n_envs)
     model = network(point, twin)
-    of_twin = twin.rollout(CHECKED_STEPS, model if point["mode"] == "fused" else lambda seen: model(seen), keep="all")
+    acting: Policy = model if point["mode"] == "fused" else lambda seen: model(seen)
+    with precision_of(point):
+        of_twin = twin.rollout(CHECKED_STEPS, acting, keep="all")
     got = {name: tensor.cpu() for name, tensor in of_twin._asdict().items()}
     first = oracle.cuda_data_manager.tensor("observations")[None].clone()
     want = oracle.rollout(CHECKED_STEPS, got["sampled_actions"], keep="all")._asdict()
@@ -127,10 +136,12 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     apart = errors({name: tensor for name, tensor in want.items() if name != FINAL_OBSERVATIONS}, got)
     moved = max(error for name, error in apart.items() if name not in ("values", "log_probs"))
     said = max(apart["values"], apart["log_probs"])
-    n_wrong = wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), log_probs[:, :, 0].double().exp().numpy())
+    rounding = ROUNDING[point.get("precision", "fp32")]
+    probabilities = log_probs[:, :, 0].double().exp().numpy()
+    n_wrong = wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), probabilities, rounding)
     is_finite = bool(torch.isfinite(steps.observations).all() and torch.isfinite(steps.log_probs).all())
     return Check(
-        passed=is_finite and moved == 0 and said <= ROUNDING and n_wrong == 0,
+        passed=is_finite and moved == 0 and said <= rounding and n_wrong == 0,
         max_error=max(moved, said),
         oracle=f"NumPy and torch, {n_envs} environments, {CHECKED_STEPS} steps at once",
         detail=f"largest difference of a twin with exact floats: {moved:g} in what steps lead to, {said:g} in "
@@ -139,13 +150,13 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     )
 
 
-def wrong_draws(actions: np.ndarray, probabilities: np.ndarray) -> int:
-    """Count actions (n_steps, n_envs) that the sampler does not draw from probabilities, unless `ROUNDING` decides."""
+def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
+    """Count actions (n_steps, n_envs) that the sampler does not draw from probabilities, unless rounding decides."""
     ends, n_wrong = probabilities.cumsum(-1), 0
     for step, (taken, until) in enumerate(zip(actions, ends, strict=True)):
         words = philox(step // 4, np.arange(len(taken)), 0, STREAM_ACTIONS, *seed_words(SEED))
         drawn = uniform(words[step % 4])[:, None]
-        is_clear = (np.abs(until - drawn) > ROUNDING).all(-1)
+        is_clear = (np.abs(until - drawn) > rounding).all(-1)
         n_wrong += int((is_clear & (taken != (until > drawn).argmax(-1))).sum())
     return n_wrong
 
@@ -197,10 +208,11 @@ def many_steps_points(preset: Preset) -> list[Point]:
         for mode, kept in modes(backend)
     ]
     return points + [
-        place("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64")
+        place("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)
         for n_envs in sizes[CARTPOLE]
         if n_envs <= MOST_ENVS_OF_A_POLICY
         for backend, single in WITH_POLICY.items()
+        for how in ([{}, {"precision": "tf32"}] if backend in ON_GPU else [{}])
         for mode in (single, "fused")
     ]
 

@@ -25,7 +25,7 @@ from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
 from warpdrive_min.rollouts import CHOICE, PolicySteps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.exact import Exact
-from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.recurrent import GRU
 
@@ -203,18 +203,47 @@ def test_mode_says_why_a_policy_steps_one_by_one():
 
 def test_the_kernel_that_is_tried_is_the_one_that_acts(monkeypatch):
     """A rollout compiles one kernel with a policy, and its mode, if asked before, the same."""
-    wrapper, compiled_with = made("cartpole", "host", 2), list[dict[str, Any]]()
-    compile_it = wrapper.backend.compile
+    wrapper = made("cartpole", "host", 2)
+    compiled_with = compiled_by(wrapper, monkeypatch)
+    model = model_of(wrapper, fc_dims=(8,))
+    assert wrapper.rollout_mode_of(model).name == "fused"
+    wrapper.rollout(2, model)
+    assert [each["KEEP_ALL"] for each in compiled_with if "HIDDEN1" in each] == [False]
+
+
+def compiled_by(wrapper: EnvWrapper, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return a list to which the constants of every kernel that is compiled from now on are added."""
+    compiled_with, compile_it = list[dict[str, Any]](), wrapper.backend.compile
 
     def counted(source: Any, constants: Any) -> Any:
         compiled_with.append(constants)
         return compile_it(source, constants)
 
     monkeypatch.setattr(wrapper.backend, "compile", counted)
-    model = model_of(wrapper, fc_dims=(8,))
-    assert wrapper.rollout_mode_of(model).name == "fused"
-    wrapper.rollout(2, model)
-    assert [each["KEEP_ALL"] for each in compiled_with if "HIDDEN1" in each] == [False]
+    return compiled_with
+
+
+@pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] in ("host", "pycuda")])
+def test_products_are_of_tf32_where_those_of_torch_may_be(backend, monkeypatch):
+    """The same rollout is of float32 before and after, and an exact network's always; a CPU has no TF32."""
+    wrapper = made("cartpole", backend, 135)
+    model, exact = model_of(wrapper, fc_dims=(64, 64)), model_of(wrapper, fc_dims=(8,))
+    exact.fc.exact = Exact(BACKENDS[backend])
+    compiled_with = compiled_by(wrapper, monkeypatch)
+    said = []
+    for name in ("fp32", "tf32", "fp32"):
+        with precision(name, wrapper.cuda_data_manager.device):
+            steps = wrapper.rollout(N_STEPS, model, keep="all")
+            wrapper.rollout(2, exact)
+        seen = torch.cat([steps.first_observations[None], steps.observations[:-1]])
+        with torch.no_grad():
+            logits, _ = model(seen)
+        of_actions = torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
+        said.append((steps.log_probs - of_actions).abs().max().item())
+    assert max(said[0], said[2]) <= TOLERANCE
+    assert said[1] <= TOLERANCE if backend == "host" else TOLERANCE < said[1] <= 5e-3
+    of_policy = [each for each in compiled_with if "HIDDEN1" in each]
+    assert sorted((each["HIDDEN1"], each["TF32"]) for each in of_policy) == [(8, False), (64, False), (64, True)]
 
 
 def test_several_agents_and_masks_act_one_by_one():
