@@ -442,19 +442,23 @@ class Rollouts:
         given: Mapping[str, torch.Tensor],
         counters: Mapping[str, Argument],
     ) -> Launch:
-        flags = {name: tensor for name, tensor in given.items() if name in FLAGS}
+        data, flags = self._subject.data, {name: tensor for name, tensor in given.items() if name in FLAGS}
+        rows, numbers, copies = dict(given), dict[str, torch.Tensor](), list[tuple[torch.Tensor, torch.Tensor]]()
         if manager.backend.language == "cuda_c":
-            rows, numbers = self._flat_rows(given), {}
-        else:  # whose flags are numbers
-            numbers = {name: flag.int() for name, flag in flags.items()}
-            rows = {**given, **numbers}
-        launch = manager.bind(ROLLOUT, self._subject.data, **rows, **counters, n_steps=n_steps)
+            rows = self._flat_rows(given)
+        elif any(each.dtype for each in manager.kernel(ROLLOUT).parameters if each.name in FLAGS):
+            numbers = {name: flag.int() for name, flag in flags.items()}  # as those of a single step
+            rows |= numbers
+            copies = [(flags[name], number) for name, number in numbers.items()]
+        else:
+            copies = [(data.tensor(name), flag[-1]) for name, flag in flags.items()]
+        launch = manager.bind(ROLLOUT, data, **rows, **counters, n_steps=n_steps)
         keep_last = self._keeping_last({**given, **numbers} if flags else {})
 
         def launch_and_keep_last() -> None:
             launch()
-            for name, number in numbers.items():
-                flags[name].copy_(number)
+            for to, written in copies:
+                to.copy_(written)
             keep_last()
 
         return launch_and_keep_last

@@ -97,6 +97,11 @@ def sincos_of(exact: bool) -> Callable[[Any], Any]:
     return _exact_sincos if exact else _library_sincos
 
 
+def quotient_of(exact: bool) -> Callable[[Any, Any], Any]:
+    """Return the device function that divides: as IEEE 754 says, or within 2 ulp and without a branch."""
+    return _exact_quotient if exact else _fast_quotient
+
+
 @cuda.jit(device=True)
 def exp(x):
     """Return e^x; 0 below -87 and for NaN, infinite above 88."""
@@ -165,13 +170,16 @@ if config.ENABLE_CUDASIM:
     def _library_sincos(x: np.float32) -> tuple[np.float32, np.float32]:
         return np.float32(math.sin(x)), np.float32(math.cos(x))
 
+    def _fast_quotient(a: np.float32, b: np.float32) -> np.float32:
+        return np.float32(a) / np.float32(b)
+
 else:
     from numba.cuda import libdevice
 
     bits, float_of_bits = libdevice.float_as_int, libdevice.int_as_float
     product, total = libdevice.fmul_rn, libdevice.fadd_rn  # never contracted to FMA
     smaller, larger = libdevice.fminf, libdevice.fmaxf  # one instruction, unlike `min` and `max`, for which NaN count
-    _library_sincos = libdevice.sincosf
+    _library_sincos, _fast_quotient = libdevice.sincosf, libdevice.fast_fdividef
 
 
 @cuda.jit(device=True)
@@ -215,6 +223,11 @@ def _exact_cos(x):
 @cuda.jit(device=True)
 def _exact_sincos(x):
     return _exact_sin(x), _exact_cos(x)
+
+
+@cuda.jit(device=True)
+def _exact_quotient(a, b):
+    return a / b
 
 
 @cuda.jit(device=True)
@@ -311,6 +324,9 @@ if config.ENABLE_CUDASIM:
     def load_four(array: Any, index: int) -> tuple[Any, ...]:
         return tuple(array.reshape(-1)[index : index + 4])
 
+    def any_near(flag: bool, n: int) -> bool:
+        return flag
+
 else:
     from llvmlite import ir
     from numba.cuda import cgutils, types
@@ -387,6 +403,12 @@ else:
             return context.make_tuple(builder, signature.return_type, values)
 
         return types.UniTuple(types.float32, 4)(array, types.int64), generate
+
+    @cuda.jit(device=True)
+    def any_near(flag, n):
+        """Tell whether a flag is set for a thread or, of n side by side, another; all of the warp call it together."""
+        first = uint32(cuda.threadIdx.x) % uint32(32) // uint32(n) * uint32(n)
+        return (uint32(cuda.ballot_sync(0xFFFFFFFF, flag)) >> first) & uint32((1 << n) - 1) != 0
 
 
 # ------------------------------------------------------------------ episodes

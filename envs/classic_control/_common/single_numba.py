@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import conclude, env_at, load_row, philox, pool_row, store_row, uniform, word
+from warpdrive_min.kernels.core_numba import (
+    any_near,
+    conclude,
+    env_at,
+    load_row,
+    natural,
+    philox,
+    pool_row,
+    store_row,
+    uniform,
+    word,
+)
 from warpdrive_min.kernels.rollout_numba import drawing
 from warpdrive_min.rng import STREAM_START
 
 ONE, TWO = np.float32(1), np.float32(2)
+STEPS_AHEAD: Final = 8
+"""Steps after which the next starts are drawn, those of a warp at once."""
+LINE: Final = 64
+"""Bytes that memory takes faster as a whole than in part: rows of last observations of threads side by side."""
 NO_WORDS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
 
 
@@ -120,20 +136,28 @@ def kernels(
 
     keep_all, is_random = c.KEEP_ALL, c.RANDOM
     choose = drawing(c).choose if is_random else None
+    neighbours = LINE // math.gcd(LINE, 4 * c.N_FEATURES)
     no_action = np.int32(0) if c.CATEGORIES else np.float32(0)
 
     @cuda.jit(device=True)
-    def play(env, state, pool, rows, episodes, draws, seed, stream, n_steps):
-        """Take the steps of an environment, with all that goes on from one to the next in registers."""
+    def play(state, pool, rows, episodes, draws, seed, stream, n_steps, n_envs):
+        """Take the steps of an environment, with all that goes on from one to the next in registers.
+
+        A block's threads beyond the environments play the last one, too, and write the same: a warp acts as a whole.
+        """
+        env = natural(min(cuda.blockIdx.x * envs_per_block + cuda.threadIdx.x, n_envs - 1))
         s = load_row(state, env, n_state)
         timestep, episode = episodes.timestep[env], episodes.episode[env]
         reset_seed = episodes.reset_seed[0], episodes.reset_seed[1]
         action, reward, is_terminal, out_of_time = no_action, float32(0), False, False
         words, seen = NO_WORDS, observe(s)
-        has_final, final = False, seen
+        is_drawn, drawn, has_final, final = False, s, False, seen
         if is_random:
             first, seed_low, seed_high = draws[env], seed[0], seed[1]
+        cuda.syncthreads()  # before the state that others start from is written
         for k in range(n_steps):
+            if k % STEPS_AHEAD == 0 and not is_drawn:
+                is_drawn, drawn = True, start(env, episode, reset_seed, pool)
             if is_random:
                 number = uint32(first + k)
                 if k == 0 or number & uint32(3) == 0:
@@ -141,19 +165,20 @@ def kernels(
                 action = choose(word(words, number & uint32(3)), 0, 0)
             else:
                 action = rows.sampled_actions[k, env, 0, 0]
-            s, seen, reward, is_terminal = outcome(s, action)
+            s, led_to, reward, is_terminal = outcome(s, action)
             timestep = int32(timestep + 1)
             out_of_time = timestep >= episode_length
-            if keep_all:  # that of every step: memory takes whole lines much faster than parts of them
-                store_row(rows.final_observations[k], env, seen)
-            if is_terminal or out_of_time:
-                has_final, final = True, seen
-                s = start(env, episode, reset_seed, pool)
-                seen = observe(s)
+            is_done, seen = is_terminal or out_of_time, led_to
+            if is_done:
+                has_final, final = True, led_to
+                s = drawn if is_drawn else start(env, episode, reset_seed, pool)
+                is_drawn, seen = False, observe(s)
                 episode = int32(episode + 1)
                 timestep = int32(0)
             if keep_all:
                 put(row_of(rows, k), env, action, seen, reward, is_terminal, out_of_time)
+                if any_near(is_done, neighbours):
+                    store_row(rows.final_observations[k], env, led_to)
         store_row(state, env, s)
         episodes.timestep[env] = timestep
         episodes.episode[env] = episode
@@ -198,10 +223,7 @@ def kernels(
         n_steps: int32,
         n_envs: int32,
     ):
-        for each in range(cuda.threadIdx.x, envs_per_block, threads):
-            _, env = env_at(each, envs_per_block)
-            if env < n_envs:
-                play(env, state, state_reset_pool, rows, episodes, draws, seed, stream, n_steps)
+        play(state, state_reset_pool, rows, episodes, draws, seed, stream, n_steps, n_envs)
 
     @cuda.jit
     def with_given_actions(
@@ -212,10 +234,7 @@ def kernels(
         n_steps: int32,
         n_envs: int32,
     ):
-        for each in range(cuda.threadIdx.x, envs_per_block, threads):
-            _, env = env_at(each, envs_per_block)
-            if env < n_envs:
-                play(env, state, state_reset_pool, rows, episodes, None, None, 0, n_steps)
+        play(state, state_reset_pool, rows, episodes, None, None, 0, n_steps, n_envs)
 
     rollout = with_drawn_actions if is_random else with_given_actions
     return {"step": step, "reset": reset, "rollout": rollout}
