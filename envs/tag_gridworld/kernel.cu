@@ -59,15 +59,21 @@ WD_FN int self_of(int row) { return N_ROWS == 1 ? N_AGENTS : row; }
 WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS],
                    float (*observations)[N_ROWS][N_FEATURES], float (*ends)[N_ROWS][N_FEATURES]) {
 #if defined(__CUDACC__)
-  if (USE_FULL_OBSERVATION) {  // a thread writes a column, which is the same for all agents, but for who is oneself
+  if (USE_FULL_OBSERVATION) {  // the same for all agents, but for who is oneself
+    WD_SHARED float of_all[ENVS_PER_BLOCK][N_FEATURES];
     for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_FEATURES; item += WD_STRIDE) {
       const int local = item / N_FEATURES, column = item % N_FEATURES, env = WD_FIRST_ENV + local;
-      if (env >= n_envs || !(all || game.ended[local])) continue;
-      float(*const rows)[N_FEATURES] = (game.ended[local] ? ends : observations)[env];
-      const float of_all = seen(game.progress[local], 0, loc_x[env], loc_y[env], RUNNER, column);
-      const int marked = column - 3 * N_AGENTS;
-      for (int row = 0; row < N_ROWS; ++row)
-        rows[row][column] = marked >= 0 && marked < N_AGENTS ? (self_of(row) == marked ? 1.f : 0.f) : of_all;
+      if (env < n_envs && (all || game.ended[local]))
+        of_all[local][column] = seen(game.progress[local], 0, loc_x[env], loc_y[env], N_AGENTS, column);
+    }
+    WD_SYNC();
+    for (int local = 0; local < WD_OWNED_ENVS; ++local) {
+      if (!(all || game.ended[local])) continue;
+      float* const rows = (game.ended[local] ? ends : observations)[WD_FIRST_ENV + local][0];
+      for (unsigned item = WD_THREAD; item < N_ROWS * N_FEATURES; item += WD_STRIDE) {
+        const unsigned row = item / N_FEATURES, column = item % N_FEATURES;
+        rows[item] = N_ROWS > 1 && column == 3 * N_AGENTS + row ? 1.f : of_all[local][column];
+      }
     }
     return;
   }

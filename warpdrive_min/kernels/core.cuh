@@ -95,6 +95,7 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 // WD_FIRST_ITEM to before WD_END_ITEM. Alone it takes all.
 #define WD_PART (WD_BLOCK % BLOCKS_PER_ENV)
 #define WD_FIRST_ENV (WD_BLOCK / BLOCKS_PER_ENV * ENVS_PER_BLOCK)
+#define WD_OWNED_ENVS wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV)
 #define WD_ITEMS_OF_A_PART ((ENVS_PER_BLOCK * N_AGENTS + BLOCKS_PER_ENV - 1) / BLOCKS_PER_ENV)
 #define WD_FIRST_ITEM (WD_PART * WD_ITEMS_OF_A_PART)
 #define WD_END_ITEM wd_min(WD_FIRST_ITEM + WD_ITEMS_OF_A_PART, ENVS_PER_BLOCK * N_AGENTS)
@@ -119,7 +120,6 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 
 #else
 
-#define WD_OWNED_ENVS wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV)
 #define WD_FIRST_AGENT (BLOCKS_PER_ENV == 1 ? 0 : WD_FIRST_ITEM)
 #define WD_END_AGENT (BLOCKS_PER_ENV == 1 ? N_AGENTS : WD_END_ITEM)
 
