@@ -15,9 +15,11 @@ from warpdrive_min.backends.base import (
     Argument,
     Backend,
     Constant,
+    Kernel,
     Language,
     Launch,
     Source,
+    last_of,
     rows_of,
 )
 from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_of
@@ -339,7 +341,8 @@ class Rollouts:
         """
         data = self._subject.data
         weights = Packed(perceptron.parameters, perceptron.order(self._layout(perceptron)))
-        rows = self._flat_rows(given)
+        loaded = kernel.kernel(ROLLOUT_WITH_POLICY)
+        rows = self._flat_rows(loaded, given)
         if seen is not None:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)
         n_features, n_agents = data.tensor(Constants.OBSERVATIONS).shape[2], self._subject.n_agents
@@ -358,7 +361,7 @@ class Rollouts:
             **sampler.counters(data),
         }
         launch = kernel.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.numbers, n_steps=n_steps)
-        keep_last = self._keeping_last({} if seen is None else given)
+        keep_last = self._keeping_last(loaded, {} if seen is None else given)
 
         def act() -> None:
             weights.pack()
@@ -442,41 +445,41 @@ class Rollouts:
         given: Mapping[str, torch.Tensor],
         counters: Mapping[str, Argument],
     ) -> Launch:
-        data, flags = self._subject.data, {name: tensor for name, tensor in given.items() if name in FLAGS}
-        rows, numbers, copies = dict(given), dict[str, torch.Tensor](), list[tuple[torch.Tensor, torch.Tensor]]()
+        kernel, rows, numbers = manager.kernel(ROLLOUT), dict(given), dict[str, torch.Tensor]()
         if manager.backend.language == "cuda_c":
-            rows = self._flat_rows(given)
-        elif any(each.dtype for each in manager.kernel(ROLLOUT).parameters if each.name in FLAGS):
-            numbers = {name: flag.int() for name, flag in flags.items()}  # as those of a single step
+            rows = self._flat_rows(kernel, given)
+        elif any(each.dtype for each in kernel.parameters if each.name in FLAGS):  # as those of a single step
+            numbers = {name: each.int() for name, each in given.items() if name in FLAGS}
             rows |= numbers
-            copies = [(flags[name], number) for name, number in numbers.items()]
-        else:
-            copies = [(data.tensor(name), flag[-1]) for name, flag in flags.items()]
-        launch = manager.bind(ROLLOUT, data, **rows, **counters, n_steps=n_steps)
-        keep_last = self._keeping_last({**given, **numbers} if flags else {})
+        launch = manager.bind(ROLLOUT, self._subject.data, **rows, **counters, n_steps=n_steps)
+        keep_last = self._keeping_last(kernel, {**given, **numbers} if {*given} - {ACTIONS} else {})
 
         def launch_and_keep_last() -> None:
             launch()
-            for to, written in copies:
-                to.copy_(written)
+            for name, number in numbers.items():
+                given[name].copy_(number)
             keep_last()
 
         return launch_and_keep_last
 
-    def _flat_rows(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return rows of steps as CUDA C kernels take them: with no axis of steps, and those of bool as `rows_of`."""
-        untouched = torch.zeros(1, dtype=torch.bool, device=self._subject.data.device)
+    def _flat_rows(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return rows of steps as a CUDA C kernel takes them: with no axis of steps, those of bool as `rows_of`.
+
+        Arrays that it takes as `last_of` are added.
+        """
+        data, declared = self._subject.data, {each.name for each in kernel.parameters}
+        untouched = torch.zeros(1, dtype=torch.bool, device=data.device)
         flat = {name: tensor.flatten(0, 1) for name, tensor in given.items()}
         named = {rows_of(name) if each.dtype == torch.bool else name: each for name, each in flat.items()}
-        return dict.fromkeys(map(rows_of, FLAGS), untouched) | named
+        arrays = {last_of(name): data.tensor(name) for name in (ACTIONS, *KEPT) if last_of(name) in declared}
+        return dict.fromkeys(map(rows_of, FLAGS), untouched) | named | arrays
 
-    def _keeping_last(self, given: Mapping[str, torch.Tensor]) -> Launch:
-        """Return what copies the last row of what each step wrote to the arrays; nothing where they wrote there.
-
-        Rows of bool are beside what a kernel wrote to the arrays.
-        """
+    def _keeping_last(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> Launch:
+        """Return what copies the last row of what each step wrote to the arrays, unless the kernel wrote there, too."""
+        declared = {each.name for each in kernel.parameters}
+        beside = {name: rows_of(name) if each.dtype == torch.bool else last_of(name) for name, each in given.items()}
         kept = [name for name in given if name in (ACTIONS, *KEPT) and name != FINAL_OBSERVATIONS]
-        kept = [name for name in kept if given[name].dtype != torch.bool]
+        kept = [name for name in kept if beside[name] not in declared]
         copies = [
             ([self._subject.data.tensor(name) for name in names], [given[name][-1] for name in names])
             for dtype in {given[name].dtype for name in kept}

@@ -211,6 +211,11 @@ def rows_of(flag: str) -> str:
     return f"{flag.strip('_')}_rows"
 
 
+def last_of(name: str) -> str:
+    """Return the name by which a CUDA C kernel takes an array for what its last step left, beside rows of all steps."""
+    return f"last_{name}"
+
+
 def rows_of_steps(constants: Mapping[str, Constant]) -> tuple[str, ...]:
     """Return the arrays of which a kernel ``rollout`` takes a row in each step, by its constants.
 

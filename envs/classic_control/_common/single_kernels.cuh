@@ -188,6 +188,11 @@ WD_FN Seen play(Playing& at, const Action action, const int env, float* const en
   return after.seen;
 }
 
+WD_FN void keep_result(const Playing& at, float* const seen, float* const reward) {
+  wd_store(seen, at.seen);
+  *reward = at.reward;
+}
+
 template <class Flag>
 WD_FN void keep_flags(const Playing& at, Flag* const done, Flag* const terminated, Flag* const truncated) {
   *done = at.is_terminal | at.out_of_time;
@@ -217,22 +222,18 @@ WD_FN bool any_near(const bool is_done, const unsigned near) {
 #include "single_lanes.cuh"
 #else
 
-// Writes what a step left, and its action where that was drawn here.
-WD_FN void keep_step(const Playing& at, const Action action, Action* const actions, float* const seen, float* const reward) {
-  if (RANDOM) *actions = action;
-  wd_store(seen, at.seen);
-  *reward = at.reward;
-}
-
 #endif
 
 // Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, four draws
 // share a block of random words, and a warp's next starts are drawn at once, before its episodes end one by one; on the
-// CPU environments are lanes of SIMD (`single_lanes.cuh`).
+// CPU environments are lanes of SIMD (`single_lanes.cuh`). With KEEP_ALL arrays have a row of each step; the arrays of the
+// last one are beside them, and without it the same.
 WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
-                   float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
-                   bool* done_rows, bool* terminated_rows, bool* truncated_rows, int* _episode_,
+                   float (*rewards)[N_AGENTS], Action (*last_sampled_actions)[N_AGENTS][1],
+                   float (*last_observations)[N_AGENTS][N_FEATURES], float (*last_rewards)[N_AGENTS],
+                   int* _timestep_, int* _done_, int* terminated, int* truncated, bool* done_rows,
+                   bool* terminated_rows, bool* truncated_rows, int* _episode_,
                    const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE],
                    int* draws, const int* seed, int stream, int n_steps, int n_envs) {
 #if defined(__CUDACC__)
@@ -261,13 +262,15 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
       const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
       if (KEEP_ALL) {
-        keep_step(at, action, sampled_actions[row][0], observations[row][0], rewards[row]);
+        if (RANDOM) sampled_actions[row][0][0] = action;
+        keep_result(at, observations[row][0], rewards[row]);
         keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
         if (any_near(at.is_terminal | at.out_of_time, near)) wd_store(final_observations[row][0], led_to);
       }
     }
   }
-  if (!KEEP_ALL) keep_step(at, action, sampled_actions[env][0], observations[env][0], rewards[env]);
+  last_sampled_actions[env][0][0] = action;
+  keep_result(at, last_observations[env][0], last_rewards[env]);
   keep_flags(at, _done_ + env, terminated + env, truncated + env);
   wd_store(state[env][0], at.state);
   _timestep_[env] = at.timestep;
@@ -298,7 +301,11 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       copy_flags(_done_, terminated, truncated, done_rows + row, terminated_rows + row, truncated_rows + row, n_envs);
   }
   WD_EACH_ENV(lane, env) {
+    const long long last = static_cast<long long>(n_steps - 1) * n_envs + env;
     wd_store(state[env][0], row_of<State>(at.state, lane));
+    if (KEEP_ALL || !RANDOM) last_sampled_actions[env][0][0] = sampled_actions[last][0][0];
+    if (KEEP_ALL) wd_store(last_observations[env][0], wd_load<Seen>(observations[last][0]));
+    if (KEEP_ALL) last_rewards[env][0] = rewards[last][0];
     _timestep_[env] = n_steps - at.first_step[lane];
     if (RANDOM) draws[env] += n_steps;
   }
@@ -338,12 +345,16 @@ WD_FN void record_step(const Recorder& to, const int env, const float reward, co
 
 // Takes n_steps steps, whose actions a policy draws from what it sees. What each step began with is row k of
 // `observations`, and what it led to row k + 1; without KEEP_ALL they are one row. With RECORDS it keeps what training
-// does: `successes`, and what the Recorder names; then `_done_` and `final_observations` are of no step in particular.
+// does: `successes`, flags of each step that are numbers, and what the Recorder names; then `final_observations` are of no
+// step in particular. The arrays of the last step are as in `rollout`.
 WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                                float (*observations)[N_AGENTS][N_FEATURES],
                                float (*final_observations)[N_AGENTS][N_FEATURES], float (*rewards)[N_AGENTS],
-                               int* _timestep_, int* _done_, int* terminated, int* truncated, bool* done_rows,
-                               bool* terminated_rows, bool* truncated_rows, int* _episode_, const int* _reset_seed_,
+                               Action (*last_sampled_actions)[N_AGENTS][1],
+                               float (*last_observations)[N_AGENTS][N_FEATURES], float (*last_rewards)[N_AGENTS],
+                               int* last_terminated, int* last_truncated, int* _timestep_, int* _done_,
+                               int* terminated, int* truncated, bool* done_rows, bool* terminated_rows,
+                               bool* truncated_rows, int* _episode_, const int* _reset_seed_,
                                const float (*state_reset_pool)[N_AGENTS][N_STATE],
                                const float* weights, float (*log_probs)[N_AGENTS], float (*values)[N_AGENTS],
                                int* successes, float (*running_return)[N_AGENTS], int* running_steps,
@@ -366,6 +377,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   const unsigned first_word = draws[env];
   const unsigned near = neighbours();
   wd_words words = {0u, 0u, 0u, 0u};
+  Action action = 0;
   WD_SYNC();  // before the state that others start from is written
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs + env, kept = KEEP_ALL ? row : env;
@@ -375,8 +387,9 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     policy.evaluate(at.seen, weights);
     float* const out = policy.out[WD_THREAD];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
+    action = drawn.action;
     float* const ended = KEEPS_ENDS || !is_own ? nullptr : final_observations[env][0];
-    const Seen led_to = play(at, drawn.action, env, ended, start_seed, state_reset_pool);
+    const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
     const bool is_done = at.is_terminal | at.out_of_time;
     if (KEEPS_ENDS && any_near(is_done, near) && is_own) wd_store(final_observations[row][0], led_to);
     if (RECORDS && is_own) {
@@ -386,16 +399,16 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     }
     if (KEEPS_ENDS && is_own) keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
     if (is_own && (KEEP_ALL || k == n_steps - 1)) {
-      sampled_actions[kept][0][0] = drawn.action;
+      sampled_actions[kept][0][0] = action;
       log_probs[kept][0] = drawn.log_prob;
       if (HAS_VALUE) values[kept][0] = out[VALUE_COLUMN];
-      wd_store(observations[KEEP_ALL ? row + n_envs : env][0], at.seen);
-      rewards[kept][0] = at.reward;
+      keep_result(at, observations[KEEP_ALL ? row + n_envs : env][0], rewards[kept]);
     }
   }
   if (!is_own) return;
-  _done_[env] = at.is_terminal | at.out_of_time;
-  if (!RECORDS) keep_flags(at, _done_ + env, terminated + env, truncated + env);
+  last_sampled_actions[env][0][0] = action;
+  keep_result(at, last_observations[env][0], last_rewards[env]);
+  keep_flags(at, _done_ + env, last_terminated + env, last_truncated + env);
   wd_store(state[env][0], at.state);
   _timestep_[env] = at.timestep;
   _episode_[env] = at.episode;
@@ -423,6 +436,14 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     }
     if (KEEPS_ENDS)
       copy_flags(_done_, terminated, truncated, done_rows + row, terminated_rows + row, truncated_rows + row, n_envs);
+  }
+  for (int env = WD_FIRST_ENV; KEEP_ALL && env < end; ++env) {
+    const long long last = static_cast<long long>(n_steps - 1) * n_envs + env;
+    last_sampled_actions[env][0][0] = sampled_actions[last][0][0];
+    wd_store(last_observations[env][0], wd_load<Seen>(observations[last + n_envs][0]));
+    last_rewards[env][0] = rewards[last][0];
+    last_terminated[env] = terminated[RECORDS ? last : env];
+    last_truncated[env] = truncated[RECORDS ? last : env];
   }
 #endif
 }
