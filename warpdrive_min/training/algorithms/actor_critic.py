@@ -103,7 +103,8 @@ class ActorCriticAlgorithm:
             self.is_clipped,
             config.value_clip if self.is_clipped else None,
         )
-        self.metrics = {name: torch.zeros(self.shape, device=device) for name in METRICS}
+        self._numbers = torch.zeros(len(METRICS), *self.shape, device=device)
+        self.metrics = dict(zip(METRICS, self._numbers, strict=True))
         """Numbers of the last minibatch of the last update."""
         self.metrics["gradient_norm"] = self.optimiser.norm
         self.metrics["n_skipped_steps"] = self.optimiser.n_skipped
@@ -453,17 +454,16 @@ class ActorCriticAlgorithm:
     def _report(self, sums: Tensor) -> None:
         policy, value, entropy, *_ = sums.unbind()
         loss = policy + self._rule.vf_loss_coeff * value - self._rule.entropy_coeff * entropy
-        values = self.values[:-1]
         if not self._values_come_first:
-            torch.sub(self.returns, values, out=self.advantages)
-        for name, number in zip(METRICS, (loss, *sums.unbind(), *self._figures()), strict=True):
-            self.metrics[name].copy_(number)
+            torch.sub(self.returns, self.values[:-1], out=self.advantages)
+        torch.stack((loss, *sums.unbind(), *self._figures()), out=self._numbers)
 
     def _figures(self) -> tuple[Tensor, ...]:
         """Return explained variance, and the means of values, advantages and returns."""
-        values = self.values[:-1]
-        explained = losses.explained_variance(values, self.returns, self.weights)
-        return explained, values.mean(), self.advantages.mean(), self.returns.mean()
+        errors = self.returns - self.values[:-1] if self._values_come_first else self.advantages
+        explained, error, returns = losses.fit(errors, self.returns, self.weights)
+        advantages = self.advantages.mean() if self._values_come_first else error
+        return explained, returns - error, advantages, returns
 
     def state(self) -> dict[str, Tensor]:
         """Return the live tensors of the optimiser, and the moments by which rewards are scaled."""

@@ -150,9 +150,14 @@ def normalise(x: Tensor, weights: Tensor | None = None, *, per_row: bool = False
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return ``1 - var(returns - values) / var(returns)``, at least -1."""
+    return fit(returns - values, returns, weights)[0]
+
+
+def fit(errors: Tensor, returns: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the explained variance of values that are wrong by ``errors``, and the means of errors and returns."""
     dims = tuple(range(returns.dim()))
-    left, whole = (_moments(x, weights, dims)[1].squeeze() for x in (returns - values, returns))
-    return (1 - left / (whole + EPSILON)).clamp(min=-1)
+    (error, left), (mean, whole) = (map(Tensor.squeeze, _moments(x, weights, dims)) for x in (errors, returns))
+    return (1 - left / (whole + EPSILON)).clamp(min=-1), error, mean
 
 
 def _moments(x: Tensor, weights: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
