@@ -34,8 +34,8 @@ LANES: Final = 256
 """Environments of one agent in a block on a CPU, where they are many: of fewer, few episodes end in the same step."""
 BLOCKS_PER_WORKER: Final = 4
 """Such blocks for each thread of a CPU, at least, so that all have about as much to do."""
-FILLING_BLOCKS: Final = 256
-"""Blocks that keep all multiprocessors of a large GPU busy: with fewer, each has few threads to wait with."""
+FILLING_BLOCKS: Final = 512
+"""Few environments have fewer blocks: almost four for each multiprocessor of a large GPU, so that all are busy."""
 SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
 MAX_THREADS: Final = 1024
@@ -67,7 +67,7 @@ class LaunchShape:
             n_agents: Agents.
             blocks_per_env: Blocks that share each environment; None: a block owns its environments.
             n_envs: Environments that are to fill a GPU: where they are few, fewer are packed into a block, so that more
-                blocks have them. None: as many are packed as fit.
+                blocks have them, fewer than `FILLING_BLOCKS`. None: as many are packed as fit.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             require(value is None or value >= 1, name, "must be positive", value)
@@ -77,8 +77,8 @@ class LaunchShape:
         if n_agents >= BLOCK_FROM_AGENTS:
             return cls(threads=min(OWNER_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
         packed, fewest = PACKED_THREADS // n_agents, 32 if n_agents == 1 else 1
-        while n_envs is not None and packed > fewest and n_envs < packed * FILLING_BLOCKS:
-            packed //= 2
+        if n_envs is not None:
+            packed = min(packed, fewest * (n_envs // (fewest * FILLING_BLOCKS) + 1))
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
 
     def blocks(self, n_envs: int) -> int:

@@ -55,25 +55,36 @@ WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], co
 // Whose a row is; nobody's, who is no agent, where it is what all see.
 WD_FN int self_of(int row) { return N_ROWS == 1 ? N_AGENTS : row; }
 
+// Where rows are many, columns wait in shared memory, so that rows are written one after the other, whole.
+constexpr bool IS_STAGED = N_ROWS > 8;
+
+// Whether a column of a full row says that the agent is oneself.
+WD_FN bool marks(unsigned row, unsigned column) { return N_ROWS > 1 && column == 3 * N_AGENTS + row; }
+
 // Writes the rows of environments at the end of an episode to `ends`, and where all are seen those of others, too.
 WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS],
                    float (*observations)[N_ROWS][N_FEATURES], float (*ends)[N_ROWS][N_FEATURES]) {
 #if defined(__CUDACC__)
-  if (USE_FULL_OBSERVATION) {  // the same for all agents, but for who is oneself
-    WD_SHARED float of_all[ENVS_PER_BLOCK][N_FEATURES];
+  if (USE_FULL_OBSERVATION) {  // a thread has columns, which are the same for all agents, but for who is oneself
+    WD_SHARED float of_all[IS_STAGED ? ENVS_PER_BLOCK : 1][N_FEATURES];
     for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_FEATURES; item += WD_STRIDE) {
       const int local = item / N_FEATURES, column = item % N_FEATURES, env = WD_FIRST_ENV + local;
-      if (env < n_envs && (all || game.ended[local]))
-        of_all[local][column] = seen(game.progress[local], 0, loc_x[env], loc_y[env], N_AGENTS, column);
+      if (env >= n_envs || !(all || game.ended[local])) continue;
+      const float of_column = seen(game.progress[local], 0, loc_x[env], loc_y[env], N_AGENTS, column);
+      if constexpr (IS_STAGED) {
+        of_all[local][column] = of_column;
+      } else {
+        float(*const rows)[N_FEATURES] = (game.ended[local] ? ends : observations)[env];
+        for (int row = 0; row < N_ROWS; ++row) rows[row][column] = marks(row, column) ? 1.f : of_column;
+      }
     }
+    if constexpr (!IS_STAGED) return;
     WD_SYNC();
     for (int local = 0; local < WD_OWNED_ENVS; ++local) {
       if (!(all || game.ended[local])) continue;
       float* const rows = (game.ended[local] ? ends : observations)[WD_FIRST_ENV + local][0];
-      for (unsigned item = WD_THREAD; item < N_ROWS * N_FEATURES; item += WD_STRIDE) {
-        const unsigned row = item / N_FEATURES, column = item % N_FEATURES;
-        rows[item] = N_ROWS > 1 && column == 3 * N_AGENTS + row ? 1.f : of_all[local][column];
-      }
+      for (unsigned item = WD_THREAD; item < N_ROWS * N_FEATURES; item += WD_STRIDE)
+        rows[item] = marks(item / N_FEATURES, item % N_FEATURES) ? 1.f : of_all[local][item % N_FEATURES];
     }
     return;
   }

@@ -156,7 +156,7 @@ def kernels(
             first, seed_low, seed_high = draws[env], seed[0], seed[1]
         cuda.syncthreads()  # before the state that others start from is written
         for k in range(n_steps):
-            if k % STEPS_AHEAD == 0 and not is_drawn:
+            if uint32(k) % uint32(STEPS_AHEAD) == 0 and not is_drawn:
                 is_drawn, drawn = True, start(env, episode, reset_seed, pool)
             if is_random:
                 number = uint32(first + k)
