@@ -11,18 +11,19 @@ from numba import cuda, float32, int32, uint8
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.core_numba import agent_at, any_ended, conclude, env_at, natural, split
 
-from .agent_numba import FAR, ZERO, agent_functions
+from .agent_numba import FAR, ONE, ZERO, agent_functions
 from .arrays import Positions, Starts
 
 
 class Block(NamedTuple):
-    """Shared memory of a block: squared distances of taggers to the runner, the nearest one, time, and who ended."""
+    """Shared memory of a block: taggers' squared distances to the runner, the nearest one, time, ends, what all see."""
 
     approached: int32[:, :]
     distance: int32[:]
     nearest: int32[:]
     progress: float32[:]
     ended: uint8[:]
+    of_all: float32[:, :]
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -37,6 +38,9 @@ def build(c: Any) -> dict[str, Any]:
     bins = 1 if n_agents < 32 else 32  # so that the threads of a warp do not queue up at one address
     lanes = math.gcd(32 if n_features > 16 else 8, threads)  # threads that write one row
     length = np.float32(episode_length)
+    is_staged = (
+        full and n_rows > 8
+    )  # columns wait in shared memory, so that rows are written one after the other, whole
 
     @cuda.jit(device=True)
     def shared_memory():
@@ -46,6 +50,7 @@ def build(c: Any) -> dict[str, Any]:
             cuda.shared.array(envs_per_block, int32),
             cuda.shared.array(envs_per_block, float32),
             cuda.shared.array(envs_per_block, uint8),
+            cuda.shared.array((envs_per_block if is_staged else 1, n_features), float32),
         )
 
     @cuda.jit(device=True)
@@ -81,20 +86,35 @@ def build(c: Any) -> dict[str, Any]:
                 cuda.atomic.min(block.nearest, local, int32(agent))
 
     @cuda.jit(device=True)
+    def marks(row, column):
+        """Tell whether a column of a full row says that the agent is oneself; a row alone is what all see."""
+        return n_rows > 1 and column == 3 * n_agents + row
+
+    @cuda.jit(device=True)
     def observe(block, positions, observations, ends, everyone, n_envs):
         """Write the rows of environments at an episode's end to ``ends``, and if everyone sees those of others, too."""
-        if full:  # a thread writes a column, which is the same for all agents, but for who is oneself
+        if full:  # a thread has columns, which are the same for all agents, but for who is oneself
             for item in range(cuda.threadIdx.x, envs_per_block * n_features, threads):
                 each, column = split(item, n_features)
                 local, env = env_at(each, envs_per_block)
                 if env < n_envs and (everyone or block.ended[local] != 0):
-                    rows = ends if block.ended[local] != 0 else observations
-                    of_all = seen(block.progress[local], 0, env, positions, runner, column)
-                    marked = column - 3 * n_agents
-                    for index in range(n_rows):  # one alone is what all see, in which nobody is marked
-                        row = natural(index)
-                        is_own = float32(1 if n_rows > 1 and row == marked else 0)
-                        rows[env, row, column] = is_own if 0 <= marked < n_agents else of_all
+                    of_column = seen(block.progress[local], 0, env, positions, n_agents, column)
+                    if is_staged:
+                        block.of_all[local, column] = of_column
+                    else:
+                        rows = ends if block.ended[local] != 0 else observations
+                        for index in range(n_rows):
+                            row = natural(index)
+                            rows[env, row, column] = ONE if marks(row, column) else of_column
+            if is_staged:
+                cuda.syncthreads()
+                for each in range(envs_per_block):
+                    local, env = env_at(each, envs_per_block)
+                    if env < n_envs and (everyone or block.ended[local] != 0):
+                        rows = ends if block.ended[local] != 0 else observations
+                        for item in range(cuda.threadIdx.x, n_rows * n_features, threads):
+                            row, column = split(item, n_features)
+                            rows[env, row, column] = ONE if marks(row, column) else block.of_all[local, column]
             return
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
             local, env, self = agent_at(row, envs_per_block, n_agents)
