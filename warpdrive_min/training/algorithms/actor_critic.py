@@ -453,7 +453,8 @@ class ActorCriticAlgorithm:
     @torch.no_grad()
     def _report(self, sums: Tensor) -> None:
         policy, value, entropy, *_ = sums.unbind()
-        loss = policy + self._rule.vf_loss_coeff * value - self._rule.entropy_coeff * entropy
+        loss = policy.addcmul(self.scheduled["vf_loss_coeff"], value)
+        loss = loss.addcmul(self.scheduled["entropy_coeff"], entropy, value=-1)
         if not self._values_come_first:
             torch.sub(self.returns, self.values[:-1], out=self.advantages)
         torch.stack((loss, *sums.unbind(), *self._figures()), out=self._numbers)
