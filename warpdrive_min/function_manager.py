@@ -36,6 +36,8 @@ BLOCKS_PER_WORKER: Final = 4
 """Such blocks for each thread of a CPU, at least, so that all have about as much to do."""
 FILLING_BLOCKS: Final = 512
 """Few environments have fewer blocks: almost four for each multiprocessor of a large GPU, so that all are busy."""
+FILLING_BLOCKS_OF_A_POLICY: Final = 384
+"""The same of kernels in which a policy acts, of which a multiprocessor has registers for three blocks."""
 SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
 MAX_THREADS: Final = 1024
@@ -60,14 +62,21 @@ class LaunchShape:
         return cls(threads=PACKED_THREADS, envs_per_block=LANES) if is_wide else cls.of(n_agents)
 
     @classmethod
-    def of(cls, n_agents: int, blocks_per_env: int | None = None, n_envs: int | None = None) -> LaunchShape:
+    def of(
+        cls,
+        n_agents: int,
+        blocks_per_env: int | None = None,
+        n_envs: int | None = None,
+        blocks_below: int = FILLING_BLOCKS,
+    ) -> LaunchShape:
         """Choose the shape for environments of ``n_agents`` agents.
 
         Args:
             n_agents: Agents.
             blocks_per_env: Blocks that share each environment; None: a block owns its environments.
             n_envs: Environments that are to fill a GPU: where they are few, fewer are packed into a block, so that more
-                blocks have them, fewer than `FILLING_BLOCKS`. None: as many are packed as fit.
+                blocks have them. None: as many are packed as fit.
+            blocks_below: More than a GPU has for them, where they are few.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             require(value is None or value >= 1, name, "must be positive", value)
@@ -78,7 +87,7 @@ class LaunchShape:
             return cls(threads=min(OWNER_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
         packed, fewest = PACKED_THREADS // n_agents, 32 if n_agents == 1 else 1
         if n_envs is not None:
-            packed = min(packed, fewest * (n_envs // (fewest * FILLING_BLOCKS) + 1))
+            packed = min(packed, fewest * (n_envs // (fewest * blocks_below) + 1))
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
 
     def blocks(self, n_envs: int) -> int:
@@ -120,6 +129,7 @@ class CUDAFunctionManager:
             between threads of different blocks.
         fills: Kernels do more than a row of each agent: on a GPU few environments are spread over all of it, on a CPU
             many of one agent are in wide blocks.
+        blocks_below: More than these are over a GPU, where environments are few.
     """
 
     def __init__(
@@ -132,6 +142,7 @@ class CUDAFunctionManager:
         backend: str | Backend = "cpu",
         spread: bool = False,
         fills: bool = False,
+        blocks_below: int = FILLING_BLOCKS,
     ) -> None:
         for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
             require(value >= 1, "function manager", f"{name} must be positive", value)
@@ -142,7 +153,7 @@ class CUDAFunctionManager:
             self.shape = LaunchShape.on_cpu(self.n_agents, self.n_envs, n_workers)
         else:
             few = self.n_envs if fills else None
-            self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None, few)
+            self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None, few, blocks_below)
         self.compiled_in: Sequence[str] = ()
         """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
         self._kernels: dict[str, Kernel] = {}

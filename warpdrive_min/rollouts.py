@@ -26,7 +26,7 @@ from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, e
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
-from warpdrive_min.function_manager import CUDAFunctionManager
+from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, CUDAFunctionManager
 from warpdrive_min.perceptron import Layout, Packed, Perceptron
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
@@ -303,7 +303,8 @@ class Rollouts:
         sizes = perceptron.constants(self._layout(perceptron))
         key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
-            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
+            how: dict[str, Any] = {"fills": True, "blocks_below": FILLING_BLOCKS_OF_A_POLICY}
+            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, **how)
             flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **CHOICE}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags, **sizes, **self._entries()})

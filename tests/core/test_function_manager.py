@@ -10,7 +10,7 @@ from tests.environments import FILL
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import CUDADataManager, CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError, ConfigError, DataError
-from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, LaunchShape
 
 
 def filled(backend: str, **replaced: object) -> tuple[CUDADataManager, CUDAFunctionManager]:
@@ -49,6 +49,12 @@ WANT = [[7, 7.5, 8], [8.5, 9, 9.5]]
 def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
     """A block has fewer environments where packed ones are too few to keep a GPU busy, of one agent a warp at least."""
     assert LaunchShape.of(n_agents, n_envs=n_envs) == LaunchShape(threads, envs_per_block)
+
+
+def test_kernels_with_a_policy_have_fewer_blocks():
+    """Three for each of 132 multiprocessors, which all run at once: a fourth would wait, and take as long again."""
+    of_policy = LaunchShape.of(5, n_envs=2_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)
+    assert (LaunchShape.of(5, n_envs=2_000).blocks(2_000), of_policy.blocks(2_000)) == (500, 334)
 
 
 @pytest.mark.parametrize(
