@@ -33,13 +33,15 @@ class Capability:
     int32: int = 64
     fp64: int
     sfu: int = 16
+    multiprocessors: int
+    """Those of an A100, an H100 or H200, a B200, an RTX 5090. Source: NVIDIA's white papers of their architectures."""
 
 
 CAPABILITIES: Final[dict[str, Capability]] = {
-    "sm_80": Capability(warps=64, blocks=32, shared_bytes=164 * 1024, fp32=64, fp64=32),
-    "sm_90": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64),
-    "sm_100": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64),
-    "sm_120": Capability(warps=48, blocks=24, shared_bytes=100 * 1024, int32=128, fp64=2),
+    "sm_80": Capability(warps=64, blocks=32, shared_bytes=164 * 1024, fp32=64, fp64=32, multiprocessors=108),
+    "sm_90": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64, multiprocessors=132),
+    "sm_100": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64, multiprocessors=148),
+    "sm_120": Capability(warps=48, blocks=24, shared_bytes=100 * 1024, int32=128, fp64=2, multiprocessors=170),
 }
 """By the name that compilers give it."""
 
@@ -67,6 +69,19 @@ def warps_at_once(capability: Capability, *, threads: int, registers: int, share
     }
     limit = min(limits, key=lambda name: limits[name])
     return limits[limit] * warps, limit
+
+
+def wave_quantization(capability: Capability, *, blocks: int, threads: int, warps: int) -> float:
+    """Return how many times the blocks of a launch would fit into the waves that they take; 1 where all run at once.
+
+    Args:
+        capability: Of the multiprocessors.
+        blocks: Of the launch.
+        threads: Of a block.
+        warps: On a multiprocessor at once, see `warps_at_once`.
+    """
+    at_once = max(1, warps // -(-threads // WARP)) * capability.multiprocessors
+    return -(-blocks // at_once) * at_once / blocks if blocks > at_once else 1.0
 
 
 def _up(number: int, unit: int) -> int:

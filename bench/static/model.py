@@ -35,7 +35,7 @@ from .records import records_of
 
 GPU: Final = "NVIDIA H200"
 ARCHITECTURE: Final = "sm_90"
-MULTIPROCESSORS: Final = 132
+MULTIPROCESSORS: Final = CAPABILITIES[ARCHITECTURE].multiprocessors
 CLOCKS_PER_NS: Final = 1.98
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "step": ("step",),

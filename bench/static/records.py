@@ -27,7 +27,7 @@ from ..record import CaseVersion, Context, Record
 from ..show.columns import Column, Table, metric_column
 from ..worker import finding
 from . import cubin, sass
-from .capability import CAPABILITIES, warps_at_once
+from .capability import CAPABILITIES, warps_at_once, wave_quantization
 from .programs import Program
 
 LOOP: Final = 8
@@ -221,10 +221,15 @@ def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: st
     warps, limit = warps_at_once(
         capability, threads=launch["threads"], registers=found.registers, shared_bytes=found.shared_bytes
     )
+    waves = wave_quantization(capability, blocks=launch["blocks"], threads=launch["threads"], warps=warps)
+    of_launch = {
+        "occupancy": Metric.exactly(warps / capability.warps, "of the warps of a multiprocessor", "higher"),
+        "wave_quantization": Metric.exactly(waves, "times the blocks", "lower"),
+    }
     return Measurement(
         before=check,
         after=check,
-        metrics=_metrics(found, code, warps / capability.warps, launch["bytes"] / units),
+        metrics=of_launch | _metrics(found, code, launch["bytes"] / units),
         notes={
             "code": found.hash,
             "shape": sass.shape_hash(code),
@@ -249,9 +254,7 @@ def _by_depth(code: Sequence[sass.Instruction]) -> list[int]:
     return [counts[depth] for depth in range(max(counts, default=-1) + 1)]
 
 
-def _metrics(
-    found: cubin.KernelCode, code: Sequence[sass.Instruction], occupancy: float, argument_bytes: float
-) -> dict[str, Metric]:
+def _metrics(found: cubin.KernelCode, code: Sequence[sass.Instruction], argument_bytes: float) -> dict[str, Metric]:
     """Return the figures of a kernel; of weighted ones a loop counts `LOOP` times, one in a loop `LOOP` squared.
 
     What is expected is weighted with the share of passes that come by, so that a store that has become unconditional
@@ -281,10 +284,7 @@ def _metrics(
         "expected_global_bytes": (expected_bytes, "bytes/thread"),
         "argument_bytes": (argument_bytes, "bytes/unit"),
     }
-    return {
-        "occupancy": Metric.exactly(occupancy, "of the warps of a multiprocessor", "higher"),
-        **{name: Metric.exactly(value, unit, "lower") for name, (value, unit) in lower.items()},
-    }
+    return {name: Metric.exactly(value, unit, "lower") for name, (value, unit) in lower.items()}
 
 
 PIPES: Final = (*(pipe for pipe in sass.PIPES if pipe != "none"), sass.UNKNOWN)

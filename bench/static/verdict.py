@@ -31,6 +31,7 @@ COSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "exchange in a warp": ("warp_instructions", "weighted_warp"),
     "arguments": ("argument_bytes",),
     "lost occupancy": ("occupancy",),
+    "wave quantization": ("wave_quantization",),
 }
 """Figures of machine code that cost time, by what they are of; of several the one that changed most counts."""
 
@@ -140,8 +141,9 @@ COUNTED_TO: Final = 0.001
 def changes_of(before: Record, now: Record, threshold: float) -> dict[str, float]:
     """Return how much more each cost is now, as a share, where it is beyond a threshold; higher is always worse."""
     changes = {}
+    both = {*(before.metrics or {})} & {*(now.metrics or {})}  # older records lack some
     for name, metrics in COSTS.items():
-        change = max((_change(before, now, metric) for metric in metrics), key=abs)
+        change = max((_change(before, now, metric) for metric in metrics if metric in both), key=abs, default=0.0)
         if abs(change) > threshold:
             changes[name] = change
     return changes

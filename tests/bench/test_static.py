@@ -16,7 +16,7 @@ from bench.measure import Measurement, Metric
 from bench.point import Check
 from bench.record import Context, Record, append
 from bench.static import cubin, probe, records, sass, verdict
-from bench.static.capability import CAPABILITIES, warps_at_once
+from bench.static.capability import CAPABILITIES, warps_at_once, wave_quantization
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
@@ -143,6 +143,16 @@ def test_occupancy(arch, threads, registers, shared, warps, limit):
     assert found == (warps, limit)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "waves"),
+    [(100, 1), (396, 1), (397, 2 * 396 / 397), (500, 2 * 396 / 500), (792, 1), (793, 3 * 396 / 793)],
+)
+def test_wave_quantization(blocks, waves):
+    """Of blocks of four warps, twelve of which fit, 132 multiprocessors run 396 at once; the next make another wave."""
+    found = wave_quantization(CAPABILITIES["sm_90"], blocks=blocks, threads=128, warps=12)
+    assert found == pytest.approx(waves)
+
+
 def test_every_environment_is_looked_at_on_both_backends():
     """Without options there is a program for each environment, and sizes are the user's where given."""
     programs = chosen([], [], None, None, None)
@@ -229,6 +239,7 @@ OTHER: dict[str, object] = {"code": "d", "shape": "t"}
         (kernel(notes=OTHER, instructions=90.0, occupancy=75.0), "needs timing", Code.INCONCLUSIVE, "lost occupancy"),
         (kernel(notes={**OTHER, "access": "b"}), "needs timing", Code.INCONCLUSIVE, "addresses"),
         (kernel(notes={"threads": 256}), "needs timing", Code.INCONCLUSIVE, "blocks, threads"),
+        (kernel(notes={"blocks": 9}, wave_quantization=150.0), "worse", Code.REGRESSION, "wave quantization +50.0%"),
     ],
 )
 def test_each_verdict_has_its_rule_and_exit_code(now, outcome, code, says, tmp_path):
