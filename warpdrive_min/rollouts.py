@@ -453,7 +453,7 @@ class Rollouts:
             numbers = {name: each.int() for name, each in given.items() if name in FLAGS}
             rows |= numbers
         launch = manager.bind(ROLLOUT, self._subject.data, **rows, **counters, n_steps=n_steps)
-        keep_last = self._keeping_last(kernel, {**given, **numbers} if {*given} - {ACTIONS} else {})
+        keep_last = self._keeping_last(kernel, {**given, **numbers})
 
         def launch_and_keep_last() -> None:
             launch()

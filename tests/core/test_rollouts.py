@@ -63,7 +63,7 @@ def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
     ],
 )
 def test_rollouts_are_single_draws_and_steps(backend, form):
-    """Twice random actions, once given ones, then single steps: over ends of episodes, and of words of a draw."""
+    """Twice random actions, twice given ones, then single steps: over ends of episodes, and of words of a draw."""
     n_envs, n_steps = (3, 3) if is_simulated(backend) else (135, 5)
     rollouts, singles = made(form, backend, n_envs), made(form, backend, n_envs)
     draw = random_policy(singles, SEED)
@@ -76,12 +76,15 @@ def test_rollouts_are_single_draws_and_steps(backend, form):
                 assert_kept(steps, index, singles)
         assert_same(rollouts, singles, keep)
     assert steps.done.any()
-    actions = steps.sampled_actions.clone()
-    again = rollouts.rollout(n_steps, actions, keep="all")
-    for index in range(n_steps):
-        singles.cuda_data_manager.tensor("sampled_actions").copy_(actions[index])
-        singles.step()
-        assert_kept(again, index, singles)
+    actions = steps.sampled_actions.flip(0).contiguous()  # others than were taken last
+    for keep in ("last", "all"):
+        again = rollouts.rollout(n_steps, actions, keep=keep)
+        for index in range(n_steps):
+            singles.cuda_data_manager.tensor("sampled_actions").copy_(actions[index])
+            singles.step()
+            if keep == "all":
+                assert_kept(again, index, singles)
+        assert_same(rollouts, singles, keep)
     for wrapper in (rollouts, singles):
         wrapper.step()
     assert_same(rollouts, singles, "all")
