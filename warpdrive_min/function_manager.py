@@ -76,7 +76,7 @@ class LaunchShape:
             blocks_per_env: Blocks that share each environment; None: a block owns its environments.
             n_envs: Environments that are to fill a GPU: where they are few, fewer are packed into a block, so that more
                 blocks have them. None: as many are packed as fit.
-            blocks_below: More than a GPU has for them, where they are few.
+            blocks_below: Number of blocks that few environments stay below.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             require(value is None or value >= 1, name, "must be positive", value)
@@ -129,7 +129,7 @@ class CUDAFunctionManager:
             between threads of different blocks.
         fills: Kernels do more than a row of each agent: on a GPU few environments are spread over all of it, on a CPU
             many of one agent are in wide blocks.
-        blocks_below: More than these are over a GPU, where environments are few.
+        blocks_below: Number of blocks that few environments stay below on a GPU, with ``fills``.
     """
 
     def __init__(

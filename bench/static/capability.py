@@ -71,16 +71,19 @@ def warps_at_once(capability: Capability, *, threads: int, registers: int, share
     return limits[limit] * warps, limit
 
 
-def wave_quantization(capability: Capability, *, blocks: int, threads: int, warps: int) -> float:
-    """Return how many times the blocks of a launch would fit into the waves that they take; 1 where all run at once.
+def blocks_at_once(capability: Capability, *, threads: int, warps: int) -> int:
+    """Return the blocks that all multiprocessors hold together: a wave.
 
     Args:
         capability: Of the multiprocessors.
-        blocks: Of the launch.
         threads: Of a block.
         warps: On a multiprocessor at once, see `warps_at_once`.
     """
-    at_once = max(1, warps // -(-threads // WARP)) * capability.multiprocessors
+    return max(1, warps // -(-threads // WARP)) * capability.multiprocessors
+
+
+def wave_quantization(blocks: int, at_once: int) -> float:
+    """Return how many times so many blocks would fit into the waves that they take; 1 where all run at once."""
     return -(-blocks // at_once) * at_once / blocks if blocks > at_once else 1.0
 
 

@@ -29,13 +29,12 @@ from ..show import render
 from ..show.columns import Column, Table
 from ..stats import median
 from ..workloads.shared import env_config
-from .capability import CAPABILITIES, SUBPARTITIONS, WARP
+from .capability import CAPABILITIES, SUBPARTITIONS, WARP, blocks_at_once
 from .programs import BACKENDS, Program, environment
 from .records import records_of
 
 GPU: Final = "NVIDIA H200"
 ARCHITECTURE: Final = "sm_90"
-MULTIPROCESSORS: Final = CAPABILITIES[ARCHITECTURE].multiprocessors
 CLOCKS_PER_NS: Final = 1.98
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "step": ("step",),
@@ -70,12 +69,14 @@ class Launched:
         assert record.metrics is not None, "evidence has metrics"
         notes, figures = record.notes, record.metrics
         warps = -(-notes["threads"] // WARP)
-        held = max(1, round(figures["occupancy"].value * CAPABILITIES[ARCHITECTURE].warps / warps))
+        capability = CAPABILITIES[ARCHITECTURE]
+        held_warps = round(figures["occupancy"].value * capability.warps)
+        at_once = blocks_at_once(capability, threads=notes["threads"], warps=held_warps)
         return cls(
             launches=notes["launches"],
             by_depth=tuple(notes["by_depth"]),
-            waves=-(-notes["blocks"] // (MULTIPROCESSORS * held)),
-            warps=warps * min(held, -(-notes["blocks"] // MULTIPROCESSORS)),
+            waves=-(-notes["blocks"] // at_once),
+            warps=warps * -(-min(at_once, notes["blocks"]) // capability.multiprocessors),
             n_bytes=figures["argument_bytes"].value * notes["units"],
         )
 

@@ -27,7 +27,7 @@ from ..record import CaseVersion, Context, Record
 from ..show.columns import Column, Table, metric_column
 from ..worker import finding
 from . import cubin, sass
-from .capability import CAPABILITIES, warps_at_once, wave_quantization
+from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from .programs import Program
 
 LOOP: Final = 8
@@ -221,7 +221,7 @@ def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: st
     warps, limit = warps_at_once(
         capability, threads=launch["threads"], registers=found.registers, shared_bytes=found.shared_bytes
     )
-    waves = wave_quantization(capability, blocks=launch["blocks"], threads=launch["threads"], warps=warps)
+    waves = wave_quantization(launch["blocks"], blocks_at_once(capability, threads=launch["threads"], warps=warps))
     of_launch = {
         "occupancy": Metric.exactly(warps / capability.warps, "of the warps of a multiprocessor", "higher"),
         "wave_quantization": Metric.exactly(waves, "times the blocks", "lower"),

@@ -16,7 +16,7 @@ from bench.measure import Measurement, Metric
 from bench.point import Check
 from bench.record import Context, Record, append
 from bench.static import cubin, probe, records, sass, verdict
-from bench.static.capability import CAPABILITIES, warps_at_once, wave_quantization
+from bench.static.capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
@@ -148,9 +148,9 @@ def test_occupancy(arch, threads, registers, shared, warps, limit):
     [(100, 1), (396, 1), (397, 2 * 396 / 397), (500, 2 * 396 / 500), (792, 1), (793, 3 * 396 / 793)],
 )
 def test_wave_quantization(blocks, waves):
-    """Of blocks of four warps, twelve of which fit, 132 multiprocessors run 396 at once; the next make another wave."""
-    found = wave_quantization(CAPABILITIES["sm_90"], blocks=blocks, threads=128, warps=12)
-    assert found == pytest.approx(waves)
+    """132 multiprocessors with room for twelve warps run 396 blocks of four at once; the next make another wave."""
+    at_once = blocks_at_once(CAPABILITIES["sm_90"], threads=128, warps=12)
+    assert wave_quantization(blocks, at_once) == pytest.approx(waves)
 
 
 def test_every_environment_is_looked_at_on_both_backends():
