@@ -284,7 +284,14 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def step(
-        agents: Agents, roles: Roles, actions: Actions, starts: Starts, clock: Clock, results: Results, n_envs: int32
+        agents: Agents,
+        roles: Roles,
+        actions: Actions,
+        starts: Starts,
+        clock: Clock,
+        results: Results,
+        is_observed: int32,
+        n_envs: int32,
     ):
         block = shared_memory()
         tagged_by = cuda.shared.array((envs_per_block, n_agents), uint16)
@@ -348,10 +355,13 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
 
         ends = results.final_observations if auto_reset else results.observations
-        observe(block, results.observations, ends, True, n_envs)
-        if auto_reset and any_ended(block.ended, n_envs):
+        restarts = auto_reset and any_ended(block.ended, n_envs)
+        if is_observed != 0 or restarts:
+            observe(block, results.observations, ends, is_observed != 0, n_envs)
+        if restarts:
             start(block, agents, roles, starts, clock, n_envs)
-            observe(block, results.observations, results.observations, False, n_envs)
+            if is_observed != 0:
+                observe(block, results.observations, results.observations, False, n_envs)
 
     @cuda.jit
     def reset(

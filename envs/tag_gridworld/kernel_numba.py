@@ -159,6 +159,7 @@ def build(c: Any) -> dict[str, Any]:
         sampled_actions: int32[:, :, :],
         clock: Clock,
         results: Results,
+        is_observed: int32,
         n_envs: int32,
     ):
         block = shared_memory()
@@ -198,11 +199,14 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
 
         ends = results.final_observations if auto_reset else results.observations
-        observe(block, positions, results.observations, ends, True, n_envs)
-        if auto_reset and any_ended(block.ended, n_envs):
+        restarts = auto_reset and any_ended(block.ended, n_envs)
+        if is_observed != 0 or restarts:
+            observe(block, positions, results.observations, ends, is_observed != 0, n_envs)
+        if restarts:
             cuda.syncthreads()  # the old cells have been observed
             start(block, positions, starts, clock, n_envs)
-            observe(block, positions, results.observations, results.observations, False, n_envs)
+            if is_observed != 0:
+                observe(block, positions, results.observations, results.observations, False, n_envs)
 
     @cuda.jit
     def reset(positions: Positions, starts: Starts, clock: Clock, results: Results, force: int32, n_envs: int32):

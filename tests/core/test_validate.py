@@ -209,6 +209,26 @@ def test_fault_is_caught(fault, write):
     assert message in result.detail
 
 
+def test_step_of_numba_that_only_moves_if_seen_is_caught(write):
+    """A Numba step takes ``is_observed``, and is told that a step of a rollout is not seen, but the last."""
+    pytest.importorskip("numba")
+    source = write() / "kernel_numba.py"
+    moves = "            if env < n_envs:\n                position[env, agent] = ("
+    planted = {
+        "        results: Results,\n": "        results: Results,\n        is_observed: int32,\n",
+        moves: moves.replace("env < n_envs", "env < n_envs and is_observed != 0"),
+    }
+    text = source.read_text()
+    for old, new in planted.items():
+        assert text.count(old) == 1, "the fault must be planted"
+        text = text.replace(old, new)
+    source.write_text(text)
+    case = case_of(source.parent, "numba", n_envs=2, n_steps=4, config={"n_agents": 2})
+    (result,) = check(case, "rollout").values()
+    assert result.status == "failed", result
+    assert "4 steps in one launch, keep='last': " in result.detail
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -198,6 +198,9 @@ class Backend(abc.ABC):
 
 
 ACTIONS: Final = Constants.ACTIONS
+IS_OBSERVED: Final = "is_observed"
+"""Parameter by which a Numba step learns whether somebody reads the observations that it leads to; 1 in a launch of one
+step. CUDA C's has ``WD_OBSERVED``."""
 KEPT: Final = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS, Constants.REWARDS, TERMINATED, TRUNCATED, DONE)
 """Arrays that a step writes, of which a rollout may keep every row."""
 

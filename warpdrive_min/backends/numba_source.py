@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from numba import cuda
 
-from warpdrive_min.backends.base import ACTIONS, PythonSignature, rows_of_steps
+from warpdrive_min.backends.base import ACTIONS, IS_OBSERVED, PythonSignature, rows_of_steps
 from warpdrive_min.kernels.core_numba import sized
 from warpdrive_min.kernels.rollout_numba import drawing
 
@@ -41,8 +41,9 @@ def with_sizes(
 def rollout_of(step: Callable[..., Any], c: Any) -> Any:
     """Return the kernel that steps ``n_steps`` times; a block owns its environments, and waits between the steps.
 
-    It takes the parameters of ``step``, those of its named tuples one by one, and ``n_steps``. With RANDOM it draws the
-    actions, and takes what is in `DRAWN` too. Arrays in `rows_of_steps` have a leading axis of steps.
+    It takes the parameters of ``step``, those of its named tuples one by one, but for `IS_OBSERVED`, and ``n_steps``.
+    With RANDOM it draws the actions, and takes what is in `DRAWN` too. Arrays in `rows_of_steps` have a leading axis of
+    steps.
 
     Args:
         step: Function of the kernel ``step``.
@@ -51,6 +52,7 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
     signature = PythonSignature.of(step)
     by_step = rows_of_steps(vars(c))
     row = {each.name: f"{each.name}[_k]" if each.name in by_step else each.name for each in signature.parameters}
+    row |= {IS_OBSERVED: "1" if c.KEEP_ALL else "_k == n_steps - 1"}
     space: dict[str, Any] = {"_cuda": cuda, "_step": cuda.jit(device=True)(step)}
     call = _call("_step", signature, [row[each.name] for each in signature.parameters], space)
     annotations = {"n_steps": "int32"}
@@ -60,7 +62,7 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
         space |= {f"_{name}": function for name, function in drawing(c)._asdict().items()}
         drawn = f"_draw({row.get(ACTIONS, ACTIONS)}, _k, draws, seed, stream, n_envs)"
         body = [body[0], f"    {drawn}", "    _cuda.syncthreads()", *body[1:], "_count(draws, n_steps, n_envs)"]
-    for each in signature.parameters:
+    for each in (each for each in signature.parameters if each.name != IS_OBSERVED):
         rank = None if each.rank is None else each.rank + (each.name in by_step)
         annotations[each.name] = f"{each.dtype}[{', '.join(':' * rank)}]" if rank else str(each.dtype)
     rollout = _defined("rollout", list(annotations), body, space)
