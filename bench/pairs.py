@@ -7,6 +7,7 @@ cannot show. So each side of each round is a process of its own, and what a rati
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -60,6 +61,8 @@ class Side:
     """Slow-down to plant, as a share: into turns of their own, behind those without it; see `timings`."""
     rounds: int | None = None
     """Rounds of its pair; None: as many as the preset has."""
+    block_s: float = 0.0
+    """Time for which samples of a block of its pair are taken, s; there are two at least."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -431,11 +434,12 @@ class Round:
             for each, reply in zip(self._there, self._replies, strict=True):
                 each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done)
             others, loop = Bystanders(), loop_ns()
-            self._samples = [abba_turns(self._there[0], self._there[1], TURNS)]
+            block_s = max(side.block_s for side in self._order)
+            self._samples = [abba_turns(self._there[0], self._there[1], TURNS, block_s)]
             if any(side.slower for side in self._order):
                 for each, reply, side in zip(self._there, self._replies, self._order, strict=True):
                     each.ask("begin", runs=reply["runs_per_sample"], n_blocks=0, slower=side.slower)
-                self._samples.append(abba_turns(self._there[0], self._there[1], TURNS))
+                self._samples.append(abba_turns(self._there[0], self._there[1], TURNS, block_s))
             self._host = others.busy(), (loop, loop_ns())
 
     def finish(self) -> None:
@@ -484,11 +488,11 @@ def _require_one_card(a: Message, b: Message) -> None:
         raise NotComparable(f"compare: the sides must share a card (got {cards[0]} and {cards[1]}); show both one")
 
 
-def abba_turns(a: Answering, b: Answering, n: int) -> tuple[list[Message], list[Message]]:
+def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tuple[list[Message], list[Message]]:
     """Time blocks A B B A, ``n`` times over; returns the samples of each side in their order.
 
-    A block is the faster one of two samples: the first after a change of sides finds the caches full of the other
-    one's, and what now and then interrupts a machine only ever adds to a time.
+    A block is the fastest of two samples, or of as many as ``block_s`` has time for: the first after a change of sides
+    finds the caches full of the other one's, and what now and then interrupts a machine only ever adds to a time.
     """
     samples: tuple[list[Message], list[Message]] = ([], [])
     for turn in range(n):
@@ -496,8 +500,11 @@ def abba_turns(a: Answering, b: Answering, n: int) -> tuple[list[Message], list[
             for each in (b, a):  # A goes on last, as it is first again
                 each.ask("go_on")
         for side in (0, 1, 1, 0):
-            both = [(a, b)[side].ask("sample") for _ in range(2)]
-            samples[side].append(min(both, key=lambda sample: sample["wall_ns"]))
+            end = time.monotonic() + block_s
+            taken = [(a, b)[side].ask("sample") for _ in range(2)]
+            while time.monotonic() < end:
+                taken.append((a, b)[side].ask("sample"))
+            samples[side].append(min(taken, key=lambda sample: sample["wall_ns"]))
     return samples
 
 

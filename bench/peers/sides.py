@@ -42,6 +42,9 @@ ALONE: Final = {
 """Variables of a peer's environment: no folder of ours on its path, and JAX takes no more memory than it needs."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
 """Ours on each kind of device, the fastest first."""
+EAGER_BLOCK_S: Final = 0.3
+"""Time for which samples of a block are taken beside an eager peer, s: other machines on the same host slow its loop of
+Python down for some milliseconds every few."""
 SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn"}
 """Scope of each kind of work."""
 
@@ -112,6 +115,7 @@ def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:
             taken=TAKEN,
             run_id=run_id,
             command=_command(job, run),
+            block_s=EAGER_BLOCK_S if job.peer.is_eager else 0.0,
         ),
     )
 

@@ -103,6 +103,27 @@ def test_blocks_are_taken_in_turns():
     assert [each["wall_ns"] for each in b] == [4, 5, 14, 15]
 
 
+def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
+    """With a time for a block it is the fastest of all samples that this has time for, and of two at least."""
+    now = [0.0]
+    monkeypatch.setattr("bench.pairs.time.monotonic", lambda: now[0])
+
+    class Slow:
+        def __init__(self, *walls_ns):
+            self.walls_ns = list(walls_ns)
+
+        def ask(self, method):
+            assert method == "sample"
+            now[0] += 0.1
+            return {"wall_ns": self.walls_ns.pop(0), "device_ns": None}
+
+    a, b = Slow(9, 8, 3, 7, 5, 6), Slow(4, 4, 2, 1, 1, 1)
+    of_a, of_b = abba_turns(a, b, 1, 0.25)
+    assert [each["wall_ns"] for each in of_a] == [3, 5]
+    assert [each["wall_ns"] for each in of_b] == [2, 1]
+    assert not a.walls_ns + b.walls_ns
+
+
 class Episodes:
     """A point whose runs become cheaper by 0.1 % with each that an episode of 500 has had; notes which were timed.
 
