@@ -38,7 +38,14 @@ def test_published_gates_catch_a_twentieth():
     assert [row.estimate.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
 
 
-GATES = {"tag-continuous": 20, "tag-continuous-training": 15, "a2c": 20, "ppo": 20, "ddpg": 20}
+GATES = {
+    "tag-continuous": 20,
+    "tag-continuous-training": 20,
+    "tag-continuous-training-h200": 15,
+    "a2c": 20,
+    "ppo": 20,
+    "ddpg": 20,
+}
 """Number of gates of each kind, by the end of their files' names."""
 
 
