@@ -13,7 +13,6 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import (
-    IS_OBSERVED,
     Argument,
     Backend,
     Constant,
@@ -295,8 +294,6 @@ class CUDAFunctionManager:
             argument = given.get(parameter.name)
             if argument is None:
                 argument = data_manager.find(parameter.name)
-            if argument is None and parameter.name == IS_OBSERVED:
-                argument = 1
             if argument is None:
                 raise BindingError(
                     f"kernel {name!r}, parameter {parameter.name!r}: there is no data of this name; "

@@ -355,10 +355,11 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
 
         ends = results.final_observations if auto_reset else results.observations
-        restarts = auto_reset and any_ended(block.ended, n_envs)
-        if is_observed != 0 or restarts:
-            observe(block, results.observations, ends, is_observed != 0, n_envs)
-        if restarts:
+        if is_observed != 0:
+            observe(block, results.observations, ends, True, n_envs)
+        if auto_reset and any_ended(block.ended, n_envs):
+            if is_observed == 0:
+                observe(block, ends, ends, False, n_envs)
             start(block, agents, roles, starts, clock, n_envs)
             if is_observed != 0:
                 observe(block, results.observations, results.observations, False, n_envs)

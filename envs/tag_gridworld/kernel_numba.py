@@ -199,10 +199,11 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
 
         ends = results.final_observations if auto_reset else results.observations
-        restarts = auto_reset and any_ended(block.ended, n_envs)
-        if is_observed != 0 or restarts:
-            observe(block, positions, results.observations, ends, is_observed != 0, n_envs)
-        if restarts:
+        if is_observed != 0:
+            observe(block, positions, results.observations, ends, True, n_envs)
+        if auto_reset and any_ended(block.ended, n_envs):
+            if is_observed == 0:
+                observe(block, positions, ends, ends, False, n_envs)
             cuda.syncthreads()  # the old cells have been observed
             start(block, positions, starts, clock, n_envs)
             if is_observed != 0:

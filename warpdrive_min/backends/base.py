@@ -199,8 +199,8 @@ class Backend(abc.ABC):
 
 ACTIONS: Final = Constants.ACTIONS
 IS_OBSERVED: Final = "is_observed"
-"""Parameter by which a Numba step learns whether somebody reads the observations that it leads to; 1 in a launch of one
-step. CUDA C's has ``WD_OBSERVED``."""
+"""Parameter, an ``int32``, by which a Python step learns whether somebody reads the observations that it leads to, as
+CUDA C's does by ``WD_OBSERVED``. It is not bound: it is 1 in a launch of one step."""
 KEPT: Final = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS, Constants.REWARDS, TERMINATED, TRUNCATED, DONE)
 """Arrays that a step writes, of which a rollout may keep every row."""
 
@@ -237,6 +237,8 @@ class ArgumentKind(NamedTuple):
 
     kind: Callable[..., Any] | None = None
     fields: tuple[ArgumentKind, ...] = ()
+    is_bound: bool = True
+    """False: it is `IS_OBSERVED`."""
 
     def packed(self, values: Iterator[Any], pack: Callable[[Any, list[Any]], Any]) -> Any:
         """Return what ``pack`` makes of named tuples and their fields, or the next value."""
@@ -255,7 +257,7 @@ class PythonSignature:
     """
 
     parameters: tuple[Parameter, ...]
-    """One for each array and scalar; these are bound by name."""
+    """One for each array and scalar that is bound by name."""
     arguments: tuple[ArgumentKind, ...]
 
     @classmethod
@@ -266,6 +268,8 @@ class PythonSignature:
         def read(name: str, annotation: Any, space: Mapping[str, Any]) -> ArgumentKind:
             text = str(getattr(annotation, "__forward_arg__", annotation))  # `NamedTuple` wraps those that are strings
             kind = space.get(text, annotation)
+            if (name, text) == (IS_OBSERVED, "int32"):
+                return ArgumentKind(is_bound=False)
             if not (fields := getattr(kind, "_fields", ())):
                 parameters.append(_parameter(name, text))
                 return ArgumentKind()
@@ -277,16 +281,20 @@ class PythonSignature:
         return cls(tuple(parameters), tuple(kinds))
 
     def pack(
-        self, values: Iterable[Any], pack: Callable[[Any, list[Any]], Any] = lambda kind, fields: kind(*fields)
+        self,
+        values: Iterable[Any],
+        pack: Callable[[Any, list[Any]], Any] = lambda kind, fields: kind(*fields),
+        is_observed: Any = 1,
     ) -> list[Any]:
         """Return the arguments of the function for values in the order of the parameters.
 
         Args:
             values: One for each parameter.
             pack: Makes a named tuple, or what stands for it, of its fields.
+            is_observed: Argument of that name, if the function has it.
         """
         rest = iter(values)
-        return [argument.packed(rest, pack) for argument in self.arguments]
+        return [each.packed(rest, pack) if each.is_bound else is_observed for each in self.arguments]
 
 
 def _parameter(name: str, annotation: str) -> Parameter:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from numba import cuda
 
-from warpdrive_min.backends.base import ACTIONS, IS_OBSERVED, PythonSignature, rows_of_steps
+from warpdrive_min.backends.base import ACTIONS, PythonSignature, rows_of_steps
 from warpdrive_min.kernels.core_numba import sized
 from warpdrive_min.kernels.rollout_numba import drawing
 
@@ -41,9 +41,8 @@ def with_sizes(
 def rollout_of(step: Callable[..., Any], c: Any) -> Any:
     """Return the kernel that steps ``n_steps`` times; a block owns its environments, and waits between the steps.
 
-    It takes the parameters of ``step``, those of its named tuples one by one, but for `IS_OBSERVED`, and ``n_steps``.
-    With RANDOM it draws the actions, and takes what is in `DRAWN` too. Arrays in `rows_of_steps` have a leading axis of
-    steps.
+    It takes the parameters of ``step``, those of its named tuples one by one, and ``n_steps``. With RANDOM it draws the
+    actions, and takes what is in `DRAWN` too. Arrays in `rows_of_steps` have a leading axis of steps.
 
     Args:
         step: Function of the kernel ``step``.
@@ -52,9 +51,9 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
     signature = PythonSignature.of(step)
     by_step = rows_of_steps(vars(c))
     row = {each.name: f"{each.name}[_k]" if each.name in by_step else each.name for each in signature.parameters}
-    row |= {IS_OBSERVED: "1" if c.KEEP_ALL else "_k == n_steps - 1"}
     space: dict[str, Any] = {"_cuda": cuda, "_step": cuda.jit(device=True)(step)}
-    call = _call("_step", signature, [row[each.name] for each in signature.parameters], space)
+    is_observed = "1" if c.KEEP_ALL else "_k == n_steps - 1"
+    call = _call("_step", signature, [row[each.name] for each in signature.parameters], space, is_observed)
     annotations = {"n_steps": "int32"}
     body = ["for _k in range(n_steps):", f"    {call}", "    _cuda.syncthreads()"]
     if c.RANDOM:
@@ -62,7 +61,7 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
         space |= {f"_{name}": function for name, function in drawing(c)._asdict().items()}
         drawn = f"_draw({row.get(ACTIONS, ACTIONS)}, _k, draws, seed, stream, n_envs)"
         body = [body[0], f"    {drawn}", "    _cuda.syncthreads()", *body[1:], "_count(draws, n_steps, n_envs)"]
-    for each in (each for each in signature.parameters if each.name != IS_OBSERVED):
+    for each in signature.parameters:
         rank = None if each.rank is None else each.rank + (each.name in by_step)
         annotations[each.name] = f"{each.dtype}[{', '.join(':' * rank)}]" if rank else str(each.dtype)
     rollout = _defined("rollout", list(annotations), body, space)
@@ -70,7 +69,9 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
     return cuda.jit(rollout)
 
 
-def _call(name: str, signature: PythonSignature, values: Sequence[str], space: dict[str, Any]) -> str:
+def _call(
+    name: str, signature: PythonSignature, values: Sequence[str], space: dict[str, Any], is_observed: str = "1"
+) -> str:
     """Return the text of a call with values for the parameters; named tuples are put into ``space``."""
 
     def pack(kind: Any, fields: list[str]) -> str:
@@ -78,7 +79,7 @@ def _call(name: str, signature: PythonSignature, values: Sequence[str], space: d
         space[named] = kind
         return f"{named}({', '.join(fields)})"
 
-    return f"{name}({', '.join(signature.pack(values, pack))})"
+    return f"{name}({', '.join(signature.pack(values, pack, is_observed))})"
 
 
 def _defined(name: str, parameters: Sequence[str], body: Sequence[str], space: dict[str, Any]) -> Callable[..., Any]:
