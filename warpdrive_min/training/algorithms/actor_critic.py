@@ -460,10 +460,10 @@ class ActorCriticAlgorithm:
         torch.stack((loss, *sums.unbind(), *self._figures()), out=self._numbers)
 
     def _figures(self) -> tuple[Tensor, ...]:
-        """Return explained variance, and the means of values, advantages and returns."""
+        """Return explained variance, and the means of values, advantages and returns, all over environments that count."""
         errors = self.returns - self.values[:-1] if self._values_come_first else self.advantages
         explained, error, returns = losses.fit(errors, self.returns, self.weights)
-        advantages = self.advantages.mean() if self._values_come_first else error
+        advantages = losses.mean(self.advantages, self.weights) if self._values_come_first else error
         return explained, returns - error, advantages, returns
 
     def state(self) -> dict[str, Tensor]:

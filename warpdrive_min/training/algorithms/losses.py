@@ -160,6 +160,11 @@ def fit(errors: Tensor, returns: Tensor, weights: Tensor | None = None) -> tuple
     return (1 - left / (whole + EPSILON)).clamp(min=-1), error, mean
 
 
+def mean(x: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean over all dimensions, 0-d."""
+    return x.mean() if weights is None else (weights * x).sum() / weights.expand_as(x).sum().clamp(min=1)
+
+
 def _moments(x: Tensor, weights: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return mean and unbiased variance over ``dims``, which are kept with size 1; one row has the variance 0."""
     if weights is None:
