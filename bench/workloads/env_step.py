@@ -351,14 +351,13 @@ would take NumPy minutes a step.
 
 
 def published_points(preset: Preset) -> list[Point]:
-    """Return the node's point on every backend, the others where there is a GPU to compare; smoke: a tiny node."""
+    """Return the node's point on every backend, the highest one where there is a GPU to compare; smoke: a tiny node."""
     if preset == "smoke":
         return [place(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
     points: list[Point] = [place(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
     if torch.cuda.is_available() or preset == "full":
         points += [place(**HIGHEST, backend=backend) for backend in (PLAIN, *BACKENDS)]
-        points += [place(**sizes, backend=backend) for sizes in GPU_ALONE for backend in ON_GPU]
-    return points
+    return points + [place(**sizes, backend=backend) for sizes in GPU_ALONE for backend in ON_GPU]
 
 
 # ------------------------------------------------------------------ pairs

@@ -460,7 +460,7 @@ class ActorCriticAlgorithm:
         torch.stack((loss, *sums.unbind(), *self._figures()), out=self._numbers)
 
     def _figures(self) -> tuple[Tensor, ...]:
-        """Return explained variance, and the means of values, advantages and returns, all over environments that count."""
+        """Return explained variance, and the means of values, advantages and returns, of environments that count."""
         errors = self.returns - self.values[:-1] if self._values_come_first else self.advantages
         explained, error, returns = losses.fit(errors, self.returns, self.weights)
         advantages = losses.mean(self.advantages, self.weights) if self._values_come_first else error
