@@ -62,7 +62,8 @@ class Side:
     rounds: int | None = None
     """Rounds of its pair; None: as many as the preset has."""
     block_s: float = 0.0
-    """Time for which samples of a block of its pair are taken, s; there are two at least."""
+    """Time for which samples of a block of its pair are taken, s; there are two at least. Unless it is 0, the fastest
+    block of either side counts for a whole round."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -345,9 +346,10 @@ def _pairs(sides: tuple[Side, Side], rounds: Sequence[Round], preset: Preset, at
 
 
 def compared_in_rounds(a: Record, b: Record) -> Pair:
-    """Return the pair of two records, whose samples are those of rounds of `TURNS` turns."""
-    logs = log_ratios(a.turn_ns, b.turn_ns)
-    by_round = [logs[first : first + TURNS] for first in range(0, len(logs), TURNS)]
+    """Return the pair of two records, whose samples are those of rounds of `TURNS` turns, or one of each round."""
+    one_each = a.process is not None and len(set(a.process)) == len(a.process)
+    logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)
+    by_round = [logs[first : first + n] for first in range(0, len(logs), n)]
     return Pair.of(a, b, Comparison.of(a, b, by_round))
 
 
@@ -434,13 +436,17 @@ class Round:
             for each, reply in zip(self._there, self._replies, strict=True):
                 each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done)
             others, loop = Bystanders(), loop_ns()
-            block_s = max(side.block_s for side in self._order)
-            self._samples = [abba_turns(self._there[0], self._there[1], TURNS, block_s)]
+            self._samples = [self._turns()]
             if any(side.slower for side in self._order):
                 for each, reply, side in zip(self._there, self._replies, self._order, strict=True):
                     each.ask("begin", runs=reply["runs_per_sample"], n_blocks=0, slower=side.slower)
-                self._samples.append(abba_turns(self._there[0], self._there[1], TURNS, block_s))
+                self._samples.append(self._turns())
             self._host = others.busy(), (loop, loop_ns())
+
+    def _turns(self) -> tuple[list[Message], list[Message]]:
+        block_s = max(side.block_s for side in self._order)
+        first, second = abba_turns(self._there[0], self._there[1], TURNS, block_s)
+        return (_fastest(first), _fastest(second)) if block_s else (first, second)
 
     def finish(self) -> None:
         """Check both sides again and end their processes, unless one has failed.
@@ -504,8 +510,12 @@ def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tupl
             taken = [(a, b)[side].ask("sample") for _ in range(2)]
             while time.monotonic() < end:
                 taken.append((a, b)[side].ask("sample"))
-            samples[side].append(min(taken, key=lambda sample: sample["wall_ns"]))
+            samples[side].extend(_fastest(taken))
     return samples
+
+
+def _fastest(samples: Sequence[Message]) -> list[Message]:
+    return [min(samples, key=lambda sample: sample["wall_ns"])]
 
 
 def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetime, at_once: int) -> Record:
@@ -518,7 +528,8 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
         samples_ns=tuple(sample["wall_ns"] for sample in samples),
         device_ns=devices or None,
         runs_per_sample=reply["runs_per_sample"],
-        stop_reason=f"{len(halves)} round{'s' * (len(halves) > 1)} of {TURNS} turns A B B A",
+        stop_reason=f"{len(halves)} round{'s' * (len(halves) > 1)} of {TURNS} turns A B B A"
+        + (", of each the fastest block" if len(samples) == len(halves) else ""),
         warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
         before=max(before, key=lambda check: check.max_error),
         after=max(after, key=lambda check: check.max_error),  # of equals the first, which has the twin

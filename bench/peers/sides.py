@@ -44,7 +44,7 @@ BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
 """Ours on each kind of device, the fastest first."""
 EAGER_BLOCK_S: Final = 0.3
 """Time for which samples of a block are taken beside an eager peer, s: other machines on the same host slow its loop of
-Python down for some milliseconds every few."""
+Python down, some milliseconds or seconds long."""
 SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn"}
 """Scope of each kind of work."""
 
@@ -78,8 +78,7 @@ def measure_each(
     Args:
         todo: The points.
         run: What they share.
-        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Training runs and eager peers are
-            alone.
+        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Runs that learn are alone.
     """
     jobs, both = list[PeerJob](), list[tuple[Side, Side]]()
     for job in todo:
@@ -92,14 +91,11 @@ def measure_each(
                 both.append((ours, theirs))
         except WorkerError as error:
             yield job, [_unmeasured(job, run, error)], None
-    for is_eager, n in ((False, at_once), (True, 1)):
-        places = [place for place, job in enumerate(jobs) if job.peer.is_eager == is_eager]
-        for index, got in pairs.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
-            job = jobs[places[index]]
-            if isinstance(got, WorkerError):
-                yield job, [_unmeasured(job, run, got)], None
-            else:
-                yield job, [_beside_ours(got), got.a], got.comparison
+    for place, got in pairs.in_rounds(both, run.context.preset, at_once, run.say):
+        if isinstance(got, WorkerError):
+            yield jobs[place], [_unmeasured(jobs[place], run, got)], None
+        else:
+            yield jobs[place], [_beside_ours(got), got.a], got.comparison
 
 
 def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:
@@ -115,7 +111,7 @@ def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:
             taken=TAKEN,
             run_id=run_id,
             command=_command(job, run),
-            block_s=EAGER_BLOCK_S if job.peer.is_eager else 0.0,
+            block_s=EAGER_BLOCK_S if job.peer.is_eager and run.context.preset != "smoke" else 0.0,
         ),
     )
 

@@ -124,6 +124,28 @@ def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
     assert not a.walls_ns + b.walls_ns
 
 
+def test_fastest_block_of_each_round_counts():
+    """On a machine that is half as fast most of the time, its undisturbed times are compared, a pair of each round."""
+    watch = FakeWatch(lambda run: 1e6 if run % 300 < 100 else 2e6)
+
+    def side(slower):
+        def run():
+            before = watch.now
+            watch.run()
+            watch.now = before + slower * (watch.now - before)
+
+        return serving(case(lambda point: timed(run, stopwatch=watch), 1))
+
+    pair = sides_of("run", FAKE, (POINT, POINT), (side(1.0), side(1.5)))
+    got = measure(tuple(replace(each, block_s=0.02) for each in pair), "default")
+    n_rounds = ROUNDS["default"]
+    assert (len(got.a.samples_ns), len(got.b.samples_ns)) == (n_rounds, n_rounds)
+    assert [len(turns) for turns in got.comparison.log_ratios] == [1] * n_rounds
+    assert got.ratio.value == pytest.approx(1.5)
+    assert got.ratio.between_processes
+    assert got.a.stop_reason == f"{n_rounds} rounds of {TURNS} turns A B B A, of each the fastest block"
+
+
 class Episodes:
     """A point whose runs become cheaper by 0.1 % with each that an episode of 500 has had; notes which were timed.
 
