@@ -78,7 +78,8 @@ def measure_each(
     Args:
         todo: The points.
         run: What they share.
-        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Runs that learn are alone.
+        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Training runs and eager peers are
+            alone.
     """
     jobs, both = list[PeerJob](), list[tuple[Side, Side]]()
     for job in todo:
@@ -91,11 +92,14 @@ def measure_each(
                 both.append((ours, theirs))
         except WorkerError as error:
             yield job, [_unmeasured(job, run, error)], None
-    for place, got in pairs.in_rounds(both, run.context.preset, at_once, run.say):
-        if isinstance(got, WorkerError):
-            yield jobs[place], [_unmeasured(jobs[place], run, got)], None
-        else:
-            yield jobs[place], [_beside_ours(got), got.a], got.comparison
+    for is_eager, n in ((False, at_once), (True, 1)):
+        places = [place for place, job in enumerate(jobs) if job.peer.is_eager == is_eager]
+        for index, got in pairs.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
+            job = jobs[places[index]]
+            if isinstance(got, WorkerError):
+                yield job, [_unmeasured(job, run, got)], None
+            else:
+                yield job, [_beside_ours(got), got.a], got.comparison
 
 
 def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:

@@ -475,6 +475,24 @@ def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
     assert (theirs.block_s > 0) == is_longer
 
 
+def test_loops_in_python_are_measured_alone(monkeypatch):
+    """Compiled programs are set up at once as asked for; a loop of Python, or what writes into its package, is not."""
+    asked = []
+
+    def in_rounds(todo, preset, at_once, say):
+        asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
+        return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
+
+    monkeypatch.setattr(sides.pairs, "in_rounds", in_rounds)
+    monkeypatch.setattr(
+        sides, "_both", lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point))
+    )
+    names = ["rl-warp-drive", "gymnax", "envpool", "jaxmarl"]
+    found = list(sides.measure_each([smoke(name) for name in names], a_run(), 8))
+    assert asked == [(["gymnax", "jaxmarl"], 8), (["rl-warp-drive", "envpool"], 1)]
+    assert [job.peer.name for job, _, _ in found] == ["gymnax", "jaxmarl", "rl-warp-drive", "envpool"]
+
+
 # ------------------------------------------------------------------ adapters
 
 
