@@ -436,7 +436,8 @@ def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fa
     assert record.status == "skipped"
     assert "No module named 'purejaxrl'" in record.reason
     assert "luchris429/purejaxrl" in record.reason
-    fakes("rl-warp-drive", {"torch/__init__.py": TORCH_FAKE, "warp_drive/__init__.py": ""})
+    packages = {f"{name}/__init__.py": "" for name in ("warp_drive", "example_envs")}
+    fakes("rl-warp-drive", {"torch/__init__.py": TORCH_FAKE, **packages})
     (record,) = records_of(smoke("rl-warp-drive", "numba"))
     assert record.status == "skipped"
     assert "it needs an NVIDIA GPU, and its torch" in record.reason
@@ -736,6 +737,16 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
     assert re.match(r"its 1 arrays of weights are finite after \d+ iterations", trained.correctness.after.detail)
     assert (stepped.notes["version"], stepped.threads) == ("2.7.1", None)
     assert stepped.notes["shims"] == "gymnasium is imported as gym"
+
+
+def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
+    """What it writes into its own packages no other process reads."""
+    files = warp_drive_files(step=1)
+    files["warp_drive/env_wrapper.py"] += "\nimport pathlib; pathlib.Path(__file__).with_name('written').touch()\n"
+    fakes("rl-warp-drive", files, version="2.7.1")
+    record, _ = records_of(smoke("rl-warp-drive", "pycuda"))
+    assert record.status == "ok", record.reason
+    assert not list(tmp_path.rglob("written"))
 
 
 def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):

@@ -43,9 +43,10 @@ def prepare(point: Point) -> Work:
     import torch  # noqa: PLC0415  (theirs)
 
     notes = _gym()
-    importlib.import_module("warp_drive")
+    packages = [_folder_of(name) for name in ("warp_drive", "example_envs")]
     if not torch.cuda.is_available():
         raise Unavailable("it needs an NVIDIA GPU, and its torch finds none")
+    _copy(packages)
     trainer = _trainer(point)
     make = _simulating if point["work"] == "simulate" else _training
     return make(point, trainer, notes | {"device": torch.cuda.get_device_name()})
@@ -58,6 +59,32 @@ def _gym() -> dict[str, Any]:
     for name in GYM_MODULES:
         sys.modules[f"gym{name}"] = importlib.import_module(f"gymnasium{name}")
     return {"shims": "gymnasium is imported as gym"}
+
+
+def _folder_of(package: str) -> Path:
+    """Return the folder of a package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"No module named {package!r}")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _copy(packages: list[Path]) -> None:
+    """Put copies of its packages first on the path.
+
+    It writes the sizes of a run into its package before it compiles, from where other processes would take them.
+    """
+    folder = _temporary()
+    for package in packages:
+        shutil.copytree(package, Path(folder, package.name))
+    sys.path.insert(0, folder)
+
+
+def _temporary() -> str:
+    """Make a folder that lasts as long as this process."""
+    folder = tempfile.mkdtemp(prefix="warp-drive-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _trainer(point: Point) -> Any:
@@ -76,9 +103,7 @@ def _trainer(point: Point) -> Any:
         "env_backend": point["options"]["env_backend"],
         "seed": 1,
     }
-    folder = tempfile.mkdtemp(prefix="warp-drive-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    config["saving"]["basedir"] = folder
+    config["saving"]["basedir"] = _temporary()
     for policy in config["policy"].values():
         policy["algorithm"] = point.get("algorithm", policy["algorithm"])
 
