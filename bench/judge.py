@@ -164,10 +164,17 @@ def remarks(record: Record) -> list[str]:
     unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
     others = (record.host and record.host.others_busy) or 0.0
     busy = [f"others kept {others:.0%} of our cores busy"] if others > MOST_OTHERS else []
+    return unsettled + busy + _slowed(record)
+
+
+def _slowed(record: Record) -> list[str]:
+    undisturbed = record.notes.get("undisturbed_rounds")
+    if undisturbed is not None:  # of each the fastest block counts
+        n = len(record.samples_ns or ())
+        return [f"in {n - undisturbed} of {n} rounds no second block confirms the fastest"] if undisturbed < n else []
     shortest, longest = (record.host and record.host.loop_ns) or (1, 1)
     slowed = longest / shortest
-    slow = [f"a loop of Python took up to {slowed:.1f} times as long as at best"] if slowed > MOST_SLOWED else []
-    return unsettled + busy + slow
+    return [f"a loop of Python took up to {slowed:.1f} times as long as at best"] if slowed > MOST_SLOWED else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper"
 interval too narrow."""
 TURNS: Final = 3
 """Turns A B B A of a round."""
+MORE: Final = 3
+"""Times that a round may take as many turns again, if the fastest block of a side is to count and none confirms it."""
+UNDISTURBED: Final = 0.02
+"""Share by which a second block may be slower than the fastest one, which it confirms."""
 OUT_OF_MEMORY: Final = "Memory"
 """Part of the name of each error of torch, PyCUDA, Numba or Python that says so."""
 WORKING_TREE: Final = "."
@@ -63,7 +67,7 @@ class Side:
     """Rounds of its pair; None: as many as the preset has."""
     block_s: float = 0.0
     """Time for which samples of a block of its pair are taken, s; there are two at least. Unless it is 0, the fastest
-    block of either side counts for a whole round."""
+    block of either side counts for a whole round, which goes on until a second one is nearly as fast."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -445,8 +449,16 @@ class Round:
 
     def _turns(self) -> tuple[list[Message], list[Message]]:
         block_s = max(side.block_s for side in self._order)
-        first, second = abba_turns(self._there[0], self._there[1], TURNS, block_s)
-        return (_fastest(first), _fastest(second)) if block_s else (first, second)
+        sides = abba_turns(self._there[0], self._there[1], TURNS, block_s)
+        if not block_s:
+            return sides
+        for _ in range(MORE):
+            if all(_is_undisturbed(samples) for samples in sides):
+                break
+            for samples, more in zip(sides, abba_turns(self._there[0], self._there[1], TURNS, block_s), strict=True):
+                samples.extend(more)
+        first, second = ({**_fastest(samples), "is_undisturbed": _is_undisturbed(samples)} for samples in sides)
+        return [first], [second]
 
     def finish(self) -> None:
         """Check both sides again and end their processes, unless one has failed.
@@ -510,12 +522,18 @@ def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tupl
             taken = [(a, b)[side].ask("sample") for _ in range(2)]
             while time.monotonic() < end:
                 taken.append((a, b)[side].ask("sample"))
-            samples[side].extend(_fastest(taken))
+            samples[side].append(_fastest(taken))
     return samples
 
 
-def _fastest(samples: Sequence[Message]) -> list[Message]:
-    return [min(samples, key=lambda sample: sample["wall_ns"])]
+def _is_undisturbed(samples: Sequence[Message]) -> bool:
+    """Say whether a second sample was nearly as fast as the fastest one: it was no accident."""
+    first, second = sorted(sample["wall_ns"] for sample in samples)[:2]
+    return bool(second <= (1 + UNDISTURBED) * first)
+
+
+def _fastest(samples: Sequence[Message]) -> Message:
+    return min(samples, key=lambda sample: sample["wall_ns"])
 
 
 def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetime, at_once: int) -> Record:
@@ -524,12 +542,13 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
     before = [Check(**half.reply["check"]) for half in halves]
     after = [Check(**half.end["check"]) for half in halves]
     devices = tuple(sample["device_ns"] for sample in samples if sample["device_ns"] is not None)
+    undisturbed = [sample["is_undisturbed"] for sample in samples if "is_undisturbed" in sample]
     seen = Measurement(
         samples_ns=tuple(sample["wall_ns"] for sample in samples),
         device_ns=devices or None,
         runs_per_sample=reply["runs_per_sample"],
         stop_reason=f"{len(halves)} round{'s' * (len(halves) > 1)} of {TURNS} turns A B B A"
-        + (", of each the fastest block" if len(samples) == len(halves) else ""),
+        + (" or more, of each the fastest block" if undisturbed else ""),
         warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
         before=max(before, key=lambda check: check.max_error),
         after=max(after, key=lambda check: check.max_error),  # of equals the first, which has the twin
@@ -538,6 +557,7 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetim
             "turns_from_one_state": bool(reply["goes_back"]),
             **({"planted": side.slower} if side.slower else {}),
             **({"at_once": at_once} if at_once > 1 else {}),
+            **({"undisturbed_rounds": sum(undisturbed)} if undisturbed else {}),
         },
         unread={
             "roofline": "a comparison is of times alone",

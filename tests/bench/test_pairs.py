@@ -11,6 +11,7 @@ import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bench import machine, pairs, worker
@@ -124,9 +125,18 @@ def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
     assert not a.walls_ns + b.walls_ns
 
 
-def test_fastest_block_of_each_round_counts():
-    """On a machine that is half as fast most of the time, its undisturbed times are compared, a pair of each round."""
-    watch = FakeWatch(lambda run: 1e6 if run % 300 < 100 else 2e6)
+@pytest.mark.parametrize("disturbance", [2e6, None], ids=["disturbed", "never quiet"])
+def test_fastest_block_of_each_round_counts(disturbance):
+    """On a machine that is half as fast most of the time, its undisturbed times are compared, a pair of each round.
+
+    A round goes on until a second block is as fast; one on a machine that is never the same says that none was.
+    """
+    varied = iter(np.random.default_rng(0).uniform(1e6, 1e8, 10**6))
+
+    def run_ns(run: int) -> float:
+        return next(varied) if disturbance is None else 1e6 if run % 1_500 < 500 else disturbance
+
+    watch = FakeWatch(run_ns)
 
     def side(slower):
         def run():
@@ -137,13 +147,19 @@ def test_fastest_block_of_each_round_counts():
         return serving(case(lambda point: timed(run, stopwatch=watch), 1))
 
     pair = sides_of("run", FAKE, (POINT, POINT), (side(1.0), side(1.5)))
-    got = measure(tuple(replace(each, block_s=0.02) for each in pair), "default")
+    got = measure(tuple(replace(each, block_s=1e-9) for each in pair), "default")
     n_rounds = ROUNDS["default"]
     assert (len(got.a.samples_ns), len(got.b.samples_ns)) == (n_rounds, n_rounds)
     assert [len(turns) for turns in got.comparison.log_ratios] == [1] * n_rounds
-    assert got.ratio.value == pytest.approx(1.5)
     assert got.ratio.between_processes
-    assert got.a.stop_reason == f"{n_rounds} rounds of {TURNS} turns A B B A, of each the fastest block"
+    assert got.a.stop_reason == f"{n_rounds} rounds of {TURNS} turns A B B A or more, of each the fastest block"
+    if disturbance is None:
+        assert got.a.notes["undisturbed_rounds"] < n_rounds
+        assert any("no second block confirms the fastest" in text for text in remarks(got.a))
+    else:
+        assert got.ratio.value == pytest.approx(1.5)
+        assert got.a.notes["undisturbed_rounds"] == n_rounds
+        assert not [text for text in remarks(got.a) if "block" in text]
 
 
 class Episodes:
