@@ -134,7 +134,7 @@ def test_fastest_block_of_each_round_counts(disturbance):
     varied = iter(np.random.default_rng(0).uniform(1e6, 1e8, 10**6))
 
     def run_ns(run: int) -> float:
-        return next(varied) if disturbance is None else 1e6 if run % 1_500 < 500 else disturbance
+        return next(varied) if disturbance is None else 1e6 if run % 1_500 >= 1_000 else disturbance
 
     watch = FakeWatch(run_ns)
 
