@@ -58,14 +58,16 @@ def bench(session: nox.Session) -> None:
 def ray(session: nox.Session) -> None:
     """`python -m bench run --ray ADDRESS`: the same on a Ray cluster; by default on that which runs here."""
     install(session, "ray")
-    session.run("python", "-m", "bench", "run", "--ray", *(session.posargs or ["auto"]))
+    named = session.posargs and not session.posargs[0].startswith("-")
+    session.run("python", "-m", "bench", "run", "--ray", *([] if named else ["auto"]), *session.posargs)
 
 
 @nox.session
 def gate(session: nox.Session) -> None:
     """`python -m bench gate`: whether anything became slower; by default than the main branch."""
-    install(session, "bench")
-    session.run("python", "-m", "bench", "gate", *(session.posargs or ["--baseline", "main"]))
+    install(session, "static" if "--static" in session.posargs else "bench")
+    named = any(each.startswith("--baseline") for each in session.posargs)
+    session.run("python", "-m", "bench", "gate", *([] if named else ["--baseline", "main"]), *session.posargs)
 
 
 @nox.session

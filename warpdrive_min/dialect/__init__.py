@@ -1,4 +1,4 @@
 """WarpDrive's dialect: its arrays and its rule of learning, where they differ from the core's.
 
-The core names them by their paths, in its tables of layouts and algorithms; importing them does nothing.
+`training` names them by their paths, and imports them when they are needed; importing them does nothing.
 """
