@@ -268,16 +268,17 @@ class PythonSignature:
         def read(name: str, annotation: Any, space: Mapping[str, Any]) -> ArgumentKind:
             text = str(getattr(annotation, "__forward_arg__", annotation))  # `NamedTuple` wraps those that are strings
             kind = space.get(text, annotation)
-            if (name, text) == (IS_OBSERVED, "int32"):
-                return ArgumentKind(is_bound=False)
             if not (fields := getattr(kind, "_fields", ())):
                 parameters.append(_parameter(name, text))
                 return ArgumentKind()
             own, space = kind.__annotations__, vars(sys.modules[kind.__module__])
             return ArgumentKind(kind, tuple(read(RESERVED.get(each, each), own[each], space) for each in fields))
 
-        names = code.co_varnames[: code.co_argcount]
-        kinds = [read(name, function.__annotations__.get(name, ""), function.__globals__) for name in names]
+        kinds = []
+        for name in code.co_varnames[: code.co_argcount]:
+            annotation = function.__annotations__.get(name, "")
+            is_bound = (name, str(annotation)) != (IS_OBSERVED, "int32")
+            kinds.append(read(name, annotation, function.__globals__) if is_bound else ArgumentKind(is_bound=False))
         return cls(tuple(parameters), tuple(kinds))
 
     def pack(
