@@ -448,15 +448,14 @@ class Round:
             self._host = others.busy(), (loop, loop_ns())
 
     def _turns(self) -> tuple[list[Message], list[Message]]:
-        block_s = max(side.block_s for side in self._order)
-        sides = abba_turns(self._there[0], self._there[1], TURNS, block_s)
-        if not block_s:
-            return sides
-        for _ in range(MORE):
-            if all(_is_undisturbed(samples) for samples in sides):
-                break
+        block_s, sides = max(side.block_s for side in self._order), (list[Message](), list[Message]())
+        for _ in range(1 + MORE):
             for samples, more in zip(sides, abba_turns(self._there[0], self._there[1], TURNS, block_s), strict=True):
                 samples.extend(more)
+            if not block_s:
+                return sides
+            if all(map(_is_undisturbed, sides)):
+                break
         first, second = ({**_fastest(samples), "is_undisturbed": _is_undisturbed(samples)} for samples in sides)
         return [first], [second]
 

@@ -40,10 +40,10 @@ def serving(fake, started=None, name=""):
 
 
 class Machine:
-    """A machine on which every run takes longer than the one before, by the same time."""
+    """A machine on which each run takes longer than the one before, by the same time, or as long as ``run_ns`` says."""
 
-    def __init__(self, drift: float = 0.0) -> None:
-        self._watch = FakeWatch(lambda run: 1e6 * (1 + drift * run))
+    def __init__(self, drift: float = 0.0, run_ns=None) -> None:
+        self._watch = FakeWatch(run_ns or (lambda run: 1e6 * (1 + drift * run)))
 
     def case(self, slower: float = 1.0, version: int = 1, name: str = "fake", **changes):
         """Return a case whose runs take so many times as long as those of others."""
@@ -125,8 +125,8 @@ def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
     assert not a.walls_ns + b.walls_ns
 
 
-@pytest.mark.parametrize("disturbance", [2e6, None], ids=["disturbed", "never quiet"])
-def test_fastest_block_of_each_round_counts(disturbance):
+@pytest.mark.parametrize("is_ever_quiet", [True, False])
+def test_fastest_block_of_each_round_counts(is_ever_quiet):
     """On a machine that is half as fast most of the time, its undisturbed times are compared, a pair of each round.
 
     A round goes on until a second block is as fast; one on a machine that is never the same says that none was.
@@ -134,32 +134,25 @@ def test_fastest_block_of_each_round_counts(disturbance):
     varied = iter(np.random.default_rng(0).uniform(1e6, 1e8, 10**6))
 
     def run_ns(run: int) -> float:
-        return next(varied) if disturbance is None else 1e6 if run % 1_500 >= 1_000 else disturbance
+        if not is_ever_quiet:
+            return next(varied)
+        return 1e6 if run % 1_500 >= 1_000 else 2e6
 
-    watch = FakeWatch(run_ns)
-
-    def side(slower):
-        def run():
-            before = watch.now
-            watch.run()
-            watch.now = before + slower * (watch.now - before)
-
-        return serving(case(lambda point: timed(run, stopwatch=watch), 1))
-
-    pair = sides_of("run", FAKE, (POINT, POINT), (side(1.0), side(1.5)))
+    fake = Machine(run_ns=run_ns)
+    pair = sides_of("run", FAKE, (POINT, POINT), (fake.side(), fake.side(1.5)))
     got = measure(tuple(replace(each, block_s=1e-9) for each in pair), "default")
     n_rounds = ROUNDS["default"]
     assert (len(got.a.samples_ns), len(got.b.samples_ns)) == (n_rounds, n_rounds)
     assert [len(turns) for turns in got.comparison.log_ratios] == [1] * n_rounds
     assert got.ratio.between_processes
     assert got.a.stop_reason == f"{n_rounds} rounds of {TURNS} turns A B B A or more, of each the fastest block"
-    if disturbance is None:
-        assert got.a.notes["undisturbed_rounds"] < n_rounds
-        assert any("no second block confirms the fastest" in text for text in remarks(got.a))
-    else:
+    if is_ever_quiet:
         assert got.ratio.value == pytest.approx(1.5)
         assert got.a.notes["undisturbed_rounds"] == n_rounds
         assert not [text for text in remarks(got.a) if "block" in text]
+    else:
+        assert got.a.notes["undisturbed_rounds"] < n_rounds
+        assert any("no second block confirms the fastest" in text for text in remarks(got.a))
 
 
 class Episodes:

@@ -470,14 +470,14 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
     ],
 )
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
-    """Of peers whose loop is Python's, which other machines slow down, the fastest block of a round counts."""
+    """The fastest block of a round counts beside a loop of Python, which other machines slow down, and nowhere else."""
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
     _, theirs = sides._both(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
 
 
 def test_loops_in_python_are_measured_alone(monkeypatch):
-    """Compiled programs are set up at once as asked for; a loop of Python, or what writes into its package, is not."""
+    """Compiled programs are set up at once as asked for; what waiting processes slow down is not."""
     asked = []
 
     def in_rounds(todo, preset, at_once, say):
@@ -740,7 +740,7 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
 
 
 def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
-    """What it writes into its own packages no other process reads."""
+    """Files that it writes into its own packages are read by no other process."""
     files = warp_drive_files(step=1)
     files["warp_drive/env_wrapper.py"] += "\nimport pathlib; pathlib.Path(__file__).with_name('written').touch()\n"
     fakes("rl-warp-drive", files, version="2.7.1")
