@@ -34,7 +34,7 @@ ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper"
 interval too narrow."""
 TURNS: Final = 3
 """Turns A B B A of a round."""
-MORE: Final = 3
+MORE: Final = 7
 """Times that a round may take as many turns again, if the fastest block of a side is to count and none confirms it."""
 UNDISTURBED: Final = 0.02
 """Share by which a second block may be slower than the fastest one, which it confirms."""

@@ -43,7 +43,9 @@ class Peer:
     variants: Mapping[str, Mapping[str, Any]]
     """Ways of running it, each with the arguments of the adapter beside the point."""
     is_eager: bool = False
-    """A loop in Python takes its steps, which others may slow down: nothing else is set up while it is there."""
+    """A loop in Python takes its steps, which others may slow down: its fastest blocks count."""
+    is_alone: bool = False
+    """Its workers may wait busily: nothing else is set up while it is there."""
 
     def points(self, preset: Preset) -> list[Point]:
         """Return the points of a preset, without the axis `peer`; some have fewer on a CPU."""

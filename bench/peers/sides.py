@@ -42,7 +42,7 @@ ALONE: Final = {
 """Variables of a peer's environment: no folder of ours on its path, and JAX takes no more memory than it needs."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
 """Ours on each kind of device, the fastest first."""
-EAGER_BLOCK_S: Final = 0.3
+EAGER_BLOCK_S: Final = 0.15
 """Time for which samples of a block are taken beside an eager peer, s: other machines on the same host slow its loop of
 Python down, some milliseconds or seconds long."""
 SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn"}
@@ -78,8 +78,8 @@ def measure_each(
     Args:
         todo: The points.
         run: What they share.
-        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Training runs and eager peers are
-            alone.
+        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Runs of learning are alone, and
+            peers that the catalogue says so of.
     """
     jobs, both = list[PeerJob](), list[tuple[Side, Side]]()
     for job in todo:
@@ -92,8 +92,8 @@ def measure_each(
                 both.append((ours, theirs))
         except WorkerError as error:
             yield job, [_unmeasured(job, run, error)], None
-    for is_eager, n in ((False, at_once), (True, 1)):
-        places = [place for place, job in enumerate(jobs) if job.peer.is_eager == is_eager]
+    for is_alone, n in ((False, at_once), (True, 1)):
+        places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
         for index, got in pairs.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):

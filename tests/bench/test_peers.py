@@ -476,8 +476,8 @@ def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
     assert (theirs.block_s > 0) == is_longer
 
 
-def test_loops_in_python_are_measured_alone(monkeypatch):
-    """Compiled programs are set up at once as asked for; what waiting processes slow down is not."""
+def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
+    """Others are set up at once as asked for, loops of Python on a GPU among them."""
     asked = []
 
     def in_rounds(todo, preset, at_once, say):
@@ -490,8 +490,8 @@ def test_loops_in_python_are_measured_alone(monkeypatch):
     )
     names = ["rl-warp-drive", "gymnax", "envpool", "jaxmarl"]
     found = list(sides.measure_each([smoke(name) for name in names], a_run(), 8))
-    assert asked == [(["gymnax", "jaxmarl"], 8), (["rl-warp-drive", "envpool"], 1)]
-    assert [job.peer.name for job, _, _ in found] == ["gymnax", "jaxmarl", "rl-warp-drive", "envpool"]
+    assert asked == [(["rl-warp-drive", "gymnax", "jaxmarl"], 8), (["envpool"], 1)]
+    assert [job.peer.name for job, _, _ in found] == ["rl-warp-drive", "gymnax", "jaxmarl", "envpool"]
 
 
 # ------------------------------------------------------------------ adapters
